@@ -1,0 +1,183 @@
+"""Deadlines, backoff and Retry-After: the one place that waits for a server to get better.
+
+A public call runs inside `within_deadline`, which bounds it in total; inside it each request runs through
+`retrying`, which makes it again while that can help and the deadline leaves room for it.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import tenacity
+
+from .errors import APIError, ConfigurationError, DeadlineExceededError, ResolveError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["Progress", "RetryPolicy", "checked_timeout", "retry_after", "retrying", "within_deadline"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and how far apart, a request is made again.
+
+    Attributes:
+        attempts: how many times a request is made at most, the first included.
+        first_wait: upper bound of the wait before the second attempt, in seconds; it doubles from there.
+        longest_wait: upper bound of any wait, in seconds, unless the server names its own in `Retry-After`.
+    """
+
+    attempts: int = 10
+    first_wait: float = 0.1
+    longest_wait: float = 5.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """What one call has reached and what it still waits for: the body of its `DeadlineExceededError`."""
+
+    reached: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    last_error: ResolveError | None = None
+
+    def waiting(self, scope: str, what: str) -> None:
+        """Note that `scope` is being asked, and in which state that is."""
+        self.missing[scope] = what
+
+    def failed(self, scope: str, error: ResolveError) -> None:
+        """Note that the last attempt at `scope` failed with `error` and will be made again."""
+        self.missing[scope] = f"last attempt: {error}"
+        self.last_error = error
+
+    def done(self, scope: str, what: str) -> None:
+        """Note that `scope` has answered."""
+        self.missing.pop(scope, None)
+        self.reached[scope] = what
+
+
+def checked_timeout(timeout: float) -> float:
+    """Return `timeout` (seconds) where it is a deadline: a finite number above zero.
+
+    Raises:
+        ConfigurationError: it is not; nothing in aioresolve waits for ever.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise ConfigurationError(f"timeout={timeout!r} is not a number of seconds; give one, such as 30.0")
+    if not 0 < timeout < math.inf:
+        raise ConfigurationError(
+            f"timeout={timeout!r} is not a deadline; give a finite number of seconds above zero, such as 30.0"
+        )
+    return float(timeout)
+
+
+async def within_deadline(timeout: float, asked: str, operation: Callable[[Progress], Awaitable[T]]) -> T:
+    """Return what `operation` returns, if that is within `timeout` seconds.
+
+    Args:
+        timeout: seconds from now; a positive finite number.
+        asked: what was asked for, in words, for the error message.
+        operation: called with a fresh `Progress`, and cancelled when the deadline passes.
+
+    Raises:
+        DeadlineExceededError: the deadline passed; it says what was reached and what was not.
+    """
+    progress = Progress()
+    with anyio.move_on_after(checked_timeout(timeout)):
+        return await operation(progress)
+    lines = [f"no complete answer to {asked} within {timeout:g} s"]
+    lines += [f"still waiting for {scope} ({what})" for scope, what in progress.missing.items()]
+    lines += [f"already answered: {scope} ({what})" for scope, what in progress.reached.items()]
+    lines.append("try again, raise `timeout`, or look at the server named above")
+    raise DeadlineExceededError(
+        "; ".join(lines), timeout=timeout, reached=progress.reached, missing=progress.missing
+    ) from progress.last_error
+
+
+async def retrying(
+    operation: Callable[[], Awaitable[T]],
+    *,
+    policy: RetryPolicy,
+    on_failure: Callable[[ResolveError, float], None],
+) -> T:
+    """Return what `operation` returns, making it again while its error is `retryable`.
+
+    Waits grow exponentially with full jitter; a server's `Retry-After` is obeyed instead where it gave one.
+    A wait that would outlast the deadline around this call is not begun: the error is raised at once.
+
+    Args:
+        operation: makes one attempt.
+        policy: how often and how far apart.
+        on_failure: told of each failed attempt that will be made again, and of the wait before it in seconds.
+
+    Raises:
+        ResolveError: that of the last attempt.
+    """
+
+    def note(state: tenacity.RetryCallState) -> None:
+        on_failure(_failure(state), state.upcoming_sleep)
+
+    return await tenacity.AsyncRetrying(
+        sleep=anyio.sleep,
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ResolveError) and error.retryable),
+        wait=_Wait(policy),
+        stop=tenacity.stop_after_attempt(policy.attempts) | _OutlastsTheDeadline(),
+        before_sleep=note,
+        reraise=True,
+    )(operation)
+
+
+def retry_after(header: str | None, now: datetime | None = None) -> float | None:
+    """Return the seconds that a `Retry-After` header asks to wait, never negative; None if it says nothing.
+
+    Both forms of RFC 9110 section 10.2.3 are read: seconds, and an HTTP date (counted from `now`).
+    """
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
+
+
+class _Wait(tenacity.wait.wait_base):
+    """The server's own `Retry-After`, else exponential backoff with full jitter."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._backoff = tenacity.wait_random_exponential(
+            multiplier=policy.first_wait, max=policy.longest_wait
+        )
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        error = _failure(retry_state)
+        if isinstance(error, APIError) and error.retry_after is not None:
+            # Spread the clients that were turned away together, but never come back early.
+            return error.retry_after * random.uniform(1.0, 1.1)  # noqa: S311
+        return float(self._backoff(retry_state))
+
+
+def _failure(state: tenacity.RetryCallState) -> ResolveError:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, ResolveError)
+    return error
+
+
+class _OutlastsTheDeadline(tenacity.stop.stop_base):
+    """Stop where the wait would end after the deadline around the call."""
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return anyio.current_time() + retry_state.upcoming_sleep >= anyio.current_effective_deadline()

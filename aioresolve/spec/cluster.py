@@ -1,0 +1,292 @@
+"""`ClusterSpec`: `tf.train.ClusterSpec` as an immutable value."""
+
+from __future__ import annotations
+
+import reprlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard, cast
+
+from aioresolve.errors import InvalidClusterError, UnknownTaskError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from aioresolve.wire.cluster_pb2 import ClusterDef
+
+    # A tf.train.ClusterSpec is welcome as well, but TensorFlow has no types to say so.
+    ClusterLike: TypeAlias = (
+        Mapping[str, list[str] | tuple[str, ...] | Mapping[int, str]] | "ClusterSpec" | Message | bytes
+    )
+
+__all__ = ["ClusterSpec", "by_task_index"]
+
+Tasks: TypeAlias = dict[str, dict[int, str]]
+
+
+class ClusterSpec:
+    """The addresses of a cluster's tasks, by job: `tf.train.ClusterSpec` as an immutable value.
+
+    It holds the same results for the same input, member for member, with these differences:
+
+    - It cannot be changed, hashes, and shares nothing with what it was built from.
+    - It is also built from any other `Mapping`, from the bytes of a ClusterDef, and from a
+      `tf.train.ClusterSpec`.
+    - `job_tasks` of a job without tasks is `[]`, where TensorFlow fails in `max()`.
+    - A task index below zero, which TensorFlow takes and then loses or writes over another task in
+      `job_tasks` and `as_dict`, has no place in the list of `job_tasks` and makes `as_dict` sparse.
+
+    As there, names and addresses may be `bytes` of UTF-8 and are kept so; built from another spec or a
+    message, they are `str`, and jobs come in the order of that message (by name, if made from a mapping).
+    """
+
+    __slots__ = ("_message", "_tasks")
+
+    _tasks: Tasks
+    _message: bytes | None  # the ClusterDef this was built from: its order and doubled jobs are to be kept
+
+    def __init__(self, cluster: ClusterLike) -> None:
+        """Build a spec.
+
+        Args:
+            cluster: job names to addresses (`host:port`) as a list or tuple, or as a sparse mapping of task
+                indices to addresses (keys pass through `int()`, the last of equal ones counts); or another
+                spec; or a ClusterDef message (ours or TensorFlow's) or its bytes.
+
+        Raises:
+            InvalidClusterError: (a TypeError) it is none of these, or a part of it is malformed.
+        """
+        tasks, message = _described(cluster)
+        object.__setattr__(self, "_tasks", tasks)
+        object.__setattr__(self, "_message", message)
+
+    @property
+    def jobs(self) -> list[str]:
+        """The names of the jobs, in the order given."""
+        return list(self._tasks)
+
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """Return job names to addresses: a list where the task indices are 0 to n-1, else `{index: address}`.
+
+        A job without tasks is `{}`.
+        """
+        return {job: _list_or_dict(tasks) for job, tasks in self._tasks.items()}
+
+    def as_cluster_def(self) -> ClusterDef:
+        """Return a new ClusterDef message (of `aioresolve.wire`), equal on the wire to TensorFlow's.
+
+        Jobs are sorted by name, unless the spec was built from a message, whose order is kept.
+        To compare bytes, write both with `SerializeToString(deterministic=True)` of the same protobuf.
+        """
+        from aioresolve.wire.cluster_pb2 import ClusterDef
+
+        if self._message is not None:
+            return ClusterDef.FromString(self._message)
+        message = ClusterDef()
+        for job, tasks in sorted(self._tasks.items()):
+            job_def = message.job.add(name=_text(job))
+            for index, address in tasks.items():
+                job_def.tasks[index] = _text(address)
+        return message
+
+    def num_tasks(self, job_name: str) -> int:
+        """Return how many tasks the job has.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such job.
+        """
+        return len(self._job(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """Return the task indices of the job, ascending.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such job.
+        """
+        return list(self._job(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """Return the address of one task, as it was given: `host:port`.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such job, or the job no such task.
+        """
+        tasks = self._job(job_name)
+        try:
+            return tasks[task_index]
+        except KeyError:
+            known = f"tasks {_ranges(list(tasks))}" if tasks else "no tasks"
+            raise UnknownTaskError(f"no task {task_index!r} in job {job_name!r}, which has {known}") from None
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """Return the job's addresses in a list, each at its task index; None where an index is not defined.
+
+        The list reaches up to the highest index, however few tasks there are. A job without tasks is `[]`.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such job.
+        """
+        tasks = self._job(job_name)
+        addresses: list[str | None] = [None] * (max(tasks, default=-1) + 1)
+        for index, address in tasks.items():
+            if index >= 0:
+                addresses[index] = address
+        return addresses
+
+    def __bool__(self) -> bool:
+        """Whether there are any jobs."""
+        return bool(self._tasks)
+
+    __nonzero__ = __bool__
+
+    def __eq__(self, other: object) -> bool:
+        """Whether `other`, a spec or a mapping `{job: {index: address}}`, has the same tasks and addresses.
+
+        As with `tf.train.ClusterSpec`, the order of jobs makes no difference, and a mapping to lists is
+        never equal. Specs of the two libraries compare with each other, in both directions.
+        """
+        return self._tasks == (other._tasks if isinstance(other, ClusterSpec) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return self._tasks != (other._tasks if isinstance(other, ClusterSpec) else other)
+
+    def __hash__(self) -> int:
+        return hash(frozenset((job, frozenset(tasks.items())) for job, tasks in self._tasks.items()))
+
+    def __repr__(self) -> str:
+        jobs = ", ".join(f"{job!r}: {tasks!r}" for job, tasks in sorted(self.as_dict().items()))
+        return f"ClusterSpec({{{jobs}}})"
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a ClusterSpec does not change: cannot set {name!r}; build another")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a ClusterSpec does not change: cannot delete {name!r}")
+
+    def __getstate__(self) -> tuple[Tasks, bytes | None]:
+        return self._tasks, self._message
+
+    def __setstate__(self, state: tuple[Tasks, bytes | None]) -> None:
+        object.__setattr__(self, "_tasks", state[0])
+        object.__setattr__(self, "_message", state[1])
+
+    def _job(self, job_name: str) -> dict[int, str]:
+        try:
+            return self._tasks[job_name]
+        except KeyError:
+            known = f"its jobs are {', '.join(map(repr, self._tasks))}" if self._tasks else "it has no jobs"
+            raise UnknownTaskError(f"no job {job_name!r} in this cluster: {known}") from None
+
+
+def _described(cluster: object) -> tuple[Tasks, bytes | None]:
+    if isinstance(cluster, ClusterSpec):
+        if cluster._message is not None:
+            return cluster._tasks, cluster._message
+        # TensorFlow copies by way of the message, which holds text in the order of the jobs' names.
+        jobs = sorted(cluster._tasks.items())
+        return {_text(job): {i: _text(a) for i, a in tasks.items()} for job, tasks in jobs}, None
+    if isinstance(cluster, Mapping):
+        return _from_mapping(cluster), None
+    if isinstance(cluster, (bytes, bytearray, memoryview)):
+        return _from_message(bytes(cluster)), bytes(cluster)
+    if _is_tensorflow_spec(cluster):
+        cluster = cluster.as_cluster_def()
+    if _is_cluster_def(cluster):
+        message: bytes = cluster.SerializeToString(deterministic=True)
+        return _from_message(message), message
+    raise InvalidClusterError(
+        "a cluster is a mapping of job names to lists of addresses or to {task index: address}, "
+        f"a ClusterSpec, or a ClusterDef message or its bytes; got {type(cluster).__name__}"
+    )
+
+
+def _is_tensorflow_spec(value: object) -> TypeGuard[Any]:
+    # Whoever holds one has imported TensorFlow, so it need not be imported (nor installed) here.
+    module = sys.modules.get("tensorflow.python.training.server_lib")
+    return isinstance(value, getattr(module, "ClusterSpec", ()))
+
+
+def _is_cluster_def(value: object) -> TypeGuard[Any]:
+    descriptor = getattr(type(value), "DESCRIPTOR", None)
+    return getattr(descriptor, "full_name", None) in ("aioresolve.wire.ClusterDef", "tensorflow.ClusterDef")
+
+
+def _from_message(message: bytes) -> Tasks:
+    from google.protobuf.message import DecodeError
+
+    from aioresolve.wire.cluster_pb2 import ClusterDef
+
+    try:
+        jobs = ClusterDef.FromString(message).job
+    except DecodeError as error:
+        raise InvalidClusterError(f"these {len(message)} bytes are no ClusterDef message: {error}") from error
+    return {job_def.name: dict(sorted(job_def.tasks.items())) for job_def in jobs}
+
+
+def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
+    spec: Tasks = {}
+    for job, tasks in cluster.items():
+        name = _plain(job, "job name")
+        indexed = by_task_index(tasks, f"job {job!r}")
+        spec[name] = {i: _plain(a, f"address of task {i} in job {job!r}") for i, a in indexed.items()}
+    if len({type(name) for name in spec}) > 1:
+        raise InvalidClusterError(f"job names are str or bytes, not both: {', '.join(map(repr, spec))}")
+    return spec
+
+
+def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
+    """Return the tasks of one job by task index, ascending."""
+    if isinstance(tasks, (list, tuple)):
+        return dict(enumerate(tasks))
+    if not isinstance(tasks, Mapping):
+        raise InvalidClusterError(
+            f"{where}: its tasks must be a list, a tuple or a {{task index: ...}} mapping; got "
+            f"{type(tasks).__name__} {reprlib.repr(tasks)}"
+        )
+    indexed: dict[int, Any] = {}
+    for key, task in tasks.items():
+        try:
+            index = int(key)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidClusterError(
+                f"{where}: the task index {reprlib.repr(key)} is no whole number"
+            ) from error
+        if not -(2**31) <= index < 2**31:  # an int32 in ClusterDef
+            raise InvalidClusterError(f"{where}: the task index {reprlib.repr(key)} does not fit in 32 bits")
+        indexed[index] = task
+    return dict(sorted(indexed.items()))
+
+
+def _plain(text: Any, what: str) -> str:
+    """Return `text` as an exact `str` (or `bytes`, as TensorFlow allows), if it can be written as UTF-8."""
+    try:
+        if isinstance(text, str):
+            text.encode()
+            return str.__str__(text)  # not str(): an enum member that is a str is to give its value
+        if isinstance(text, (bytes, bytearray)):
+            text.decode()
+            return cast("str", bytes(text))
+    except UnicodeError as error:
+        raise InvalidClusterError(f"{what}: {reprlib.repr(text)} is not valid Unicode: {error}") from error
+    raise InvalidClusterError(f"{what}: expected a str, got {type(text).__name__} {reprlib.repr(text)}")
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text
+
+
+def _list_or_dict(tasks: dict[int, str]) -> list[str] | dict[int, str]:
+    is_dense = bool(tasks) and list(tasks) == list(range(len(tasks)))
+    return list(tasks.values()) if is_dense else dict(tasks)
+
+
+def _ranges(indices: list[int], limit: int = 8) -> str:
+    """Return ascending indices in words: `0 to 3, 7`, cut off after `limit` stretches."""
+    stretches: list[list[int]] = []
+    for index in indices:
+        if stretches and index == stretches[-1][-1] + 1:
+            stretches[-1][1:] = [index]
+        else:
+            stretches.append([index])
+    words = [" to ".join(map(str, stretch)) for stretch in stretches[:limit]]
+    return ", ".join([*words, "..."] if len(stretches) > limit else words)

@@ -1,0 +1,207 @@
+"""ClusterSpec and tf.train.ClusterSpec, side by side on the same input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from aioresolve.errors import InvalidClusterError, UnknownTaskError
+from aioresolve.spec import ClusterSpec
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=5)  # lone surrogates included
+NO_TEXT: st.SearchStrategy[Any] = st.sampled_from([None, 3, 2.5, True, (), ("a",), frozenset()])
+
+NAMES = st.text(max_size=5)
+ODD_NAMES = ANY_TEXT | ANY_TEXT.map(np.str_) | st.binary(max_size=3) | NO_TEXT
+ADDRESSES = st.text(max_size=5)
+ODD_ADDRESSES = ANY_TEXT | st.binary(max_size=3) | st.binary(max_size=3).map(bytearray) | NO_TEXT
+INDICES = st.integers(0, 9) | st.integers(0, 2**31 - 1)
+ODD_INDICES = (
+    st.integers(-3, 9)
+    | st.integers()
+    | st.booleans()
+    | st.floats()
+    | st.integers(-3, 9).map(str)
+    | st.integers(0, 9).map(lambda index: str(index).encode())
+    | st.integers(-3, 9).map(np.int64)
+    | st.sampled_from([None, "x", "", (), (1,), 1j, -(2**31), 2**31 - 1, 2**31, "9" * 5000])
+)
+TASKS = st.lists(ADDRESSES, max_size=4) | st.dictionaries(INDICES, ADDRESSES, max_size=4)
+ODD_TASKS = (
+    st.lists(ODD_ADDRESSES, max_size=3)
+    | st.lists(ADDRESSES, max_size=3).map(tuple)
+    | st.dictionaries(ODD_INDICES, ADDRESSES | ODD_ADDRESSES, max_size=3)
+    | st.sampled_from([None, "a:1", b"a:1", 3, {"a:1"}, np.array(["a:1"]), [["a:1"]], [{0: "a:1"}]])
+    | st.builds(lambda: (address for address in ["a:1"]))
+)
+CLUSTERS = st.dictionaries(NAMES, TASKS, max_size=4)
+ODD_CLUSTERS: st.SearchStrategy[Any] = (
+    st.dictionaries(NAMES | ODD_NAMES, TASKS | ODD_TASKS, max_size=3)
+    | st.dictionaries(NAMES, ODD_TASKS, min_size=1, max_size=1)
+    | st.dictionaries(ODD_NAMES, TASKS, min_size=1, max_size=1)
+    | st.sampled_from([None, [], (), "worker", 3, {"worker"}, object])
+)
+
+CONVERSIONS = (ValueError, OverflowError)
+"""What int(), protobuf and the codecs raise inside TensorFlow, whose page promises a TypeError."""
+
+
+@pytest.fixture(scope="session")
+def tf_spec(tf: Any) -> Any:
+    return tf.train.ClusterSpec
+
+
+def answer(spec: Any, member: str, *arguments: Any) -> Any:
+    """What a member returns; if it raises, which of the two exceptions that Python or the page promise."""
+    try:
+        return getattr(spec, member)(*arguments)
+    except TypeError:
+        return TypeError
+    except ValueError:
+        return ValueError
+
+
+def sparse(spec: Any) -> dict[Any, dict[int, Any]]:
+    return {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
+
+
+def written(spec: Any) -> bytes:
+    message: bytes = spec.as_cluster_def().SerializeToString(deterministic=True)
+    return message
+
+
+def assert_same(ours: ClusterSpec, theirs: Any) -> None:
+    """Asserts that two specs answer alike, member for member."""
+    assert ours.jobs == theirs.jobs
+    assert bool(ours) == bool(theirs)
+    assert sparse(ours) == sparse(theirs)
+    assert written(ours) == written(theirs)
+    assert ours == theirs
+    assert theirs == ours
+    assert not ours != theirs  # noqa: SIM202
+    assert not theirs != ours  # noqa: SIM202
+    for form in (sparse(theirs), ours.as_dict(), None, "worker", 3):
+        assert (ours == form) == (theirs == form)
+        assert (ours != form) == (theirs != form)
+    for job in ours.jobs:
+        assert ours.num_tasks(job) == theirs.num_tasks(job)
+        indices = ours.task_indices(job)
+        if (
+            indices and indices[0] >= 0 and indices[-1] < 10_000
+        ):  # the list is as long as the last index is high
+            assert ours.job_tasks(job) == theirs.job_tasks(job)
+    if all(index >= 0 for tasks in sparse(ours).values() for index in tasks):
+        assert ours.as_dict() == theirs.as_dict()
+        assert list(ours.as_dict()) == list(theirs.as_dict())
+        assert list(map(type, ours.as_dict().values())) == list(map(type, theirs.as_dict().values()))
+
+
+@given(CLUSTERS)
+def test_a_cluster_gives_the_same_answers(tf_spec: Any, cluster: Any) -> None:
+    ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
+    assert_same(ours, theirs)
+    assert repr(ours) == repr(theirs)
+
+
+@given(ODD_CLUSTERS)
+@example({"worker": {"x": "a:1"}})
+@example({"worker": {float("inf"): "a:1"}})
+@example({"worker": {2**31: "a:1"}})
+@example({"worker": ["\ud800"]})
+@example({b"\xff": ["a:1"]})
+@example({"worker": [], b"worker": []})
+@example({"worker": [], 3: []})
+@example({b"worker": [b"a:1", bytearray(b"b:2")]})
+@example({"worker": {1: "a:1", "1": "b:2", 1.5: "c:3"}})
+def test_odd_input_gives_the_same_answers_or_is_refused_by_both(tf_spec: Any, cluster: Any) -> None:
+    try:
+        theirs = tf_spec(cluster)
+    except (TypeError, *CONVERSIONS):
+        with pytest.raises(InvalidClusterError):
+            ClusterSpec(cluster)
+    else:
+        assert_same(ClusterSpec(cluster), theirs)
+
+
+@given(CLUSTERS, NAMES | ODD_NAMES | st.just([]), INDICES | ODD_INDICES | st.just([]))
+def test_unknown_jobs_and_tasks_raise_the_same(tf_spec: Any, cluster: Any, job: Any, index: Any) -> None:
+    assume(not isinstance(job, tuple))  # TensorFlow's own error message fails on it
+    ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
+    for name in (job, *ours.jobs):
+        assert answer(ours, "num_tasks", name) == answer(theirs, "num_tasks", name)
+        assert answer(ours, "task_indices", name) == answer(theirs, "task_indices", name)
+        assert answer(ours, "task_address", name, index) == answer(theirs, "task_address", name, index)
+    if job not in ours.jobs:
+        assert answer(ours, "job_tasks", job) == answer(theirs, "job_tasks", job)
+
+
+@given(CLUSTERS | ODD_CLUSTERS)
+def test_specs_and_messages_of_either_library_build_the_same(tf: Any, tf_spec: Any, cluster: Any) -> None:
+    try:
+        theirs, ours = tf_spec(cluster), ClusterSpec(cluster)
+    except (TypeError, *CONVERSIONS):
+        return
+    copy = tf_spec(theirs)
+    for source in (ours, theirs, theirs.as_cluster_def(), ours.as_cluster_def(), written(theirs)):
+        assert_same(ClusterSpec(source), copy)
+    assert_same(ClusterSpec(written(ours)), tf_spec(tf.train.ClusterDef.FromString(written(ours))))
+
+
+@given(st.lists(st.tuples(NAMES, st.dictionaries(st.integers(-3, 9), ADDRESSES, max_size=3)), max_size=4))
+def test_a_message_in_any_order_and_with_doubled_jobs_builds_the_same(
+    tf: Any, tf_spec: Any, jobs: list[tuple[str, dict[int, str]]]
+) -> None:
+    message = tf.train.ClusterDef()
+    for name, tasks in jobs:
+        message.job.add(name=name, tasks=tasks)
+    assert_same(ClusterSpec(message), tf_spec(message))
+    assert_same(ClusterSpec(ClusterSpec(message)), tf_spec(tf_spec(message)))
+
+
+@given(CLUSTERS, CLUSTERS)
+def test_two_clusters_compare_alike_across_the_libraries(tf_spec: Any, one: Any, other: Any) -> None:
+    same = tf_spec(one) == tf_spec(other)
+    assert (ClusterSpec(one) == ClusterSpec(other)) == same
+    assert (ClusterSpec(one) == tf_spec(other)) == same
+    assert (tf_spec(one) == ClusterSpec(other)) == same
+
+
+def test_where_tensorflow_fails_on_a_job_without_tasks_there_is_an_empty_list(tf_spec: Any) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        tf_spec({"ps": []}).job_tasks("ps")
+    assert ClusterSpec({"ps": []}).job_tasks("ps") == []
+
+
+def test_where_tensorflow_loses_a_task_below_zero_it_is_kept(tf_spec: Any) -> None:
+    tasks = {-1: "z:9", 1: "b:2"}
+    assert tf_spec({"worker": tasks}).as_dict() == {"worker": [None, "b:2"]}
+    assert ClusterSpec({"worker": tasks}).as_dict() == {"worker": tasks}
+
+
+def test_an_unknown_job_is_the_value_error_that_tensorflow_promises(tf_spec: Any) -> None:
+    with pytest.raises(ValueError, match="chief"):
+        tf_spec({}).job_tasks("chief")
+    with pytest.raises(UnknownTaskError, match="chief"):
+        ClusterSpec({}).job_tasks("chief")
+
+
+OURS = "from aioresolve.spec import ClusterSpec; import aioresolve.wire.cluster_pb2"
+THEIRS = "import tensorflow as tf"
+BOTH = """
+cluster = {"worker": ["a:1", "b:2"], "ps": {3: "c:4"}}
+ours, theirs = ClusterSpec(cluster), tf.train.ClusterSpec(cluster)
+assert ours == theirs == ClusterSpec(theirs)
+assert ours.as_cluster_def().SerializeToString(deterministic=True) == \\
+    theirs.as_cluster_def().SerializeToString(deterministic=True)
+"""
+
+
+@pytest.mark.parametrize("order", [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours first", "tensorflow first"])
+def test_both_libraries_load_in_one_process_in_either_order(tf: Any, order: tuple[str, str]) -> None:
+    subprocess.run([sys.executable, "-c", "\n".join([*order, BOTH])], check=True, capture_output=True)

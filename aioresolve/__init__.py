@@ -1,0 +1,97 @@
+"""aioresolve: who is in my cluster, at which address - asynchronously.
+
+>>> import aioresolve
+>>> resolver = aioresolve.KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+>>> spec = await resolver.cluster_spec()
+
+The blocking facade is `aioresolve.sync`, loopback servers for tests are `aioresolve.testing`. Importing this
+module loads no third-party library; each name loads what it needs when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .errors import (
+        APIError,
+        ConfigurationError,
+        ConnectionFailedError,
+        CredentialsError,
+        DeadlineExceededError,
+        ForbiddenError,
+        InvalidClusterError,
+        MissingDependencyError,
+        PodIndexError,
+        PodNotRunningError,
+        ProtocolError,
+        ResolveError,
+        TLSError,
+        UnauthorizedError,
+        UnknownTaskError,
+    )
+    from .kubernetes import ExecutableLocation, KubernetesClusterResolver, Pod
+    from .resolver import ClusterResolver
+    from .retry import Progress
+    from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint
+    from .static import SimpleClusterResolver, UnionClusterResolver
+
+__all__ = [
+    "APIError",
+    "ClusterDiff",
+    "ClusterResolver",
+    "ClusterSpec",
+    "ClusterState",
+    "ConfigurationError",
+    "ConnectionFailedError",
+    "CredentialsError",
+    "DeadlineExceededError",
+    "Endpoint",
+    "ExecutableLocation",
+    "ForbiddenError",
+    "InvalidClusterError",
+    "KubernetesClusterResolver",
+    "MissingDependencyError",
+    "Pod",
+    "PodIndexError",
+    "PodNotRunningError",
+    "Progress",
+    "ProtocolError",
+    "ResolveError",
+    "SimpleClusterResolver",
+    "TLSError",
+    "UnauthorizedError",
+    "UnionClusterResolver",
+    "UnknownTaskError",
+    "__version__",
+]
+
+_ROOMS = {
+    "ClusterDiff": "spec",
+    "ClusterResolver": "resolver",
+    "ClusterSpec": "spec",
+    "ClusterState": "spec",
+    "Endpoint": "spec",
+    "ExecutableLocation": "kubernetes",
+    "KubernetesClusterResolver": "kubernetes",
+    "Pod": "kubernetes",
+    "Progress": "retry",
+    "SimpleClusterResolver": "static",
+    "UnionClusterResolver": "static",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its room on first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_ROOMS.get(name, 'errors')}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,172 @@
+"""ClusterResolver: the async abstract base."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Self
+
+from .retry import Progress, checked_timeout, within_deadline
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .spec import ClusterSpec, ClusterState
+
+__all__ = ["ClusterResolver", "master_url"]
+
+
+class ClusterResolver(abc.ABC):
+    """Answers who is in a cluster, and at which address, afresh at every call.
+
+    To make a resolver for another source, implement `fetch_state`; everything else stands on it:
+
+    >>> class FileResolver(ClusterResolver):
+    ...     async def fetch_state(self, progress):
+    ...         hosts = await anyio.Path("/etc/cluster").read_text()
+    ...         return ClusterState.from_spec(ClusterSpec({"worker": hosts.split()}))
+
+    Nothing is cached: every call asks the source. Outside `async with`, a call opens what it needs and closes
+    it again; inside, connections are kept and shared by the calls. A resolver may be used again from another
+    event loop. asyncio is the only backend; on trio nothing here runs.
+
+    Attributes:
+        task_type: the job this process belongs to (`"worker"`, `"ps"`, ...), if known. May be set.
+        task_id: this process's task index in that job, if known. May be set.
+        rpc_layer: the protocol of the tasks (`"grpc"`), which `master` puts before the address. May be set.
+        timeout: the total deadline of a call in seconds, where the call itself names none.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self._task_type = task_type
+        self._task_id = task_id
+        self._rpc_layer = rpc_layer
+        self._timeout = checked_timeout(timeout)
+
+    @property
+    def task_type(self) -> str | None:
+        """The job this process belongs to (`"worker"`, `"ps"`, ...), or None if that is not known."""
+        return self._task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._task_type = task_type
+
+    @property
+    def task_id(self) -> int | None:
+        """This process's task index in its job, or None if that is not known."""
+        return self._task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """The protocol of the tasks, such as `"grpc"`; None for bare addresses."""
+        return self._rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._rpc_layer = rpc_layer
+
+    @property
+    def environment(self) -> str:
+        """Where TensorFlow runs: `"google"` inside Google, the empty string everywhere else."""
+        return ""
+
+    @property
+    def timeout(self) -> float:
+        """The total deadline of a call, in seconds, where the call names none."""
+        return self._timeout
+
+    @abc.abstractmethod
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Ask the source once and return the cluster as it is now.
+
+        For implementors; users call `cluster_state`. It runs inside the call's deadline and may be
+        cancelled at any await. What it notes in `progress` is what the `DeadlineExceededError` will say.
+        """
+
+    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
+        """Ask the source once for the addresses alone; to be overridden where that is cheaper."""
+        return (await self.fetch_state(progress)).spec
+
+    async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
+        """Return the cluster as it is now: each job's task addresses, `host:port`.
+
+        Args:
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            ResolveError: the one thing that went wrong; see `aioresolve.errors`.
+        """
+        return await within_deadline(self._deadline(timeout), f"cluster_spec() of {self!r}", self.fetch_spec)
+
+    async def cluster_state(self, *, timeout: float | None = None) -> ClusterState:
+        """Return the cluster as it is now, with the identity of each task (name, uid, node, ...).
+
+        Args:
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            ResolveError: the one thing that went wrong; see `aioresolve.errors`.
+        """
+        return await within_deadline(
+            self._deadline(timeout), f"cluster_state() of {self!r}", self.fetch_state
+        )
+
+    async def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> str:
+        """Return the session master: `rpc_layer://host:port` of one task, or "" if none is named.
+
+        Args:
+            task_type: the task's job; the resolver's own `task_type` where None.
+            task_id: the task's index; the resolver's own `task_id` where None.
+            rpc_layer: the protocol to put before the address; the resolver's own where None.
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            UnknownTaskError: the cluster has no such task.
+            ResolveError: the cluster could not be resolved.
+        """
+        task_type = self.task_type if task_type is None else task_type
+        task_id = self.task_id if task_id is None else task_id
+        if task_type is None or task_id is None:
+            return ""
+        spec = await self.cluster_spec(timeout=timeout)
+        return master_url(spec.task_address(task_type, task_id), rpc_layer or self.rpc_layer)
+
+    async def aclose(self) -> None:  # noqa: B027 - a source without connections has nothing to close
+        """Close what `async with` opened. Closing twice, or without having opened, does nothing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else checked_timeout(timeout)
+
+
+def master_url(address: str, rpc_layer: str | None) -> str:
+    """Return `rpc_layer://address`, or the bare address where there is no rpc_layer."""
+    return f"{rpc_layer}://{address}" if rpc_layer else address

@@ -1,0 +1,323 @@
+"""Pods as the API server tells them: answers decoded into the few fields we read, and what follows from them.
+
+Formats: the Pod of `v1` and the Table of `meta.k8s.io/v1`, as a Kubernetes 1.36 API server writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from aioresolve.spec import host_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "Pod",
+    "PodList",
+    "Rows",
+    "Table",
+    "decode_answer",
+    "natural_key",
+    "pod_address",
+    "rows",
+    "why_no_member",
+]
+
+ABSENT = "<none>"
+"""What a Table cell holds where the pod has no such value."""
+
+
+class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    pass
+
+
+class ObjectMeta(_Struct, kw_only=True, frozen=True):
+    """The part of `metadata` that is read."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+
+
+class PodSpec(_Struct, kw_only=True, frozen=True):
+    """The part of `spec` that is read."""
+
+    node_name: str | None = None
+    hostname: str | None = None
+    subdomain: str | None = None
+
+
+class PodIP(_Struct, frozen=True):
+    """One entry of `status.podIPs`."""
+
+    ip: str = ""
+
+
+class Condition(_Struct, kw_only=True, frozen=True):
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+
+
+class Waiting(_Struct, kw_only=True, frozen=True):
+    """Why a container waits."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+class ContainerState(_Struct, kw_only=True, frozen=True):
+    """The part of a container's `state` that is read."""
+
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(_Struct, kw_only=True, frozen=True):
+    """One entry of `status.containerStatuses` or `status.initContainerStatuses`."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class PodStatus(_Struct, kw_only=True, frozen=True):
+    """The part of `status` that is read."""
+
+    phase: str = ""
+    reason: str | None = None
+    message: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: list[PodIP] | None = msgspec.field(default=None, name="podIPs")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(_Struct, kw_only=True, frozen=True):
+    """A pod, in the API's own words (snake case), with the fields aioresolve reads.
+
+    An `address=` callable is given one of these.
+    """
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the pod's `Ready` condition is true."""
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions or ()
+        )
+
+
+class ListMeta(_Struct, kw_only=True, frozen=True):
+    """The `metadata` of a list or a Table."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class PodList(_Struct, kw_only=True, tag_field="kind", tag="PodList", frozen=True):
+    """One page of pods."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[Pod] | None = None
+
+
+class Column(_Struct, frozen=True):
+    """One entry of `columnDefinitions`."""
+
+    name: str
+
+
+class TableRow(_Struct, frozen=True):
+    """One row of a Table; its cells are strings but for the odd number."""
+
+    cells: list[Any]
+
+
+class Table(_Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
+    """Pods as the rows that `kubectl get pods -o wide` prints."""
+
+    metadata: ListMeta = ListMeta()
+    column_definitions: list[Column] | None = None
+    rows: list[TableRow] | None = None
+
+
+class Rows(NamedTuple):
+    """What the rows of a Table say, by column; an IP is ABSENT where there is none yet."""
+
+    names: list[str]
+    statuses: list[str]
+    ips: list[str]
+
+    @property
+    def unproven(self) -> set[str]:
+        """The names of pods that their rows do not prove members.
+
+        The server writes `Running` only for a pod whose phase is Running, that is not being deleted and has
+        no container waiting; any other word, or a missing IP, needs the pod itself.
+        """
+        return {
+            name
+            for name, status, ip in zip(self.names, self.statuses, self.ips, strict=True)
+            if status != "Running" or ip == ABSENT
+        }
+
+
+_decoder = msgspec.json.Decoder(Table | PodList)
+
+
+def decode_answer(body: bytes | bytearray) -> Table | PodList:
+    """Return the Table or PodList that `body` holds.
+
+    Raises:
+        ValueError: it holds neither; the message says where it differs.
+    """
+    try:
+        answer: Table | PodList = _decoder.decode(body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return answer
+
+
+def rows(table: Table) -> Rows:
+    """Return what the rows of `table` say; columns are found by their names.
+
+    Raises:
+        ValueError: a column is missing, or a row is too short or holds no strings there.
+    """
+    columns = [column.name for column in table.column_definitions or ()]
+    found = table.rows or ()
+    try:
+        places = [columns.index(name) for name in ("Name", "Status", "IP")]
+    except ValueError:
+        raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
+    if any(len(row.cells) != len(columns) for row in found):
+        raise ValueError(f"a row has not as many cells as there are columns, {len(columns)}")
+    seen = Rows(*([row.cells[place] for row in found] for place in places))
+    if any(type(cell) is not str for column in seen for cell in column):
+        raise ValueError("a row's Name, Status and IP are not all strings")
+    return seen
+
+
+_digits = re.compile("([0-9]+)")
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Return a sort key that compares the numbers in `name` as numbers: worker-2 before worker-10.
+
+    Text stands at even places and numbers at odd ones, so two keys always compare.
+    """
+    parts: list[str | int] = [*_digits.split(name)]
+    for place in range(1, len(parts), 2):
+        parts[place] = int(parts[place])
+    return parts
+
+
+def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str | None:
+    """Return the pod's address, `host:port`, or None while it has none.
+
+    Args:
+        pod: a pod.
+        choice: which address: `pod_ip`, `pod_ipv4`, `pod_ipv6`, `host_ip`, `hostname`
+            (`hostname.subdomain.namespace.svc`), or a callable that is given the pod and returns a host, a
+            `(host, port)` or None.
+        port: the port to put behind a host.
+
+    Raises:
+        ValueError: the pod can have no such address, or the callable returned something else.
+    """
+    if callable(choice):
+        return _called_address(choice(pod), port)
+    host = _hosts[choice](pod)
+    return host_port(host, port) if host else None
+
+
+def why_no_member(pod: Pod, address: str | None) -> str | None:
+    """Return the pod's phase and the reason it is not running, in words; None where it is running.
+
+    A Running pod without an address is not running yet. Pods being deleted are to be left out before.
+    """
+    if pod.status.phase == "Running":
+        return None if address else "Running, but without an address yet"
+    reason = ": ".join(text for text in _reason(pod) if text)
+    phase = pod.status.phase or "Unknown"
+    return f"{phase} ({reason})" if reason else phase
+
+
+def _reason(pod: Pod) -> Iterable[str | None]:
+    status = pod.status
+    if status.reason or status.message:
+        return status.reason, status.message
+    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        if container.state and container.state.waiting:
+            return container.state.waiting.reason, container.state.waiting.message
+    for condition in status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status != "True":
+            return condition.reason, condition.message
+    return ()
+
+
+def _pod_ip(pod: Pod) -> str | None:
+    return pod.status.pod_ip
+
+
+def _pod_ip_of_family(pod: Pod, *, six: bool) -> str | None:
+    ips = [entry.ip for entry in pod.status.pod_ips or ()] or [pod.status.pod_ip or ""]
+    found = next((ip for ip in ips if ip and (":" in ip) == six), None)
+    if found is None and any(ips):
+        family = "IPv6" if six else "IPv4"
+        raise ValueError(f"it has no {family} address, only {', '.join(ips)}; use another `address`")
+    return found
+
+
+def _hostname(pod: Pod) -> str | None:
+    if not (pod.spec.hostname and pod.spec.subdomain):
+        raise ValueError(
+            "it has no DNS name of its own, because its spec.hostname or spec.subdomain is not set; name a"
+            " headless Service as the subdomain, or use another `address`"
+        )
+    return f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
+
+
+_hosts: dict[str, Callable[[Pod], str | None]] = {
+    "pod_ip": _pod_ip,
+    "pod_ipv4": lambda pod: _pod_ip_of_family(pod, six=False),
+    "pod_ipv6": lambda pod: _pod_ip_of_family(pod, six=True),
+    "host_ip": lambda pod: pod.status.host_ip,
+    "hostname": _hostname,
+}
+ADDRESSES = tuple(_hosts)
+"""The names that `address=` takes."""
+
+
+def _called_address(answer: Any, port: int) -> str | None:
+    match answer:
+        case None | "":
+            return None
+        case str():
+            return host_port(answer, port)
+        case (str(host), int(own_port)):
+            return host_port(host, own_port)
+    raise ValueError(
+        f"the `address` callable returned {answer!r}; it has to return a host, (host, port) or None"
+    )

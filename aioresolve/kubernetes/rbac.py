@@ -1,0 +1,52 @@
+"""What to grant when the API server says no: the smallest Role that would do, as YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+
+__all__ = ["denied_user", "manifest"]
+
+_USER = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot')
+
+
+def denied_user(message: str) -> str | None:
+    """Return the user that the API server's 403 message names, or None where it names none."""
+    found = _USER.search(message)
+    return found[1] if found else None
+
+
+def manifest(user: str, namespace: str | None) -> str:
+    """Return the smallest RBAC objects that let `user` list pods, as YAML for `kubectl apply -f -`.
+
+    Args:
+        user: the user as the API server names it; `system:serviceaccount:NAMESPACE:NAME` is a ServiceAccount.
+        namespace: a Role and RoleBinding there; None for a ClusterRole and ClusterRoleBinding.
+    """
+    cluster = "Cluster" if namespace is None else ""
+    metadata = (
+        "{name: aioresolve" + ("" if namespace is None else f", namespace: {json.dumps(namespace)}") + "}"
+    )
+    return f"""\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {cluster}Role
+metadata: {metadata}
+rules:
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {cluster}RoleBinding
+metadata: {metadata}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {cluster}Role, name: aioresolve}}
+subjects:
+- {_subject(user)}
+"""
+
+
+def _subject(user: str) -> str:
+    match user.split(":"):
+        case ["system", "serviceaccount", namespace, name]:
+            return f"{{kind: ServiceAccount, name: {json.dumps(name)}, namespace: {json.dumps(namespace)}}}"
+    return f"{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {json.dumps(user)}}}"

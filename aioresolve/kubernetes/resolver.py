@@ -1,0 +1,243 @@
+"""KubernetesClusterResolver: label selectors -> ClusterState."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+import anyio
+
+from aioresolve.concurrency import gather
+from aioresolve.errors import ConfigurationError
+from aioresolve.resolver import ClusterResolver
+from aioresolve.spec import ClusterSpec, ClusterState
+
+from .api import FoundPods, PodAPI
+from .arguments import checked_choice, checked_count, checked_jobs, checked_namespaces, checked_port
+from .clients import client_transport
+from .credentials import CredentialCache, checked_location, find_connection
+from .members import Candidate, endpoint, pod_candidates, row_candidates, tasks
+from .pods import ADDRESSES, Pod
+from .query import PodQuery
+from .transport import AiohttpTransport
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from aioresolve.retry import Progress
+
+T = TypeVar("T")
+
+__all__ = ["KubernetesClusterResolver"]
+
+HANDFUL = 8
+"""Up to this many pods that their rows do not prove members are asked for by name, else all are listed."""
+
+
+class KubernetesClusterResolver(ClusterResolver):
+    """Finds the pods of each job by label selectors, concurrently, and answers with their addresses.
+
+    >>> async with KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml") as resolver:
+    ...     spec = await resolver.cluster_spec()
+
+    Pods being deleted are no members. A pod matched by two selectors is two tasks, as in TensorFlow.
+
+    Args:
+        job_to_label_mapping: job name to its label selectors, in the API's grammar; one may stand as a plain
+            string. `{"worker": ["job-name=tensorflow"]}` where None.
+        tf_server_port: the port put behind each pod's host.
+        rpc_layer: the protocol of the tasks, which `master` puts before the address.
+        override_client: a `kubernetes_asyncio` ApiClient or CoreV1Api, or a synchronous `kubernetes`
+            CoreV1Api (called in worker threads), used in place of any credentials. It stays yours to close.
+        executable_location: `ExecutableLocation.WITHIN_CLUSTER` or `OFF_CLUSTER` to force one side; by
+            default both are looked for.
+        namespace: one namespace or several; all of them where None.
+        context: the kubeconfig's context; its current one where None.
+        kubeconfig: a kubeconfig file, or several to be merged; `$KUBECONFIG` where None.
+        address: which address of a pod: `"pod_ip"`, `"pod_ipv4"`, `"pod_ipv6"` (of a dual-stack pod),
+            `"host_ip"`, `"hostname"` (`hostname.subdomain.namespace.svc`), or a callable that is given the
+            `Pod` and returns a host, a `(host, port)`, or None while there is none.
+        order_by: how the pods of one selector become tasks: `"name"`, with the numbers in it compared as
+            numbers, or `"index"`, each pod at the task index its controller gave it. Selectors
+            follow one another in the order given.
+        not_running: what to do with pods that match and are not running: `"raise"`, or `"skip"` them.
+        timeout: the total deadline of a call, in seconds.
+        max_concurrency: how many requests are made at a time.
+
+    Raises:
+        ConfigurationError: an argument is not one of these.
+    """
+
+    def __init__(
+        self,
+        job_to_label_mapping: Mapping[str, str | Sequence[str]] | None = None,
+        tf_server_port: int = 8470,
+        rpc_layer: str | None = "grpc",
+        override_client: Any = None,
+        executable_location: str | None = None,
+        *,
+        namespace: str | Sequence[str] | None = None,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        address: str | Callable[[Pod], str | tuple[str, int] | None] = "pod_ip",
+        order_by: Literal["name", "index"] = "name",
+        not_running: Literal["raise", "skip"] = "raise",
+        timeout: float = 30.0,
+        max_concurrency: int = 16,
+    ) -> None:
+        super().__init__(rpc_layer=rpc_layer, timeout=timeout)
+        self._jobs = checked_jobs(job_to_label_mapping)
+        self._port = checked_port(tf_server_port)
+        self._namespaces = checked_namespaces(namespace)
+        self._address = address if callable(address) else checked_choice("address", address, ADDRESSES)
+        self._order_by = checked_choice("order_by", order_by, ("name", "index"))
+        self._not_running = checked_choice("not_running", not_running, ("raise", "skip"))
+        self._max_concurrency = checked_count("max_concurrency", max_concurrency)
+        self._executable_location = checked_location(
+            executable_location, kubeconfig=kubeconfig, context=context
+        )
+        self._override_client = override_client
+        if override_client is not None:
+            client_transport(
+                override_client, max_concurrency=1
+            )  # a wrong kind is told here, not at the first call
+        self._context = context
+        self._kubeconfig = kubeconfig
+        self._credentials = CredentialCache()
+        self._pool: _Pool | None = None
+
+    def __repr__(self) -> str:
+        where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
+        return f"<{type(self).__name__} {dict(self._jobs)} in {where}>"
+
+    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
+        """Ask for rows where rows say enough: many times cheaper than asking for the pods."""
+        if self._address != "pod_ip" or self._order_by != "name":
+            return (await self.fetch_state(progress)).spec
+        async with self._opened() as api:
+            found = await self._ask(lambda query: self._cheapest(api, query, progress))
+        return ClusterSpec(
+            {job: [member.address for member in members] for job, members in self._tasks(found)}
+        )
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Ask for the pods themselves, which know their names, uids, nodes and indices."""
+        async with self._opened() as api:
+            answers = await self._ask(lambda query: api.pods(query, progress))
+        found = {query: self._candidates(answer.pods) for query, answer in answers.items()}
+        return ClusterState.of(
+            {job: [endpoint(member) for member in members] for job, members in self._tasks(found)},
+            version=oldest_version(answer.version for answer in answers.values()),
+            observed_at=datetime.now(UTC),
+        )
+
+    async def __aenter__(self) -> Self:
+        if self._pool is not None:
+            raise ConfigurationError(f"{self!r} is entered already; use the one resolver, or make another")
+        self._pool = _Pool()
+        return self
+
+    async def aclose(self) -> None:
+        """Close the connections that the calls inside `async with` shared."""
+        pool, self._pool = self._pool, None
+        if pool is not None and pool.api is not None:
+            await pool.api.aclose()
+
+    async def _ask(self, question: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
+        """Return the answer to each distinct selector and namespace, all asked at once."""
+        queries = list(
+            dict.fromkeys(
+                query
+                for selectors in self._jobs.values()
+                for selector in selectors
+                for query in self._queries(selector)
+            )
+        )
+        answers = await gather([partial(question, query) for query in queries], limit=self._max_concurrency)
+        return dict(zip(queries, answers, strict=True))
+
+    async def _cheapest(self, api: PodAPI, query: PodQuery, progress: Progress) -> list[Candidate]:
+        """Return the candidates of `query` by the cheapest way that is exact."""
+        answer = await api.rows(query, progress)
+        if isinstance(answer, FoundPods):
+            return self._candidates(answer.pods)
+        # Of a name, every row or none: in all namespaces a row does not say which of its bearers it is.
+        unproven = answer.unproven if answer else set()
+        if answer is None or len(unproven) > HANDFUL:
+            return self._candidates((await api.pods(query, progress)).pods)
+        proven = row_candidates(answer, unproven, self._port)
+        if not unproven:
+            return proven
+        named = await gather(
+            [partial(api.pods, query.named(name), progress) for name in sorted(unproven)],
+            limit=self._max_concurrency,
+        )
+        return proven + [candidate for found in named for candidate in self._candidates(found.pods)]
+
+    def _candidates(self, pods: list[Pod]) -> list[Candidate]:
+        return pod_candidates(pods, self._address, self._port)
+
+    def _tasks(self, found: Mapping[PodQuery, list[Candidate]]) -> Iterable[tuple[str, list[Candidate]]]:
+        matched = {
+            job: [
+                [candidate for query in self._queries(selector) for candidate in found[query]]
+                for selector in selectors
+            ]
+            for job, selectors in self._jobs.items()
+        }
+        return tasks(matched, order_by=self._order_by, not_running=self._not_running).items()
+
+    def _queries(self, selector: str) -> list[PodQuery]:
+        return [PodQuery(selector, namespace) for namespace in self._namespaces]
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[PodAPI]:
+        """Yield the shared PodAPI inside `async with`, and one of this call's own outside it."""
+        pool = self._pool
+        # Sockets belong to the loop that opened them: a call from another one brings its own.
+        if pool is not None and pool.loop is asyncio.get_running_loop():
+            async with pool.opening:
+                if pool.api is None:
+                    pool.api = await self._open()
+            yield pool.api
+            return
+        api = await self._open()
+        try:
+            yield api
+        finally:
+            await api.aclose()
+
+    async def _open(self) -> PodAPI:
+        if self._override_client is not None:
+            return PodAPI(client_transport(self._override_client, max_concurrency=self._max_concurrency))
+        connection = await find_connection(
+            kubeconfig=self._kubeconfig,
+            context=self._context,
+            executable_location=self._executable_location,
+            cache=self._credentials,
+        )
+        return PodAPI(AiohttpTransport(connection, max_concurrency=self._max_concurrency))
+
+
+class _Pool:
+    """What an entered resolver's calls share: one PodAPI, opened by the first of them."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.opening = anyio.Lock()
+        self.api: PodAPI | None = None
+
+
+def oldest_version(versions: Iterable[str]) -> str | None:
+    """Return the resourceVersion that a state made of several lists is at least as new as.
+
+    The versions of one resource type compare as numbers (KEP-5504); where a server's do not, there is none.
+    """
+    known = list(versions)
+    if len(set(known)) == 1:
+        return known[0] or None
+    return min(known, key=int) if all(version.isdigit() for version in known) else None

@@ -1,0 +1,165 @@
+"""What an API server's failure answers become."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ForbiddenError,
+    ProtocolError,
+    ResolveError,
+    UnauthorizedError,
+)
+from aioresolve.kubernetes.failures import expired, failure
+from aioresolve.kubernetes.query import PodQuery
+from aioresolve.kubernetes.rbac import denied_user, manifest
+from aioresolve.kubernetes.transport import Answer
+
+HOST = "https://10.0.0.1:6443"
+
+
+def status(code: int, message: str, reason: str = "", **details: object) -> bytes:
+    return json.dumps(
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "details": details,
+            "code": code,
+        }
+    ).encode()
+
+
+def error_of(answer: Answer, query: PodQuery | None = None) -> ResolveError:
+    return failure(answer, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retryable"),
+    [
+        (400, ConfigurationError, False),
+        (401, UnauthorizedError, False),
+        (403, ForbiddenError, False),
+        (404, APIError, False),
+        (406, APIError, False),
+        (410, APIError, False),
+        (418, APIError, False),
+        (429, APIError, True),
+        (500, APIError, True),
+        (502, APIError, True),
+        (503, APIError, True),
+        (504, APIError, True),
+    ],
+)
+def test_each_status_has_its_error_and_says_whether_to_try_again(
+    code: int, kind: type[ResolveError], retryable: bool
+) -> None:
+    error = error_of(Answer(code, status(code, "the server's own words")))
+    assert type(error) is kind
+    assert error.retryable is retryable
+    assert HOST in str(error)
+    assert "selector 'app=a' in namespace 'ml'" in str(error)
+
+
+def test_a_bad_selector_is_told_in_the_servers_words() -> None:
+    body = status(400, "unable to parse requirement: found '=', expected: identifier", "BadRequest")
+    error = error_of(Answer(400, body), PodQuery("=a"))
+    assert "found '=', expected: identifier" in str(error)
+    assert "correct the selector '=a'" in str(error)
+
+
+def test_the_credentials_source_is_named_where_they_are_not_accepted() -> None:
+    assert "kubeconfig /k, context 'dev'" in str(error_of(Answer(401, status(401, "Unauthorized"))))
+
+
+def test_a_403_names_the_verb_the_scope_and_a_manifest() -> None:
+    message = (
+        'pods is forbidden: User "system:serviceaccount:ml:trainer" cannot list resource "pods"'
+        ' in the namespace "ml"'
+    )
+    error = error_of(Answer(403, status(403, message, "Forbidden")))
+    assert isinstance(error, ForbiddenError)
+    assert "'system:serviceaccount:ml:trainer' may not list pods in namespace 'ml'" in str(error)
+    assert error.manifest in str(error)
+    role, binding = yaml.safe_load_all(error.manifest)
+    assert role["kind"] == "Role"
+    assert role["metadata"]["namespace"] == "ml"
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "ml"}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_a_403_for_all_namespaces_offers_one_namespace_too() -> None:
+    message = (
+        'pods is forbidden: User "limited" cannot list resource "pods" in API group "" at the cluster scope'
+    )
+    error = error_of(Answer(403, status(403, message)), PodQuery("app=a"))
+    assert isinstance(error, ForbiddenError)
+    assert "or pass `namespace=`" in str(error)
+    role, binding = yaml.safe_load_all(error.manifest)
+    assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
+    assert binding["subjects"] == [
+        {"kind": "User", "name": "limited", "apiGroup": "rbac.authorization.k8s.io"}
+    ]
+
+
+def test_an_anonymous_403_says_that_no_credentials_were_accepted() -> None:
+    error = error_of(Answer(403, status(403, 'pods is forbidden: User "system:anonymous" cannot list')))
+    assert isinstance(error, ForbiddenError)
+    assert "no credentials were accepted" in str(error)
+    assert error.manifest == ""
+
+
+def test_a_users_name_cannot_break_out_of_the_manifest() -> None:
+    roles = list(yaml.safe_load_all(manifest('x"}\nkind: Secret', None)))
+    assert roles[1]["subjects"][0]["name"] == 'x"}\nkind: Secret'
+    assert denied_user('User "a" cannot') == "a"
+    assert denied_user("nobody") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (Answer(429, status(429, "busy"), retry_after=7.0), 7.0),
+        (Answer(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
+        (Answer(429, status(429, "busy", retryAfterSeconds=3), retry_after=0.0), 0.0),
+        (Answer(429, b"busy"), None),
+    ],
+)
+def test_retry_after_comes_from_the_header_else_from_the_status(
+    answer: Answer, seconds: float | None
+) -> None:
+    error = error_of(answer)
+    assert isinstance(error, APIError)
+    assert error.retry_after == seconds
+
+
+def test_a_redirect_is_not_followed_and_says_where_to() -> None:
+    error = error_of(Answer(302, b"", location="https://elsewhere.example"))
+    assert isinstance(error, ProtocolError)
+    assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>token</html>", b"[]", b'"x"', b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_status_is_not_quoted(body: bytes) -> None:
+    assert "no reason given" in str(error_of(Answer(503, body)))
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(str(error_of(Answer(500, status(500, "x" * 100_000))))) < 1_000
+
+
+def test_an_expired_page_is_told_from_a_bad_selector() -> None:
+    page = PodQuery("app=a").page(500, "token")
+    assert expired(error_of(Answer(410, status(410, "too old", "Expired"))))
+    assert expired(error_of(Answer(400, status(400, "invalid continue token")), page))
+    assert not expired(error_of(Answer(400, status(400, "unable to parse requirement"))))
+    assert not expired(error_of(Answer(500, b"")))

@@ -1,0 +1,222 @@
+"""Pods and rows, decoded, and what follows from them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.kubernetes.pods import (
+    Pod,
+    PodList,
+    Table,
+    decode_answer,
+    natural_key,
+    pod_address,
+    rows,
+    why_no_member,
+)
+
+from .samples import COLUMNS, READY, ROWS, UNSCHEDULABLE, pod, pod_json, table, waiting
+
+
+def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
+    answer = decode_answer(body)
+    assert isinstance(answer, Table)
+    return list(zip(*rows(answer), strict=True))
+
+
+def test_a_table_gives_name_status_and_ip() -> None:
+    assert decoded_rows(table(ROWS))[:2] == [
+        ("crash-0", "CrashLoopBackOff", "10.8.1.2"),
+        ("creating-0", "ContainerCreating", "<none>"),
+    ]
+
+
+@given(st.permutations(COLUMNS))
+def test_columns_are_found_by_name_never_by_position(columns: list[str]) -> None:
+    order = [COLUMNS.index(name) for name in columns]
+    shuffled = [[cells[place] for place in order] for cells in ROWS]
+    assert decoded_rows(table(shuffled, columns)) == decoded_rows(table(ROWS))
+
+
+def test_only_running_rows_with_an_ip_prove_a_member() -> None:
+    answer = decode_answer(table([*ROWS, ["new-0", "0/1", "Running", "0", "1s", "<none>", "a", "", ""]]))
+    assert isinstance(answer, Table)
+    found = rows(answer)
+    proven = [name for name in found.names if name not in found.unproven]
+    assert proven == ["notready-0", "train-0", "train-1", "train-10", "train-2"]
+
+
+def test_an_empty_table_has_no_rows() -> None:
+    assert decoded_rows(table([])) == []
+    assert decoded_rows(table([]).replace(b'"rows": []', b'"rows": null')) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (table(ROWS, COLUMNS[:4]), "no column Name, Status or IP, only"),
+        (table([["train-0", "1/1"]]), "not as many cells as there are columns, 9"),
+        (table([[*ROWS[0][:5], 4, *ROWS[0][6:]]]), "not all strings"),  # type: ignore[list-item]
+    ],
+)
+def test_a_table_of_another_shape_says_where_it_differs(body: bytes, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        decoded_rows(body)
+
+
+def test_a_pod_list_is_decoded_into_the_fields_that_are_read() -> None:
+    body = json.dumps({"kind": "PodList", "metadata": {"continue": "token"}, "items": [pod_json("train-0")]})
+    answer = decode_answer(body.encode())
+    assert isinstance(answer, PodList)
+    assert answer.metadata.continue_ == "token"
+    assert answer.items == [pod("train-0")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b"7",
+        b"{}",
+        b'{"kind":"Status"}',
+        b'{"kind":"PodList","items":7}',
+        b'{"kind":"PodList","items":[{}]}',
+        b'{"kind":"PodList","items":[{"metadata":{"name":null}}]}',
+        b'{"kind":"Table","rows":[{"cells":"x"}]}',
+        b'{"kind":"PodList","items":' + b"[" * 100_000,
+        b'{"kind":"PodList","items":[\xff]}',
+    ],
+)
+def test_an_answer_of_another_shape_is_a_value_error(body: bytes) -> None:
+    with pytest.raises((msgspec.MsgspecError, ValueError)):
+        decode_answer(body)
+
+
+@given(st.binary())
+def test_garbage_breaks_nothing_but_the_answer(body: bytes) -> None:
+    with pytest.raises((msgspec.MsgspecError, ValueError)):
+        decode_answer(body)
+
+
+def test_names_are_ordered_with_their_numbers_as_numbers() -> None:
+    names = ["worker-10", "worker-2", "worker-1", "ps-3", "worker-2-b", "worker-2-a10", "worker-2-a9"]
+    assert sorted(names, key=natural_key) == [
+        "ps-3",
+        "worker-1",
+        "worker-2",
+        "worker-2-a9",
+        "worker-2-a10",
+        "worker-2-b",
+        "worker-10",
+    ]
+
+
+@given(st.lists(st.text("abz019-.", max_size=12)))
+def test_any_two_names_compare(names: list[str]) -> None:
+    assert len(sorted(names, key=natural_key)) == len(names)
+
+
+@given(st.lists(st.integers(0, 10**20), unique=True))
+def test_numbered_names_come_in_the_order_of_their_numbers(numbers: list[int]) -> None:
+    names = [f"worker-{number}" for number in numbers]
+    assert sorted(names, key=natural_key) == [f"worker-{number}" for number in sorted(numbers)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "address"),
+    [
+        ("pod_ip", "10.8.0.11:8470"),
+        ("pod_ipv4", "10.8.0.11:8470"),
+        ("pod_ipv6", "[fd00::11]:8470"),
+        ("host_ip", "192.168.0.1:8470"),
+        ("hostname", "train-1.train.ml.svc:8470"),
+        (lambda pod: pod.metadata.name, "train-1:8470"),
+        (lambda pod: (pod.status.pod_ip, 2222), "10.8.0.11:2222"),
+        (lambda pod: "fd00::1", "[fd00::1]:8470"),
+        (lambda pod: None, None),
+    ],
+)
+def test_each_choice_of_address(choice: Any, address: str | None) -> None:
+    dual_stack = pod(
+        "train-1",
+        ip="10.8.0.11",
+        status={"podIPs": [{"ip": "10.8.0.11"}, {"ip": "fd00::11"}]},
+        spec={"hostname": "train-1", "subdomain": "train"},
+    )
+    assert pod_address(dual_stack, choice, 8470) == address
+
+
+@pytest.mark.parametrize("choice", ["pod_ip", "pod_ipv4", "pod_ipv6", "host_ip"])
+def test_a_pod_without_an_ip_has_no_address_yet(choice: str) -> None:
+    assert pod_address(pod(ip=None), choice, 8470) is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "complaint"),
+    [
+        ("pod_ipv6", "no IPv6 address, only 10.8.0.10"),
+        ("hostname", "spec.subdomain is not set"),
+        (lambda pod: 7, "returned 7; it has to return a host"),
+        (lambda pod: ("host", "port"), "it has to return a host"),
+        (lambda pod: "host:1", "without a port"),
+    ],
+)
+def test_an_address_that_cannot_be_says_why(choice: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        pod_address(pod(), choice, 8470)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (pod(), None),
+        (pod(phase="Running", status={"containerStatuses": waiting("CrashLoopBackOff")}), None),
+        (
+            pod(phase="Pending", ip=None, status={"conditions": UNSCHEDULABLE}),
+            "Pending (Unschedulable: 0/1 nodes are available)",
+        ),
+        (
+            pod(phase="Pending", status={"containerStatuses": waiting("ErrImagePull", "no such image")}),
+            "Pending (ErrImagePull: no such image)",
+        ),
+        (
+            pod(
+                phase="Pending",
+                status={
+                    "initContainerStatuses": waiting("CrashLoopBackOff"),
+                    "containerStatuses": waiting("PodInitializing"),
+                },
+            ),
+            "Pending (CrashLoopBackOff)",
+        ),
+        (
+            pod(phase="Failed", status={"reason": "Evicted", "message": "low on memory"}),
+            "Failed (Evicted: low on memory)",
+        ),
+        (pod(phase="Succeeded"), "Succeeded"),
+        (pod(phase="Unknown", status={"reason": "NodeLost"}), "Unknown (NodeLost)"),
+        (pod(phase=""), "Unknown"),
+    ],
+)
+def test_why_a_pod_is_no_member(found: Pod, reason: str | None) -> None:
+    assert why_no_member(found, "10.8.0.10:8470") == reason
+
+
+def test_a_running_pod_without_an_address_is_not_running_yet() -> None:
+    assert why_no_member(pod(ip=None), None) == "Running, but without an address yet"
+
+
+def test_ready_is_the_ready_condition() -> None:
+    assert pod(status={"conditions": READY}).ready
+    assert not pod(status={"conditions": [{"type": "Ready", "status": "False"}]}).ready
+    assert not pod(status={"conditions": [{"type": "PodScheduled", "status": "True"}]}).ready
+    assert not pod().ready

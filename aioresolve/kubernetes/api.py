@@ -7,13 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from aioresolve.errors import APIError, ProtocolError
 from aioresolve.retry import RetryPolicy, retrying
 
 from .failures import expired, failure
-from .pods import Pod, PodList, Rows, Table, decode_answer, rows
+from .messages import Pod, PodList, Table, decode_answer
+from .pods import Rows, rows
 
 if TYPE_CHECKING:
     from aioresolve.retry import Progress
@@ -149,7 +148,7 @@ class PodAPI:
         )
         try:
             return decode_answer(answer.body)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except ValueError as error:
             raise self._not_understood(query, error) from error
 
     def _not_understood(self, query: PodQuery, error: Exception) -> ProtocolError:

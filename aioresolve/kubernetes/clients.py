@@ -8,15 +8,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import anyio
 import anyio.to_thread
-from yarl import URL
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, TLSError
 from aioresolve.retry import retry_after
 
-from .transport import Answer, Transport, body_of, connection_error
+from .transport import FAILURES, Answer, Transport, answer_of, connection_error, origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,12 +61,12 @@ class AsyncClientTransport:
 
     @property
     def host(self) -> str:
-        return str(URL(self._api_client.configuration.host).origin())
+        return origin(self._api_client.configuration.host)
 
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         scope = f"GET {path}"
         try:
-            response: aiohttp.ClientResponse = await self._api_client.call_api(
+            response = await self._api_client.call_api(
                 path,
                 "GET",
                 query_params=list(query.items()),
@@ -77,9 +75,8 @@ class AsyncClientTransport:
                 _preload_content=False,
             )
             async with response:
-                body = await body_of(response, self.host, scope)
-                return Answer(response.status, body, retry_after(response.headers.get("Retry-After")))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+                return await answer_of(response, self.host, scope)
+        except FAILURES as error:
             raise connection_error(error, f"{self.host} (from {self.source})", self.host, scope) from error
         except RuntimeError as error:
             raise ConnectionFailedError(
@@ -104,7 +101,7 @@ class ThreadedClientTransport:
 
     @property
     def host(self) -> str:
-        return str(URL(self._api_client.configuration.host).origin())
+        return origin(self._api_client.configuration.host)
 
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         # A thread cannot be cancelled: it is left alone, and ends by its own timeout at the call's deadline.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -15,6 +13,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 
+from .messages import Status, decode_status
 from .rbac import denied_user, manifest
 
 if TYPE_CHECKING:
@@ -27,23 +26,6 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that pass: the same request may succeed later."""
 
 
-class Details(msgspec.Struct, frozen=True):
-    """The part of a Status's `details` that is read."""
-
-    retry_after: float | None = msgspec.field(default=None, name="retryAfterSeconds")
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The `Status` object a Kubernetes API server fails with."""
-
-    message: str = ""
-    reason: str | None = None
-    details: Details | None = None
-
-
-_decoder = msgspec.json.Decoder(Status)
-
-
 def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> ResolveError:
     """Return the error for an answer whose status is not 200.
 
@@ -53,7 +35,7 @@ def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> Resol
         host: the server, `scheme://host:port`.
         source: where the credentials come from, in words.
     """
-    status = _status(answer.body)
+    status = decode_status(answer.body)
     said = f"{status.message[:500]!r}" if status.message else "no reason given"
     where = f"{host} answered {answer.status} for {query.scope} ({said})"
     if 300 <= answer.status < 400:
@@ -85,14 +67,13 @@ def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> Resol
             mend = "the server is overloaded or not well; try again later"
         case _:
             mend = "see that this is a Kubernetes API server, and its log"
-    details = status.details or Details()
     return APIError(
         f"{where}: {mend}",
         host=host,
         scope=query.scope,
         status=answer.status,
         reason=status.reason,
-        retry_after=answer.retry_after if answer.retry_after is not None else details.retry_after,
+        retry_after=_retry_after(answer, status),
         retryable=answer.status in PASSING,
     )
 
@@ -106,12 +87,10 @@ def expired(error: ResolveError) -> bool:
     return isinstance(error, APIError) and error.status in (400, 410)
 
 
-def _status(body: bytes | bytearray) -> Status:
-    try:
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Not the API server's own words but a proxy's page, say: nothing to quote.
-        return Status()
+def _retry_after(answer: Answer, status: Status) -> float | None:
+    if answer.retry_after is None and status.details is not None:
+        return status.details.retry_after_seconds
+    return answer.retry_after
 
 
 def _forbidden(status: Status, query: PodQuery, host: str) -> ForbiddenError:

@@ -22,7 +22,7 @@ from aioresolve.errors import PodIndexError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .pods import Pod
+    from .messages import Pod
 
 __all__ = ["PodIndex", "index_order", "pod_index"]
 

@@ -8,10 +8,12 @@ from aioresolve.errors import ConfigurationError, PodNotRunningError
 from aioresolve.spec import Endpoint
 
 from .indices import index_order, pod_index
-from .pods import Pod, Rows, natural_key, pod_address, why_no_member
+from .pods import Rows, natural_key, pod_address, why_no_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from .messages import Pod
 
 __all__ = ["Candidate", "endpoint", "pod_candidates", "row_candidates", "tasks"]
 

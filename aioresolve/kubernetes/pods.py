@@ -1,165 +1,21 @@
-"""Pods as the API server tells them: answers decoded into the few fields we read, and what follows from them.
-
-Formats: the Pod of `v1` and the Table of `meta.k8s.io/v1`, as a Kubernetes 1.36 API server writes them.
-"""
+"""What rows and pods mean: which of them are proven members, where a pod is, in which order names stand."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from aioresolve.spec import host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "Pod",
-    "PodList",
-    "Rows",
-    "Table",
-    "decode_answer",
-    "natural_key",
-    "pod_address",
-    "rows",
-    "why_no_member",
-]
+    from .messages import Pod, Table
+
+__all__ = ["ADDRESSES", "Rows", "natural_key", "pod_address", "rows", "why_no_member"]
 
 ABSENT = "<none>"
 """What a Table cell holds where the pod has no such value."""
-
-
-class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    pass
-
-
-class ObjectMeta(_Struct, kw_only=True, frozen=True):
-    """The part of `metadata` that is read."""
-
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    deletion_timestamp: str | None = None
-
-
-class PodSpec(_Struct, kw_only=True, frozen=True):
-    """The part of `spec` that is read."""
-
-    node_name: str | None = None
-    hostname: str | None = None
-    subdomain: str | None = None
-
-
-class PodIP(_Struct, frozen=True):
-    """One entry of `status.podIPs`."""
-
-    ip: str = ""
-
-
-class Condition(_Struct, kw_only=True, frozen=True):
-    """One entry of `status.conditions`."""
-
-    type: str
-    status: str
-    reason: str | None = None
-    message: str | None = None
-
-
-class Waiting(_Struct, kw_only=True, frozen=True):
-    """Why a container waits."""
-
-    reason: str | None = None
-    message: str | None = None
-
-
-class ContainerState(_Struct, kw_only=True, frozen=True):
-    """The part of a container's `state` that is read."""
-
-    waiting: Waiting | None = None
-
-
-class ContainerStatus(_Struct, kw_only=True, frozen=True):
-    """One entry of `status.containerStatuses` or `status.initContainerStatuses`."""
-
-    name: str = ""
-    restart_count: int = 0
-    state: ContainerState | None = None
-
-
-class PodStatus(_Struct, kw_only=True, frozen=True):
-    """The part of `status` that is read."""
-
-    phase: str = ""
-    reason: str | None = None
-    message: str | None = None
-    pod_ip: str | None = msgspec.field(default=None, name="podIP")
-    pod_ips: list[PodIP] | None = msgspec.field(default=None, name="podIPs")
-    host_ip: str | None = msgspec.field(default=None, name="hostIP")
-    conditions: list[Condition] | None = None
-    container_statuses: list[ContainerStatus] | None = None
-    init_container_statuses: list[ContainerStatus] | None = None
-
-
-class Pod(_Struct, kw_only=True, frozen=True):
-    """A pod, in the API's own words (snake case), with the fields aioresolve reads.
-
-    An `address=` callable is given one of these.
-    """
-
-    metadata: ObjectMeta
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
-
-    @property
-    def full_name(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @property
-    def ready(self) -> bool:
-        """Whether the pod's `Ready` condition is true."""
-        return any(
-            condition.type == "Ready" and condition.status == "True"
-            for condition in self.status.conditions or ()
-        )
-
-
-class ListMeta(_Struct, kw_only=True, frozen=True):
-    """The `metadata` of a list or a Table."""
-
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class PodList(_Struct, kw_only=True, tag_field="kind", tag="PodList", frozen=True):
-    """One page of pods."""
-
-    metadata: ListMeta = ListMeta()
-    items: list[Pod] | None = None
-
-
-class Column(_Struct, frozen=True):
-    """One entry of `columnDefinitions`."""
-
-    name: str
-
-
-class TableRow(_Struct, frozen=True):
-    """One row of a Table; its cells are strings but for the odd number."""
-
-    cells: list[Any]
-
-
-class Table(_Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
-    """Pods as the rows that `kubectl get pods -o wide` prints."""
-
-    metadata: ListMeta = ListMeta()
-    column_definitions: list[Column] | None = None
-    rows: list[TableRow] | None = None
 
 
 class Rows(NamedTuple):
@@ -181,22 +37,6 @@ class Rows(NamedTuple):
             for name, status, ip in zip(self.names, self.statuses, self.ips, strict=True)
             if status != "Running" or ip == ABSENT
         }
-
-
-_decoder = msgspec.json.Decoder(Table | PodList)
-
-
-def decode_answer(body: bytes | bytearray) -> Table | PodList:
-    """Return the Table or PodList that `body` holds.
-
-    Raises:
-        ValueError: it holds neither; the message says where it differs.
-    """
-    try:
-        answer: Table | PodList = _decoder.decode(body)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    return answer
 
 
 def rows(table: Table) -> Rows:

@@ -20,7 +20,7 @@ from .arguments import checked_choice, checked_count, checked_jobs, checked_name
 from .clients import client_transport
 from .credentials import CredentialCache, checked_location, find_connection
 from .members import Candidate, endpoint, pod_candidates, row_candidates, tasks
-from .pods import ADDRESSES, Pod
+from .pods import ADDRESSES
 from .query import PodQuery
 from .transport import AiohttpTransport
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from aioresolve.retry import Progress
+
+    from .messages import Pod
 
 T = TypeVar("T")
 

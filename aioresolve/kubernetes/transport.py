@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
@@ -24,13 +24,25 @@ if TYPE_CHECKING:
 
     from .credentials import Connection
 
-__all__ = ["MAX_BODY", "AiohttpTransport", "Answer", "Transport", "body_of", "connection_error"]
+__all__ = [
+    "FAILURES",
+    "MAX_BODY",
+    "AiohttpTransport",
+    "Answer",
+    "Transport",
+    "answer_of",
+    "connection_error",
+    "origin",
+]
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of one answer, decompressed, that are read at most: three times the rows of 150,000 pods."""
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to reach the server's socket; an address that swallows packets must not eat the whole deadline."""
+
+FAILURES = (aiohttp.ClientError, OSError, ValueError)
+"""What aiohttp raises where no whole answer comes back; `connection_error` tells them apart."""
 
 USER_AGENT = f"aioresolve/{__version__}"
 
@@ -88,7 +100,7 @@ class AiohttpTransport:
 
     @property
     def host(self) -> str:
-        return f"{URL(self._connection.server).origin()}"
+        return origin(self._connection.server)
 
     @property
     def source(self) -> str:
@@ -116,33 +128,29 @@ class AiohttpTransport:
                 f"{scope} was not sent: the resolver was closed meanwhile", host=self.host, scope=scope
             )
         connection = self._connection
+        context = await connection.ssl()
         try:
             async with self._session.get(
                 URL(connection.server + path).with_query(query),
                 headers={"Accept": accept, **credentials},
                 allow_redirects=False,
-                ssl=await connection.ssl() or True,
+                ssl=context or True,
                 server_hostname=connection.tls_server_name,
                 proxy=connection.proxy,
             ) as response:
-                body = await body_of(response, self.host, scope)
-                return Answer(
-                    status=response.status,
-                    body=_without(credentials, body) if response.status != 200 else body,
-                    retry_after=retry_after(response.headers.get("Retry-After")),
-                    location=_location(response),
-                )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            through = f" through the proxy {_bare(connection.proxy)}" if connection.proxy else ""
+                answer = await answer_of(response, self.host, scope)
+        except FAILURES as error:
+            through = f" through the proxy {origin(connection.proxy)}" if connection.proxy else ""
             where = f"{self.host}{through} (from {connection.source})"
             raise connection_error(error, where, self.host, scope) from error
+        return answer if answer.status == 200 else _without(credentials, answer)
 
 
-async def body_of(response: aiohttp.ClientResponse, host: str, scope: str) -> bytearray:
-    """Return the whole body of `response`.
+async def answer_of(response: aiohttp.ClientResponse, host: str, scope: str) -> Answer:
+    """Return the whole of `response`.
 
     Raises:
-        ProtocolError: it is longer than MAX_BODY.
+        ProtocolError: its body is longer than MAX_BODY.
     """
     body = bytearray()
     async for chunk in response.content.iter_any():
@@ -154,16 +162,23 @@ async def body_of(response: aiohttp.ClientResponse, host: str, scope: str) -> by
                 host=host,
                 scope=scope,
             )
-    return body
+    return Answer(
+        response.status, body, retry_after(response.headers.get("Retry-After")), _location(response)
+    )
 
 
-def _without(credentials: Mapping[str, str], body: bytearray) -> bytes:
-    """Return `body` without the secrets that were sent: a server may echo them."""
-    clean = bytes(body)
+def origin(url: str) -> str:
+    """Return `scheme://host:port` of a URL, without the user, password and path it may hold."""
+    return f"{URL(url).origin()}"
+
+
+def _without(credentials: Mapping[str, str], answer: Answer) -> Answer:
+    """Return `answer` without the secrets that were sent: a server may echo them."""
+    body = bytes(answer.body)
     for value in credentials.values():
         for secret in {value, value.partition(" ")[2]} - {""}:
-            clean = clean.replace(secret.encode(), b"(secret)")
-    return clean
+            body = body.replace(secret.encode(), b"(secret)")
+    return replace(answer, body=body)
 
 
 def _location(response: aiohttp.ClientResponse) -> str | None:
@@ -171,7 +186,7 @@ def _location(response: aiohttp.ClientResponse) -> str | None:
     if location is None:
         return None
     try:
-        return str(response.url.join(URL(location)).origin())
+        return origin(str(response.url.join(URL(location))))
     except ValueError:
         return "an address that cannot be read"
 
@@ -241,11 +256,6 @@ def connection_error(error: Exception, where: str, host: str, scope: str) -> Res
 
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _bare(proxy: str) -> str:
-    """Return the proxy's URL without the user and password it may hold."""
-    return str(URL(proxy).origin())
 
 
 def _certificate_reason(error: Exception) -> str:

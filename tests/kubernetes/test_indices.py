@@ -14,7 +14,7 @@ from aioresolve.kubernetes.indices import index_order, pod_index
 from .samples import labelled, pod
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.pods import Pod
+    from aioresolve.kubernetes.messages import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"

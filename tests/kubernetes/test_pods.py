@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.pods import (
-    Pod,
-    PodList,
-    Table,
-    decode_answer,
-    natural_key,
-    pod_address,
-    rows,
-    why_no_member,
-)
+from aioresolve.kubernetes.messages import Pod, PodList, Table, decode_answer
+from aioresolve.kubernetes.pods import natural_key, pod_address, rows, why_no_member
 
 from .samples import COLUMNS, READY, ROWS, UNSCHEDULABLE, pod, pod_json, table, waiting
 
@@ -97,13 +88,13 @@ def test_a_pod_list_is_decoded_into_the_fields_that_are_read() -> None:
     ],
 )
 def test_an_answer_of_another_shape_is_a_value_error(body: bytes) -> None:
-    with pytest.raises((msgspec.MsgspecError, ValueError)):
+    with pytest.raises(ValueError, match="."):
         decode_answer(body)
 
 
 @given(st.binary())
 def test_garbage_breaks_nothing_but_the_answer(body: bytes) -> None:
-    with pytest.raises((msgspec.MsgspecError, ValueError)):
+    with pytest.raises(ValueError, match="."):
         decode_answer(body)
 
 

@@ -1,0 +1,183 @@
+"""What an API server says, as JSON, decoded into the few fields that are read. The room of msgspec.
+
+Formats: Pod, PodList and Status of `v1`, Table of `meta.k8s.io/v1`, as an API server of Kubernetes 1.36 writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Pod", "PodList", "Status", "Table", "decode_answer", "decode_status"]
+
+
+class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    pass
+
+
+class ObjectMeta(_Struct, kw_only=True, frozen=True):
+    """The part of `metadata` that is read."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+
+
+class PodSpec(_Struct, kw_only=True, frozen=True):
+    """The part of `spec` that is read."""
+
+    node_name: str | None = None
+    hostname: str | None = None
+    subdomain: str | None = None
+
+
+class PodIP(_Struct, frozen=True):
+    """One entry of `status.podIPs`."""
+
+    ip: str = ""
+
+
+class Condition(_Struct, kw_only=True, frozen=True):
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+
+
+class Waiting(_Struct, kw_only=True, frozen=True):
+    """Why a container waits."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+class ContainerState(_Struct, kw_only=True, frozen=True):
+    """The part of a container's `state` that is read."""
+
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(_Struct, kw_only=True, frozen=True):
+    """One entry of `status.containerStatuses` or `status.initContainerStatuses`."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class PodStatus(_Struct, kw_only=True, frozen=True):
+    """The part of `status` that is read."""
+
+    phase: str = ""
+    reason: str | None = None
+    message: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: list[PodIP] | None = msgspec.field(default=None, name="podIPs")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(_Struct, kw_only=True, frozen=True):
+    """A pod, in the API's own words (snake case), with the fields aioresolve reads.
+
+    An `address=` callable is given one of these.
+    """
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the pod's `Ready` condition is true."""
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions or ()
+        )
+
+
+class ListMeta(_Struct, kw_only=True, frozen=True):
+    """The `metadata` of a list or a Table."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class PodList(_Struct, kw_only=True, tag_field="kind", tag="PodList", frozen=True):
+    """One page of pods."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[Pod] | None = None
+
+
+class Column(_Struct, frozen=True):
+    """One entry of `columnDefinitions`."""
+
+    name: str
+
+
+class TableRow(_Struct, frozen=True):
+    """One row of a Table; its cells are strings but for the odd number."""
+
+    cells: list[Any]
+
+
+class Table(_Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
+    """Pods as the rows that `kubectl get pods -o wide` prints."""
+
+    metadata: ListMeta = ListMeta()
+    column_definitions: list[Column] | None = None
+    rows: list[TableRow] | None = None
+
+
+class StatusDetails(_Struct, frozen=True):
+    """The part of a Status's `details` that is read."""
+
+    retry_after_seconds: float | None = None
+
+
+class Status(_Struct, frozen=True):
+    """What the API server fails with."""
+
+    message: str = ""
+    reason: str | None = None
+    details: StatusDetails | None = None
+
+
+_answers = msgspec.json.Decoder(Table | PodList)
+_statuses = msgspec.json.Decoder(Status)
+
+
+def decode_answer(body: bytes | bytearray) -> Table | PodList:
+    """Return the Table or PodList that `body` holds.
+
+    Raises:
+        ValueError: it holds neither; the message says where it differs.
+    """
+    try:
+        answer: Table | PodList = _answers.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+    return answer
+
+
+def decode_status(body: bytes | bytearray) -> Status:
+    """Return the Status that `body` holds; an empty one where it holds none, but a proxy's page, say."""
+    try:
+        status: Status = _statuses.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Status()
+    return status

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PodNotRunningError,
         ProtocolError,
         ResolveError,
+        TaskConflictError,
         TLSError,
         UnauthorizedError,
         UnknownTaskError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from .kubernetes import ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver
     from .retry import Progress
-    from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint
+    from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Move
     from .static import SimpleClusterResolver, UnionClusterResolver
 
 __all__ = [
@@ -54,7 +55,9 @@ __all__ = [
     "ForbiddenError",
     "InvalidClusterError",
     "KubernetesClusterResolver",
+    "Member",
     "MissingDependencyError",
+    "Move",
     "Pod",
     "PodIndexError",
     "PodNotRunningError",
@@ -63,6 +66,7 @@ __all__ = [
     "ResolveError",
     "SimpleClusterResolver",
     "TLSError",
+    "TaskConflictError",
     "UnauthorizedError",
     "UnionClusterResolver",
     "UnknownTaskError",
@@ -77,6 +81,8 @@ _ROOMS = {
     "Endpoint": "spec",
     "ExecutableLocation": "kubernetes",
     "KubernetesClusterResolver": "kubernetes",
+    "Member": "spec",
+    "Move": "spec",
     "Pod": "kubernetes",
     "Progress": "retry",
     "SimpleClusterResolver": "static",

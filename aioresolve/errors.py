@@ -3,8 +3,10 @@
 ```
 ResolveError                                   the root: `except ResolveError` catches everything below
 ├── ConfigurationError     (ValueError)        an argument, file or variable is wrong
-├── InvalidClusterError    (TypeError)         this is no description of a cluster
+├── InvalidClusterError    (TypeError,         this is no description of a cluster
+│                           ValueError)
 ├── UnknownTaskError       (ValueError)        the cluster has no such job or task
+├── TaskConflictError      (KeyError)          two resolvers of a union know the same task
 ├── MissingDependencyError (ImportError)       an optional package is not installed
 ├── CredentialsError       (RuntimeError)      no way to say who we are worked
 ├── DeadlineExceededError  (TimeoutError)      the call's total deadline passed
@@ -44,6 +46,7 @@ __all__ = [
     "ProtocolError",
     "ResolveError",
     "TLSError",
+    "TaskConflictError",
     "UnauthorizedError",
     "UnknownTaskError",
 ]
@@ -68,12 +71,32 @@ class ConfigurationError(ResolveError, ValueError):
     """An argument, a file or an environment variable is wrong; the message says which and how to mend it."""
 
 
-class InvalidClusterError(ResolveError, TypeError):
-    """The value given does not describe a cluster (see `ClusterSpec`)."""
+class InvalidClusterError(ResolveError, TypeError, ValueError):
+    """The value given does not describe a cluster (see `ClusterSpec`).
+
+    `tf.train.ClusterSpec` promises a TypeError, and raises a ValueError where a conversion inside it fails.
+    """
 
 
 class UnknownTaskError(ResolveError, ValueError):
     """The cluster has no job of that name, or the job has no task of that index."""
+
+
+class TaskConflictError(ResolveError, KeyError):
+    """Two resolvers of a union each know the same task of a job whose tasks keep their indices.
+
+    Attributes:
+        job: the job.
+        indices: the task indices that are taken twice.
+    """
+
+    def __init__(self, message: str = "", *, job: str | None = None, indices: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.job = job
+        self.indices = tuple(indices)
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError would put the message in quotes
 
 
 class MissingDependencyError(ResolveError, ImportError):

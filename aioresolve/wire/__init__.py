@@ -1,0 +1,1 @@
+"""Messages on the wire: `.proto` files and what protoc made of them."""

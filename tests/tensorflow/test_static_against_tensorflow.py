@@ -1,0 +1,142 @@
+"""SimpleClusterResolver and UnionClusterResolver, and TensorFlow's, side by side on the same input."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.spec import ClusterSpec
+from aioresolve.static import SimpleClusterResolver, UnionClusterResolver
+
+JOBS = st.sampled_from(["worker", "ps"])
+INDICES = st.integers(0, 3)
+ADDRESSES = st.sampled_from(["a:1", "b:2", "c:3"])
+CLUSTERS = st.dictionaries(
+    JOBS, st.lists(ADDRESSES, max_size=3) | st.dictionaries(INDICES, ADDRESSES, max_size=3)
+)
+RPC_LAYERS = st.sampled_from([None, "grpc", "grpcs"])
+TOLD = st.fixed_dictionaries(
+    {"cluster": CLUSTERS},
+    optional={
+        "master": st.sampled_from(["", "m:9"]),
+        "task_type": st.none() | JOBS,
+        "task_id": st.none() | INDICES,
+        "environment": st.sampled_from(["", "google"]),
+        "num_accelerators": st.sampled_from([None, {}, {"GPU": 8}]),
+        "rpc_layer": RPC_LAYERS,
+    },
+)
+OVERRIDES = st.fixed_dictionaries(
+    {}, optional={"task_type": st.none() | JOBS, "task_id": st.none() | INDICES, "rpc_layer": RPC_LAYERS}
+)
+QUERIES = st.tuples(st.none() | JOBS, st.none() | INDICES, RPC_LAYERS)
+
+
+def pair(tf: Any, told: dict[str, Any]) -> tuple[SimpleClusterResolver, Any]:
+    options = {name: value for name, value in told.items() if name != "cluster"}
+    return (
+        SimpleClusterResolver(ClusterSpec(told["cluster"]), **options),
+        tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(told["cluster"]), **options
+        ),
+    )
+
+
+def assert_same_masters(ours: Any, theirs: Any, query: tuple[Any, ...]) -> None:
+    try:
+        expected = theirs.master(*query)
+    except (ValueError, KeyError) as error:
+        with pytest.raises(type(error)):
+            asyncio.run(ours.master(*query))
+    else:
+        assert asyncio.run(ours.master(*query)) == expected
+
+
+def assert_same_attributes(ours: Any, theirs: Any) -> None:
+    for attribute in ("task_type", "task_id", "rpc_layer", "environment"):
+        assert getattr(ours, attribute) == getattr(theirs, attribute)
+
+
+@given(TOLD, QUERIES)
+def test_a_simple_resolver_answers_the_same(tf: Any, told: dict[str, Any], query: tuple[Any, ...]) -> None:
+    ours, theirs = pair(tf, told)
+    assert asyncio.run(ours.cluster_spec()) == theirs.cluster_spec()
+    assert asyncio.run(ours.num_accelerators()) == theirs.num_accelerators()
+    assert_same_attributes(ours, theirs)
+    assert_same_masters(ours, theirs, query)
+    for resolver in (ours, theirs):
+        resolver.task_type, resolver.task_id, resolver.rpc_layer = query
+    assert_same_attributes(ours, theirs)
+
+
+@given(st.lists(TOLD, min_size=1, max_size=3), OVERRIDES, QUERIES)
+def test_a_union_answers_the_same(
+    tf: Any, told: list[dict[str, Any]], overrides: dict[str, Any], query: tuple[Any, ...]
+) -> None:
+    for each in told:  # jobs without tasks and task 0 as an override are told apart below
+        each["cluster"] = {job: tasks for job, tasks in each["cluster"].items() if tasks}
+    overrides = {name: value for name, value in overrides.items() if value != 0}
+    pairs = [pair(tf, each) for each in told]
+    ours = UnionClusterResolver(*(one for one, _ in pairs), **overrides)
+    theirs = tf.distribute.cluster_resolver.UnionResolver(*(other for _, other in pairs), **overrides)
+    assert_same_attributes(ours, theirs)
+    assert_same_masters(ours, theirs, query)
+    try:
+        expected = theirs.cluster_spec()
+    except KeyError:
+        with pytest.raises(KeyError):
+            asyncio.run(ours.cluster_spec())
+        with pytest.raises(KeyError):
+            asyncio.run(ours.cluster_state())
+    else:
+        spec = asyncio.run(ours.cluster_spec())
+        assert spec == expected
+        assert spec.jobs == expected.jobs
+        assert asyncio.run(ours.cluster_state()).spec == expected
+
+
+@given(TOLD)
+def test_a_simple_resolver_takes_tensorflows_spec(tf: Any, told: dict[str, Any]) -> None:
+    spec = tf.train.ClusterSpec(told["cluster"])
+    assert asyncio.run(SimpleClusterResolver(spec).cluster_spec()) == spec
+
+
+@pytest.mark.parametrize(
+    "arguments", [(None,), ({"worker": ["a:1"]},), ("a:1",), ("spec", None), ("spec", b"m:9")]
+)
+def test_a_simple_resolver_refuses_the_same(tf: Any, arguments: tuple[Any, ...]) -> None:
+    cluster, *rest = arguments
+    with pytest.raises(TypeError):
+        tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({}) if cluster == "spec" else cluster, *rest
+        )
+    with pytest.raises(TypeError):
+        SimpleClusterResolver(ClusterSpec({}) if cluster == "spec" else cluster, *rest)
+
+
+@pytest.mark.parametrize(
+    ("resolvers", "error"), [((), ValueError), ((None,), TypeError), (("a:1",), TypeError)]
+)
+def test_a_union_refuses_the_same(tf: Any, resolvers: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        tf.distribute.cluster_resolver.UnionResolver(*resolvers)
+    with pytest.raises(error):
+        UnionClusterResolver(*resolvers)
+
+
+def test_where_tensorflow_ignores_an_override_of_task_0_it_counts(tf: Any) -> None:
+    ours, theirs = pair(tf, {"cluster": {}, "task_id": 1})
+    assert tf.distribute.cluster_resolver.UnionResolver(theirs, task_id=0).task_id == 1
+    assert UnionClusterResolver(ours, task_id=0).task_id == 0
+
+
+def test_where_tensorflow_takes_a_job_without_tasks_for_sparse_it_adds_nothing(tf: Any) -> None:
+    pairs = [pair(tf, {"cluster": {"worker": tasks}}) for tasks in (["a:1"], [], ["b:2"])]
+    with pytest.raises(KeyError):
+        tf.distribute.cluster_resolver.UnionResolver(*(theirs for _, theirs in pairs)).cluster_spec()
+    spec = asyncio.run(UnionClusterResolver(*(ours for ours, _ in pairs)).cluster_spec())
+    assert spec.as_dict() == {"worker": ["a:1", "b:2"]}

@@ -2,7 +2,8 @@
 
 >>> import aioresolve
 >>> resolver = aioresolve.KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
->>> spec = await resolver.cluster_spec()
+>>> await resolver.cluster_spec()
+ClusterSpec({'worker': ['10.8.0.10:8470', '10.8.0.11:8470']})
 
 The blocking facade is `aioresolve.sync`, loopback servers for tests are `aioresolve.testing`. Importing this
 module loads no third-party library; each name loads what it needs when it is first used.

@@ -20,10 +20,12 @@ class ClusterResolver(abc.ABC):
 
     To make a resolver for another source, implement `fetch_state`; everything else stands on it:
 
-    >>> class FileResolver(ClusterResolver):
+    >>> class VariableResolver(ClusterResolver):
     ...     async def fetch_state(self, progress):
-    ...         hosts = await anyio.Path("/etc/cluster").read_text()
-    ...         return ClusterState.from_spec(ClusterSpec({"worker": hosts.split()}))
+    ...         return ClusterState.from_spec(ClusterSpec({"worker": os.environ["WORKERS"].split(",")}))
+    >>> os.environ["WORKERS"] = "10.0.0.1:8470,10.0.0.2:8470"
+    >>> await VariableResolver(rpc_layer="grpc").master("worker", 1)
+    'grpc://10.0.0.2:8470'
 
     Nothing is cached: every call asks the source. Outside `async with`, a call opens what it needs and closes
     it again; inside, connections are kept and shared by the calls. A resolver may be used again from another

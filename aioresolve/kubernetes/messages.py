@@ -1,6 +1,6 @@
 """What an API server says, as JSON, decoded into the few fields that are read. The room of msgspec.
 
-Formats: Pod, PodList and Status of `v1`, Table of `meta.k8s.io/v1`, as an API server of Kubernetes 1.36 writes them.
+Formats: Pod, PodList and Status of `v1`, Table of `meta.k8s.io/v1`, as Kubernetes 1.36 writes them.
 """
 
 from __future__ import annotations

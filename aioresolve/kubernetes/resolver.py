@@ -45,6 +45,8 @@ class KubernetesClusterResolver(ClusterResolver):
 
     >>> async with KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml") as resolver:
     ...     spec = await resolver.cluster_spec()
+    >>> spec.task_address("worker", 0)
+    '10.8.0.10:8470'
 
     Pods being deleted are no members. A pod matched by two selectors is two tasks, as in TensorFlow.
 

@@ -88,13 +88,13 @@ def test_a_pod_list_is_decoded_into_the_fields_that_are_read() -> None:
     ],
 )
 def test_an_answer_of_another_shape_is_a_value_error(body: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         decode_answer(body)
 
 
 @given(st.binary())
 def test_garbage_breaks_nothing_but_the_answer(body: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         decode_answer(body)
 
 

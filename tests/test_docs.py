@@ -1,0 +1,84 @@
+"""Every example in a docstring runs and answers what it says."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aioresolve
+from aioresolve.testing import KubernetesServer, pod
+
+from .test_house import ALL_MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHECKER = doctest.OutputChecker()
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Yield the name and docstring of every module, class and function of ours that has an example."""
+    seen: dict[str, str] = {}
+    for module_name in ["aioresolve", *ALL_MODULES]:
+        if module_name.endswith("__main__"):
+            continue
+        module = importlib.import_module(module_name)
+        things = {module_name: module}
+        for name, value in vars(module).items():
+            if inspect.isclass(value) and value.__module__ == module_name:
+                things |= {f"{module_name}.{name}.{member}": found for member, found in vars(value).items()}
+            if getattr(value, "__module__", None) == module_name:
+                things[f"{module_name}.{name}"] = value
+        for name, thing in things.items():
+            doc = getattr(thing, "__doc__", None)
+            if isinstance(doc, str) and ">>> " in doc:
+                seen[name] = inspect.cleandoc(doc)
+    yield from seen.items()
+
+
+DOCUMENTED = dict(documented())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The cluster the examples speak of, found through $KUBECONFIG as a reader's own would be."""
+    pods = [pod(f"train-{n}", "ml", labels={"job-name": "train"}, ip=f"10.8.0.1{n}") for n in range(2)]
+    with KubernetesServer(pods, tls=True, tokens={"a-token": "reader"}).in_thread() as server:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config")))
+        monkeypatch.setenv("WORKERS", "")
+        yield
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", DOCUMENTED)
+async def test_an_example_answers_what_it_says(name: str) -> None:
+    names: dict[str, Any] = {
+        "os": os,
+        **{public: getattr(aioresolve, public) for public in aioresolve.__all__},
+    }
+    for example in doctest.DocTestParser().get_examples(DOCUMENTED[name], name):
+        answer = await answered(example.source, names)
+        shown = "" if answer is None else f"{answer!r}\n"
+        assert CHECKER.check_output(example.want, shown, doctest.ELLIPSIS), (example.source, shown)
+
+
+async def answered(source: str, names: dict[str, Any]) -> Any:
+    """Return the value of `source` where it is an expression, with `await` allowed as in a REPL."""
+    try:
+        code = compile(source, "docs", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError:
+        code = compile(source, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    answer = eval(code, names)
+    return await answer if inspect.iscoroutine(answer) else answer
+
+
+def test_there_are_examples() -> None:
+    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.ClusterResolver"} <= set(DOCUMENTED)

@@ -218,7 +218,7 @@ def _from_message(message: bytes) -> Tasks:
 
     try:
         jobs = ClusterDef.FromString(message).job
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter: protobuf's pure Python implementation
         raise InvalidClusterError(f"these {len(message)} bytes are no ClusterDef message: {error}") from error
     return {job_def.name: dict(sorted(job_def.tasks.items())) for job_def in jobs}
 

@@ -1,0 +1,10 @@
+"""`python -m aioresolve`: the `aioresolve` command."""
+
+from __future__ import annotations
+
+import sys
+
+from aioresolve.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""From an error to what a person at a terminal reads, and to the exit code. Pure."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import TYPE_CHECKING
+
+from aioresolve.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    ForbiddenError,
+    MissingDependencyError,
+)
+
+from .output import printable
+
+if TYPE_CHECKING:
+    from aioresolve.errors import ResolveError
+
+__all__ = [
+    "AS_OPTIONS",
+    "COULD_NOT_RESOLVE",
+    "DEADLINE",
+    "INTERRUPTED",
+    "OUTPUT_CLOSED",
+    "WRONG_USAGE",
+    "as_text",
+    "as_traceback",
+    "exit_code",
+]
+
+COULD_NOT_RESOLVE = 1
+WRONG_USAGE = 2
+DEADLINE = 3
+INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports a process that Ctrl-C ended."""
+OUTPUT_CLOSED = 141
+"""128 + SIGPIPE, as a shell reports a process whose reader (`head`, say) has gone."""
+
+AS_OPTIONS = {
+    "not_running='skip'": "--not-running skip",
+    "raise `timeout`": "raise --timeout",
+    "pass `namespace=`": "pass -n NAMESPACE",
+    "use another `address`": "use another --address",
+    "use order_by='name'": "use --order-by name",
+    "give context= one of": "give --context one of",
+    "Give kubeconfig=,": "Give --kubeconfig,",
+}
+"""How the mends in our messages, which speak to a caller of the API, are said at a command line."""
+
+_SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
+
+
+def exit_code(error: ResolveError) -> int:
+    """Return the exit code for `error`: 2 for what the user has to correct, 3 for a deadline, else 1."""
+    match error:
+        case ConfigurationError() | MissingDependencyError():
+            return WRONG_USAGE
+        case DeadlineExceededError():
+            return DEADLINE
+    return COULD_NOT_RESOLVE
+
+
+def as_text(error: ResolveError) -> str:
+    """Return `error: ...`, one paragraph that ends in a line feed.
+
+    With the manifest of a ForbiddenError the whole is YAML, the paragraph a comment: it can be piped to
+    `kubectl apply -f -` as it is.
+    """
+    message = str(error)
+    for api, option in AS_OPTIONS.items():
+        message = message.replace(api, option)
+    manifest = error.manifest if isinstance(error, ForbiddenError) else ""
+    if not manifest:
+        return f"error: {_paragraph(message)}\n"
+    return f"# error: {_paragraph(message.removesuffix(manifest))}\n{manifest}"
+
+
+def as_traceback(error: BaseException) -> str:
+    """Return the traceback of `error` and of its causes, with whatever looks like a credential left out.
+
+    Our messages hold none; those of the libraries below may quote a proxy's URL or a header.
+    """
+    return _SECRETS.sub("(secret)", "".join(traceback.format_exception(error)).rstrip())
+
+
+def _paragraph(message: str) -> str:
+    return printable(" ".join(message.split()))

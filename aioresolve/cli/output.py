@@ -1,0 +1,183 @@
+"""From a cluster to the text that is printed. Pure: no stream, no clock, no colour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aioresolve.spec import ClusterSpec, ClusterState, Member
+
+    from .arguments import Task
+
+__all__ = [
+    "Section",
+    "Table",
+    "address_lines",
+    "aligned",
+    "cluster_json",
+    "cluster_yaml",
+    "plain_sections",
+    "printable",
+    "spec_table",
+    "state_table",
+    "tf_config",
+]
+
+ABSENT = "<none>"
+"""What stands in a column for a value that is not there, as in kubectl's."""
+
+EVALUATOR = "evaluator"
+"""The job that TensorFlow keeps out of the cluster: its task is named in TF_CONFIG all the same."""
+
+
+class Table(NamedTuple):
+    """A table's column names and its rows of as many cells."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class Section(NamedTuple):
+    """A part of a page: a heading, and below it a table, lines of text, or Python that can be pasted."""
+
+    title: str
+    body: str | Table
+    is_code: bool = False
+
+
+def spec_table(spec: ClusterSpec) -> Table:
+    """Return one row per task: its job, its index and its address."""
+    rows = [
+        (job, str(index), spec.task_address(job, index))
+        for job in spec.jobs
+        for index in spec.task_indices(job)
+    ]
+    return Table(("JOB", "TASK", "ADDRESS"), rows)
+
+
+def state_table(state: ClusterState) -> Table:
+    """Return one row per task, with its pod's identity."""
+    columns = ("JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID")
+    return Table(columns, [_identity_row(member) for member in state.members])
+
+
+def aligned(table: Table) -> str:
+    """Return the table as kubectl prints one: columns padded to one width and three spaces apart.
+
+    No cell is empty or holds what is not printable, so `awk` and a terminal can rely on the columns. Without
+    rows there is nothing at all.
+    """
+    if not table.rows:
+        return ""
+    lines = [table.columns, *([printable(cell) or ABSENT for cell in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths[-1] = 0
+    return "".join("   ".join(map(str.ljust, line, widths)) + "\n" for line in lines)
+
+
+def plain_sections(sections: Iterable[Section]) -> str:
+    """Return a page as text alone, an empty line between its sections."""
+    return "\n".join(
+        f"# {section.title}\n{aligned(section.body) if isinstance(section.body, Table) else section.body}"
+        for section in sections
+    )
+
+
+def address_lines(spec: ClusterSpec) -> str:
+    """Return every task's address on a line of its own, in the order of jobs and task indices."""
+    return "".join(f"{printable(address)}\n" for _, _, address in spec_table(spec).rows)
+
+
+def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
+    """Return the cluster as TensorFlow's `TF_CONFIG`, a line of JSON: `{"cluster": ..., "task": ...}`.
+
+    Format: what `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads. A job whose task indices have
+    gaps is an object of index to address.
+
+    Args:
+        spec: the cluster.
+        task: the task that will read it, the `task` key; left out where None.
+
+    Raises:
+        UnknownTaskError: the cluster has no such task, nor is it an evaluator.
+    """
+    import msgspec
+
+    config: dict[str, Any] = {"cluster": spec.as_dict()}
+    if task is not None:
+        if task.job != EVALUATOR or EVALUATOR in spec.jobs:
+            spec.task_address(task.job, task.index)
+        config["task"] = {"type": task.job, "index": task.index}
+    return msgspec.json.encode(config).decode() + "\n"
+
+
+def cluster_json(state: ClusterState) -> str:
+    """Return the cluster as indented JSON; its shape is that of `document`."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(document(state)), indent=2).decode() + "\n"
+
+
+def cluster_yaml(state: ClusterState) -> str:
+    """Return the cluster as YAML; its shape is that of `document`."""
+    import yaml
+
+    # libyaml writes a thousand pods ten times as fast, where PyYAML was built with it.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(document(state), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def document(state: ClusterState) -> dict[str, Any]:
+    """Return the cluster as one object.
+
+    `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "index"}, ...]},
+    "version", "observed_at"}`: `task` is the task's index in its job, `index` the one its controller gave the
+    pod; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. What is not known is null.
+    """
+    jobs: dict[str, list[dict[str, Any]]] = {job: [] for job in state.endpoints}
+    for member in state.members:
+        endpoint = member.endpoint
+        jobs[member.job].append(
+            {
+                "task": member.task_index,
+                "address": endpoint.address,
+                "name": endpoint.name,
+                "namespace": endpoint.namespace,
+                "uid": endpoint.uid,
+                "node": endpoint.node,
+                "ready": endpoint.ready,
+                "index": endpoint.index,
+            }
+        )
+    observed = state.observed_at
+    return {
+        "jobs": jobs,
+        "version": state.version,
+        "observed_at": None if observed is None else observed.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with every character that could steer a terminal written out, as `\x1b`."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def _identity_row(member: Member) -> tuple[str, ...]:
+    endpoint = member.endpoint
+    return (
+        member.job,
+        str(member.task_index),
+        endpoint.address,
+        endpoint.name or "",
+        endpoint.namespace or "",
+        endpoint.node or "",
+        "" if endpoint.ready is None else str(endpoint.ready).lower(),
+        endpoint.uid or "",
+    )

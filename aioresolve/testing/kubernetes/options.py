@@ -1,0 +1,203 @@
+"""The query of a list or watch, read and checked as the API server does.
+
+Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions and
+k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from aioresolve.testing.kubernetes.selectors import (
+    FieldSelector,
+    LabelSelector,
+    SelectorError,
+    field_selector,
+    label_selector,
+)
+from aioresolve.testing.kubernetes.statuses import bad_request, unprocessable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aioresolve.testing.kubernetes.store import StoredPod
+
+__all__ = ["IncludeObject", "ListOptions", "Selection", "included_object", "list_options"]
+
+IncludeObject = Literal["None", "Metadata", "Object"]
+
+_INCLUDED = "must be 'Metadata', 'Object', 'None', or empty"
+_NOT_OLDER = "NotOlderThan"
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which pods are asked for."""
+
+    namespace: str | None = None
+    labels: LabelSelector = field(default_factory=LabelSelector)
+    fields: FieldSelector = field(default_factory=FieldSelector)
+
+    @property
+    def unselective(self) -> bool:
+        """Whether every pod of the namespace is asked for."""
+        return not self.labels.requirements and not self.fields.terms
+
+    def matches(self, pod: StoredPod) -> bool:
+        """Whether `pod` is one of them."""
+        if self.namespace is not None and pod.namespace != self.namespace:
+            return False
+        return self.labels.matches(pod.labels) and self.fields.matches(pod.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What a list or watch asks for.
+
+    Attributes:
+        selection: which pods.
+        version: `resourceVersion`, None when it is not set.
+        exact: list that very version, not one at least as new.
+        limit: pods a page, 0 for all at once.
+        continue_token: where the page starts, as sent; empty for the first.
+        bookmarks: whether a watch wants bookmarks.
+        initial_events: whether a watch starts with what there is.
+        timeout: seconds after which a watch ends by itself, None for the server's choice.
+    """
+
+    selection: Selection
+    version: int | None = None
+    exact: bool = False
+    limit: int = 0
+    continue_token: str = ""
+    bookmarks: bool = False
+    initial_events: bool = False
+    timeout: float | None = None
+
+
+def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool) -> ListOptions:
+    """The options of a list, or with `watch` of a watch, in `namespace` or in all.
+
+    Raises:
+        Failure: 400 or 422, as the API server says it.
+    """
+    selection = _selection(namespace, query)
+    problems = _watch_problems(query) if watch else _list_problems(query)
+    if problems:
+        raise unprocessable("meta.k8s.io", "ListOptions", "", problems)
+    text = query.get("resourceVersion", "")
+    token = query.get("continue", "")
+    if token and text not in {"", "0"}:
+        raise bad_request("specifying resource version is not allowed when using continue")
+    version = _version(text)
+    limit = _number(query, "limit")
+    match = query.get("resourceVersionMatch", "")
+    initial = query.get("sendInitialEvents")
+    timeout = _number(query, "timeoutSeconds")
+    return ListOptions(
+        selection=selection,
+        version=version,
+        exact=match == "Exact" or (not match and limit > 0 and bool(version)),
+        # The API server answers from its cache, whole, when any version will do.
+        limit=0 if version == 0 else limit,
+        continue_token=token,
+        bookmarks=query.get("allowWatchBookmarks", "") in _TRUE,
+        initial_events=initial in _TRUE if initial is not None else not version,
+        timeout=float(timeout) if timeout else None,
+    )
+
+
+def included_object(query: Mapping[str, str]) -> IncludeObject:
+    """What the rows of a Table carry along.
+
+    Raises:
+        Failure: 400, the value is none of None, Metadata and Object.
+    """
+    value = query.get("includeObject", "")
+    match value:
+        case "None" | "Metadata" | "Object":
+            return value
+        case "":
+            return "Metadata"
+        case _:
+            problem = f"includeObject: Invalid value: {json.dumps(value)}: {_INCLUDED}"
+            raise bad_request(f"Unable to convert to Table as requested: {problem}")
+
+
+def _selection(namespace: str | None, query: Mapping[str, str]) -> Selection:
+    try:
+        return Selection(
+            namespace,
+            label_selector(query.get("labelSelector", "")),
+            field_selector(query.get("fieldSelector", "")),
+        )
+    except SelectorError as error:
+        raise bad_request(str(error)) from None
+
+
+def _list_problems(query: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    match = query.get("resourceVersionMatch", "")
+    problems = []
+    if match:
+        if not query.get("resourceVersion"):
+            problems.append(_forbidden_match("is forbidden unless resourceVersion is provided"))
+        if query.get("continue"):
+            problems.append(_forbidden_match("is forbidden when continue is provided"))
+        if match not in {"Exact", _NOT_OLDER}:
+            problems.append(_unsupported_match(match, '"Exact", "NotOlderThan", ""'))
+        if match == "Exact" and query.get("resourceVersion") == "0":
+            problems.append(_forbidden_match('"exact" is forbidden for resourceVersion "0"'))
+    if "sendInitialEvents" in query:
+        problems.append(
+            ("sendInitialEvents", "FieldValueForbidden", "Forbidden: sendInitialEvents is forbidden for list")
+        )
+    return problems
+
+
+def _watch_problems(query: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    match = query.get("resourceVersionMatch", "")
+    initial = "sendInitialEvents" in query
+    problems = []
+    if initial and match != _NOT_OLDER:
+        requires = f"Forbidden: sendInitialEvents requires setting resourceVersionMatch to {_NOT_OLDER}"
+        problems.append(("resourceVersionMatch", "FieldValueForbidden", requires))
+    if match:
+        if not initial:
+            problems.append(_forbidden_match("is forbidden for watch unless sendInitialEvents is provided"))
+        if match != _NOT_OLDER:
+            problems.append(_unsupported_match(match, f'"{_NOT_OLDER}"'))
+        if query.get("continue"):
+            problems.append(_forbidden_match("is forbidden when continue is provided"))
+    return problems
+
+
+def _forbidden_match(text: str) -> tuple[str, str, str]:
+    return "resourceVersionMatch", "FieldValueForbidden", f"Forbidden: resourceVersionMatch {text}"
+
+
+def _unsupported_match(value: str, supported: str) -> tuple[str, str, str]:
+    text = f"Unsupported value: {json.dumps(value)}: supported values: {supported}"
+    return "resourceVersionMatch", "FieldValueNotSupported", text
+
+
+def _version(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        quoted = json.dumps(text)
+        raise bad_request(
+            f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        )
+    return int(text)
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
+        raise bad_request(f"strconv.ParseInt: parsing {json.dumps(text)}: invalid syntax")
+    return max(0, int(text))

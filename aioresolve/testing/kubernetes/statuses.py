@@ -1,0 +1,205 @@
+"""The failures of the API server: HTTP status, reason and the `Status` object that is their body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aioresolve.testing.kubernetes.encoding import compact_json, indented_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "Failure",
+    "already_exists",
+    "bad_request",
+    "conflict",
+    "expired_list",
+    "expired_page",
+    "expired_watch",
+    "failure_of_status",
+    "forbidden",
+    "method_not_allowed",
+    "no_such_resource",
+    "no_such_transformation",
+    "not_acceptable",
+    "not_found",
+    "too_large_version",
+    "unauthorized",
+    "unprocessable",
+    "unsupported_media_type",
+]
+
+_CONTINUE_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. "
+    "You can start a new list without the continue parameter, or use the continue token in this response to "
+    "retrieve the remainder of the results. Continuing with the provided token results in an inconsistent "
+    "list - objects that were created, modified, or deleted between the time the first chunk was returned "
+    "and now may show up in the list."
+)
+_MEDIA_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+_STREAMS = ("application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+
+
+class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
+    """A request that fails: `code` is the HTTP status, `body` the whole body, `headers` go with it."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": dict(metadata or {}),
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+        }
+        if not reason:
+            del self.status["reason"]
+        if details is not None:
+            self.status["details"] = dict(details)
+        self.status["code"] = code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> bytes:
+        return compact_json(self.status) + b"\n"
+
+
+class _Unnegotiated(Failure):
+    @property
+    def body(self) -> bytes:
+        # Where no representation was agreed upon, the server falls back to indented JSON.
+        return indented_json(compact_json(self.status))
+
+
+def bad_request(message: str) -> Failure:
+    return Failure(400, "BadRequest", message)
+
+
+def unauthorized() -> Failure:
+    return Failure(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(
+    user: str, verb: str, namespace: str | None, name: str | None, subresource: str = ""
+) -> Failure:
+    """403 on pods; without a namespace at the cluster scope."""
+    subject = f'pods "{name}"' if name else "pods"
+    resource = f"pods/{subresource}" if subresource else "pods"
+    scope = "at the cluster scope" if namespace is None else f'in the namespace "{namespace}"'
+    message = (
+        f'{subject} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API group "" {scope}'
+    )
+    details = ({"name": name} if name else {}) | {"kind": "pods"}
+    return Failure(403, "Forbidden", message, details=details, headers={"X-Content-Type-Options": "nosniff"})
+
+
+def not_found(name: str) -> Failure:
+    return Failure(404, "NotFound", f'pods "{name}" not found', details={"name": name, "kind": "pods"})
+
+
+def no_such_resource() -> Failure:
+    return Failure(404, "NotFound", "the server could not find the requested resource", details={})
+
+
+def method_not_allowed() -> Failure:
+    message = "the server does not allow this method on the requested resource"
+    return Failure(405, "MethodNotAllowed", message, details={})
+
+
+def not_acceptable() -> Failure:
+    available = ", ".join(_MEDIA_TYPES + _STREAMS)
+    message = f"406: Not Acceptable\n\nAvailable representations: {available}"
+    return _Unnegotiated(406, "NotAcceptable", message, details={})
+
+
+def no_such_transformation() -> Failure:
+    """406 on JSON in a shape (`as=`, `g=`, `v=`) that does not exist."""
+    message = f"only the following media types are accepted: {', '.join(_MEDIA_TYPES)}"
+    return _Unnegotiated(406, "NotAcceptable", message)
+
+
+def already_exists(name: str) -> Failure:
+    details = {"name": name, "kind": "pods"}
+    return Failure(409, "AlreadyExists", f'pods "{name}" already exists', details=details)
+
+
+def conflict(name: str) -> Failure:
+    subject = f'Operation cannot be fulfilled on pods "{name}"'
+    mend = "please apply your changes to the latest version and try again"
+    message = f"{subject}: the object has been modified; {mend}"
+    return Failure(409, "Conflict", message, details={"name": name, "kind": "pods"})
+
+
+def expired_list() -> Failure:
+    return Failure(410, "Expired", "The resourceVersion for the provided list is too old.")
+
+
+def expired_page(rest: str) -> Failure:
+    """410 on a continue token; `rest` is the token for what remains, as it is now."""
+    return Failure(410, "Expired", _CONTINUE_EXPIRED, metadata={"continue": rest})
+
+
+def expired_watch(version: int, oldest: int) -> Failure:
+    return Failure(410, "Expired", f"too old resource version: {version} ({oldest})")
+
+
+def unsupported_media_type(*accepted: str) -> Failure:
+    message = "the body of the request was in an unknown format - accepted media types include: "
+    return Failure(415, "UnsupportedMediaType", message + ", ".join(accepted))
+
+
+def unprocessable(group: str, kind: str, name: str, problems: list[tuple[str, str, str]]) -> Failure:
+    """422; each problem is (field, reason, message)."""
+    texts = [f"{field}: {message}" for field, _, message in problems]
+    causes = [{"reason": reason, "message": message, "field": field} for field, reason, message in problems]
+    qualified = f"{kind}.{group}" if group else kind
+    details = ({"name": name} if name else {}) | ({"group": group} if group else {})
+    return Failure(
+        422,
+        "Invalid",
+        f'{qualified} "{name}" is invalid: ' + (texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"),
+        details=details | {"kind": kind, "causes": causes},
+    )
+
+
+def too_large_version(version: int, current: int) -> Failure:
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    return Failure(
+        504,
+        "Timeout",
+        f"Timeout: Too large resource version: {version}, current: {current}",
+        details={"causes": [cause], "retryAfterSeconds": 1},
+        headers={"Retry-After": "1"},
+    )
+
+
+_WORDS = {
+    400: ("BadRequest", "the server rejected our request for an unknown reason"),
+    401: ("Unauthorized", "Unauthorized"),
+    403: ("Forbidden", "forbidden"),
+    404: ("NotFound", "the server could not find the requested resource"),
+    409: ("Conflict", "the server reported a conflict"),
+    410: ("Expired", "The resourceVersion for the provided list is too old."),
+    429: ("TooManyRequests", "Too many requests, please try again later."),
+    500: ("InternalError", "an error on the server has prevented the request from succeeding"),
+    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
+    504: ("Timeout", "the server was unable to return a response in the time allotted"),
+}
+
+
+def failure_of_status(code: int) -> Failure:
+    """What the API server says when all that is known is the HTTP status."""
+    reason, message = _WORDS.get(code, ("", f"the server responded with the status code {code}"))
+    return Failure(code, reason, message)

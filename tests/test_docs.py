@@ -62,6 +62,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_an_example_answers_what_it_says(name: str) -> None:
     names: dict[str, Any] = {
         "os": os,
+        "aioresolve": aioresolve,
         **{public: getattr(aioresolve, public) for public in aioresolve.__all__},
     }
     for example in doctest.DocTestParser().get_examples(DOCUMENTED[name], name):

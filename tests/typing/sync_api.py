@@ -1,0 +1,76 @@
+"""What the blocking facade is to a type checker. Not run: mypy and pyright check it."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import aioresolve
+from aioresolve import ClusterSpec, ClusterState
+from aioresolve.sync import (
+    ClusterResolver,
+    KubernetesClusterResolver,
+    SimpleClusterResolver,
+    UnionClusterResolver,
+    blocking,
+)
+
+
+def methods_return_what_the_async_ones_return(resolver: KubernetesClusterResolver) -> None:
+    assert_type(resolver.cluster_spec(), ClusterSpec)
+    assert_type(resolver.cluster_spec(timeout=1.0), ClusterSpec)
+    assert_type(resolver.cluster_state(timeout=1.0), ClusterState)
+    assert_type(resolver.master(), str)
+    assert_type(resolver.master("worker", 0, "grpc", timeout=1.0), str)
+    assert_type(resolver.close(), None)
+
+
+def methods_take_what_the_async_ones_take(resolver: ClusterResolver) -> None:
+    # Each of these is an error; where it is none, both checkers complain of the `ignore`.
+    resolver.cluster_spec(1.0)  # type: ignore[call-arg]
+    resolver.cluster_spec(timeout="1")  # type: ignore[arg-type]
+    resolver.master(task_id="0")  # type: ignore[arg-type]
+    resolver.fetch_state()  # type: ignore[attr-defined]
+
+
+def the_context_manager_is_the_resolver_itself() -> None:
+    with KubernetesClusterResolver({"worker": ["app=trainer"]}, namespace="ml") as resolver:
+        assert_type(resolver, KubernetesClusterResolver)
+        assert_type(resolver.cluster_spec(), ClusterSpec)
+
+
+def attributes_pass_through(resolver: ClusterResolver) -> None:
+    assert_type(resolver.task_type, str | None)
+    assert_type(resolver.task_id, int | None)
+    assert_type(resolver.rpc_layer, str | None)
+    assert_type(resolver.environment, str)
+    assert_type(resolver.timeout, float)
+    resolver.task_type = "worker"
+    resolver.task_id = 0
+    resolver.rpc_layer = None
+    resolver.timeout = 1.0  # type: ignore[misc]
+
+
+def every_facade_is_a_cluster_resolver(spec: ClusterSpec) -> list[ClusterResolver]:
+    simple = SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    assert_type(simple.num_accelerators(), dict[str, int])
+    assert_type(simple.num_accelerators("worker", 0), dict[str, int])
+    union = UnionClusterResolver(simple, KubernetesClusterResolver(), rpc_layer="grpc")
+    assert_type(union.cluster_spec(), ClusterSpec)
+    return [simple, union]
+
+
+class Elector(aioresolve.SimpleClusterResolver):
+    async def leader(self, job: str, *, patience: float = 1.0) -> int:
+        return 0
+
+
+class SyncElector(ClusterResolver):
+    leader = blocking(Elector.leader)
+
+
+def a_resolver_of_ones_own_has_a_facade(elector: Elector) -> None:
+    assert_type(ClusterResolver(elector).cluster_state(), ClusterState)
+    assert_type(SyncElector(elector).leader("worker", patience=2.0), int)
+    SyncElector(elector).leader()  # type: ignore[call-arg]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard, cast
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
@@ -228,7 +228,10 @@ def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
     for job, tasks in cluster.items():
         name = _plain(job, "job name")
         indexed = by_task_index(tasks, f"job {job!r}")
-        spec[name] = {i: _plain(a, f"address of task {i} in job {job!r}") for i, a in indexed.items()}
+        if _are_all_plain(indexed.values()):
+            spec[name] = indexed
+        else:
+            spec[name] = {i: _plain(a, f"address of task {i} in job {job!r}") for i, a in indexed.items()}
     if len({type(name) for name in spec}) > 1:
         raise InvalidClusterError(f"job names are str or bytes, not both: {', '.join(map(repr, spec))}")
     return spec
@@ -255,6 +258,17 @@ def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
             raise InvalidClusterError(f"{where}: the task index {reprlib.repr(key)} does not fit in 32 bits")
         indexed[index] = task
     return dict(sorted(indexed.items()))
+
+
+def _are_all_plain(texts: Collection[Any]) -> bool:
+    """Whether `_plain` would return each as it is: told for thousands at once, many times faster."""
+    if any(type(text) is not str for text in texts):
+        return False
+    try:
+        "".join(texts).encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def _plain(text: Any, what: str) -> str:

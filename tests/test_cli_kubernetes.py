@@ -13,7 +13,7 @@ from aioresolve.cli import main
 from aioresolve.cli.kubernetes import ADDRESSES as ADDRESS_CHOICES
 from aioresolve.cli.kubernetes import OUTPUTS
 from aioresolve.cli.request import WITH_IDENTITIES
-from aioresolve.kubernetes import discovery
+from aioresolve.kubernetes.credentials import discovery
 from aioresolve.kubernetes.pods import ADDRESSES
 from aioresolve.testing import Answer, KubernetesServer
 

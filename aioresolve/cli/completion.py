@@ -42,7 +42,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 def contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of contexts that begin with `incomplete`; none where no kubeconfig can be read."""
-    from aioresolve.kubernetes.kubeconfig import merged, parsed
+    from aioresolve.kubernetes.credentials.kubeconfig import merged, parsed
 
     try:
         found = merged(

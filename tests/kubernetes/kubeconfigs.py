@@ -1,0 +1,118 @@
+"""Kubeconfigs, exec plugins and certificates for tests, written to a folder."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from aioresolve.kubernetes.credentials import Connection, CredentialCache, discovery, find_connection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+    import trustme
+
+EXEC_V1 = "client.authentication.k8s.io/v1"
+SERVER = "https://10.0.0.1:6443"
+
+
+def base64_of(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+def kubeconfig(user: Any = None, *, name: Any = "dev", **cluster: Any) -> dict[str, Any]:
+    """A kubeconfig of one context, whose cluster and user have its name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": SERVER, **cluster}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "ml"}}],
+        "users": [{"name": name, "user": user or {}}],
+    }
+
+
+def written(path: Path, content: dict[str, Any] | str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, dict):
+        content = yaml.safe_dump(content)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def plugin(folder: Path, code: str, name: str = "plugin") -> Path:
+    """An executable that runs `code`, with `credential(status)` to print and `runs` to count in."""
+    path = folder / name
+    path.write_text(
+        f"""#!{sys.executable} -S
+import json, os, sys, time
+def credential(status, api_version="{EXEC_V1}", kind="ExecCredential"):
+    print(json.dumps({{"apiVersion": api_version, "kind": kind, "status": status}}))
+with open({str(folder / (name + ".runs"))!r}, "a") as file:
+    file.write("x")
+runs = os.path.getsize({str(folder / (name + ".runs"))!r})
+{code}
+"""
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def runs_of(path: Path) -> int:
+    """How often the plugin has run."""
+    runs = path.with_name(path.name + ".runs")
+    return runs.stat().st_size if runs.exists() else 0
+
+
+def exec_user(path: Path | str, **fields: Any) -> dict[str, Any]:
+    return {"exec": {"apiVersion": EXEC_V1, "command": str(path), "interactiveMode": "Never", **fields}}
+
+
+def id_token(**claims: Any) -> str:
+    """A JSON Web Token with these claims, whose signature nobody looks at."""
+
+    def part(value: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode("ascii").rstrip("=")
+
+    return f"{part({'alg': 'none'})}.{part(claims)}.c2lnbmF0dXJl"
+
+
+def client_pair(authority: trustme.CA, name: str = "client@example.org") -> tuple[bytes, bytes]:
+    """A client certificate chain and its key, as PEM."""
+    issued = authority.issue_cert(name)
+    return b"".join(blob.bytes() for blob in issued.cert_chain_pems), issued.private_key_pem.bytes()
+
+
+def without_surroundings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty home folder; no variable and no service account comes from outside."""
+    for name in list(os.environ):
+        if name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} or name.startswith("KUBE"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.setattr(discovery, "SERVICE_ACCOUNT_FOLDER", str(folder / "serviceaccount"))
+    return folder / "home"
+
+
+async def connect(
+    path: Any = None,
+    context: str | None = None,
+    location: str | None = None,
+    *,
+    cache: CredentialCache | None = None,
+) -> Connection:
+    return await find_connection(
+        kubeconfig=path, context=context, executable_location=location, cache=cache or CredentialCache()
+    )
+
+
+async def bearer_of(connection: Connection) -> str | None:
+    """The token that a connection sends."""
+    authorization = (await connection.headers()).get("Authorization")
+    return None if authorization is None else authorization.removeprefix("Bearer ")

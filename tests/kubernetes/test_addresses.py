@@ -1,0 +1,153 @@
+"""Server URLs, proxy URLs, and which hosts go through the environment's proxy."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.kubernetes.credentials.addresses import (
+    checked_proxy,
+    checked_server,
+    proxy_from_environment,
+    without_credentials,
+)
+
+PROXY = "http://proxy:3128"
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("https://10.0.0.1:6443", "https://10.0.0.1:6443"),
+        ("https://10.0.0.1:6443/", "https://10.0.0.1:6443"),
+        ("https://rancher.example/k8s/clusters/c-1/", "https://rancher.example/k8s/clusters/c-1"),
+        ("http://localhost:8001", "http://localhost:8001"),
+        ("https://[fd00::1]:6443", "https://[fd00::1]:6443"),
+    ],
+)
+def test_a_server_keeps_its_path_and_loses_its_last_slash(url: str, server: str) -> None:
+    assert checked_server(url, "here") == server
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "10.0.0.1:6443",
+        "localhost:6443",
+        "api.example",
+        "ftp://api.example",
+        "https://",
+        "https://host:99999",
+        "https://host:0",
+        "https://[fd00::1",
+        "https://ho st",
+        "https://host\n",
+        "https://host/?watch=1",
+        "https://host/?",
+        "https://host/#top",
+    ],
+)
+def test_a_server_that_is_no_url_is_told_with_the_place(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^here .*https://"):
+        checked_server(url, "here")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://root:hunter22@host", "https://hunter22@host", "root:hunter22@host:1"]
+)
+def test_a_password_in_a_servers_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        checked_server(url, "here")
+    assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://proxy:3128", "https://me:pw@proxy", "http://[::1]:3128"])
+def test_http_proxies_are_taken_as_they_are(url: str) -> None:
+    assert checked_proxy(url, "here") == url
+
+
+@pytest.mark.parametrize(
+    "url", ["socks5://me:hunter22@proxy:1080", "socks5h://hunter22@proxy", "ftp://hunter22@p", "hunter22"]
+)
+def test_other_proxies_are_refused_and_their_passwords_not_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^here ") as caught:
+        checked_proxy(url, "here")
+    assert "@" not in str(caught.value)
+    assert "hunter22" not in str(caught.value) or url == "hunter22"
+
+
+def test_a_socks_proxy_is_named_as_what_is_not_supported() -> None:
+    with pytest.raises(ConfigurationError, match=r"SOCKS proxy \(socks5\), which is not supported"):
+        checked_proxy("socks5://proxy:1080", "here")
+
+
+@pytest.mark.parametrize(
+    ("server", "environ", "proxy"),
+    [
+        ("https://api.example", {}, None),
+        ("https://api.example", {"HTTPS_PROXY": PROXY}, PROXY),
+        ("https://api.example", {"https_proxy": PROXY}, PROXY),
+        ("https://api.example", {"HTTPS_PROXY": PROXY, "https_proxy": "http://other"}, PROXY),
+        ("https://api.example", {"HTTPS_PROXY": "", "https_proxy": PROXY}, PROXY),
+        ("https://api.example", {"HTTPS_PROXY": "proxy:3128"}, PROXY),
+        ("https://api.example", {"HTTP_PROXY": PROXY}, None),
+        ("http://api.example", {"HTTP_PROXY": PROXY}, PROXY),
+        ("http://api.example", {"HTTPS_PROXY": PROXY}, None),
+        ("https://api.example", {"ALL_PROXY": PROXY}, None),
+        ("https://localhost:6443", {"HTTPS_PROXY": PROXY}, None),
+        ("https://127.0.0.7:6443", {"HTTPS_PROXY": PROXY}, None),
+        ("https://[::1]:6443", {"HTTPS_PROXY": PROXY}, None),
+    ],
+)
+def test_the_proxy_is_the_one_of_the_servers_scheme(
+    server: str, environ: dict[str, str], proxy: str | None
+) -> None:
+    assert proxy_from_environment(server, environ) == proxy
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "server", "exempt"),
+    [
+        ("*", "https://api.example", True),
+        ("", "https://api.example", False),
+        ("api.example", "https://api.example", True),
+        ("example", "https://api.example", True),
+        ("ample", "https://api.example", False),
+        (".example", "https://api.example", True),
+        (".api.example", "https://api.example", False),
+        ("*.example", "https://api.example", True),
+        ("*.api.example", "https://api.example", False),
+        ("API.example", "https://api.Example", True),
+        ("x, api.example ,y", "https://api.example", True),
+        ("api.example:6443", "https://api.example:6443", True),
+        ("api.example:443", "https://api.example", True),
+        ("api.example:443", "https://api.example:6443", False),
+        ("10.0.0.1", "https://10.0.0.1", True),
+        ("10.0.0.1:443", "https://10.0.0.1", True),
+        ("10.0.0.1:80", "https://10.0.0.1", False),
+        ("0.0.1", "https://10.0.0.1", False),
+        ("10.0.0.0/8", "https://10.1.2.3:6443", True),
+        ("10.0.0.0/8", "https://11.1.2.3:6443", False),
+        ("10.0.0.0/8", "https://api.example", False),
+        ("10.0.0.0/88", "https://10.0.0.1", False),
+        ("fd00::/8", "https://[fd00::1]:6443", True),
+        ("fd00::1", "https://[fd00::1]:6443", True),
+        ("[fd00::1]:6443", "https://[fd00::1]:6443", True),
+        ("[fd00::1]:443", "https://[fd00::1]:6443", False),
+        (":443", "https://api.example", False),
+    ],
+)
+def test_no_proxy_exempts_what_it_exempts_for_kubectl(no_proxy: str, server: str, exempt: bool) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        found = proxy_from_environment(server, {"HTTPS_PROXY": PROXY, name: no_proxy})
+        assert found == (None if exempt else PROXY)
+
+
+def test_a_socks_proxy_in_the_environment_is_told_by_the_variables_name() -> None:
+    with pytest.raises(ConfigurationError, match="environment variable https_proxy is a SOCKS proxy"):
+        proxy_from_environment("https://api.example", {"https_proxy": "socks5://p:1"})
+
+
+def test_credentials_are_cut_out_of_a_proxy_for_messages() -> None:
+    assert without_credentials("http://me:pw@proxy:3128/x") == "http://proxy:3128/x"
+    assert without_credentials("http://proxy:3128") == "http://proxy:3128"

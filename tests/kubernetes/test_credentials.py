@@ -1,0 +1,488 @@
+"""Connections: what they send, what they believe, and how they stay fresh."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import os
+import ssl
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import psutil
+import pytest
+import trustme
+
+from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.kubernetes.credentials import (
+    Connection,
+    CredentialCache,
+    ExecutableLocation,
+    checked_location,
+)
+
+from .kubeconfigs import (
+    SERVER,
+    base64_of,
+    bearer_of,
+    client_pair,
+    connect,
+    exec_user,
+    id_token,
+    kubeconfig,
+    plugin,
+    runs_of,
+    without_surroundings,
+    written,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_surroundings(tmp_path, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail a test that logs a secret; those of these tests hold this word."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert "hunter22" not in caplog.text
+
+
+async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Connection:
+    return await connect(written(folder / "config", kubeconfig(user, **cluster)))
+
+
+# What is sent
+
+
+@pytest.mark.parametrize(
+    ("user", "authorization"),
+    [
+        ({}, None),
+        ({"token": "t"}, "Bearer t"),
+        ({"token": " t\n"}, "Bearer t"),
+        ({"tokenFile": "token"}, "Bearer from-file"),
+        ({"tokenFile": "token", "token": "t"}, "Bearer from-file"),
+        ({"tokenFile": "none", "token": "t"}, "Bearer t"),
+        ({"username": "ada", "password": "pä:ss"}, "Basic " + base64_of("ada:pä:ss".encode())),
+        ({"username": "ada"}, "Basic " + base64_of(b"ada:")),
+    ],
+)
+async def test_a_users_credentials_become_a_header(
+    tmp_path: Path, user: dict[str, Any], authorization: str | None
+) -> None:
+    written(tmp_path / "token", "from-file\n")
+    headers = await (await connect_as(user, tmp_path)).headers()
+    assert headers == ({} if authorization is None else {"Authorization": authorization})
+
+
+async def test_a_valid_oidc_token_is_sent(tmp_path: Path) -> None:
+    token = id_token(exp=4102444800)
+    connection = await connect_as(
+        {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}, tmp_path
+    )
+    assert await bearer_of(connection) == token
+
+
+async def test_an_expired_oidc_token_is_told_and_its_successor_found(tmp_path: Path) -> None:
+    def user(token: str) -> dict[str, Any]:
+        return {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+
+    with pytest.raises(CredentialsError, match="has expired; run any kubectl command"):
+        await connect_as(user(id_token(exp=1)), tmp_path)
+    connection = await connect_as(user(id_token(exp=4102444800)), tmp_path)
+    written(tmp_path / "config", kubeconfig(user(id_token(exp=4102444801))))
+    assert await connection.renew(await connection.headers())
+    assert await bearer_of(connection) == id_token(exp=4102444801)
+
+
+async def test_impersonation_and_compression_are_headers_too(tmp_path: Path) -> None:
+    connection = await connect_as({"token": "t", "as": "ada"}, tmp_path, **{"disable-compression": True})
+    assert await connection.headers() == {
+        "Authorization": "Bearer t",
+        "Impersonate-User": "ada",
+        "Accept-Encoding": "identity",
+    }
+
+
+async def test_over_plain_http_no_credentials_are_sent(tmp_path: Path) -> None:
+    connection = await connect_as({"token": "hunter22"}, tmp_path, server="http://10.0.0.1:8080/")
+    assert connection.server == "http://10.0.0.1:8080"
+    assert await connection.headers() == {}
+    assert await connection.ssl() is None
+    assert "over plain http no credentials are sent" in connection.source
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"tokenFile": "none"}, "user 'dev': tokenFile {}/none cannot be read: No such file"),
+        ({"tokenFile": "empty"}, "user 'dev': tokenFile {}/empty is empty"),
+        ({"token": "hunter22\nX: y"}, "user 'dev': token holds a line break"),
+        ({"token": "hunter22 ä"}, "user 'dev': token holds a line break, a space or another character"),
+        (
+            {"client-certificate": "none", "client-key": "none"},
+            "client-certificate {}/none cannot be read: No such",
+        ),
+    ],
+)
+async def test_a_credential_that_cannot_be_sent_is_told_with_its_place(
+    tmp_path: Path, user: dict[str, Any], said: str
+) -> None:
+    written(tmp_path / "empty", "\n")
+    with pytest.raises(ConfigurationError) as caught:
+        await connect_as(user, tmp_path)
+    assert str(caught.value).startswith(f"kubeconfig {tmp_path}/config, user 'dev'")
+    assert said.format(tmp_path) in str(caught.value)
+    assert "hunter22" not in str(caught.value)
+
+
+# Proxies
+
+
+async def test_the_clusters_proxy_comes_before_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://env:3128")
+    assert (await connect_as({}, tmp_path)).proxy == "http://env:3128"
+    assert (await connect_as({}, tmp_path, **{"proxy-url": "http://own:1"})).proxy == "http://own:1"
+    monkeypatch.setenv("NO_PROXY", "10.0.0.0/8")
+    assert (await connect_as({}, tmp_path)).proxy is None
+    assert (await connect_as({}, tmp_path, **{"proxy-url": "http://own:1"})).proxy == "http://own:1"
+
+
+async def test_a_proxys_password_is_in_no_repr(tmp_path: Path) -> None:
+    connection = await connect_as({}, tmp_path, **{"proxy-url": "http://me:hunter22@own:1"})
+    assert connection.proxy == "http://me:hunter22@own:1"
+    assert repr(connection) == (
+        f"<Connection to {SERVER} through http://own:1 from kubeconfig {tmp_path}/config, context 'dev'>"
+    )
+
+
+# TLS
+
+
+async def test_the_context_is_built_once(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    connection = await connect_as(
+        {"token": "t"}, tmp_path, **{"certificate-authority-data": base64_of(authority.cert_pem.bytes())}
+    )
+    contexts = await asyncio.gather(*(connection.ssl() for _ in range(5)))
+    assert len({id(context) for context in [*contexts, await connection.ssl()]}) == 1
+
+
+async def test_what_is_verified_is_what_the_cluster_says(tmp_path: Path) -> None:
+    insecure = await (await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True})).ssl()
+    assert insecure is not None
+    assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
+    connection = await connect_as({}, tmp_path, **{"tls-server-name": "api.example"})
+    secure = await connection.ssl()
+    assert secure is not None
+    assert (secure.verify_mode, secure.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert connection.tls_server_name == "api.example"
+
+
+async def test_an_authority_that_is_no_certificate_is_told_with_its_place(tmp_path: Path) -> None:
+    written(tmp_path / "ca.pem", "hunter22")
+    connection = await connect_as({}, tmp_path, **{"certificate-authority": "ca.pem"})
+    with pytest.raises(ConfigurationError) as caught:
+        await connection.ssl()
+    assert f"config, cluster 'dev': certificate-authority {tmp_path}/ca.pem holds no CA" in str(caught.value)
+    assert "hunter22" not in str(caught.value)
+
+
+async def test_a_client_certificate_that_was_replaced_makes_a_new_context(tmp_path: Path) -> None:
+    authority = trustme.CA()
+
+    def write() -> None:
+        chain, key = client_pair(authority)
+        written(tmp_path / "client.pem", chain)
+        written(tmp_path / "client.key", key)
+
+    write()
+    connection = await connect_as({"client-certificate": "client.pem", "client-key": "client.key"}, tmp_path)
+    before = await connection.ssl()
+    assert await connection.headers() == {}
+    assert not await connection.renew({})
+    assert await connection.ssl() is before
+    write()
+    assert await connection.renew({})
+    assert await connection.ssl() is not before
+
+
+async def test_a_key_of_another_certificate_is_told_with_both_places(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    written(tmp_path / "client.pem", client_pair(authority)[0])
+    connection = await connect_as(
+        {"client-certificate": "client.pem", "client-key-data": base64_of(client_pair(authority)[1])},
+        tmp_path,
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        await connection.ssl()
+    assert f"client-certificate {tmp_path}/client.pem and kubeconfig" in str(caught.value)
+    assert "user 'dev': client-key-data: certificate and key cannot be used" in str(caught.value)
+
+
+# After a 401
+
+
+async def test_a_token_that_was_replaced_in_the_kubeconfig_is_found(tmp_path: Path) -> None:
+    connection = await connect_as({"token": "old"}, tmp_path)
+    rejected = await connection.headers()
+    assert not await connection.renew(rejected)
+    written(tmp_path / "config", kubeconfig({"token": "new"}))
+    assert await connection.renew(rejected)
+    assert await bearer_of(connection) == "new"
+
+
+async def test_a_token_that_was_renewed_meanwhile_is_not_renewed_again(tmp_path: Path) -> None:
+    connection = await connect_as({"token": "old"}, tmp_path)
+    rejected = await connection.headers()
+    written(tmp_path / "config", kubeconfig({"token": "new"}))
+    assert await connection.renew(rejected)
+    written(tmp_path / "config", kubeconfig({"token": "newer"}))
+    assert await connection.renew(rejected)
+    assert await bearer_of(connection) == "new"
+
+
+async def test_a_token_for_another_server_is_not_sent_to_this_one(tmp_path: Path) -> None:
+    connection = await connect_as({"token": "old"}, tmp_path)
+    written(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
+    assert not await connection.renew(await connection.headers())
+    assert await bearer_of(connection) == "old"
+
+
+async def test_the_context_is_the_one_chosen_at_first(tmp_path: Path) -> None:
+    connection = await connect_as({"token": "old"}, tmp_path)
+    config = kubeconfig({"token": "new"})
+    config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
+    written(tmp_path / "config", {**config, "current-context": "other"})
+    assert await connection.renew(await connection.headers())
+    assert await bearer_of(connection) == "new"
+
+
+# Plugins
+
+
+async def test_no_plugin_runs_before_its_credentials_are_needed_and_then_it_runs_once(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'credential({"token": "t"})')
+    connection = await connect_as(exec_user(path), tmp_path)
+    assert runs_of(path) == 0
+    assert [await bearer_of(connection) for _ in range(3)] == ["t"] * 3
+    assert runs_of(path) == 1
+
+
+async def test_a_cache_keeps_what_a_plugin_printed_for_the_next_connection(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'credential({"token": f"t{runs}"})')
+    config = written(tmp_path / "config", kubeconfig(exec_user(path)))
+    cache = CredentialCache()
+    for _ in range(2):
+        assert await bearer_of(await connect(config, cache=cache)) == "t1"
+    written(config, kubeconfig(exec_user(path, args=["other"])))
+    assert await bearer_of(await connect(config, cache=cache)) == "t2"
+    assert await bearer_of(await connect(config, cache=CredentialCache())) == "t3"
+    assert repr(cache) == "<CredentialCache of 1 plugins>"
+
+
+async def test_expired_credentials_are_printed_anew(tmp_path: Path) -> None:
+    path = plugin(
+        tmp_path,
+        """credential({"token": f"t{runs}", "expirationTimestamp": f"{1950 + runs * 50}-01-01T00:00:00Z"})""",
+    )
+    connection = await connect_as(exec_user(path), tmp_path)
+    assert [await bearer_of(connection) for _ in range(3)] == ["t1", "t2", "t2"]
+
+
+async def test_ten_requests_that_are_rejected_at_once_run_the_plugin_once(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'credential({"token": f"t{runs}"})')
+    connection = await connect_as(exec_user(path), tmp_path)
+    rejected = await connection.headers()
+    assert await asyncio.gather(*(connection.renew(rejected) for _ in range(10))) == [True] * 10
+    assert runs_of(path) == 2
+    assert await connection.renew(rejected)
+    assert runs_of(path) == 2
+    assert await bearer_of(connection) == "t2"
+
+
+async def test_a_plugin_that_says_the_same_again_makes_no_retry_worth_it(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'credential({"token": "t"})')
+    connection = await connect_as(exec_user(path), tmp_path)
+    assert not await connection.renew(await connection.headers())
+    assert runs_of(path) == 2
+
+
+async def test_a_plugins_certificate_is_shown_and_renewed(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    for number in (1, 2):
+        chain, key = client_pair(authority)
+        written(tmp_path / f"chain{number}", chain)
+        written(tmp_path / f"key{number}", key)
+    path = plugin(
+        tmp_path,
+        f"""
+def read(name):
+    return open({str(tmp_path)!r} + "/" + name + str(runs)).read()
+credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key")}})
+""",
+    )
+    connection = await connect_as(exec_user(path), tmp_path)
+    assert await connection.headers() == {}
+    before = await connection.ssl()
+    assert before is await connection.ssl()
+    assert await connection.renew({})
+    assert await connection.ssl() is not before
+    assert runs_of(path) == 2
+
+
+async def test_a_plugins_certificate_that_is_none_is_told_with_the_plugin(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'credential({"clientCertificateData": "hunter22", "clientKeyData": "hunter22"})')
+    connection = await connect_as(exec_user(path), tmp_path)
+    with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
+        await connection.ssl()
+    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"token": "own"},
+        {"tokenFile": "token"},
+        {"username": "own"},
+        {"client-certificate": "c", "client-key": "k"},
+    ],
+)
+async def test_the_users_own_credentials_come_before_its_plugin(tmp_path: Path, own: dict[str, Any]) -> None:
+    for name in ("token", "c", "k"):
+        written(tmp_path / name, "own")
+    path = plugin(tmp_path, 'credential({"token": "t"})')
+    connection = await connect_as({**exec_user(path), **own}, tmp_path)
+    await connection.headers()
+    assert runs_of(path) == 0
+
+
+async def test_a_command_next_to_the_kubeconfig_is_found(tmp_path: Path) -> None:
+    plugin(tmp_path, 'credential({"token": "t"})')
+    assert await bearer_of(await connect_as(exec_user("./plugin"), tmp_path)) == "t"
+
+
+async def test_googles_command_runs_once_and_again_when_rejected(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'print(json.dumps({"access_token": f"t{runs}"}))')
+    connection = await connect_as(
+        {"auth-provider": {"name": "gcp", "config": {"cmd-path": str(path), "cmd-args": "x"}}}, tmp_path
+    )
+    rejected = await connection.headers()
+    assert await bearer_of(connection) == "t1"
+    assert await connection.renew(rejected)
+    assert await bearer_of(connection) == "t2"
+
+
+async def test_a_slow_plugin_is_gone_when_its_deadline_passes(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    path = plugin(
+        tmp_path, f"open({str(fifo)!r}, 'w').write(str(os.getpid()))\nimport signal\nsignal.pause()"
+    )
+    connection = await connect_as(exec_user(path), tmp_path)
+    task = asyncio.create_task(connection.headers())
+    with anyio.fail_after(20):
+        pid = int(await anyio.to_thread.run_sync(fifo.read_text, abandon_on_cancel=True))
+    assert psutil.pid_exists(pid)
+    task.cancel()
+    await asyncio.wait([task])
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'print("hunter22")',
+        'credential({"token": "hunter22 "+ "x"})',
+        'credential({"token": "hunter22"}, kind="Pod")',
+        'credential({"token": "hunter22", "expirationTimestamp": "never"})',
+        'print("hunter22"); sys.exit(2)',
+        'print("x" * 2_000_000 + "hunter22")',
+    ],
+)
+async def test_no_error_of_a_plugin_shows_what_it_printed(tmp_path: Path, code: str) -> None:
+    user = exec_user(plugin(tmp_path, code), args=["hunter22"], env=[{"name": "A", "value": "hunter22"}])
+    connection = await connect_as(user, tmp_path)
+    with pytest.raises(ResolveError) as caught:
+        await connection.headers()
+    shown = (
+        "".join(traceback.format_exception(caught.value)) + repr(connection) + repr(caught.value.__context__)
+    )
+    assert "hunter22" not in shown
+    assert f"kubeconfig {tmp_path}/config, user 'dev'" in shown
+
+
+# The arguments, without reading anything
+
+
+class KubernetesExecutableLocation(enum.Enum):
+    """TensorFlow's own, as far as it matters here."""
+
+    WITHIN_CLUSTER = 0
+    OFF_CLUSTER = 1
+
+
+@pytest.mark.parametrize(
+    ("given", "location"),
+    [
+        (None, None),
+        ("WITHIN_CLUSTER", ExecutableLocation.WITHIN_CLUSTER),
+        (ExecutableLocation.OFF_CLUSTER, ExecutableLocation.OFF_CLUSTER),
+        (KubernetesExecutableLocation.OFF_CLUSTER, ExecutableLocation.OFF_CLUSTER),
+    ],
+)
+def test_a_location_is_understood_as_ours_as_tensorflows_and_as_text(
+    given: object, location: ExecutableLocation | None
+) -> None:
+    assert checked_location(given) is location
+
+
+@pytest.mark.parametrize("given", ["within_cluster", "", 0, 1, True, object, ssl.CERT_NONE])
+def test_another_location_is_told_with_those_there_are(given: object) -> None:
+    with pytest.raises(ValueError, match=r"executable_location=.*: give ExecutableLocation\.WITHIN_CLUSTER"):
+        checked_location(given)
+
+
+@pytest.mark.parametrize("arguments", [{"kubeconfig": "x"}, {"context": "x"}])
+def test_a_location_that_contradicts_the_kubeconfig_is_told(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="WITHIN_CLUSTER looks at the pod's service account only"):
+        checked_location("WITHIN_CLUSTER", **arguments)
+    checked_location("OFF_CLUSTER", **arguments)
+
+
+@pytest.mark.parametrize("given", ["", [], [""], 5, [5], b"x", {"a": "b"}])
+def test_a_kubeconfig_that_is_no_path_is_told(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"kubeconfig=.*: give the path of one"):
+        checked_location(None, kubeconfig=given)
+
+
+@pytest.mark.parametrize("given", ["", 5])
+def test_a_context_that_is_no_name_is_told(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"context=.*: give the name of a context"):
+        checked_location(None, context=given)
+
+
+def test_reading_a_kubeconfig_imports_no_client(tmp_path: Path) -> None:
+    """The room is on the way of every short command; kubernetes_asyncio alone takes two seconds."""
+    code = """
+import sys
+import aioresolve.kubernetes.credentials.discovery as discovery
+heavy = {"yaml", "kubernetes_asyncio", "kubernetes", "google", "grpc", "tensorflow"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -1,0 +1,220 @@
+"""Exec plugins: what they are told, what they may print, and what happens when they do otherwise."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.kubernetes.credentials.exec_plugin import ExecCall, exec_call, identity_in
+from aioresolve.kubernetes.credentials.identity import ClientCertificate, Identity
+from aioresolve.kubernetes.credentials.kubeconfig import parsed, selected
+
+from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXEC_V1BETA1 = "client.authentication.k8s.io/v1beta1"
+
+
+def call(user: dict[str, Any], authorities: Any = None, **cluster: Any) -> ExecCall:
+    text = yaml.safe_dump(kubeconfig(user, **cluster)).encode()
+    selection = selected(parsed(text, "/home/me/.kube/config"), None)
+    assert selection.user.exec_plugin is not None
+    return exec_call(selection.user.exec_plugin, selection.cluster, authorities)
+
+
+def credential(status: Any, **fields: Any) -> bytes:
+    return json.dumps({"apiVersion": EXEC_V1, "kind": "ExecCredential", "status": status, **fields}).encode()
+
+
+# What the plugin prints
+
+
+def test_a_token_is_a_bearer_token() -> None:
+    assert identity_in(credential({"token": "t"}), EXEC_V1, "p") == Identity("Bearer t")
+
+
+def test_a_certificate_and_a_token_may_come_together() -> None:
+    printed = credential({"token": "t", "clientCertificateData": "C", "clientKeyData": "K"})
+    assert identity_in(printed, EXEC_V1, "p") == Identity("Bearer t", ClientCertificate(b"C", b"K", where=""))
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        "2030-01-31T12:00:00Z",
+        "2030-01-31T13:00:00+01:00",
+        "2030-01-31T12:00:00.000000000Z",
+        "2030-01-31T12:00:00",
+    ],
+)
+def test_the_end_of_validity_is_read(timestamp: str) -> None:
+    printed = credential({"token": "t", "expirationTimestamp": timestamp})
+    assert identity_in(printed, EXEC_V1, "p").expires == 1896091200
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (b"", "printed no JSON object but 0 bytes"),
+        (b"hunter22", "printed no JSON object but 8 bytes of something else"),
+        (b'"hunter22"', "printed no JSON object"),
+        (b"\xff\xfe\xfd", "printed no JSON object"),
+        (b"[" * 100_000, "printed no JSON object"),
+        (credential({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"another apiVersion than {EXEC_V1}"),
+        (credential({"token": "hunter22"}, kind="Token"), "another kind than ExecCredential"),
+        (credential(None), "without status"),
+        (credential("hunter22"), "without status"),
+        (credential({}), "neither a token nor a client certificate"),
+        (credential({"token": ""}), "neither a token nor a client certificate"),
+        (credential({"token": 5}), "gave a token that is no text"),
+        (credential({"token": "hunter22 x"}), "holds a line break, a space"),
+        (credential({"token": "hunter22\nX-Header: y"}), "holds a line break, a space"),
+        (
+            credential({"clientCertificateData": "hunter22"}),
+            "only one of clientCertificateData and clientKeyData",
+        ),
+        (credential({"clientKeyData": "hunter22"}), "only one of clientCertificateData and clientKeyData"),
+        (credential({"token": "hunter22", "expirationTimestamp": "soon"}), "is no RFC 3339 time"),
+    ],
+)
+def test_anything_else_is_an_error_that_never_shows_it(printed: bytes, said: str) -> None:
+    with pytest.raises(ResolveError) as caught:
+        identity_in(printed, EXEC_V1, "the plugin 'p'")
+    assert said in str(caught.value)
+    assert "the plugin 'p'" in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
+    assert "hunter22" not in shown
+
+
+# What the plugin is told
+
+
+def test_the_plugin_is_told_its_version_and_that_nobody_is_there_to_be_asked() -> None:
+    assert json.loads(call(exec_user("p")).info) == {
+        "apiVersion": EXEC_V1,
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+    }
+
+
+def test_the_plugin_is_told_of_the_cluster_when_it_asks_to_be() -> None:
+    info = call(
+        exec_user("p", provideClusterInfo=True, apiVersion=EXEC_V1BETA1),
+        b"PEM",
+        **{
+            "tls-server-name": "api.example",
+            "certificate-authority": "ca.pem",
+            "proxy-url": "http://proxy:3128",
+            "disable-compression": True,
+            "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}],
+        },
+    ).info
+    assert json.loads(info) == {
+        "apiVersion": EXEC_V1BETA1,
+        "kind": "ExecCredential",
+        "spec": {
+            "interactive": False,
+            "cluster": {
+                "server": SERVER,
+                "tls-server-name": "api.example",
+                "certificate-authority-data": base64_of(b"PEM"),
+                "proxy-url": "http://proxy:3128",
+                "disable-compression": True,
+                "config": {"audience": "a"},
+            },
+        },
+    }
+
+
+def test_an_extension_that_is_no_json_is_told() -> None:
+    text = """
+current-context: dev
+clusters: [{name: dev, cluster: {server: "https://h", extensions: [
+  {name: client.authentication.k8s.io/exec, extension: {since: 2020-01-01}}]}}]
+contexts: [{name: dev, context: {cluster: dev, user: dev}}]
+users: [{name: dev, user: {exec: {
+  apiVersion: client.authentication.k8s.io/v1, command: p, provideClusterInfo: true}}}]
+"""
+    selection = selected(parsed(text.encode(), "/c"), None)
+    assert selection.user.exec_plugin is not None
+    with pytest.raises(ConfigurationError, match="cluster 'dev': the extension for exec plugins"):
+        exec_call(selection.user.exec_plugin, selection.cluster, None)
+
+
+@pytest.mark.parametrize("version", [EXEC_V1, EXEC_V1BETA1])
+async def test_a_plugin_gets_arguments_variables_and_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setenv("INHERITED", "yes")
+    path = plugin(
+        tmp_path,
+        f"""
+told = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+assert told["apiVersion"] == {version!r}
+parts = [*sys.argv[1:], os.environ["GIVEN"], os.environ["INHERITED"], told["spec"]["cluster"]["server"]]
+credential({{"token": "+".join(parts)}}, api_version={version!r})
+""",
+    )
+    user = exec_user(
+        path,
+        apiVersion=version,
+        args=["a", "b"],
+        env=[{"name": "GIVEN", "value": "g"}],
+        provideClusterInfo=True,
+    )
+    assert await call(user).identity() == Identity(f"Bearer a+b+g+yes+{SERVER}")
+
+
+async def test_a_bare_command_is_looked_up_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin(tmp_path, 'credential({"token": "t"})', "my-login")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
+
+
+async def test_a_missing_command_is_told_with_the_hint_for_installing_it() -> None:
+    hint = "Get it:\n\x1b[1mbrew install my-login"
+    with pytest.raises(CredentialsError) as caught:
+        await call(exec_user("my-login", installHint=hint)).identity()
+    assert str(caught.value) == (
+        "the plugin 'my-login' (kubeconfig /home/me/.kube/config, user 'dev', exec) is not installed: "
+        "it is not on PATH. Get it:\n[1mbrew install my-login"
+    )
+
+
+async def test_a_missing_path_is_told_as_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        CredentialsError, match=r"is not installed: there is no such program\. Install it, or"
+    ):
+        await call(exec_user(tmp_path / "nothing")).identity()
+
+
+async def test_a_failing_plugin_is_quoted_without_its_variables(tmp_path: Path) -> None:
+    path = plugin(tmp_path, 'sys.exit("login of " + os.environ["SECRET"] + " failed")')
+    user = exec_user(path, env=[{"name": "SECRET", "value": "hunter22"}])
+    with pytest.raises(CredentialsError) as caught:
+        await call(user).identity()
+    assert str(caught.value) == (
+        "the plugin 'plugin' (kubeconfig /home/me/.kube/config, user 'dev', exec) ended with exit code 1, "
+        "saying: login of (secret) failed"
+    )
+
+
+def test_no_repr_shows_arguments_or_variables() -> None:
+    shown = repr(
+        call(
+            exec_user(
+                "p", args=["hunter22"], env=[{"name": "A", "value": "hunter22"}], provideClusterInfo=True
+            ),
+            **{"proxy-url": "http://me:hunter22@proxy"},
+        )
+    )
+    assert "hunter22" not in shown

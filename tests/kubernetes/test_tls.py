@@ -1,0 +1,198 @@
+"""SSL contexts: whom they believe, what they show, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.kubernetes.credentials.identity import ClientCertificate
+from aioresolve.kubernetes.credentials.tls import Trust, ssl_context
+
+from .kubeconfigs import client_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST = "api.example"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(params=["in memory", "in a folder"])
+def temporary(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, on a system that has files in memory and on one that has not."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if request.param == "in a folder":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    return tmp_path
+
+
+def server_context(authority: trustme.CA, host: str = HOST) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def seen_by_server(client: ssl.SSLContext, server: ssl.SSLContext, name: str = HOST) -> bytes | None:
+    """The client certificate that a server sees in a handshake, which runs in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server, server_hostname=name)
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    pending = [ours, theirs]
+    for _ in range(10):
+        for side in list(pending):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            pending.remove(side)
+    assert not pending
+    return theirs.getpeercert(binary_form=True)
+
+
+def certificate(authority: trustme.CA) -> ClientCertificate:
+    return ClientCertificate(*client_pair(authority), where="here")
+
+
+def test_the_clusters_own_authority_is_believed(authority: trustme.CA) -> None:
+    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    assert seen_by_server(context, server_context(authority)) is None
+
+
+def test_another_authority_is_not_believed(authority: trustme.CA) -> None:
+    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        seen_by_server(context, server_context(trustme.CA()))
+
+
+def test_another_hosts_certificate_is_not_believed(authority: trustme.CA) -> None:
+    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        seen_by_server(context, server_context(authority), "other.example")
+
+
+def test_without_an_authority_the_systems_roots_are_believed(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "roots.pem"
+    authority.cert_pem.write_to_path(bundle)
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    assert seen_by_server(ssl_context(Trust(), None), server_context(authority)) is None
+
+
+def test_a_clusters_authority_takes_the_place_of_the_systems_roots(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "roots.pem"
+    authority.cert_pem.write_to_path(bundle)
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    context = ssl_context(Trust(trustme.CA().cert_pem.bytes(), "ca"), None)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        seen_by_server(context, server_context(authority))
+
+
+def test_an_intermediate_certificate_is_an_anchor_too(authority: trustme.CA) -> None:
+    intermediate = authority.create_child_ca()
+    context = ssl_context(Trust(intermediate.cert_pem.bytes(), "ca"), None)
+    assert seen_by_server(context, server_context(intermediate)) is None
+
+
+def test_strict_checks_are_off_on_every_python(authority: trustme.CA) -> None:
+    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+
+
+def test_insecure_believes_anybody(authority: trustme.CA) -> None:
+    context = ssl_context(Trust(verify=False), None)
+    assert seen_by_server(context, server_context(authority), "other.example") is None
+
+
+def test_comments_in_a_bundle_may_be_in_any_encoding(authority: trustme.CA) -> None:
+    bundle = "# Türk\n".encode("latin-1") + trustme.CA().cert_pem.bytes() + authority.cert_pem.bytes()
+    assert seen_by_server(ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None
+
+
+@pytest.mark.parametrize(
+    "pem", [b"", b"junk", b"\xff", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_an_authority_that_is_no_pem_is_told_with_its_place(pem: bytes) -> None:
+    with pytest.raises(ConfigurationError, match=r"^the place holds no CA certificate that can be read"):
+        ssl_context(Trust(pem, "the place"), None)
+
+
+def test_the_client_certificate_is_shown(authority: trustme.CA, temporary: Path, no_leak: None) -> None:
+    ours = certificate(authority)
+    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), ours)
+    shown = seen_by_server(context, server_context(authority))
+    assert shown == ssl.PEM_cert_to_DER_cert(ours.chain.decode())
+    assert not list(temporary.iterdir())
+
+
+def test_a_chain_without_a_line_break_at_its_end_is_as_good(authority: trustme.CA) -> None:
+    chain, key = client_pair(authority)
+    context = ssl_context(Trust(verify=False), ClientCertificate(chain.rstrip(), key, where="here"))
+    assert seen_by_server(context, server_context(authority)) is not None
+
+
+def test_a_key_of_another_certificate_is_told_and_nothing_is_left(
+    authority: trustme.CA, temporary: Path, no_leak: None
+) -> None:
+    mixed = ClientCertificate(client_pair(authority)[0], client_pair(authority)[1], where="the place")
+    with pytest.raises(
+        ConfigurationError, match=r"^the place: certificate and key cannot be used \(KEY_VALUES"
+    ):
+        ssl_context(Trust(verify=False), mixed)
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(("chain", "key"), [(b"junk", None), (None, b"junk"), (b"", None), (None, b"")])
+def test_a_certificate_or_key_that_is_no_pem_is_told(
+    authority: trustme.CA, chain: bytes | None, key: bytes | None
+) -> None:
+    good_chain, good_key = client_pair(authority)
+    broken = ClientCertificate(
+        good_chain if chain is None else chain, good_key if key is None else key, where="the place"
+    )
+    with pytest.raises(ConfigurationError, match=r"^the place: certificate and key cannot be used"):
+        ssl_context(Trust(verify=False), broken)
+
+
+@pytest.mark.parametrize(
+    "form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL]
+)
+def test_an_encrypted_key_is_told_and_nobody_is_asked_for_its_password(
+    authority: trustme.CA,
+    temporary: Path,
+    form: serialization.PrivateFormat,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    chain, key = client_pair(authority)
+    encrypted = serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM, form, serialization.BestAvailableEncryption(b"hunter22")
+    )
+    with pytest.raises(ConfigurationError, match=r"^the place: the key is encrypted, .*openssl pkey"):
+        ssl_context(Trust(verify=False), ClientCertificate(chain, encrypted, where="the place"))
+    assert not list(temporary.iterdir())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_where_a_certificate_came_from_makes_it_no_other(authority: trustme.CA) -> None:
+    chain, key = client_pair(authority)
+    assert ClientCertificate(chain, key, where="a") == ClientCertificate(chain, key, where="b")
+
+
+def test_no_repr_shows_a_key_or_an_authority() -> None:
+    shown = repr(ClientCertificate(b"hunter22", b"hunter22", where="w")) + repr(Trust(b"hunter22", "w"))
+    assert "hunter22" not in shown

@@ -1,0 +1,188 @@
+"""One user's requests to one API server, and nothing clever: what the suite sees is what the wire says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import aiohttp
+import anyio
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+JSON = "application/json"
+TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
+MERGE_PATCH = "application/merge-patch+json"
+
+# How many requests one client has under way when it writes many pods.
+CONCURRENCY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, headers and decoded JSON body of one answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    def __str__(self) -> str:
+        return f"{self.status} {json.dumps(self.body)[:600]}"
+
+    @property
+    def message(self) -> str:
+        return str(self.body["message"])
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion of the list or object."""
+        return str(self.body["metadata"]["resourceVersion"])
+
+    @property
+    def names(self) -> list[str]:
+        """The pods of a PodList, in the server's order."""
+        return [pod["metadata"]["name"] for pod in self.body["items"]]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of a Table, each a mapping of column name to cell."""
+        columns = [column["name"] for column in self.body["columnDefinitions"]]
+        return [dict(zip(columns, row["cells"], strict=True)) for row in self.body["rows"]]
+
+
+class Client:
+    """Requests under one bearer token; without one, as `system:anonymous`."""
+
+    def __init__(self, url: str, ca_pem: str, token: str | None) -> None:
+        self.url = url
+        self._tls = ssl.create_default_context(cadata=ca_pem)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            self.url,
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=2 * CONCURRENCY),
+            timeout=aiohttp.ClientTimeout(total=30.0),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        accept: str = JSON,
+        content_type: str = JSON,
+        params: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The answer, whatever its status."""
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
+        data = None if body is None else json.dumps(body)
+        async with self._session.request(
+            method, path, data=data, headers=headers, params=params or {}
+        ) as answer:
+            return Answer(answer.status, answer.headers, msgspec.json.decode(await answer.read()))
+
+    async def write(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> Answer:
+        """The answer to a request that must succeed."""
+        answer = await self.request(method, path, body=body, content_type=content_type)
+        assert answer.status in (200, 201, 202), f"{method} {path}: {answer}"
+        return answer
+
+    # -- namespaces and pods -------------------------------------------------------------------------
+
+    async def create_namespace(self, name: str) -> None:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await self.write("POST", "/api/v1/namespaces", namespace)
+
+    async def create_pod(
+        self, manifest: Mapping[str, Any], status: Mapping[str, Any] | None = None
+    ) -> Answer:
+        """Create a pod, and say what a kubelet would say of it."""
+        created = await self.write("POST", pods_path(manifest["metadata"]["namespace"]), manifest)
+        if not status:
+            return created
+        return await self.patch_pod(manifest["metadata"], {"status": status}, subresource="/status")
+
+    async def create_pods(self, pods: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> None:
+        """Create many pods, several at a time."""
+        pending = iter(pods)
+
+        async def create_some() -> None:
+            for manifest, status in pending:
+                await self.create_pod(manifest, status)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(CONCURRENCY):
+                tasks.start_soon(create_some)
+
+    async def patch_pod(
+        self, pod: Mapping[str, Any], patch: Mapping[str, Any], *, subresource: str = ""
+    ) -> Answer:
+        path = f"{pods_path(pod['namespace'])}/{pod['name']}{subresource}"
+        return await self.write("PATCH", path, patch, content_type=MERGE_PATCH)
+
+    async def relabel_pod(self, pod: Mapping[str, Any], labels: Mapping[str, str | None]) -> Answer:
+        return await self.patch_pod(pod, {"metadata": {"labels": labels}})
+
+    async def delete_pod(self, pod: Mapping[str, Any], *, grace: int) -> Answer:
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace}
+        return await self.write("DELETE", f"{pods_path(pod['namespace'])}/{pod['name']}", options)
+
+    async def list_pods(self, namespace: str | None, *, accept: str = JSON, **params: str) -> Answer:
+        """The answer to a list, of all namespaces when `namespace` is None."""
+        return await self.request("GET", pods_path(namespace), accept=accept, params=params)
+
+    @contextlib.asynccontextmanager
+    async def watch_pods(
+        self, namespace: str | None, *, accept: str = JSON, **params: str
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """The events of a watch that was accepted, until the server ends it."""
+        async with self._session.get(
+            pods_path(namespace), headers={"Accept": accept}, params={"watch": "1", **params}
+        ) as answer:
+            assert answer.status == 200, await answer.text()
+            connection = answer.connection
+            try:
+                yield decoded_lines(answer.content)
+            finally:
+                # aiohttp leaves an unfinished TLS stream by a polite goodbye that outlives the session.
+                if connection is not None and connection.transport is not None:
+                    connection.transport.abort()
+
+
+def pods_path(namespace: str | None) -> str:
+    return "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
+
+
+async def decoded_lines(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
+    """The JSON document of each line."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield msgspec.json.decode(line)
+
+
+def failure(code: int, reason: str, message: str, *, details: dict[str, str] | None = None) -> dict[str, Any]:
+    """The Status object of a failed request."""
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    }
+    return status | ({"details": details} if details else {})

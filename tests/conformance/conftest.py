@@ -1,0 +1,72 @@
+"""The API servers that every test here runs against, driven over HTTP and nothing else."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aioresolve.testing import KubernetesServer
+
+from .control_plane import ASSETS_VARIABLE, ControlPlane, missing_assets
+from .servers import USERS, ApiServer, EmbeddedServer, RealServer
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from aioresolve.testing.kubernetes.threaded import ThreadedKubernetesServer
+
+CONTROL_PLANE = pytest.StashKey[ControlPlane]()
+
+EMBEDDED = pytest.param("embedded")
+REAL = pytest.param(
+    "control-plane",
+    marks=pytest.mark.skipif(bool(missing_assets()), reason=missing_assets()),
+)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[ThreadedKubernetesServer]:
+    """The one embedded server of the session, in a thread of its own."""
+    tokens = {secrets.token_hex(16): user for user in ("admin", *USERS)}
+    with KubernetesServer(tls=True, tokens=tokens, allow={}, anonymous=True).in_thread() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """The one real control plane of the session."""
+    with ControlPlane(os.environ[ASSETS_VARIABLE], users=USERS) as running:
+        request.config.stash[CONTROL_PLANE] = running
+        yield running
+
+
+@pytest.fixture(params=[EMBEDDED, REAL])
+def unprepared_server(request: pytest.FixtureRequest) -> ApiServer:
+    """An API server that runs, and the name of a namespace of the test's own. No loop had to wait for it."""
+    namespace = f"test-{secrets.token_hex(4)}"
+    if request.param == "embedded":
+        return EmbeddedServer(request.getfixturevalue("embedded"), namespace)
+    return RealServer(request.getfixturevalue("control_plane"), namespace)
+
+
+@pytest.fixture
+async def server(unprepared_server: ApiServer) -> ApiServer:
+    """An API server, and in it a namespace of the test's own in which the user `limited` may read pods."""
+    await unprepared_server.prepare()
+    return unprepared_server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the control plane logged beside a failure against it."""
+    report = yield
+    running = item.config.stash.get(CONTROL_PLANE, None)
+    if report.failed and running is not None and "control-plane" in item.name:
+        report.sections.append(("kube-apiserver log", running.log("kube-apiserver")))
+        report.sections.append(("etcd log", running.log("etcd", lines=10)))
+    return report

@@ -1,0 +1,226 @@
+"""The two API servers under one interface."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import base64
+import contextlib
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .client import Client
+from .states import pod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from aioresolve.testing.kubernetes.threaded import ThreadedKubernetesServer
+
+    from .control_plane import ControlPlane
+
+# `admin` may do everything, `limited` may read the pods of the test's own namespace, and the others may do
+# nothing until a test grants it to them.
+USERS = ("limited", "stranger", "applicant", "cluster-applicant")
+
+CROWD = 2000
+CROWD_NAMESPACE = "crowd"
+CROWD_LABELS = {"crowd": "yes"}
+
+
+class ApiServer(abc.ABC):
+    """An API server, and a namespace in it that belongs to one test.
+
+    Attributes:
+        url: `https://127.0.0.1:port`.
+        ca_pem: the certificate authority of its serving certificate, PEM.
+        tokens: user name to bearer token.
+        namespace: the test's namespace; other tests may have left pods in every other one.
+        version: major and minor version, such as (1, 36).
+    """
+
+    version: tuple[int, int]
+
+    def __init__(self, url: str, ca_pem: str, tokens: Mapping[str, str], namespace: str) -> None:
+        self.url = url
+        self.ca_pem = ca_pem
+        self.tokens = tokens
+        self.namespace = namespace
+
+    def client(self, user: str | None = "admin") -> Client:
+        """Requests as that user; as `system:anonymous` when None."""
+        return Client(self.url, self.ca_pem, self.tokens[user] if user else None)
+
+    def kubeconfig(self, folder: Path, user: str = "admin") -> Path:
+        """A kubeconfig file for that user."""
+        return write_kubeconfig(folder, self.url, self.ca_pem, user=user, token=self.tokens[user])
+
+    async def prepare(self) -> None:
+        """Make the namespace, and let `limited` read the pods in it."""
+        async with self.client() as admin:
+            self.version = parsed_version((await admin.request("GET", "/version")).body["gitVersion"])
+            await self.create_namespace(admin, self.namespace)
+            await self.let_limited_read(admin)
+
+    async def crowd(self) -> str:
+        """The namespace with CROWD running pods; they carry CROWD_LABELS and an index."""
+        async with self.client() as admin:
+            if not (await admin.list_pods(CROWD_NAMESPACE, limit="1")).names:
+                # In a thread with a loop of its own: the tests' loops run in debug mode, at half the speed.
+                await anyio.to_thread.run_sync(asyncio.run, self._create_crowd())
+        return CROWD_NAMESPACE
+
+    async def _create_crowd(self) -> None:
+        async with self.client() as admin:
+            await self.create_namespace(admin, CROWD_NAMESPACE)
+            await admin.create_pods(crowd_pod(number) for number in range(CROWD))
+
+    @abc.abstractmethod
+    async def create_namespace(self, admin: Client, name: str) -> None:
+        """Make a namespace."""
+
+    @abc.abstractmethod
+    async def let_limited_read(self, admin: Client) -> None:
+        """Let `limited` read the pods of the test's namespace."""
+
+    @abc.abstractmethod
+    async def compact(self) -> None:
+        """Let every continue token and resourceVersion handed out so far expire."""
+
+    @abc.abstractmethod
+    async def stop(self) -> None:
+        """Crash: connections break, and new ones are refused."""
+
+    @abc.abstractmethod
+    async def start(self) -> None:
+        """Come back after `stop`, at the same address; what was stored is still there."""
+
+
+class EmbeddedServer(ApiServer):
+    """`aioresolve.testing.KubernetesServer`."""
+
+    def __init__(self, embedded: ThreadedKubernetesServer, namespace: str) -> None:
+        tokens = {user: token for token, user in (embedded.tokens or {}).items()}
+        super().__init__(embedded.url, embedded.ca_pem or "", tokens, namespace)
+        self._embedded = embedded
+        self._down = contextlib.ExitStack()
+
+    async def create_namespace(self, admin: Client, name: str) -> None:
+        """Nothing: every namespace is there."""
+
+    async def let_limited_read(self, admin: Client) -> None:
+        self._embedded.allow = {"admin": None, "limited": {self.namespace}}
+
+    async def compact(self) -> None:
+        self._embedded.compact()
+
+    async def stop(self) -> None:
+        await anyio.to_thread.run_sync(self._down.enter_context, self._embedded.down())
+
+    async def start(self) -> None:
+        await anyio.to_thread.run_sync(self._down.close)
+
+
+class RealServer(ApiServer):
+    """kube-apiserver."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        super().__init__(control_plane.url, control_plane.ca_pem, control_plane.tokens, namespace)
+        self._control_plane = control_plane
+
+    async def create_namespace(self, admin: Client, name: str) -> None:
+        await admin.create_namespace(name)
+
+    async def let_limited_read(self, admin: Client) -> None:
+        for path, manifest in reader_manifests("limited", self.namespace):
+            await admin.write("POST", path, manifest)
+        await self.wait_until_allowed("limited", self.namespace)
+
+    async def wait_until_allowed(self, user: str, namespace: str | None) -> None:
+        """Return when the server has taken note of a grant, which it learns of by a watch of its own."""
+        async with self.client(user) as client:
+            with anyio.fail_after(10.0):
+                while (await client.list_pods(namespace)).status == 403:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+
+    async def compact(self) -> None:
+        async with self.client() as admin:
+            then = (await admin.list_pods(self.namespace)).version
+            await anyio.to_thread.run_sync(self._control_plane.compact)
+            # API servers from 1.34 on answer from snapshots of their own, which they drop a little later.
+            past = {"resourceVersion": then, "resourceVersionMatch": "Exact", "limit": "1"}
+            with anyio.fail_after(10.0):
+                while (await admin.list_pods(self.namespace, **past)).status != 410:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+
+    async def stop(self) -> None:
+        await anyio.to_thread.run_sync(self._control_plane.stop_api_server)
+
+    async def start(self) -> None:
+        await anyio.to_thread.run_sync(self._control_plane.start_api_server)
+
+
+def crowd_pod(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One of the many."""
+    labels = CROWD_LABELS | {"batch.kubernetes.io/job-completion-index": str(number)}
+    return pod(f"worker-{number}", CROWD_NAMESPACE, crowd_ip(number), labels=labels)
+
+
+def crowd_ip(number: int) -> str:
+    return f"10.9.{number // 256}.{number % 256}"
+
+
+def parsed_version(text: str) -> tuple[int, int]:
+    """(1, 20) of "v1.20.2+build"."""
+    found = re.match(r"v(\d+)\.(\d+)", text)
+    assert found, f"no version: {text!r}"
+    return int(found[1]), int(found[2])
+
+
+def reader_manifests(user: str, namespace: str) -> list[tuple[str, dict[str, Any]]]:
+    """Path and body of what lets a user read the pods of one namespace."""
+    group = "rbac.authorization.k8s.io"
+    path = f"/apis/{group}/v1/namespaces/{namespace}"
+    metadata = {"name": f"{user}-reads-pods", "namespace": namespace}
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "Role",
+        "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+    }
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+    return [(f"{path}/roles", role), (f"{path}/rolebindings", binding)]
+
+
+def write_kubeconfig(folder: Path, url: str, ca_pem: str, *, user: str, token: str) -> Path:
+    """A kubeconfig file in `folder` (JSON is YAML), readable by its owner alone."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": "test",
+                "cluster": {
+                    "server": url,
+                    "certificate-authority-data": base64.b64encode(ca_pem.encode()).decode(),
+                },
+            }
+        ],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+        "current-context": "test",
+    }
+    path = folder / f"{user}.kubeconfig"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(content))
+    return path

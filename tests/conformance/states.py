@@ -1,0 +1,317 @@
+"""Every state a pod can be seen in: how to bring it about, and what an API server makes of it.
+
+The status words are those of `kubectl get pods`, which the API server computes
+(https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). They were read off real API servers
+1.20 and 1.36; where these two differ, the state says so, and versions between them may say either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NODE = "node-a"
+HOST_IP = "192.168.0.1"
+HOLD = "example.com/hold"
+GRACE = 30
+OLDEST, NEWEST = (1, 20), (1, 36)
+
+READY = {"type": "Ready", "status": "True"}
+NOT_READY = {"type": "Ready", "status": "False"}
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The cells of a pod's Table row that a resolver may look at."""
+
+    ready: str
+    status: str
+    ip: str = "<none>"
+    node: str = NODE
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A pod: what is written to the API, and the row read back.
+
+    Attributes:
+        row: the row of API server 1.36.
+        old_row: the row of API server 1.20, where it differs.
+        deleted: whether the pod is deleted (with a grace period, and held by a finalizer).
+    """
+
+    name: str
+    row: Row
+    status: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    deleted: bool = False
+    old_row: Row | None = None
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase", "Pending"))
+
+    @property
+    def is_member(self) -> bool:
+        return self.phase == "Running" and not self.deleted and "podIP" in self.status
+
+    @property
+    def grace(self) -> int | None:
+        """The grace period the API server grants it, in seconds: none where nothing runs any more."""
+        if not self.deleted:
+            return None
+        return 0 if self.phase in ("Succeeded", "Failed") else GRACE
+
+    def rows(self, version: tuple[int, int]) -> tuple[Row, ...]:
+        """The rows that a server of this version may answer."""
+        if self.old_row is None or version >= NEWEST:
+            return (self.row,)
+        return (self.old_row,) if version <= OLDEST else (self.old_row, self.row)
+
+    def manifest(self, namespace: str) -> dict[str, Any]:
+        labels = {"state": self.name, "member": str(self.is_member).lower()}
+        finalizers = [HOLD] if self.deleted else []
+        return manifest(self.name, namespace, labels=labels, finalizers=finalizers, **self.spec)
+
+
+def manifest(
+    name: str,
+    namespace: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    finalizers: Sequence[str] = (),
+    **spec: Any,
+) -> dict[str, Any]:
+    """A pod with one container on the node, unless `spec` says otherwise; a field of None is left out."""
+    fields = {
+        "nodeName": NODE,
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "trainer:v1"}],
+    } | spec
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
+            "finalizers": list(finalizers),
+        },
+        "spec": {key: value for key, value in fields.items() if value is not None},
+    }
+
+
+def container(state: Mapping[str, Any], *, ready: bool = False, name: str = "main") -> dict[str, Any]:
+    """A container's status."""
+    return {
+        "name": name,
+        "state": dict(state),
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "image": "trainer:v1",
+        "imageID": "",
+    }
+
+
+def waiting(reason: str) -> dict[str, Any]:
+    return {"waiting": {"reason": reason}}
+
+
+def terminated(exit_code: int, **more: Any) -> dict[str, Any]:
+    return {"terminated": {"exitCode": exit_code, **more}}
+
+
+UP = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+STARTED = container(UP, ready=True)
+
+
+def status(
+    phase: str,
+    *containers: Mapping[str, Any],
+    ips: Sequence[str] = (),
+    init: Sequence[Mapping[str, Any]] = (),
+    condition: Mapping[str, str] | None = None,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """A pod's status, as a kubelet would write it."""
+    fields = {
+        "phase": phase,
+        "hostIP": HOST_IP,
+        "podIP": ips[0] if ips else None,
+        "podIPs": [{"ip": ip} for ip in ips],
+        "containerStatuses": list(containers),
+        "initContainerStatuses": list(init),
+        "conditions": [condition] if condition else [],
+        "reason": reason,
+    }
+    return {key: value for key, value in fields.items() if value}
+
+
+def running(ip: str) -> dict[str, Any]:
+    """The status of a pod that runs and is ready."""
+    return status("Running", STARTED, ips=[ip], condition=READY)
+
+
+def pod(
+    name: str,
+    namespace: str,
+    ip: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Manifest and status of a pod that runs and is ready."""
+    return manifest(name, namespace, labels=labels, annotations=annotations), running(ip)
+
+
+INIT = {"initContainers": [{"name": "fetch", "image": "i"}, {"name": "warm", "image": "i"}]}
+SIDECAR = {"initContainers": [{"name": "proxy", "image": "i", "restartPolicy": "Always"}]}
+TWO = {"containers": [{"name": "main", "image": "trainer:v1"}, {"name": "log", "image": "i"}]}
+FETCHED = container(terminated(0, reason="Completed"), ready=True, name="fetch")
+NOT_STARTED = container(waiting("PodInitializing"))
+LOGGED = container(terminated(0, reason="Completed"), name="log")
+
+
+def initializing(second: Mapping[str, Any]) -> dict[str, Any]:
+    """The status of a pod whose second init container is in that state."""
+    return status("Pending", NOT_STARTED, init=[FETCHED, container(second, name="warm")], condition=NOT_READY)
+
+
+STATES = (
+    # running
+    State("train-0", Row("1/1", "Running", "10.8.0.10"), running("10.8.0.10")),
+    State(
+        "train-1-dual-stack",
+        Row("1/1", "Running", "10.8.0.11"),
+        status("Running", STARTED, ips=["10.8.0.11", "fd00::11"], condition=READY),
+    ),
+    State(
+        "train-2-ipv6",
+        Row("1/1", "Running", "fd00::12"),
+        status("Running", STARTED, ips=["fd00::12"], condition=READY),
+    ),
+    State(
+        "notready",
+        Row("0/1", "Running", "10.8.1.3"),
+        status("Running", container(UP), ips=["10.8.1.3"], condition=NOT_READY),
+    ),
+    State("no-address", Row("1/1", "Running"), status("Running", STARTED, condition=READY)),
+    State(
+        "crash",
+        Row("0/1", "CrashLoopBackOff", "10.8.1.2"),
+        status("Running", container(waiting("CrashLoopBackOff")), ips=["10.8.1.2"], condition=NOT_READY),
+    ),
+    State(
+        "half-done",
+        Row("1/2", "NotReady", "10.8.1.8"),
+        status("Running", STARTED, LOGGED, ips=["10.8.1.8"], condition=NOT_READY),
+        spec=TWO,
+    ),
+    State(
+        "half-done-ready",
+        Row("1/2", "Running", "10.8.1.9"),
+        status("Running", STARTED, LOGGED, ips=["10.8.1.9"], condition=READY),
+        spec=TWO,
+    ),
+    State(
+        "sidecar",
+        Row("2/2", "Running", "10.8.1.10"),
+        status(
+            "Running",
+            STARTED,
+            init=[container(UP, ready=True, name="proxy")],
+            ips=["10.8.1.10"],
+            condition=READY,
+        ),
+        spec=SIDECAR,
+        # 1.20 knows no sidecars: an init container that runs has not finished.
+        old_row=Row("0/1", "Init:0/1", "10.8.1.10"),
+    ),
+    # not running yet
+    State("new", Row("0/1", "Pending")),
+    State(
+        "pending",
+        Row("0/1", "Pending", node="<none>"),
+        {"phase": "Pending", "conditions": [UNSCHEDULABLE]},
+        spec={"nodeName": None},
+    ),
+    State(
+        "gated",
+        Row("0/1", "SchedulingGated", node="<none>"),
+        spec={"nodeName": None, "schedulingGates": [{"name": "example.com/quota"}]},
+        # 1.20 knows no scheduling gates and drops the field.
+        old_row=Row("0/1", "Pending", node="<none>"),
+    ),
+    State(
+        "creating",
+        Row("0/1", "ContainerCreating"),
+        status("Pending", container(waiting("ContainerCreating")), condition=NOT_READY),
+    ),
+    State(
+        "pulling",
+        Row("0/1", "ImagePullBackOff", "10.8.1.11"),
+        status("Pending", container(waiting("ImagePullBackOff")), ips=["10.8.1.11"], condition=NOT_READY),
+    ),
+    State("init-runs", Row("0/1", "Init:1/2"), initializing(UP), spec=INIT),
+    State("init-waits", Row("0/1", "Init:1/2"), initializing(waiting("PodInitializing")), spec=INIT),
+    State(
+        "init-crash",
+        Row("0/1", "Init:CrashLoopBackOff"),
+        initializing(waiting("CrashLoopBackOff")),
+        spec=INIT,
+    ),
+    State("init-error", Row("0/1", "Init:Error"), initializing(terminated(1, reason="Error")), spec=INIT),
+    State("init-exit", Row("0/1", "Init:ExitCode:3"), initializing(terminated(3)), spec=INIT),
+    State("init-signal", Row("0/1", "Init:Signal:9"), initializing(terminated(137, signal=9)), spec=INIT),
+    State(
+        "initialized",
+        Row("0/1", "PodInitializing"),
+        initializing(terminated(0, reason="Completed")),
+        spec=INIT,
+    ),
+    # not running any more
+    State(
+        "done",
+        Row("0/1", "Completed", "10.8.1.5"),
+        status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.5"]),
+    ),
+    State(
+        "error",
+        Row("0/1", "Error", "10.8.1.12"),
+        status("Failed", container(terminated(1, reason="Error")), ips=["10.8.1.12"]),
+    ),
+    State(
+        "oom",
+        Row("0/1", "OOMKilled", "10.8.1.13"),
+        status("Failed", container(terminated(137, reason="OOMKilled")), ips=["10.8.1.13"]),
+    ),
+    State("exit", Row("0/1", "ExitCode:3"), status("Failed", container(terminated(3)))),
+    State("signal", Row("0/1", "Signal:9"), status("Failed", container(terminated(137, signal=9)))),
+    State("evicted", Row("0/1", "Evicted", "10.8.1.4"), status("Failed", ips=["10.8.1.4"], reason="Evicted")),
+    State("lost", Row("0/1", "NodeLost", "10.8.1.6"), status("Unknown", ips=["10.8.1.6"], reason="NodeLost")),
+    State("unknown", Row("0/1", "Unknown", "10.8.1.14"), status("Unknown", ips=["10.8.1.14"])),
+    # being deleted
+    State("leaving", Row("1/1", "Terminating", "10.8.1.7"), running("10.8.1.7"), deleted=True),
+    State("leaving-new", Row("0/1", "Terminating"), deleted=True),
+    State(
+        "leaving-lost",
+        Row("1/1", "Unknown", "10.8.1.15"),
+        running("10.8.1.15") | {"reason": "NodeLost"},
+        deleted=True,
+    ),
+    State(
+        "leaving-done",
+        Row("0/1", "Completed", "10.8.1.16"),
+        status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.16"]),
+        deleted=True,
+        # 1.20 says of every deleted pod that it is terminating.
+        old_row=Row("0/1", "Terminating", "10.8.1.16"),
+    ),
+)

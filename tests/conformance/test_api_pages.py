@@ -1,0 +1,188 @@
+"""Long lists, old versions and deletion: what an API server remembers, and for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .client import JSON, TABLE, failure
+from .servers import CROWD, CROWD_LABELS
+from .states import GRACE, HOLD, manifest, pod, running
+
+if TYPE_CHECKING:
+    from .servers import ApiServer
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+
+EXPIRED_CONTINUE = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue parameter, or use the continue token in this response to retrieve the "
+    "remainder of the results. Continuing with the provided token results in an inconsistent list - objects "
+    "that were created, modified, or deleted between the time the first chunk was returned and now may show "
+    "up in the list."
+)
+
+
+# -- pages -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", [JSON, TABLE])
+async def test_two_thousand_pods_come_in_pages_of_one_version(server: ApiServer, accept: str) -> None:
+    namespace = await server.crowd()
+    pages: list[dict[str, Any]] = []
+    parameters: dict[str, str] = {}
+    async with server.client() as admin:
+        while not pages or pages[-1]["metadata"].get("continue"):
+            answer = await admin.list_pods(
+                namespace, accept=accept, includeObject="None", limit="600", **parameters
+            )
+            assert answer.status == 200, answer
+            pages.append(answer.body)
+            parameters = {"continue": answer.body["metadata"].get("continue", "")}
+        whole = await admin.list_pods(namespace, accept=accept, includeObject="None")
+    entries = "items" if accept == JSON else "rows"
+    assert [len(page[entries]) for page in pages] == [600, 600, 600, 200]
+    assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
+    assert [page["metadata"].get("remainingItemCount") for page in pages] == [1400, 800, 200, None]
+    names = [name_of(entry) for page in pages for entry in page[entries]]
+    assert names == sorted(names)
+    assert names == [name_of(entry) for entry in whole.body[entries]]
+    assert len(set(names)) == CROWD
+    # Column definitions come with each page of a list.
+    assert accept == JSON or all(page["columnDefinitions"] for page in pages)
+
+
+async def test_pages_keep_to_the_selector_and_count_no_rest(server: ApiServer) -> None:
+    namespace = await server.crowd()
+    selector = ",".join(f"{name}={value}" for name, value in CROWD_LABELS.items())
+    async with server.client() as admin:
+        first = await admin.list_pods(namespace, labelSelector=selector, limit="1999")
+        token = first.body["metadata"]["continue"]
+        last = await admin.list_pods(namespace, labelSelector=selector, limit="1999", **{"continue": token})
+    assert (len(first.names), len(last.names)) == (1999, 1)
+    assert "remainingItemCount" not in first.body["metadata"]
+    assert "continue" not in last.body["metadata"]
+
+
+async def test_pages_are_a_snapshot(server: ApiServer) -> None:
+    async with server.client() as admin:
+        for name in ("a", "b", "c"):
+            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
+        first = await admin.list_pods(server.namespace, limit="1")
+        await admin.create_pod(*pod("d", server.namespace, "10.8.0.1"))
+        await admin.relabel_pod({"name": "c", "namespace": server.namespace}, {"new": "yes"})
+        await admin.delete_pod({"name": "b", "namespace": server.namespace}, grace=0)
+        rest = await admin.list_pods(
+            server.namespace, limit="9", **{"continue": first.body["metadata"]["continue"]}
+        )
+    assert (first.names, rest.names) == (["a"], ["b", "c"])
+    assert rest.version == first.version
+    assert "new" not in rest.body["items"][1]["metadata"].get("labels", {})
+
+
+async def test_an_expired_continue_token_is_410_with_one_for_an_inconsistent_rest(server: ApiServer) -> None:
+    async with server.client() as admin:
+        for name in ("a", "b"):
+            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
+        first = await admin.list_pods(server.namespace, limit="1")
+        await admin.create_pod(*pod("c", server.namespace, "10.8.0.1"))
+        await server.compact()
+        token = first.body["metadata"]["continue"]
+        gone = await admin.list_pods(server.namespace, limit="1", **{"continue": token})
+        fresh = gone.body["metadata"].pop("continue")
+        rest = await admin.list_pods(server.namespace, **{"continue": fresh})
+    assert (gone.status, gone.body) == (410, failure(410, "Expired", EXPIRED_CONTINUE))
+    assert fresh != token
+    assert rest.names == ["b", "c"]
+    assert int(rest.version) > int(first.version)
+
+
+async def test_a_continue_token_of_ones_own_making_is_400(server: ApiServer) -> None:
+    async with server.client() as admin:
+        answer = await admin.list_pods(server.namespace, limit="1", **{"continue": "abc"})
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert answer.message.startswith("invalid continue token: continue key is not valid: ")
+
+
+# -- versions ----------------------------------------------------------------------------------------------
+
+
+async def test_every_write_is_a_newer_version(server: ApiServer) -> None:
+    one = {"name": "one", "namespace": server.namespace}
+    async with server.client() as admin:
+        empty = await admin.list_pods(server.namespace)
+        created = await admin.create_pod(manifest("one", server.namespace))
+        patched = await admin.patch_pod(one, {"status": running("10.8.0.1")}, subresource="/status")
+        relabelled = await admin.relabel_pod(one, {"app": "trainer"})
+        listed = await admin.list_pods(server.namespace)
+    versions = [int(answer.version) for answer in (empty, created, patched, relabelled)]
+    assert versions == sorted(set(versions))
+    assert listed.body["items"][0]["metadata"]["resourceVersion"] == relabelled.version
+    assert int(listed.version) >= int(relabelled.version)
+
+
+async def test_an_exact_version_is_the_past_until_it_expires(server: ApiServer) -> None:
+    async with server.client() as admin:
+        then = (await admin.list_pods(server.namespace)).version
+        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
+        exact = {"resourceVersion": then, "resourceVersionMatch": "Exact", "limit": "9"}
+        past = await admin.list_pods(server.namespace, **exact)
+        await server.compact()
+        gone = await admin.list_pods(server.namespace, **exact)
+    assert (past.names, past.version) == ([], then)
+    message = "The resourceVersion for the provided list is too old."
+    assert (gone.status, gone.body) == (410, failure(410, "Expired", message))
+
+
+async def test_a_version_from_the_future_is_504_and_asks_to_wait(server: ApiServer) -> None:
+    async with server.client() as admin:
+        answer = await admin.list_pods(server.namespace, resourceVersion="999999999")
+    assert (answer.status, answer.body["reason"]) == (504, "Timeout")
+    assert answer.message.startswith("Timeout: Too large resource version: 999999999, current: ")
+    assert answer.headers["Retry-After"] == "1"
+    assert answer.body["details"] == {
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+        "retryAfterSeconds": 1,
+    }
+
+
+# -- deletion ----------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_without_grace_or_finalizer_is_gone_at_once(server: ApiServer) -> None:
+    async with server.client() as admin:
+        for name in ("kept", "removed"):
+            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
+        await admin.delete_pod({"name": "removed", "namespace": server.namespace}, grace=0)
+        answer = await admin.list_pods(server.namespace)
+    assert answer.names == ["kept"]
+
+
+async def test_a_pod_with_grace_stays_and_is_terminating(server: ApiServer) -> None:
+    async with server.client() as admin:
+        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
+        deleted = await admin.delete_pod({"name": "one", "namespace": server.namespace}, grace=GRACE)
+        answer = await admin.list_pods(server.namespace)
+    (item,) = answer.body["items"]
+    assert deleted.body["metadata"]["deletionTimestamp"] == item["metadata"]["deletionTimestamp"]
+    assert item["metadata"]["deletionGracePeriodSeconds"] == GRACE
+    assert item["status"]["phase"] == "Running"
+
+
+async def test_a_finalizer_holds_a_deleted_pod_until_it_is_taken_off(server: ApiServer) -> None:
+    one = {"name": "one", "namespace": server.namespace}
+    async with server.client() as admin:
+        await admin.create_pod(manifest("one", server.namespace, finalizers=[HOLD]), running("10.8.0.1"))
+        await admin.delete_pod(one, grace=0)
+        held = await admin.list_pods(server.namespace)
+        await admin.patch_pod(one, {"metadata": {"finalizers": None}})
+        gone = await admin.list_pods(server.namespace)
+    assert held.names == ["one"]
+    assert held.body["items"][0]["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert gone.names == []
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    """The name of a PodList's item or a Table's row."""
+    return str(entry["metadata"]["name"] if "metadata" in entry else entry["cells"][0])

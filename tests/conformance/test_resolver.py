@@ -1,0 +1,369 @@
+"""What a KubernetesClusterResolver makes of what API servers say."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import yaml
+
+from aioresolve.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    PodIndexError,
+    PodNotRunningError,
+    UnauthorizedError,
+)
+from aioresolve.kubernetes import KubernetesClusterResolver
+
+from .servers import ApiServer, RealServer, write_kubeconfig
+from .states import GRACE, HOST_IP, NODE, STATES, State, manifest, pod, running
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+
+KUBECTL = shutil.which("kubectl")
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+MEMBERS = [state for state in STATES if state.is_member]
+FAULTS = [state for state in STATES if not state.is_member and not state.deleted]
+
+
+async def create_states(server: ApiServer, states: tuple[State, ...] = STATES) -> None:
+    """One pod in each of these states."""
+    async with server.client() as admin:
+        await admin.create_pods((state.manifest(server.namespace), state.status) for state in states)
+        for state in states:
+            if state.deleted:
+                await admin.delete_pod({"namespace": server.namespace, "name": state.name}, grace=GRACE)
+
+
+def resolver(
+    server: ApiServer, folder: Path, *selectors: str, user: str = "admin", **options: Any
+) -> KubernetesClusterResolver:
+    """A resolver for the pods of the test's namespace, unless told otherwise."""
+    given = {"namespace": server.namespace, "kubeconfig": server.kubeconfig(folder, user), **options}
+    return KubernetesClusterResolver({"worker": list(selectors)}, **given)
+
+
+def address(ip: str) -> str:
+    return f"[{ip}]:8470" if ":" in ip else f"{ip}:8470"
+
+
+def in_order(states: list[State]) -> list[str]:
+    """The addresses of members, in the order of their names; none has more than one number."""
+    return [address(state.status["podIP"]) for state in sorted(states, key=lambda state: state.name)]
+
+
+# -- every state -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+async def test_a_pod_alone_in_its_state(server: ApiServer, tmp_path: Path, state: State) -> None:
+    await create_states(server, (state,))
+    one = resolver(server, tmp_path, f"state={state.name}")
+    if state in FAULTS:
+        with pytest.raises(PodNotRunningError) as from_rows:
+            await one.cluster_spec()
+        with pytest.raises(PodNotRunningError) as from_pods:
+            await one.cluster_state()
+        assert from_rows.value.pods == from_pods.value.pods
+        assert list(from_rows.value.pods) == [f"{server.namespace}/{state.name}"]
+        assert from_rows.value.retryable
+        return
+    spec, found = await one.cluster_spec(), await one.cluster_state()
+    assert spec == found.spec
+    assert list(spec.job_tasks("worker")) == (in_order([state]) if state.is_member else [])
+
+
+async def test_every_pod_that_is_not_running_is_listed(server: ApiServer, tmp_path: Path) -> None:
+    await create_states(server)
+    with pytest.raises(PodNotRunningError) as caught:
+        await resolver(server, tmp_path, "state").cluster_spec()
+    seen = caught.value.pods
+    assert set(seen) == {f"{server.namespace}/{state.name}" for state in FAULTS}
+    assert {name: said for name, said in seen.items() if not said.startswith(phase_of(name))} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("creating", "ContainerCreating"),
+        ("pulling", "ImagePullBackOff"),
+        ("init-crash", "CrashLoopBackOff"),
+        ("pending", "Unschedulable"),
+        ("evicted", "Evicted"),
+        ("lost", "NodeLost"),
+    ],
+)
+async def test_a_pod_that_is_not_running_says_why(
+    server: ApiServer, tmp_path: Path, name: str, reason: str
+) -> None:
+    await create_states(server, tuple(state for state in STATES if state.name == name))
+    with pytest.raises(PodNotRunningError, match=reason) as caught:
+        await resolver(server, tmp_path, "state").cluster_spec()
+    assert reason in caught.value.pods[f"{server.namespace}/{name}"]
+
+
+async def test_pods_that_are_not_running_can_be_skipped(server: ApiServer, tmp_path: Path) -> None:
+    await create_states(server)
+    one = resolver(server, tmp_path, "state", not_running="skip")
+    spec, found = await one.cluster_spec(), await one.cluster_state()
+    assert list(spec.job_tasks("worker")) == in_order(MEMBERS)
+    assert found.spec == spec
+    assert [endpoint.name for endpoint in found.endpoints["worker"]] == sorted(
+        state.name for state in MEMBERS
+    )
+
+
+async def test_a_handful_of_pods_in_doubt_does_not_hide_the_others(server: ApiServer, tmp_path: Path) -> None:
+    in_doubt = {"crash", "leaving", "half-done", "train-0", "notready"}
+    await create_states(server, tuple(state for state in STATES if state.name in in_doubt))
+    spec = await resolver(server, tmp_path, "state").cluster_spec()
+    members = [state for state in MEMBERS if state.name in in_doubt]
+    assert list(spec.job_tasks("worker")) == in_order(members)
+    assert len(members) == 4
+
+
+async def test_an_endpoint_knows_its_pod(server: ApiServer, tmp_path: Path) -> None:
+    labels = {"app": "trainer", COMPLETION_INDEX: "0"}
+    async with server.client() as admin:
+        created = await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels=labels))
+    found = await resolver(server, tmp_path, "app=trainer").cluster_state()
+    (endpoint,) = found.endpoints["worker"]
+    assert (endpoint.address, endpoint.name, endpoint.namespace) == ("10.8.0.1:8470", "one", server.namespace)
+    assert endpoint.uid == created.body["metadata"]["uid"]
+    assert (endpoint.node, endpoint.ready, endpoint.index) == (NODE, True, 0)
+    assert found.version is not None
+    assert int(found.version) >= int(created.version)
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+async def test_kubectl_sees_the_same_pods(server: ApiServer, tmp_path: Path) -> None:
+    await create_states(server)
+    rows = await kubectl_get_pods_wide(server, tmp_path)
+    for state in STATES:
+        seen = rows[state.name]
+        assert (seen["READY"], seen["STATUS"], seen["IP"], seen["NODE"]) in [
+            (row.ready, row.status, row.ip, row.node) for row in state.rows(server.version)
+        ], state.name
+    found = await resolver(server, tmp_path, "state", not_running="skip").cluster_state()
+    members = {endpoint.name: endpoint for endpoint in found.endpoints["worker"]}
+    for name, endpoint in members.items():
+        assert name is not None
+        assert endpoint.address == address(rows[name]["IP"])
+        assert endpoint.node == rows[name]["NODE"]
+    # Whom kubectl shows as Running is a member as soon as it has an address; who else is, runs nevertheless.
+    shown = {name for name, row in rows.items() if row["STATUS"] == "Running" and row["IP"] != "<none>"}
+    assert shown <= set(members)
+    assert set(members) - shown <= {"crash", "half-done", "sidecar"}
+
+
+# -- selectors, namespaces, order, addresses ---------------------------------------------------------------
+
+
+async def test_a_job_is_the_pods_of_its_selectors_in_order(server: ApiServer, tmp_path: Path) -> None:
+    async with server.client() as admin:
+        for number, (name, role) in enumerate(
+            [("a-1", "worker"), ("a-10", "worker"), ("a-2", "worker"), ("b-0", "spare"), ("c-0", "ps")]
+        ):
+            await admin.create_pod(*pod(name, server.namespace, f"10.8.0.{number}", labels={"role": role}))
+    spec = await KubernetesClusterResolver(
+        {"ps": ["role=ps"], "worker": ["role=spare", "role in (worker)"]},
+        2222,
+        namespace=server.namespace,
+        kubeconfig=server.kubeconfig(tmp_path),
+    ).cluster_spec()
+    assert spec.as_dict() == {
+        "ps": ["10.8.0.4:2222"],
+        "worker": ["10.8.0.3:2222", "10.8.0.0:2222", "10.8.0.2:2222", "10.8.0.1:2222"],
+    }
+
+
+@pytest.mark.parametrize("everywhere", ["all", "named"])
+async def test_pods_of_several_namespaces_are_one_cluster(
+    server: ApiServer, tmp_path: Path, everywhere: str
+) -> None:
+    other = f"{server.namespace}-other"
+    labels = {"test": server.namespace}
+    async with server.client() as admin:
+        await server.create_namespace(admin, other)
+        await admin.create_pod(*pod("w-2", server.namespace, "10.8.0.2", labels=labels))
+        await admin.create_pod(*pod("w-10", server.namespace, "10.8.0.10", labels=labels))
+        await admin.create_pod(*pod("w-3", other, "10.8.0.3", labels=labels))
+    one = resolver(
+        server,
+        tmp_path,
+        f"test={server.namespace}",
+        namespace=None if everywhere == "all" else [other, server.namespace],
+    )
+    spec, found = await one.cluster_spec(), await one.cluster_state()
+    assert list(spec.job_tasks("worker")) == ["10.8.0.2:8470", "10.8.0.3:8470", "10.8.0.10:8470"]
+    assert found.spec == spec
+    namespaces = [endpoint.namespace for endpoint in found.endpoints["worker"]]
+    assert namespaces == [server.namespace, other, server.namespace]
+
+
+async def test_a_selector_that_matches_nothing_is_an_empty_job(server: ApiServer, tmp_path: Path) -> None:
+    here = await resolver(server, tmp_path, "app=none").cluster_spec()
+    nowhere = await resolver(server, tmp_path, "app=none", namespace="nowhere").cluster_spec()
+    assert here == nowhere
+    assert list(here.job_tasks("worker")) == []
+
+
+async def test_the_index_of_a_pod_is_its_place(server: ApiServer, tmp_path: Path) -> None:
+    async with server.client() as admin:
+        for name, index in [("c", "0"), ("a", "2"), ("b", "1")]:
+            where = {"annotations" if name == "b" else "labels": {COMPLETION_INDEX: index}}
+            manifest_, status = pod(name, server.namespace, f"10.8.0.{index}", **where)
+            manifest_["metadata"]["labels"]["app"] = "trainer"
+            await admin.create_pod(manifest_, status)
+        one = resolver(server, tmp_path, "app=trainer", order_by="index")
+        spec = await one.cluster_spec()
+        await admin.delete_pod({"namespace": server.namespace, "name": "b"}, grace=0)
+        with pytest.raises(PodIndexError) as caught:
+            await one.cluster_spec()
+    assert list(spec.job_tasks("worker")) == ["10.8.0.0:8470", "10.8.0.1:8470", "10.8.0.2:8470"]
+    assert caught.value.missing == (1,)
+
+
+@pytest.mark.parametrize(
+    ("choice", "addresses"),
+    [
+        ("pod_ip", ["10.8.0.1:8470", "10.8.0.2:8470"]),
+        ("pod_ipv4", ["10.8.0.1:8470", "10.8.0.2:8470"]),
+        ("pod_ipv6", ["[fd00::1]:8470", "[fd00::2]:8470"]),
+        ("host_ip", [f"{HOST_IP}:8470"] * 2),
+        (lambda found: f"{found.metadata.name}.example", ["one.example:8470", "two.example:8470"]),
+    ],
+)
+async def test_the_address_can_be_chosen(
+    server: ApiServer, tmp_path: Path, choice: Any, addresses: list[str]
+) -> None:
+    async with server.client() as admin:
+        for number, name in enumerate(("one", "two"), start=1):
+            made, status = pod(name, server.namespace, f"10.8.0.{number}", labels={"app": "trainer"})
+            status["podIPs"].append({"ip": f"fd00::{number}"})
+            await admin.create_pod(made, status)
+    spec = await resolver(server, tmp_path, "app=trainer", address=choice).cluster_spec()
+    assert list(spec.job_tasks("worker")) == addresses
+
+
+async def test_a_hostname_is_that_of_the_headless_service(server: ApiServer, tmp_path: Path) -> None:
+    async with server.client() as admin:
+        named = manifest("one", server.namespace, labels={"app": "trainer"}, hostname="w0", subdomain="train")
+        await admin.create_pod(named, running("10.8.0.1"))
+    spec = await resolver(server, tmp_path, "app=trainer", address="hostname").cluster_spec()
+    assert list(spec.job_tasks("worker")) == [f"w0.train.{server.namespace}.svc:8470"]
+
+
+async def test_a_selector_the_server_cannot_read_is_a_configuration_error(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"app=trainer,,.*found ',', expected: identifier"):
+        await resolver(server, tmp_path, "app=trainer,,").cluster_spec()
+
+
+# -- who may ask -------------------------------------------------------------------------------------------
+
+
+async def test_a_grant_in_one_namespace_is_enough_for_it(server: ApiServer, tmp_path: Path) -> None:
+    async with server.client() as admin:
+        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels={"app": "trainer"}))
+    limited = resolver(server, tmp_path, "app=trainer", user="limited")
+    assert list((await limited.cluster_spec()).job_tasks("worker")) == ["10.8.0.1:8470"]
+    assert [endpoint.name for endpoint in (await limited.cluster_state()).endpoints["worker"]] == ["one"]
+
+
+@pytest.mark.parametrize("user", ["limited", "stranger"])
+async def test_a_refusal_names_the_verb_the_scope_and_what_to_apply(
+    server: ApiServer, tmp_path: Path, user: str
+) -> None:
+    for namespace, scope, kinds in (
+        (None, "all namespaces", ["ClusterRole", "ClusterRoleBinding"]),
+        ("default", "namespace 'default'", ["Role", "RoleBinding"]),
+    ):
+        with pytest.raises(ForbiddenError, match="may not list pods") as caught:
+            await resolver(server, tmp_path, "app=trainer", user=user, namespace=namespace).cluster_spec()
+        error = caught.value
+        assert (error.status, error.host, error.reason) == (403, server.url, "Forbidden")
+        assert scope in str(error)
+        assert repr(user) in str(error)
+        assert error.manifest in str(error)
+        assert ("namespace=" in str(error)) == (namespace is None)
+        documents = list(yaml.safe_load_all(error.manifest))
+        assert [document["kind"] for document in documents] == kinds
+        assert {document["metadata"].get("namespace") for document in documents} == {namespace}
+        assert server.tokens[user] not in str(error) + repr(error.__cause__)
+
+
+@pytest.mark.parametrize(("user", "scope"), [("applicant", "namespace"), ("cluster-applicant", "cluster")])
+async def test_what_a_refusal_says_to_apply_is_enough(
+    server: ApiServer, tmp_path: Path, user: str, scope: str
+) -> None:
+    if not isinstance(server, RealServer):
+        pytest.skip("the embedded server has no RBAC objects to apply")
+    namespace = server.namespace if scope == "namespace" else None
+    one = resolver(server, tmp_path, f"test={server.namespace}", user=user, namespace=namespace)
+    async with server.client() as admin:
+        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels={"test": server.namespace}))
+        with pytest.raises(ForbiddenError) as caught:
+            await one.cluster_spec()
+        for document in yaml.safe_load_all(caught.value.manifest):
+            await admin.write("POST", rbac_path(document), document)
+        await server.wait_until_allowed(user, namespace)
+    assert list((await one.cluster_spec()).job_tasks("worker")) == ["10.8.0.1:8470"]
+    assert [endpoint.name for endpoint in (await one.cluster_state()).endpoints["worker"]] == ["one"]
+
+
+async def test_a_wrong_token_is_unauthorized_and_stays_secret(server: ApiServer, tmp_path: Path) -> None:
+    wrong = "not-the-token-of-anyone"
+    path = write_kubeconfig(tmp_path, server.url, server.ca_pem, user="nobody", token=wrong)
+    one = KubernetesClusterResolver({"worker": ["app=trainer"]}, kubeconfig=path)
+    with pytest.raises(UnauthorizedError) as caught:
+        await one.cluster_spec()
+    assert (caught.value.status, caught.value.host) == (401, server.url)
+    assert wrong not in str(caught.value) + repr(caught.value) + repr(one)
+
+
+# -- helpers -----------------------------------------------------------------------------------------------
+
+
+def phase_of(full_name: str) -> str:
+    """The phase of the state that the pod `namespace/name` is in."""
+    (phase,) = [state.phase for state in STATES if state.name == full_name.partition("/")[2]]
+    return phase
+
+
+def rbac_path(document: Mapping[str, Any]) -> str:
+    """Where an RBAC object is created."""
+    namespace = document["metadata"].get("namespace")
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{document['apiVersion']}{scope}/{document['kind'].lower()}s"
+
+
+async def kubectl_get_pods_wide(server: ApiServer, folder: Path) -> dict[str, dict[str, str]]:
+    """What `kubectl get pods -o wide` prints: pod name to column to cell."""
+    assert KUBECTL is not None
+    config = server.kubeconfig(folder)
+    printed = await anyio.run_process(
+        [KUBECTL, "--kubeconfig", config, "--namespace", server.namespace, "get", "pods", "--output", "wide"],
+        env={"HOME": str(folder), "PATH": os.environ["PATH"]},
+    )
+    header, *lines = printed.stdout.decode().splitlines()
+    # A cell may hold blanks, so a column begins where its title does; "NOMINATED NODE" holds one itself.
+    titles = re.findall(r"\S+(?: \S+)*", header)
+    starts = [header.index(title) for title in titles]
+    rows = [
+        [line[start:end].strip() for start, end in itertools.pairwise([*starts, len(line)])] for line in lines
+    ]
+    return {row[0]: dict(zip(titles, row, strict=True)) for row in rows}

@@ -7,7 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aioresolve.errors import APIError, ProtocolError
+import anyio
+
+from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 from aioresolve.retry import RetryPolicy, retrying
 
 from .failures import expired, failure
@@ -46,10 +48,19 @@ class FoundPods:
 
 
 class PodAPI:
-    """The pods of one API server."""
+    """The pods of one API server.
 
-    def __init__(self, transport: Transport, *, policy: RetryPolicy | None = None) -> None:
+    Args:
+        transport: the way to ask it.
+        max_concurrency: how many requests are made at a time; others wait their turn.
+        policy: how often a request is made again.
+    """
+
+    def __init__(
+        self, transport: Transport, *, max_concurrency: int, policy: RetryPolicy | None = None
+    ) -> None:
         self._transport = transport
+        self._turns = anyio.CapacityLimiter(max_concurrency)
         self._policy = policy or RetryPolicy()
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | FoundPods | None:
@@ -127,8 +138,9 @@ class PodAPI:
         scope = query.scope
 
         async def attempt() -> Answer:
-            started = time.perf_counter()
-            answer = await transport.get(query.path, parameters, accept)
+            async with self._turns:
+                started = time.perf_counter()
+                answer = await transport.get(query.path, parameters, accept)
             logger.info(
                 "GET %s%s %s: %d, %d bytes in %.3f s",
                 transport.host,
@@ -138,9 +150,13 @@ class PodAPI:
                 len(answer.body),
                 time.perf_counter() - started,
             )
-            if answer.status != 200:
-                raise failure(answer, query, host=transport.host, source=transport.source)
-            return answer
+            if answer.status == 200:
+                return answer
+            error = failure(answer, query, host=transport.host, source=transport.source)
+            if isinstance(error, (ForbiddenError, UnauthorizedError)) and progress.last_error is not None:
+                # An API server that has just come up turns everybody away until it has read its roles.
+                error.retryable = True
+            raise error
 
         progress.waiting(scope, f"{transport.host} has not answered")
         answer = await retrying(

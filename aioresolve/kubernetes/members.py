@@ -8,7 +8,7 @@ from aioresolve.errors import ConfigurationError, PodNotRunningError
 from aioresolve.spec import Endpoint
 
 from .indices import index_order, pod_index
-from .pods import Rows, natural_key, pod_address, why_no_member
+from .pods import Rows, natural_keys, pod_address, why_no_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -82,8 +82,14 @@ def tasks(
 
 
 def in_name_order(job: str, members: list[Candidate]) -> list[Candidate]:
-    """Return `members` by name, numbers compared as numbers; equal names keep the server's order."""
-    return sorted(members, key=lambda member: natural_key(member.name))
+    """Return `members` by name, numbers compared as numbers; equal names keep the server's order.
+
+    Of names that differ in leading zeros alone (worker-01, worker-1) the one with more zeros comes first,
+    whichever way they were fetched.
+    """
+    names = [member.name for member in members]
+    decorated = sorted(zip(natural_keys(names), names, range(len(names)), strict=True))
+    return [members[place] for _, _, place in decorated]
 
 
 def in_index_order(job: str, members: list[Candidate]) -> list[Candidate]:

@@ -57,10 +57,19 @@ class Waiting(_Struct, kw_only=True, frozen=True):
     message: str | None = None
 
 
+class Terminated(_Struct, kw_only=True, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str | None = None
+    message: str | None = None
+
+
 class ContainerState(_Struct, kw_only=True, frozen=True):
     """The part of a container's `state` that is read."""
 
     waiting: Waiting | None = None
+    terminated: Terminated | None = None
 
 
 class ContainerStatus(_Struct, kw_only=True, frozen=True):

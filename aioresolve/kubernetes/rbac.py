@@ -7,6 +7,8 @@ import re
 
 __all__ = ["denied_user", "manifest"]
 
+SERVICE_ACCOUNT = "system:serviceaccount:"
+
 _USER = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot')
 
 
@@ -24,13 +26,13 @@ def manifest(user: str, namespace: str | None) -> str:
         namespace: a Role and RoleBinding there; None for a ClusterRole and ClusterRoleBinding.
     """
     cluster = "Cluster" if namespace is None else ""
-    metadata = (
-        "{name: aioresolve" + ("" if namespace is None else f", namespace: {json.dumps(namespace)}") + "}"
-    )
+    where = "" if namespace is None else f", namespace: {json.dumps(namespace)}"
+    # A binding of its own for each user: applying one must not take another's away.
+    binding = json.dumps("aioresolve-" + re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT)))
     return f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}Role
-metadata: {metadata}
+metadata: {{name: aioresolve{where}}}
 rules:
 - apiGroups: [""]
   resources: [pods]
@@ -38,7 +40,7 @@ rules:
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}RoleBinding
-metadata: {metadata}
+metadata: {{name: {binding}{where}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {cluster}Role, name: aioresolve}}
 subjects:
 - {_subject(user)}

@@ -77,3 +77,8 @@ def waiting(reason: str, message: str | None = None) -> list[Any]:
     """Return `containerStatuses` of one container that waits."""
     state = {"reason": reason} if message is None else {"reason": reason, "message": message}
     return [{"name": "main", "state": {"waiting": state}, "restartCount": 0}]
+
+
+def terminated(exit_code: int, reason: str) -> list[Any]:
+    """Return `containerStatuses` of one container that has ended."""
+    return [{"name": "main", "state": {"terminated": {"exitCode": exit_code, "reason": reason}}}]

@@ -95,6 +95,7 @@ def test_a_403_names_the_verb_the_scope_and_a_manifest() -> None:
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "ml"}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["metadata"] == {"name": "aioresolve-ml-trainer", "namespace": "ml"}
 
 
 def test_a_403_for_all_namespaces_offers_one_namespace_too() -> None:
@@ -116,6 +117,11 @@ def test_an_anonymous_403_says_that_no_credentials_were_accepted() -> None:
     assert isinstance(error, ForbiddenError)
     assert "no credentials were accepted" in str(error)
     assert error.manifest == ""
+
+
+def test_two_users_have_a_binding_each() -> None:
+    names = [list(yaml.safe_load_all(manifest(user, "ml")))[1]["metadata"]["name"] for user in ("a/b", "a@c")]
+    assert names == ["aioresolve-a-b", "aioresolve-a-c"]
 
 
 def test_a_users_name_cannot_break_out_of_the_manifest() -> None:

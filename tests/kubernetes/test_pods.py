@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.kubernetes.messages import Pod, PodList, Table, decode_answer
-from aioresolve.kubernetes.pods import natural_key, pod_address, rows, why_no_member
+from aioresolve.kubernetes.pods import natural_keys, pod_address, rows, why_no_member
 
-from .samples import COLUMNS, READY, ROWS, UNSCHEDULABLE, pod, pod_json, table, waiting
+from .samples import COLUMNS, READY, ROWS, UNSCHEDULABLE, pod, pod_json, table, terminated, waiting
 
 
 def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
@@ -98,9 +98,13 @@ def test_garbage_breaks_nothing_but_the_answer(body: bytes) -> None:
         decode_answer(body)
 
 
+def in_order(names: list[str]) -> list[str]:
+    return [name for _, name in sorted(zip(natural_keys(names), names, strict=True))]
+
+
 def test_names_are_ordered_with_their_numbers_as_numbers() -> None:
     names = ["worker-10", "worker-2", "worker-1", "ps-3", "worker-2-b", "worker-2-a10", "worker-2-a9"]
-    assert sorted(names, key=natural_key) == [
+    assert in_order(names) == [
         "ps-3",
         "worker-1",
         "worker-2",
@@ -111,15 +115,15 @@ def test_names_are_ordered_with_their_numbers_as_numbers() -> None:
     ]
 
 
-@given(st.lists(st.text("abz019-.", max_size=12)))
-def test_any_two_names_compare(names: list[str]) -> None:
-    assert len(sorted(names, key=natural_key)) == len(names)
+@given(st.lists(st.text("abz019-.\n", max_size=12)))
+def test_every_name_has_its_place(names: list[str]) -> None:
+    assert sorted(in_order(names)) == sorted(names)
 
 
 @given(st.lists(st.integers(0, 10**20), unique=True))
 def test_numbered_names_come_in_the_order_of_their_numbers(numbers: list[int]) -> None:
     names = [f"worker-{number}" for number in numbers]
-    assert sorted(names, key=natural_key) == [f"worker-{number}" for number in sorted(numbers)]
+    assert in_order(names) == [f"worker-{number}" for number in sorted(numbers)]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +198,21 @@ def test_an_address_that_cannot_be_says_why(choice: Any, complaint: str) -> None
             "Failed (Evicted: low on memory)",
         ),
         (pod(phase="Succeeded"), "Succeeded"),
+        (
+            pod(phase="Failed", status={"containerStatuses": terminated(137, "OOMKilled")}),
+            "Failed (OOMKilled: exit code 137)",
+        ),
+        (
+            pod(
+                phase="Pending",
+                status={
+                    "initContainerStatuses": terminated(1, "Error"),
+                    "containerStatuses": waiting("PodInitializing"),
+                },
+            ),
+            "Pending (Error: exit code 1)",
+        ),
+        (pod(phase="Succeeded", status={"containerStatuses": terminated(0, "Completed")}), "Succeeded"),
         (pod(phase="Unknown", status={"reason": "NodeLost"}), "Unknown (NodeLost)"),
         (pod(phase=""), "Unknown"),
     ],

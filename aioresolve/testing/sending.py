@@ -60,10 +60,11 @@ async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> w
         response.content_length = len(reply.body)
     else:
         response.enable_chunked_encoding()
-    await response.prepare(request)
-    if request.method != "HEAD":
-        await _write(request, response, _pieces(reply.body, pace), end)
-    await response.write_eof()
+    with suppress(ConnectionResetError):  # the client has gone: there is nobody left to answer
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await _write(request, response, _pieces(reply.body, pace), end)
+        await response.write_eof()
     return response
 
 

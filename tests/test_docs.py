@@ -30,7 +30,7 @@ def documented() -> Iterator[tuple[str, str]]:
         if module_name.endswith("__main__"):
             continue
         module = importlib.import_module(module_name)
-        things = {module_name: module}
+        things: dict[str, Any] = {module_name: module}
         for name, value in vars(module).items():
             if inspect.isclass(value) and value.__module__ == module_name:
                 things |= {f"{module_name}.{name}.{member}": found for member, found in vars(value).items()}

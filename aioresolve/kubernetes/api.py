@@ -29,10 +29,10 @@ logger = logging.getLogger("aioresolve.kubernetes")
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AS_LIST = "application/json"
 
-PAGE = 500
-"""Pods of one page of a full list: 4 to 8 MB of JSON."""
+PAGE = 250
+"""Pods of one page of a full list: 1 to 4 MB of JSON, of which each selector holds one page at a time."""
 
-MAX_PAGES = 400
+MAX_PAGES = 800
 """Pages read at most: 200,000 pods, more than Kubernetes supports in one cluster (150,000)."""
 
 MAX_RESTARTS = 3

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, PodNotRunningError
 from aioresolve.spec import Endpoint
 
 from .indices import index_order, pod_index
+from .messages import Pod, Record
 from .pods import Rows, natural_keys, pod_address, why_no_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-    from .messages import Pod
-
 __all__ = ["Candidate", "endpoint", "pod_candidates", "row_candidates", "tasks"]
 
 
-class Candidate(NamedTuple):
+class Candidate(Record, frozen=True):
     """A pod that a selector matched and that is not being deleted.
 
     Attributes:

@@ -51,13 +51,16 @@ def rows(table: Table) -> Rows:
         places = [columns.index(name) for name in ("Name", "Status", "IP")]
     except ValueError:
         raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
-    if any(len(row.cells) != len(columns) for row in found):
+    if {len(row.cells) for row in found} - {len(columns)}:
         raise ValueError(f"a row has not as many cells as there are columns, {len(columns)}")
     seen = Rows(*([row.cells[place] for row in found] for place in places))
-    if any(type(cell) is not str for column in seen for cell in column):
+    if {type(cell) for column in seen for cell in column} - {str}:
         raise ValueError("a row's Name, Status and IP are not all strings")
     return seen
 
+
+MAX_NAME = 253
+"""The length of a pod's name at most, RFC 1123: no number in one is wider, whatever a server may say."""
 
 _digits = re.compile("([0-9]+)")
 
@@ -74,7 +77,7 @@ def natural_keys(names: Sequence[str]) -> list[str]:
     if text.count("\n") != len(names) - 1:  # no pod is called so, but a server may say anything
         text = "\n".join(name.replace("\n", " ") for name in names)
     parts = _digits.split(text)
-    width = max(map(len, parts[1::2]), default=0)
+    width = min(MAX_NAME, max(map(len, parts[1::2]), default=0))
     parts[1::2] = [number.zfill(width) for number in parts[1::2]]
     return "".join(parts).split("\n")
 

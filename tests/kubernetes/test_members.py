@@ -30,7 +30,9 @@ def test_a_pod_being_deleted_is_no_member() -> None:
 def test_rows_and_pods_of_the_same_pods_make_the_same_members() -> None:
     from_rows = row_candidates(Rows(["train-0"], ["Running"], ["10.8.0.10"]), set(), 8470)
     from_pods = pod_candidates([pod("train-0", ip="10.8.0.10")], "pod_ip", 8470)
-    assert from_rows[0][:3] == from_pods[0][:3]
+    assert [(found.name, found.address, found.fault) for found in from_rows] == [
+        (found.name, found.address, found.fault) for found in from_pods
+    ]
 
 
 def test_rows_that_prove_nothing_make_no_candidates() -> None:

@@ -1,0 +1,209 @@
+"""Fresh processes: what an import costs, and `aioresolve kubernetes` beside `kubectl get pods`.
+
+    python benchmarks/cold_start.py [--quick]
+
+The commands take turns, each run in a process of its own with its files in the page cache, as at a terminal
+where it is typed again. Both command lines ask the same loopback API server, with TLS and a bearer token, for
+the same pods of one namespace; kubectl may keep its discovery cache between runs. Memory is what the kernel
+notes (`ru_maxrss`): never less than that of the process that measures, about 27 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import chdir
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    # Of a file that is run, its folder is searched first, and there `kubernetes` is a benchmark.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks.measure import Effort
+from benchmarks.plot import Panel, plot_bars
+from benchmarks.report import Bar, aligned, bar_table, duration, environment, ratio, size, write_json
+from benchmarks.server import running_server, selectors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PODS = 1000
+BARE = "python -c pass"
+OURS = "aioresolve kubernetes"
+KUBECTL = "kubectl get pods -o wide"
+IMPORTS = {
+    "aioresolve": "import aioresolve",
+    "aioresolve.KubernetesClusterResolver": "from aioresolve import KubernetesClusterResolver",
+    "lightkube": "from lightkube import AsyncClient; from lightkube.resources.core_v1 import Pod",
+    "kr8s": "import kr8s.asyncio",
+    "kubernetes_asyncio": "from kubernetes_asyncio import client, config",
+    "tensorflow": "import tensorflow",
+}
+
+
+@dataclass(slots=True)
+class Command:
+    """One command, and what its runs took.
+
+    Attributes:
+        title: what it is called in tables.
+        words: the program's path and its arguments.
+        wall: seconds of each run, from spawning it to its end.
+        cpu: seconds of user and system time of each run.
+        peak: the most memory that a run had, in bytes.
+    """
+
+    title: str
+    words: list[str]
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    peak: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The median run."""
+        return median(self.wall)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU of the median run."""
+        return median(self.cpu)
+
+    def run(self, environ: Mapping[str, str]) -> None:
+        """Run it once more, its output thrown away.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+        began = time.perf_counter()
+        process = os.posix_spawn(self.words[0], self.words, environ, file_actions=quiet)
+        _, status, usage = os.wait4(process, 0)
+        took = time.perf_counter() - began
+        if status:
+            raise RuntimeError(f"{self.title} failed: exit code {os.waitstatus_to_exitcode(status)}")
+        self.wall.append(took)
+        self.cpu.append(usage.ru_utime + usage.ru_stime)
+        self.peak = max(self.peak, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="runs of a fast command (default: 20)")
+    parser.add_argument("--quick", action="store_true", help="fewer runs, and none of slow imports")
+    parser.add_argument("--kubectl", default="kubectl", help="the kubectl to compare with")
+    options = parser.parse_args(arguments)
+    effort = Effort(rounds=options.rounds or (6 if options.quick else 20), turn=0.0, budget=15.0)
+    about = environment(["aioresolve", "aiohttp", "msgspec", "tensorflow-cpu", "kubernetes-asyncio"])
+    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, chdir(folder):
+        kubeconfig = Path(folder, "kubeconfig")
+        # A home of their own: the machine's kubeconfig and kubectl's caches are left alone.
+        environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        with running_server(1, PODS, kubeconfig):
+            commands = imports(quick=options.quick) + listings(options.kubectl, environ)
+            take_turns(commands, environ, effort)
+    print(f"\n{table(commands)}\n{bar_table(bars_of(commands))}", end="")
+    figures = [asdict(command) for command in commands]
+    files = [write_json("cold_start", {"environment": about, "figures": figures})]
+    files += plot_bars(
+        "cold_start", f"Fresh processes; {PODS:,} pods on a loopback API server", panels(commands)
+    )
+    print("\nwritten:", *files, sep="\n  ")
+    return 0
+
+
+def imports(*, quick: bool) -> list[Command]:
+    """Return the bare interpreter and what only imports, as far as it is installed."""
+    commands = [Command(BARE, [sys.executable, "-c", "pass"])]
+    for name, statement in IMPORTS.items():
+        if quick and name == "tensorflow":
+            continue
+        command = Command(f"import {name}", [sys.executable, "-c", statement])
+        if subprocess.run(command.words, capture_output=True, check=False).returncode:
+            print(f"left out: {command.title}: not installed")
+        else:
+            commands.append(command)
+    return commands
+
+
+def listings(kubectl: str, environ: Mapping[str, str]) -> list[Command]:
+    """Return our command line and kubectl's, each having shown that it finds every pod."""
+    (selector,) = selectors_of(1)
+    script = shutil.which("aioresolve", path=str(Path(sys.executable).parent))
+    ours = [script] if script else [sys.executable, "-m", "aioresolve"]
+    commands = [Command(OURS, [*ours, "kubernetes", "-l", f"worker={selector}"])]
+    if program := shutil.which(kubectl):
+        commands.append(Command(KUBECTL, [program, "get", "pods", "-l", selector, "-o", "wide"]))
+    else:
+        print(f"left out: {KUBECTL}: there is no {kubectl}")
+    for command in commands:
+        printed = subprocess.run(
+            command.words, env=environ, stdout=subprocess.PIPE, check=True, text=True
+        ).stdout
+        if printed.count("\n") != PODS + 1:
+            raise RuntimeError(f"{command.title} printed {printed.count(chr(10))} lines, not {PODS + 1}")
+    return commands
+
+
+def take_turns(commands: Sequence[Command], environ: Mapping[str, str], effort: Effort) -> None:
+    """Run the commands in turn; a slow one has fewer turns, spread over the rounds."""
+    for number in range(effort.rounds):
+        for command in commands:
+            if effort.is_due(number, len(command.wall), command.wall):
+                command.run(environ)
+
+
+def table(commands: Sequence[Command]) -> str:
+    bare = commands[0]
+    return aligned(
+        ("", "median", f"over {BARE}", "ratio", "CPU", "peak memory", "runs"),
+        [
+            (
+                command.title,
+                duration(command.seconds),
+                duration(command.seconds - bare.seconds),
+                ratio(command.seconds, bare.seconds),
+                duration(command.cpu_seconds),
+                size(command.peak),
+                str(len(command.wall)),
+            )
+            for command in commands
+        ],
+    )
+
+
+def bars_of(commands: Sequence[Command]) -> list[Bar]:
+    """Return the promises about fresh processes, as far as they were measured."""
+    those = {command.title: command for command in commands}
+    over = (those["import aioresolve"].seconds - those[BARE].seconds) * 1e3
+    bars = [Bar(what=f"import aioresolve over {BARE}", measured=over, most=40, unit=" ms")]
+    if KUBECTL in those:
+        times = those[OURS].seconds / those[KUBECTL].seconds
+        what = f"{OURS} over {KUBECTL}, {PODS:,} pods"
+        bars.append(Bar(what=what, measured=times, most=1, unit="x"))
+    return bars
+
+
+def panels(commands: Sequence[Command]) -> list[list[Panel]]:
+    return [
+        [
+            Panel("median time", {command.title: command.seconds for command in commands}, duration),
+            Panel("CPU", {command.title: command.cpu_seconds for command in commands}, duration),
+            Panel("peak memory", {command.title: float(command.peak) for command in commands}, size),
+        ]
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

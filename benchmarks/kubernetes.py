@@ -1,0 +1,233 @@
+"""aioresolve beside other ways to find the same pods: time, CPU and memory, as ratios within one run.
+
+    python benchmarks/kubernetes.py [--quick]
+    python benchmarks/kubernetes.py --kubeconfig ~/.kube/config --selector app=trainer --selector app=ps
+
+Each peer runs in a process of its own, with its client open and its connections pooled, and they take turns.
+What is timed is one resolve of all selectors: concurrently wherever the peer is async, one after another by
+tensorflow's resolver, as it does. Before anything is timed, all of them must have found the same addresses.
+
+By default they ask a loopback API server, with TLS and a bearer token, that answers from memory: what is
+timed is the client's share. With --kubeconfig it is the whole, on a cluster of yours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Of a file that is run, its folder is searched first, and there `import kubernetes` would find this file.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from typing import TYPE_CHECKING
+
+from benchmarks.measure import Effort, Measured, PeerError, measured
+from benchmarks.peers import PEERS
+from benchmarks.plot import Panel, plot_bars
+from benchmarks.report import Bar, aligned, bar_table, duration, environment, ratio, size, write_json
+from benchmarks.server import running_server, selectors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PACKAGES = (
+    "aioresolve",
+    "aiohttp",
+    "msgspec",
+    "tensorflow-cpu",
+    "kubernetes",
+    "kubernetes-asyncio",
+    "lightkube",
+    "kr8s",
+    "uvloop",
+)
+FULL = Effort()
+QUICK = Effort(rounds=5, turn=0.1, budget=3.0)
+ONLY_ONCE = Effort(rounds=0)
+MANY = 10_000
+"""Pods of the one selector that peak memory is shown to be bounded with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """How much is asked for: so many selectors, so many pods each."""
+
+    selectors: int
+    pods: int
+
+    def __str__(self) -> str:
+        return f"{self.selectors} selector{'s'[: self.selectors != 1]} x {self.pods:,} pods"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parsed(arguments)
+    names = [name for name in PEERS if name in options.peers]
+    for name in names:
+        if missing := PEERS[name].missing:
+            print(f"left out: {PEERS[name].title}: {' and '.join(missing)} not installed")
+    names = [name for name in names if not PEERS[name].missing]
+    about = environment(PACKAGES)
+    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
+    try:
+        found = on_a_cluster(options, names) if options.kubeconfig else on_loopback(options, names)
+    except PeerError as error:
+        print(f"nothing was measured: {error}", file=sys.stderr)
+        return 1
+    timed = {scenario: each for scenario, each in found.items() if each[0].wall}
+    if bars := bars_of(found):
+        print(f"\n{bar_table(bars)}", end="")
+    figures = {str(scenario): [asdict(each) for each in those] for scenario, those in found.items()}
+    files = [write_json("kubernetes", {"environment": about, "figures": figures})]
+    files += plot_bars("kubernetes", title_of(options), [panels(*each) for each in timed.items()])
+    print("\nwritten:", *files, sep="\n  ")
+    return 0
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options, checked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--peers", type=lambda text: text.split(","), default=list(PEERS), metavar="A,B,...",
+                        help=f"the ones to measure, of {','.join(PEERS)}")  # fmt: skip
+    parser.add_argument("--selectors", type=int, nargs="+", default=[1, 4], metavar="N",
+                        help="how many selectors are resolved at once (default: 1 4)")  # fmt: skip
+    parser.add_argument("--pods", type=int, nargs="+", default=None, metavar="N",
+                        help="how many pods each selector finds (default: 100 1000 5000)")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=None, metavar="N",
+                        help="turns of a fast peer; a slow one has fewer, but 3 (default: 12)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="some minutes: fewer rounds, no 5,000 pods")
+    parser.add_argument("--cold", action="store_true", help="a new client for each resolve")
+    parser.add_argument("--uvloop", action="store_true", help="run the async peers on uvloop")
+    parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS",
+                        help="let the loopback server answer so much later")  # fmt: skip
+    parser.add_argument("--kubeconfig", type=Path, help="of the cluster to ask")
+    parser.add_argument(
+        "--selector", action="append", metavar="KEY=VALUE", help="with --kubeconfig: repeatable"
+    )
+    options = parser.parse_args(arguments)
+    if unknown := set(options.peers) - set(PEERS):
+        parser.error(f"no peer is called {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if bool(options.kubeconfig) != bool(options.selector):
+        parser.error("--kubeconfig and --selector go together")
+    return options
+
+
+def on_loopback(options: argparse.Namespace, names: Sequence[str]) -> dict[Scenario, list[Measured]]:
+    """Measure on servers of our own; return the figures of each scenario."""
+    sizes = options.pods or ([100, 1000] if options.quick else [100, 1000, 5000])
+    scenarios = [[Scenario(selectors, pods) for selectors in sorted(options.selectors)] for pods in sizes]
+    found: dict[Scenario, list[Measured]] = {}
+    for of_one_server in scenarios:
+        found |= on_one_server(of_one_server, names, effort(options), flags(options), options.delay)
+    lean = [name for name in names if name in ("spec", "state", "bare")]
+    if lean and not (options.quick or options.pods):
+        found |= on_one_server([Scenario(1, MANY)], lean, ONLY_ONCE, flags(options), options.delay)
+    return found
+
+
+def on_one_server(
+    scenarios: Sequence[Scenario], names: Sequence[str], effort: Effort, flags: Sequence[str], delay: float
+) -> dict[Scenario, list[Measured]]:
+    """Measure scenarios of equally many pods a selector."""
+    found = {}
+    largest = scenarios[-1]
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        kubeconfig = Path(folder, "kubeconfig")
+        with running_server(largest.selectors, largest.pods, kubeconfig, delay=delay):
+            for scenario in scenarios:
+                selectors = selectors_of(scenario.selectors)
+                found[scenario] = measured(names, kubeconfig, selectors, effort, flags)
+                print(f"\n{scenario}\n{table(found[scenario])}", end="", flush=True)
+    return found
+
+
+def on_a_cluster(options: argparse.Namespace, names: Sequence[str]) -> dict[Scenario, list[Measured]]:
+    """Measure on the cluster that was named."""
+    those = measured(names, options.kubeconfig, options.selector, effort(options), flags(options))
+    scenario = Scenario(len(options.selector), those[0].first.count // len(options.selector))
+    print(f"\n{scenario}, on average\n{table(those)}", end="")
+    return {scenario: those}
+
+
+def effort(options: argparse.Namespace) -> Effort:
+    base = QUICK if options.quick else FULL
+    return base if options.rounds is None else Effort(options.rounds, base.turn, base.budget, base.least)
+
+
+def flags(options: argparse.Namespace) -> list[str]:
+    """Return the options of the worker processes."""
+    return ["--cold"] * options.cold + ["--uvloop"] * options.uvloop
+
+
+def table(those: Sequence[Measured]) -> str:
+    """Return one scenario's figures; ratios are to the first peer."""
+    ours = those[0]
+    if not ours.wall:
+        return aligned(("", "peak memory"), [(each.peer.title, size(each.first.peak)) for each in those])
+    return aligned(
+        ("", "median", "ratio", "CPU", "ratio", "peak memory", "resolves"),
+        [
+            (
+                each.peer.title,
+                duration(each.seconds),
+                ratio(each.seconds, ours.seconds),
+                duration(each.cpu_seconds),
+                ratio(each.cpu_seconds, ours.cpu_seconds),
+                size(each.first.peak),
+                str(len(each.wall)),
+            )
+            for each in those
+        ],
+    )
+
+
+def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
+    """Return the promises about 4 selectors of 1,000 pods, as far as they were measured."""
+    those = {each.name: each for each in found.get(Scenario(4, 1000), ())}
+    bars = []
+    for reference, other, least in (
+        ("spec", "tensorflow", 100),
+        ("spec", "lightkube", 20),
+        ("spec", "kubernetes_asyncio", 100),
+        ("spec", "kr8s", 400),
+        ("state", "kubernetes_asyncio", 12),
+    ):
+        if reference in those and other in those:
+            what = f"{PEERS[reference].title} faster than {PEERS[other].title}"
+            times = those[other].seconds / those[reference].seconds
+            bars.append(Bar(what=what, measured=times, least=least, unit="x"))
+    if "spec" in those and "bare" in those:
+        times = those["spec"].seconds / those["bare"].seconds
+        bars.append(
+            Bar(what="cluster_spec() over the bare GET of the same bytes", measured=times, most=1.5, unit="x")
+        )
+    for name in ("spec", "state"):
+        if name in those:
+            what = f"{PEERS[name].title}, peak memory, 4,000 pods"
+            bars.append(Bar(what=what, measured=those[name].first.peak / 1e6, most=60, unit=" MB"))
+    return bars
+
+
+def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
+    """Return the panels of one scenario: time, CPU and memory."""
+    return [
+        Panel(f"{scenario}: median time", {e.peer.title: e.seconds for e in those}, duration),
+        Panel("CPU of the client", {e.peer.title: e.cpu_seconds for e in those}, duration),
+        Panel("peak memory of the process", {e.peer.title: float(e.first.peak) for e in those}, size),
+    ]
+
+
+def title_of(options: argparse.Namespace) -> str:
+    clients = "a new client for each resolve" if options.cold else "clients open, connections pooled"
+    server = "on a cluster" if options.kubeconfig else "on a loopback API server"
+    server += f" that takes {duration(options.delay)} to answer" if options.delay else ""
+    return f"Resolving pods by label selectors {server}, {clients}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

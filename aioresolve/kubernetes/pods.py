@@ -54,7 +54,7 @@ def rows(table: Table) -> Rows:
     if {len(row.cells) for row in found} - {len(columns)}:
         raise ValueError(f"a row has not as many cells as there are columns, {len(columns)}")
     seen = Rows(*([row.cells[place] for row in found] for place in places))
-    if {type(cell) for column in seen for cell in column} - {str}:
+    if any(set(map(type, column)) - {str} for column in seen):
         raise ValueError("a row's Name, Status and IP are not all strings")
     return seen
 

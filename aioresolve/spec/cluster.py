@@ -262,7 +262,7 @@ def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
 
 def _are_all_plain(texts: Collection[Any]) -> bool:
     """Whether `_plain` would return each as it is: told for thousands at once, many times faster."""
-    if any(type(text) is not str for text in texts):
+    if set(map(type, texts)) - {str}:
         return False
     try:
         "".join(texts).encode()

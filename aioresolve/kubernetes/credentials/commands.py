@@ -86,7 +86,7 @@ async def output_of(
         raise CredentialsError(f"{what} could not be started: {reason}") from error
     finally:
         with anyio.CancelScope(shield=True):
-            await _end(starting)
+            await _ended(asyncio.ensure_future(_end(starting)))
     if child.overflowed:
         raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 20} MiB to its standard output")
     if (code := transport.get_returncode()) != 0:
@@ -100,6 +100,18 @@ async def _started(
     return await asyncio.get_running_loop().subprocess_exec(
         _Child, *command, stdin=subprocess.DEVNULL, env=dict(env), start_new_session=True
     )
+
+
+async def _ended(ending: asyncio.Future[None]) -> None:
+    """Wait for `ending`, which takes a moment, however often asyncio cancels its caller meanwhile."""
+    cancellation = None
+    while not ending.done():
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
 
 
 async def _end(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Child]]) -> None:

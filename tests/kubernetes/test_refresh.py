@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
+from aioresolve.concurrency import Turn
 from aioresolve.errors import CredentialsError
 from aioresolve.kubernetes.credentials.identity import Identity
-from aioresolve.kubernetes.credentials.refresh import EXPIRY_MARGIN, IdentitySource, _Turn
+from aioresolve.kubernetes.credentials.refresh import EXPIRY_MARGIN, IdentitySource
 
 
 class Fetches:
@@ -144,7 +145,7 @@ async def test_one_who_stops_waiting_stops_nobody_else() -> None:
 
 
 def test_tasks_of_several_event_loops_take_turns() -> None:
-    turn = _Turn()
+    turn = Turn()
     inside = 0
     entered = 0
 
@@ -171,7 +172,7 @@ def test_tasks_of_several_event_loops_take_turns() -> None:
 
 
 def test_a_loop_that_was_closed_while_it_waited_is_passed_over() -> None:
-    turn = _Turn()
+    turn = Turn()
 
     async def hold(entered: threading.Event, leave: threading.Event) -> None:
         async with turn:

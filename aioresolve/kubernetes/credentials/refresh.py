@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import threading
-from contextlib import suppress
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
+from aioresolve.concurrency import Turn
 from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     from .identity import Identity
 
@@ -47,7 +44,7 @@ class IdentitySource:
         self._fetched_at = monotonic()
         self._error: ResolveError | None = None
         self._fetches = 0
-        self._turn = _Turn()
+        self._turn = Turn()
 
     async def current(self) -> Identity:
         """Return the identity, fetched anew where it is no longer good.
@@ -85,32 +82,3 @@ class IdentitySource:
         if identity.expires is not None and time() >= identity.expires - EXPIRY_MARGIN:
             return False
         return self._max_age is None or monotonic() < self._fetched_at + self._max_age
-
-
-class _Turn:
-    """A lock for tasks of several event loops; those of anyio and asyncio serve the tasks of one."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._is_free = True
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def __aenter__(self) -> None:
-        while True:
-            with self._mutex:
-                if self._is_free:
-                    self._is_free = False
-                    return
-                woken = asyncio.Event()
-                self._waiting.append((asyncio.get_running_loop(), woken))
-            await woken.wait()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._mutex:
-            self._is_free = True
-            waiting, self._waiting = self._waiting, []
-        for loop, woken in waiting:
-            with suppress(RuntimeError):  # that loop was closed, and its waiting task with it
-                loop.call_soon_threadsafe(woken.set)

@@ -1,0 +1,1 @@
+"""Google's HTTP APIs: authorized requests, the metadata server, Cloud TPU."""

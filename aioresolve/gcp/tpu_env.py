@@ -1,0 +1,176 @@
+"""What the metadata attributes of a TPU VM say: text -> values. Pure.
+
+Formats: `tpu-env` and `worker-network-endpoints` as TPU VMs carry them and JAX reads them
+(`jax/_src/clusters/cloud_tpu_cluster.py`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from aioresolve.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["TpuEnvironment", "tpu_environment", "worker_hosts", "worker_number"]
+
+_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*:(?:\s+(.*))?")
+_HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+
+
+@dataclass(frozen=True, slots=True)
+class TpuEnvironment:
+    """The attribute `tpu-env` of a TPU VM; what it does not say is None.
+
+    Attributes:
+        accelerator_type: such as `v4-256`.
+        topology: chips of the slice along each axis, such as `4x4x8`.
+        chips_per_host_bounds: chips of one host along each axis, such as `(2, 2, 1)`.
+        host_bounds: hosts of the slice along each axis, such as `(2, 2, 8)`.
+        worker_id: this VM's index in the slice, from 0.
+        runtime_metrics_ports: the ports of libtpu's metrics, one a process.
+        zone: such as `us-central2-b`.
+        node_id: the TPU node's id.
+        values: every line of it, name to value.
+    """
+
+    accelerator_type: str | None = None
+    topology: str | None = None
+    chips_per_host_bounds: tuple[int, ...] | None = None
+    host_bounds: tuple[int, ...] | None = None
+    worker_id: int | None = None
+    runtime_metrics_ports: tuple[int, ...] = ()
+    zone: str | None = None
+    node_id: str | None = None
+    values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, hash=False)
+
+
+def tpu_environment(text: str) -> TpuEnvironment:
+    """Return what `tpu-env` says: lines such as `ACCELERATOR_TYPE: 'v4-256'`.
+
+    Raises:
+        ProtocolError: a line is none of these, or a number is none; it says which line.
+    """
+    values = _values(text)
+    return TpuEnvironment(
+        accelerator_type=values.get("ACCELERATOR_TYPE") or None,
+        topology=values.get("TOPOLOGY") or None,
+        chips_per_host_bounds=_numbers(values, "CHIPS_PER_HOST_BOUNDS"),
+        host_bounds=_numbers(values, "HOST_BOUNDS"),
+        worker_id=_number(values, "WORKER_ID"),
+        runtime_metrics_ports=_numbers(values, "TPU_RUNTIME_METRICS_PORTS") or (),
+        zone=values.get("ZONE") or None,
+        node_id=values.get("NODE_ID") or None,
+        values=MappingProxyType(values),
+    )
+
+
+def worker_hosts(text: str) -> tuple[str, ...]:
+    """Return the host of each worker, in the order of their indices, IPv6 addresses without brackets.
+
+    Both forms of `worker-network-endpoints` are read: hosts, and triples `name:id:address`, comma-separated.
+    An entry that is an IPv6 address as it stands is taken for one.
+
+    Raises:
+        ProtocolError: there is no entry, or one is of neither form; it says which.
+    """
+    return tuple(_host(entry.strip(), position) for position, entry in enumerate(text.split(",")))
+
+
+def worker_number(text: str) -> int:
+    """Return `agent-worker-number`: this VM's index in its slice, from 0.
+
+    Raises:
+        ProtocolError: it is no such number.
+    """
+    if not _is_number(text):
+        raise _malformed("agent-worker-number", f"is {text!r}, which is no number from 0")
+    return int(text)
+
+
+def _values(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    last = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if line[0].isspace() and last is not None:
+            values[last] = f"{values[last]} {line.strip()}".strip()
+            continue
+        found = _LINE.fullmatch(line.rstrip())
+        if found is None:
+            raise _malformed("tpu-env", f"has the line {number} {line[:60]!r}, which is no \"NAME: 'value'\"")
+        last = found[1]
+        values[last] = found[2] or ""
+    return {name: _unquoted(value) for name, value in values.items()}
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] == "'":
+        return value[1:-1].replace("''", "'")
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        return value[1:-1].replace('\\"', '"')
+    return value
+
+
+def _number(values: Mapping[str, str], name: str) -> int | None:
+    value = values.get(name)
+    if not value:
+        return None
+    if not _is_number(value):
+        raise _malformed("tpu-env", f"has {name}: {value!r}, which is no number from 0")
+    return int(value)
+
+
+def _numbers(values: Mapping[str, str], name: str) -> tuple[int, ...] | None:
+    value = values.get(name)
+    if not value:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(_is_number(part) for part in parts):
+        raise _malformed("tpu-env", f"has {name}: {value!r}, which are no numbers with commas between")
+    return tuple(int(part) for part in parts)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _host(entry: str, position: int) -> str:
+    bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
+    if _is_address(bare):
+        return bare
+    if _HOSTNAME.fullmatch(entry):
+        return entry
+    parts = entry.split(":", 2)
+    if len(parts) == 3 and parts[0] and parts[1]:
+        host = parts[2].removeprefix("[").removesuffix("]")
+        if _is_address(host) or _HOSTNAME.fullmatch(host):
+            return host
+    raise _malformed(
+        "worker-network-endpoints",
+        f"has the entry {position} {entry[:80]!r}, which is neither a host nor name:id:address",
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _malformed(attribute: str, what: str) -> ProtocolError:
+    return ProtocolError(
+        f"the metadata attribute {attribute} {what}; see `curl -H 'Metadata-Flavor: Google'"
+        f" http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}`,"
+        " and name the workers yourself if it stays so",
+        host="http://metadata.google.internal",
+        scope=f"instance/attributes/{attribute}",
+    )

@@ -1,0 +1,216 @@
+"""TPU nodes, queued resources, instances and TPU VMs as Google's APIs show them. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["addresses", "instance", "queued_resource", "symptom", "tpu_node", "tpu_vm"]
+
+CREATED = "2026-11-20T15:39:21.123456789Z"
+
+
+def tpu_node(
+    name: str,
+    *,
+    workers: int = 1,
+    ips: Sequence[str] | None = None,
+    external_ips: Sequence[str] = (),
+    port: int = 8470,
+    accelerator_type: str = "v4-8",
+    accelerator: str = "V4",
+    topology: str = "2x2x1",
+    state: str = "READY",
+    health: str | None = "HEALTHY",
+    health_description: str = "",
+    symptoms: Sequence[Mapping[str, str]] = (),
+    queued_resource: str = "",
+    api_version: str = "V2",
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A TPU node, as v2 of the API shows it; `server.add` writes it.
+
+    Args:
+        name: its id, to be in the server's own project and zone, or `projects/P/locations/Z/nodes/N`.
+        workers: how many there are, each with an address of its own.
+        ips: their internal addresses, in the place of made-up ones.
+        external_ips: the external addresses of the first workers.
+        port: where they listen.
+        accelerator_type: such as `v4-8`.
+        accelerator: such as `V4`.
+        topology: such as `2x2x1`.
+        state: such as `READY`.
+        health: such as `HEALTHY`; None leaves the field out, as the API does for some nodes.
+        health_description: why it is unhealthy.
+        symptoms: what `symptom()` makes.
+        queued_resource: the full name of the queued resource it belongs to.
+        api_version: `V1` for a TPU node of old, which both versions of the API show; `V2` for a TPU VM, which
+            v1 does not know.
+        labels: its labels.
+    """
+    found = addresses(name, workers) if ips is None else list(ips)
+    node: dict[str, Any] = {
+        "name": name,
+        "acceleratorType": accelerator_type,
+        "state": state,
+        "runtimeVersion": "tpu-vm-tf-2.16.1-pjrt" if api_version == "V2" else "2.16.1",
+        "networkConfig": {"network": "default", "subnetwork": "default"},
+        "createTime": CREATED,
+        "schedulingConfig": {},
+        "networkEndpoints": [
+            {
+                "ipAddress": ip,
+                "port": port,
+                "accessConfig": {"externalIp": external_ips[index]} if index < len(external_ips) else {},
+            }
+            for index, ip in enumerate(found)
+        ],
+        "id": str(zlib.crc32(name.encode()) + (1 << 60)),
+        "apiVersion": api_version,
+        "acceleratorConfig": {"type": accelerator, "topology": topology},
+    }
+    optional = {
+        "health": health,
+        "healthDescription": health_description,
+        "symptoms": [dict(each) for each in symptoms],
+        "queuedResource": queued_resource,
+        "multisliceNode": bool(queued_resource),
+        "labels": dict(labels or {}),
+    }
+    # protojson leaves out what is at its default.
+    return node | {field: value for field, value in optional.items() if value}
+
+
+def symptom(kind: str, details: str = "", *, worker: str = "0") -> dict[str, str]:
+    """Something that happened to a worker, such as `OUT_OF_MEMORY`."""
+    return {"createTime": CREATED, "symptomType": kind, "details": details, "workerId": worker}
+
+
+def queued_resource(
+    name: str,
+    *,
+    nodes: int = 1,
+    node_id: str | None = None,
+    state: str = "ACTIVE",
+    initiator: str = "USER",
+    error: str = "",
+) -> dict[str, Any]:
+    """A queued resource, as v2 of the API shows it; `server.add` writes it.
+
+    Args:
+        name: its id, to be in the server's own project and zone, or its full name.
+        nodes: how many slices it asks for; more than one are named `NODE_ID-0`, `NODE_ID-1`, ...
+        node_id: the id of its node, or how their ids begin; its own id where None.
+        state: such as `ACTIVE`.
+        initiator: who brought it there, `USER` or `SERVICE`.
+        error: why it failed.
+    """
+    own = node_id or name.rpartition("/")[2]
+    strategy: dict[str, Any] = (
+        {"nodeId": own} if nodes == 1 else {"multisliceParams": {"nodeCount": nodes, "nodeIdPrefix": own}}
+    )
+    node = tpu_node("", workers=0)
+    spec = {field: node[field] for field in ("acceleratorType", "runtimeVersion", "networkConfig")}
+    reached: dict[str, Any] = {"state": state, "stateInitiator": initiator}
+    if error:
+        reached["failedData"] = {"error": {"code": 8, "message": error}}
+    return {
+        "name": name,
+        "createTime": CREATED,
+        "tpu": {"nodeSpec": [{**strategy, "node": spec}]},
+        "state": reached,
+    }
+
+
+def instance(
+    name: str,
+    *,
+    ip: str | None = None,
+    external_ip: str | None = None,
+    ipv6: str | None = None,
+    status: str = "RUNNING",
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A VM, as v1 of the Compute Engine API shows it.
+
+    Args:
+        name: its name, to be in the server's own project and zone.
+        ip: its internal address, in the place of a made-up one.
+        external_ip: its external address.
+        ipv6: its IPv6 address.
+        status: such as `RUNNING`.
+        labels: its labels.
+    """
+    interface: dict[str, Any] = {
+        "kind": "compute#networkInterface",
+        "name": "nic0",
+        "networkIP": ip or addresses(name, 1)[0],
+        "stackType": "IPV4_IPV6" if ipv6 else "IPV4_ONLY",
+    }
+    if ipv6:
+        interface["ipv6Address"] = ipv6
+    if external_ip:
+        interface["accessConfigs"] = [
+            {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "natIP": external_ip}
+        ]
+    return {
+        "kind": "compute#instance",
+        "id": str(zlib.crc32(name.encode()) + (1 << 60)),
+        "creationTimestamp": "2026-11-20T07:39:21.123-08:00",
+        "name": name,
+        "status": status,
+        "networkInterfaces": [interface],
+        "labels": dict(labels or {}),
+    }
+
+
+def tpu_vm(
+    *,
+    hosts: Sequence[str],
+    worker: int = 0,
+    accelerator_type: str = "v4-8",
+    topology: str = "2x2x1",
+    node: str = "my-tpu",
+    zone: str = "us-central2-b",
+    triples: bool = True,
+) -> dict[str, str]:
+    """What the metadata server of a TPU VM says besides what every VM's does, by path.
+
+    Args:
+        hosts: the address of each worker of its slice.
+        worker: its own index among them.
+        accelerator_type: such as `v4-8`.
+        topology: such as `2x2x1`.
+        node: the id of the TPU node.
+        zone: the node's zone.
+        triples: write `worker-network-endpoints` as `name:id:address`, not as bare hosts.
+    """
+    environment = {
+        "ACCELERATOR_TYPE": accelerator_type,
+        "CHIPS_PER_HOST_BOUNDS": "2,2,1",
+        "HOST_BOUNDS": f"1,1,{len(hosts)}",
+        "NODE_ID": node,
+        "TOPOLOGY": topology,
+        "TPU_RUNTIME_METRICS_PORTS": "8431,8432,8433,8434",
+        "WORKER_ID": str(worker),
+        "ZONE": zone,
+    }
+    endpoints = [f"unknown:unknown:{host}" for host in hosts] if triples else list(hosts)
+    attributes = {
+        "accelerator-type": accelerator_type,
+        "agent-worker-number": str(worker),
+        "instance-id": node,
+        "tpu-env": "".join(f"{name}: '{value}'\n" for name, value in environment.items()),
+        "worker-network-endpoints": ",".join(endpoints),
+    }
+    paths = {f"instance/attributes/{name}": value for name, value in attributes.items()}
+    return paths | {"instance/network-interfaces/0/ip": hosts[worker]}
+
+
+def addresses(name: str, count: int) -> list[str]:
+    """Internal addresses for the workers of `name`, the same at every call."""
+    start = zlib.crc32(name.encode()) & 0xFF
+    return [f"10.{start}.{index // 250}.{index % 250 + 2}" for index in range(count)]

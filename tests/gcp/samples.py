@@ -1,0 +1,86 @@
+"""Credentials of google-auth, as users hand them in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import google.auth.aio.credentials
+import google.auth.credentials
+import google.auth.exceptions
+import google.oauth2.credentials
+
+from .loopback import TOKEN
+
+if TYPE_CHECKING:
+    from aioresolve.testing import GoogleServer
+
+
+def user(token: str | None = TOKEN, *, seconds: float | None = None, **more: Any) -> Any:
+    """Credentials of a user that hold a token, good for so many seconds."""
+    expiry = None if seconds is None else datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=seconds)
+    return google.oauth2.credentials.Credentials(token, expiry=expiry, **more)
+
+
+def refreshable(server: GoogleServer, token: str | None = None, *, seconds: float | None = None) -> Any:
+    """Credentials of a user that can be refreshed at the server."""
+    tokens = server._cloud.tokens
+    secrets = {
+        "refresh_token": tokens.refresh_token,
+        "client_id": tokens.client_id,
+        "client_secret": tokens.client_secret,
+    }
+    return user(token, seconds=seconds, token_uri=f"{server.url}/token", **secrets)
+
+
+class Awaiting(google.auth.aio.credentials.Credentials):
+    """asyncio credentials that ask a token server through the request they are given."""
+
+    def __init__(self, server: GoogleServer) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._url = f"{server.url}/v1/token"
+        self._subject = server._cloud.tokens.subject_token
+        self.expiry: datetime | None = None
+        self.refreshes = 0
+
+    async def refresh(self, request: Any) -> None:
+        self.refreshes += 1
+        grant_type = "urn:ietf:params:oauth:grant-type:token-exchange"
+        body = f"grant_type={grant_type}&subject_token={self._subject}".encode()
+        response = await request(self._url, "POST", body, {"Accept": "application/json"}, 5.0)
+        if response.status_code != 200:
+            raise google.auth.exceptions.RefreshError(f"{response.status_code} {await response.read()!r}")
+        pieces = [piece async for piece in response.content(7)]
+        assert b"".join(pieces) == await response.read()
+        self.token = json.loads(await response.read())["access_token"]
+        await response.close()
+
+    async def before_request(self, request: Any, method: str, url: str, headers: dict[str, str]) -> None:
+        if self.token is None:
+            await self.refresh(request)
+        await self.apply(headers)  # type: ignore[no-untyped-call]
+
+
+class Blocking(google.auth.credentials.Credentials):
+    """Credentials that block their thread until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._loop = asyncio.get_running_loop()
+        self.let_go = threading.Event()
+        self.began = asyncio.Event()
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+
+    def refresh(self, request: Any) -> None:
+        self._loop.call_soon_threadsafe(self.began.set)
+        try:
+            self.let_go.wait(5.0)
+            if self.error is not None:
+                raise self.error
+            self.token = TOKEN
+        finally:
+            self.ended.set()

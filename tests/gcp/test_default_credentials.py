@@ -1,0 +1,285 @@
+"""Application default credentials: found as every Google client library finds them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import google.oauth2.credentials
+import pytest
+from google.auth import iam
+
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    CredentialsError,
+)
+from aioresolve.gcp.credentials import GoogleCredentials
+from aioresolve.retry import within_deadline
+from aioresolve.testing import Answer
+
+from .loopback import (
+    ROBOT,
+    all_text,
+    asked,
+    members,
+    refusal,
+    secure,
+    services,
+    within,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+
+
+async def test_a_service_account_signs_its_request_for_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
+        assert (await asked(server)).state == "READY"
+        assert services(server) == ["oauth2", "tpu"]
+        assert members(server) == [f"serviceAccount:{ROBOT}"]
+
+
+async def test_none_means_default_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with secure() as server:
+        monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
+        assert (await asked(server, None)).state == "READY"
+
+
+async def test_a_key_that_the_server_does_not_know_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    async with secure() as server:
+        file = server.write_service_account_key(tmp_path / "key.json")
+        file.write_text(json.dumps({**json.loads(file.read_text()), "private_key": other.decode()}))
+        monkeypatch.setenv(VARIABLE, str(file))
+        error = await refusal(asked(server))
+    assert isinstance(error, CredentialsError)
+    assert "invalid_grant: Invalid JWT Signature" in str(error)
+    assert f"{file} (from ${VARIABLE}) did not get an access token" in str(error)
+    assert "PRIVATE KEY" not in all_text(error)
+
+
+async def test_an_authorized_user_is_found_where_gcloud_left_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        # google-auth asks this server for every authorized user, whatever the file says.
+        monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{server.url}/token")
+        folder = tmp_path / ".config" / "gcloud"
+        folder.mkdir(parents=True)
+        server.write_authorized_user(folder / "application_default_credentials.json")
+        assert (await asked(server)).state == "READY"
+        assert members(server) == ["user:alice@example.com"]
+        moved = tmp_path / "elsewhere"
+        folder.rename(moved)
+        monkeypatch.setenv("CLOUDSDK_CONFIG", str(moved))
+        assert (await asked(server)).state == "READY"
+
+
+async def test_a_federated_workload_exchanges_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        monkeypatch.setenv(VARIABLE, str(server.write_external_account(tmp_path / "pool.json")))
+        assert (await asked(server)).state == "READY"
+        assert services(server) == ["sts", "tpu"]
+
+
+async def test_a_federated_workload_goes_on_as_a_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        file = server.write_external_account(tmp_path / "pool.json", impersonate=ROBOT)
+        monkeypatch.setenv(VARIABLE, str(file))
+        assert (await asked(server)).state == "READY"
+        assert services(server) == ["sts", "iamcredentials", "tpu"]
+        assert members(server) == [f"serviceAccount:{ROBOT}"]
+
+
+async def test_an_impersonated_account_is_asked_for_by_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        # google-auth asks this server for every impersonated account, whatever the file says.
+        path = "/v1/projects/-/serviceAccounts/{}:generateAccessToken"
+        monkeypatch.setattr(iam, "_IAM_ENDPOINT", server.url + path)
+        other = "other@demo-project.iam.gserviceaccount.com"
+        monkeypatch.setenv(VARIABLE, str(server.write_impersonated_account(tmp_path / "as.json", other)))
+        assert (await asked(server)).state == "READY"
+        assert services(server) == ["oauth2", "iamcredentials", "tpu"]
+        assert members(server) == [f"serviceAccount:{other}"]
+
+
+async def test_a_vm_asks_its_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        assert (await asked(server)).state == "READY"
+        assert services(server) == ["metadata", "metadata", "tpu"]
+        assert members(server) == [f"serviceAccount:{ROBOT}"]
+        assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
+
+
+async def test_a_vm_without_a_service_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        del server.metadata["instance/service-accounts/default/email"]
+        error = await refusal(asked(server))
+    assert isinstance(error, CredentialsError)
+    assert "this machine has no service account, says the metadata server" in str(error)
+
+
+async def test_a_token_of_the_metadata_server_that_cannot_be_read_is_told_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        body = b'{"access_token": ["MARKER"], "expires_in": 3599}'
+        server.inject(Answer(200, body, headers={"Metadata-Flavor": "Google"}))
+        error = await refusal(asked(server))
+    assert isinstance(error, CredentialsError)
+    assert "the metadata server's access token cannot be read" in str(error)
+    assert "MARKER" not in all_text(error)
+
+
+async def test_a_metadata_server_that_stays_unready_is_an_error_that_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        server.inject(Answer(503, headers={"Metadata-Flavor": "Google", "Retry-After": "3600"}), times=None)
+        error = await refusal(within_deadline(1.0, "my-tpu", lambda progress: asked(server)))
+    assert isinstance(error, APIError)
+    assert (error.status, error.retryable) == (503, True)
+
+
+async def test_a_workload_of_aws_asks_the_region_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        file = server.write_external_account(tmp_path / "aws.json")
+        source = {
+            "environment_id": "aws1",
+            "region_url": f"{server.url}/region",
+            "regional_cred_verification_url": "https://sts.{region}.amazonaws.com?Action=GetCallerIdentity",
+        }
+        kind = "urn:ietf:params:aws:token-type:aws4_request"
+        aws = {**json.loads(file.read_text()), "subject_token_type": kind, "credential_source": source}
+        file.write_text(json.dumps(aws))
+        monkeypatch.setenv(VARIABLE, str(file))
+        error = await refusal(asked(server))
+        assert isinstance(error, CredentialsError)
+        assert "AWS region" in str(error)
+        assert [request.path for request in server.requests] == ["/region"]
+
+
+async def test_without_a_home_gcloud_has_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.expanduser", homeless)
+    async with secure() as server:
+        error = await refusal(asked(server))
+    assert isinstance(error, CredentialsError)
+    assert error.tried[1] == "the file of gcloud: there is none"
+
+
+async def test_without_any_credentials_everything_looked_at_is_named_within_two_seconds(
+    tmp_path: Path,
+) -> None:
+    async with secure() as server:
+        with within(2.0):
+            error = await refusal(asked(server))
+    assert isinstance(error, CredentialsError)
+    assert not error.retryable
+    file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
+    assert error.tried[:2] == (f"${VARIABLE}: not set", f"{file}: there is none")
+    assert error.tried[2].startswith("the metadata server: http://127.0.0.1:9 was not reached")
+    assert "Log in with `gcloud auth application-default login`" in str(error)
+    assert services(server) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("{", "cannot be read: it is no JSON (line 1)"),
+        ("[]", "cannot be read: it holds no JSON object"),
+        ("{}", "is of type 'None', which is none of service_account, authorized_user"),
+        ('{"type": "gdch_service_account"}', "is of type 'gdch_service_account'"),
+        ('{"type": "service_account", "private_key": "MARKER"}', "cannot be used: "),
+        ('{"type": "authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
+        ('{"type": "external_account", "audience": "a"}', "cannot be used: "),
+        ('{"type": "external_account", "credential_source": {"executable": 5}}', "cannot be used: "),
+        ('{"type": "external_account_authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
+        ('{"type": "impersonated_service_account"}', "cannot be used: a field is missing or of another kind"),
+        (" " * (1 << 20) + "{}", "cannot be read: it is larger than 1 MiB"),
+    ],
+)
+async def test_a_file_that_is_none_is_told_without_what_is_in_it(
+    text: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "credentials.json"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv(VARIABLE, str(file))
+    async with secure() as server:
+        error = await refusal(asked(server))
+    assert isinstance(error, CredentialsError | ConfigurationError)
+    assert message in str(error)
+    assert f"{file} (from ${VARIABLE})" in str(error)
+    assert "MARKER" not in all_text(error)
+
+
+async def test_a_file_that_was_mended_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with secure() as server:
+        file = server.write_external_account(tmp_path / "pool.json")
+        good = file.with_suffix(".token").read_text()
+        monkeypatch.setenv(VARIABLE, str(file))
+        file.with_suffix(".token").write_text("stale")
+        credentials = GoogleCredentials()
+        assert "invalid_grant" in str(await refusal(asked(server, credentials)))
+        file.with_suffix(".token").write_text(good)
+        assert (await asked(server, credentials)).state == "READY"
+
+
+async def test_a_token_server_without_tls_is_shown_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        file = server.write_service_account_key(tmp_path / "key.json")
+        key = {**json.loads(file.read_text()), "token_uri": "http://oauth2.example/token"}
+        file.write_text(json.dumps(key))
+        monkeypatch.setenv(VARIABLE, str(file))
+        error = await refusal(asked(server))
+    assert isinstance(error, ConfigurationError)
+    assert "the token server http://oauth2.example, to which nothing secret may go" in str(error)
+
+
+async def test_the_quota_project_comes_from_the_argument_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
+        await asked(server)
+        monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "from-environment")
+        await asked(server)
+        await asked(server, quota_project="from-argument")
+        monkeypatch.delenv(VARIABLE)
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        await asked(server)
+        paying = [request.quota_project for request in server.requests if request.service == "tpu"]
+    assert paying == ["", "from-environment", "from-argument", "from-environment"]

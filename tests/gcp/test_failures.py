@@ -1,0 +1,170 @@
+"""Which answer of an API is which error, and what its message tells to do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ForbiddenError,
+    ProtocolError,
+    ResolveError,
+    UnauthorizedError,
+)
+from aioresolve.gcp.failures import Asker, failure
+from aioresolve.gcp.question import Question
+from aioresolve.gcp.transport import Answer
+
+HOST = "https://tpu.googleapis.com"
+SCOPE = "TPU node projects/p/locations/z/nodes/n"
+QUESTION = Question(
+    service="tpu",
+    path="/v2/projects/p/locations/z/nodes/n",
+    scope=SCOPE,
+    permission="tpu.nodes.get",
+    role="roles/tpu.viewer",
+    project="p",
+)
+ROBOT = Asker("key.json", "serviceAccount:robot@p.iam.gserviceaccount.com", ("scope-a", "scope-b"))
+SOMEBODY = Asker("credentials=")
+
+
+def info(reason: str, **metadata: str) -> dict[str, Any]:
+    kind = "type.googleapis.com/google.rpc.ErrorInfo"
+    return {"@type": kind, "reason": reason, "domain": "googleapis.com", "metadata": metadata}
+
+
+def error_of(
+    code: int,
+    *details: dict[str, Any],
+    asker: Asker = ROBOT,
+    retry_after: float | None = None,
+    body: bytes | None = None,
+    **fields: Any,
+) -> ResolveError:
+    """The error for an answer whose google.rpc.Status holds these fields and details."""
+    document = {"error": {"code": code, "message": "the server's words", "details": details, **fields}}
+    answer = Answer(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
+    found = failure(answer, QUESTION, host=HOST, asker=asker)
+    assert SCOPE in str(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"),
+    [
+        (400, ConfigurationError, False),
+        (401, UnauthorizedError, False),
+        (403, ForbiddenError, False),
+        (404, APIError, False),
+        (408, APIError, True),
+        (409, APIError, False),
+        (418, APIError, False),
+        (429, APIError, True),
+        (500, APIError, True),
+        (501, APIError, False),
+        (502, APIError, True),
+        (503, APIError, True),
+        (504, APIError, True),
+    ],
+)
+def test_each_status_has_its_error(status: int, kind: type[ResolveError], retryable: bool) -> None:
+    for body in (None, b"", b"<html>a proxy's page</html>"):
+        error = error_of(status, body=body)
+        assert type(error) is kind
+        assert error.retryable is retryable
+        if isinstance(error, APIError):
+            assert (error.host, error.scope, error.status) == (HOST, SCOPE, status)
+
+
+def test_a_precondition_that_fails_is_no_wrong_argument() -> None:
+    error = error_of(400, status="FAILED_PRECONDITION")
+    assert type(error) is APIError
+    assert error.reason == "FAILED_PRECONDITION"
+
+
+def test_a_redirect_is_not_followed() -> None:
+    answer = Answer(302, b"", {}, None, "https://elsewhere.example")
+    error = failure(answer, QUESTION, host=HOST, asker=ROBOT)
+    assert isinstance(error, ProtocolError)
+    assert "redirects TPU node projects/p/locations/z/nodes/n to https://elsewhere.example" in str(error)
+
+
+def test_a_missing_permission_is_named_with_its_role_and_the_command() -> None:
+    details = info("IAM_PERMISSION_DENIED", permission="tpu.nodes.get", resource="projects/p")
+    error = error_of(403, details, status="PERMISSION_DENIED")
+    assert isinstance(error, ForbiddenError)
+    assert error.reason == "IAM_PERMISSION_DENIED"
+    assert "key.json lacks the permission tpu.nodes.get, or there is no such project or zone" in str(error)
+    assert (
+        "`gcloud projects add-iam-policy-binding p --member=serviceAccount:robot@p.iam.gserviceaccount.com"
+        " --role=roles/tpu.viewer`" in str(error)
+    )
+
+
+def test_a_403_that_says_nothing_names_the_permission_that_was_needed() -> None:
+    text = str(error_of(403, body=b"no", asker=SOMEBODY))
+    assert "credentials= lacks the permission tpu.nodes.get" in text
+    assert "--member=user:YOUR-ADDRESS --role=roles/tpu.viewer" in text
+
+
+@pytest.mark.parametrize(
+    ("details", "mend"),
+    [
+        (
+            info(
+                "SERVICE_DISABLED",
+                service="tpu.googleapis.com",
+                consumer="projects/123",
+                activationUrl="https://console.example/enable",
+            ),
+            "`gcloud services enable tpu.googleapis.com --project=123` or at https://console.example/enable",
+        ),
+        (info("SERVICE_DISABLED"), "`gcloud services enable tpu.googleapis.com --project=p`, then wait"),
+        (info("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), "lacks a scope it needs (scope-a scope-b)"),
+        (
+            info("USER_PROJECT_DENIED", consumer="projects/paying"),
+            "gserviceaccount.com --role=roles/serviceusage.serviceUsageConsumer`, or give another",
+        ),
+        (info("BILLING_DISABLED"), "see to its billing"),
+        (info("CONSUMER_INVALID"), "the project p cannot be charged"),
+        (info("SECURITY_POLICY_VIOLATED"), "a VPC Service Controls perimeter forbids it"),
+    ],
+    ids=lambda value: value["reason"] if isinstance(value, dict) else None,
+)
+def test_each_reason_for_a_403_has_its_mend(details: dict[str, Any], mend: str) -> None:
+    error = error_of(403, details)
+    assert isinstance(error, ForbiddenError)
+    assert mend in str(error)
+
+
+@pytest.mark.parametrize("status", [403, 429])
+def test_a_quota_that_is_used_up_passes_and_is_named(status: int) -> None:
+    details = info("RATE_LIMIT_EXCEEDED", quota_metric="tpu.googleapis.com/read_requests")
+    error = error_of(status, details, {"retryDelay": "7s"})
+    assert type(error) is APIError
+    assert (error.retryable, error.reason, error.retry_after) == (True, "RATE_LIMIT_EXCEEDED", 7.0)
+    assert "the quota tpu.googleapis.com/read_requests is used up" in str(error)
+
+
+def test_retry_after_of_the_header_wins() -> None:
+    error = error_of(503, {"retryDelay": "7s"}, retry_after=2.0)
+    assert isinstance(error, APIError)
+    assert error.retry_after == 2.0
+
+
+def test_a_missing_node_says_how_to_see_which_there_are() -> None:
+    assert "`gcloud compute tpus tpu-vm list --project=p --zone=-`" in str(error_of(404))
+
+
+def test_who_is_not_accepted_logs_in_again() -> None:
+    assert "log in again with `gcloud auth application-default login`" in str(error_of(401, asker=SOMEBODY))
+    assert "see that the service account and its key are still there" in str(error_of(401))
+
+
+def test_a_long_message_of_the_server_is_cut() -> None:
+    assert len(str(error_of(500, message="x" * 100_000))) < 1000

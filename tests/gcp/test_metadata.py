@@ -1,0 +1,292 @@
+"""The metadata server: what it says, and how soon it is known that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
+from aioresolve.gcp import metadata
+from aioresolve.gcp.metadata import MetadataServer
+from aioresolve.gcp.metadata_host import metadata_host
+from aioresolve.retry import Progress, within_deadline
+from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Reset, Trickle, tpu_vm
+
+from .loopback import refusal, within
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+HOSTS = ["10.0.0.2", "10.0.0.3"]
+REFUSED = "127.0.0.1:9"
+
+
+@asynccontextmanager
+async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, MetadataServer]]:
+    """A server, and its metadata server as this machine's."""
+    async with GoogleServer(**arguments) as server:
+        yield server, MetadataServer(server.metadata_host)
+
+
+async def test_every_vm_knows_its_project_zone_and_address() -> None:
+    async with serving() as (_, machine):
+        assert await machine.project_id() == "demo-project"
+        assert await machine.zone() == "us-central2-b"
+        assert await machine.internal_ip() == "10.128.0.2"
+
+
+async def test_a_tpu_vm_knows_its_slice() -> None:
+    async with serving(metadata=tpu_vm(hosts=HOSTS, worker=1, node="n")) as (_, machine):
+        environment = await machine.tpu_env()
+        assert environment is not None
+        assert (environment.worker_id, environment.host_bounds, environment.node_id) == (1, (1, 1, 2), "n")
+        assert await machine.accelerator_type() == "v4-8"
+        assert await machine.agent_worker_number() == 1
+        assert await machine.worker_network_endpoints() == tuple(HOSTS)
+        assert await machine.instance_id() == "n"
+        assert await machine.internal_ip() == "10.0.0.3"
+
+
+async def test_a_machine_that_is_no_tpu_vm_has_none_of_it() -> None:
+    async with serving() as (_, machine):
+        assert await machine.tpu_env() is None
+        assert await machine.accelerator_type() is None
+        assert await machine.agent_worker_number() is None
+        assert await machine.worker_network_endpoints() is None
+        assert await machine.instance_id() is None
+
+
+async def test_a_value_that_has_to_be_there_and_is_not_is_told() -> None:
+    async with serving() as (server, machine):
+        del server.metadata["project/project-id"]
+        server.metadata["instance/zone"] = ""
+        error = await refusal(machine.project_id())
+        assert isinstance(error, APIError)
+        assert error.status == 404
+        assert "does not know project/project-id" in str(error)
+        assert "does not know instance/zone" in str(await refusal(machine.zone()))
+
+
+async def test_malformed_values_are_told() -> None:
+    async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
+        malformed = {
+            "instance/attributes/agent-worker-number": "first",
+            "instance/attributes/worker-network-endpoints": "a:b",
+            "instance/attributes/tpu-env": "<html>",
+            "project/project-id": "../../evil",
+        }
+        server.metadata.update(malformed)
+        assert "'first'" in str(await refusal(machine.agent_worker_number()))
+        assert "'a:b'" in str(await refusal(machine.worker_network_endpoints()))
+        assert "'<html>'" in str(await refusal(machine.tpu_env()))
+        assert isinstance(await refusal(machine.project_id()), ConfigurationError)
+
+
+async def test_nothing_is_cached() -> None:
+    async with serving() as (server, machine), machine:
+        assert await machine.zone() == "us-central2-b"
+        server.metadata["instance/zone"] = "projects/1/zones/europe-west4-a"
+        assert await machine.zone() == "europe-west4-a"
+        assert len(server.requests) == 2
+
+
+async def test_one_that_is_not_ready_yet_is_asked_again() -> None:
+    async with serving() as (server, machine):
+        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=2)
+        progress = Progress()
+        assert await machine.zone(progress) == "us-central2-b"
+        assert progress.reached == {"metadata instance/zone": "answered"}
+        assert len(server.requests) == 3
+
+
+async def test_a_refusal_of_its_own_is_not_asked_for_again() -> None:
+    async with serving() as (server, machine):
+        server.inject(Answer(403, b"not for you", headers={"Metadata-Flavor": "Google"}))
+        error = await refusal(machine.zone())
+        assert isinstance(error, APIError)
+        assert (error.status, error.retryable) == (403, False)
+        assert "'not for you'" in str(error)
+
+
+async def test_it_is_asked_as_google_wants_and_never_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with serving() as (_, machine):
+        # Without the header the server would have answered 403.
+        assert await machine.zone() == "us-central2-b"
+
+
+async def test_the_environment_says_where_it_is_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = MetadataServer()
+    async with serving() as (server, _):
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        assert await machine.zone() == "us-central2-b"
+        monkeypatch.delenv("GCE_METADATA_HOST")
+        monkeypatch.setenv("GCE_METADATA_IP", server.metadata_host)
+        assert await machine.zone() == "us-central2-b"
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        error = await refusal(machine.zone())
+        assert isinstance(error, ConfigurationError)
+        assert "NO_GCE_CHECK=true" in str(error)
+        assert len(server.requests) == 2
+
+
+def test_where_it_is_follows_google_auth() -> None:
+    both = {"GCE_METADATA_HOST": "a:1", "GCE_METADATA_IP": "10.0.0.1"}
+    assert metadata_host({}) == "metadata.google.internal"
+    assert metadata_host({"GCE_METADATA_IP": "10.0.0.1"}) == "10.0.0.1"
+    assert metadata_host(both) == "a:1"
+    assert metadata_host(both, "b") == "b"
+    assert metadata_host({"NO_GCE_CHECK": "true"}, "b") == "b"
+    assert metadata_host({"NO_GCE_CHECK": "false"}) == "metadata.google.internal"
+    for host in ("http://a", "a/b", "a b", "user@a", "[::1"):
+        with pytest.raises(ConfigurationError, match="write the metadata server as HOST or HOST:PORT"):
+            metadata_host({"GCE_METADATA_HOST": host})
+
+
+# Off Google Cloud
+
+
+@asynccontextmanager
+async def swallowing() -> AsyncIterator[str]:
+    """An address that takes no connection and refuses none, as one does to which packets are lost."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        # The queue of connections that nobody accepts is full: the next one waits for good.
+        for _ in range(3):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_off_google_cloud_every_path_ends_in_an_error_within_two_seconds() -> None:
+    async with (
+        GoogleServer() as slow,
+        GoogleServer() as silent,
+        GoogleServer() as stranger,
+        swallowing() as hole,
+    ):
+        slow.inject(Trickle(1, 0.3), times=None)
+        silent.inject(Hang(), times=None)
+        stranger.inject(Answer(200, b"<html>welcome</html>"), times=None)
+        hosts = {
+            "refused": REFUSED,
+            "unroutable": hole,
+            "hanging": silent.metadata_host,
+            "slow": slow.metadata_host,
+            "stranger": stranger.metadata_host,
+        }
+        found: dict[str, ResolveError] = {}
+
+        async def ask(kind: str, host: str) -> None:
+            with within(2.0):
+                found[kind] = await refusal(MetadataServer(host).zone())
+
+        async with anyio.create_task_group() as group:
+            for kind, host in hosts.items():
+                group.start_soon(ask, kind, host)
+    assert {kind: type(error) for kind, error in found.items()} == {
+        "refused": ConnectionFailedError,
+        "unroutable": ConnectionFailedError,
+        "hanging": ConnectionFailedError,
+        "slow": ConnectionFailedError,
+        "stranger": ProtocolError,
+    }
+    for error in found.values():
+        assert not error.retryable
+        assert "give project, zone and credentials yourself, or set GCE_METADATA_HOST" in str(error)
+
+
+@pytest.mark.parametrize(
+    "fault", [Answer(404), Answer(503), Answer(302, headers={"Location": "http://127.0.0.1:1/"})]
+)
+async def test_a_stranger_is_known_by_its_missing_header_whatever_it_says(fault: Answer) -> None:
+    async with serving() as (server, machine):
+        server.inject(fault, times=None)
+        error = await refusal(machine.zone())
+        assert isinstance(error, ProtocolError)
+        assert f"answered {fault.status} for metadata instance/zone without the header" in str(error)
+        assert len(server.requests) == 1
+
+
+async def test_a_connection_that_breaks_is_an_error_at_once() -> None:
+    async with serving() as (server, machine):
+        server.inject(Reset(), times=None)
+        with within(1.0):
+            error = await refusal(machine.zone())
+    assert isinstance(error, ConnectionFailedError)
+    assert not error.retryable
+
+
+async def test_a_name_for_which_no_dns_server_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata, "CONNECT_TIMEOUT", 0.05)
+    monkeypatch.setattr(metadata, "ANSWER_TIMEOUT", 0.1)
+    answered = threading.Event()
+
+    def unanswered(*_: object, **__: object) -> None:
+        answered.wait(5.0)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    try:
+        with within(1.0):
+            error = await refusal(MetadataServer("metadata.example").zone())
+        lookups = [thread for thread in threading.enumerate() if "look-up of metadata.example" in thread.name]
+        # The process, too, ends without it.
+        assert [thread.daemon for thread in lookups] == [True]
+    finally:
+        answered.set()
+    assert isinstance(error, ConnectionFailedError)
+
+
+async def test_a_name_that_does_not_exist_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = await refusal(MetadataServer("metadata.example").zone())
+    assert isinstance(error, ConnectionFailedError)
+    assert "the name of http://metadata.example was not found: Name or service not known" in str(error)
+
+
+async def test_the_deadline_of_the_call_holds() -> None:
+    async with serving() as (server, machine):
+        server.inject(Delay(1.5))
+        with within(1.0):
+            error = await refusal(within_deadline(0.1, "the zone", machine.zone))
+    assert "still waiting for metadata instance/zone" in str(error)
+
+
+def test_it_may_be_used_from_several_loops() -> None:
+    with GoogleServer().in_thread() as server:
+        machine = MetadataServer(server.metadata_host)
+        ask: Callable[[], Any] = partial(machine.zone)
+        assert [asyncio.run(ask()) for _ in range(2)] == ["us-central2-b"] * 2
+
+
+async def test_entering_twice_is_told_and_closing_twice_is_not() -> None:
+    async with serving() as (_, machine), machine:
+        with pytest.raises(ConfigurationError, match="entered already"):
+            await machine.__aenter__()
+        await machine.aclose()
+        await machine.aclose()
+        assert await machine.zone() == "us-central2-b"
+
+
+def test_the_limits_are_within_two_seconds() -> None:
+    assert metadata.CONNECT_TIMEOUT <= 1.0
+    assert metadata.ANSWER_TIMEOUT < 2.0

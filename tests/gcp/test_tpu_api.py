@@ -1,0 +1,193 @@
+"""The Cloud TPU API: one node or all of them, of one zone or of all."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioresolve.errors import APIError, ConfigurationError, ProtocolError
+from aioresolve.gcp.names import NodeName, QueuedResourceName
+from aioresolve.gcp.tpu_api import TPUAPI
+from aioresolve.retry import Progress
+from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node
+from aioresolve.testing.google.resources import symptom
+
+from .loopback import PROJECT, ZONE, refusal, session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aioresolve.gcp.messages import Node
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+ELSEWHERE = f"projects/{PROJECT}/locations/europe-west4-a/nodes/far"
+
+
+@asynccontextmanager
+async def serving(
+    *resources: dict[str, Any], version: Any = "v2", **arguments: Any
+) -> AsyncIterator[tuple[GoogleServer, TPUAPI]]:
+    """A server that holds these, and its API."""
+    async with GoogleServer(resources, **arguments) as server, session(server) as opened:
+        yield server, TPUAPI(opened, version)
+
+
+def node(name: str) -> NodeName:
+    return NodeName(PROJECT, ZONE, name)
+
+
+def ids(nodes: tuple[Node, ...]) -> list[str]:
+    return [each.node_name.name for each in nodes]
+
+
+async def test_a_node_comes_with_all_its_fields() -> None:
+    made = tpu_node(
+        "a",
+        ips=["10.0.0.2", "10.0.0.3"],
+        external_ips=["34.1.2.3"],
+        health="UNHEALTHY_MAINTENANCE",
+        health_description="soon",
+        symptoms=[symptom("LOW_MEMORY", "d", worker="1")],
+        queued_resource="projects/p/locations/z/queuedResources/q",
+        labels={"team": "a"},
+    )
+    async with serving(made) as (_, api):
+        found = await api.node(node("a"), Progress())
+    assert found.node_name == node("a")
+    assert [(each.ip_address, each.port) for each in found.endpoints] == [
+        ("10.0.0.2", 8470),
+        ("10.0.0.3", 8470),
+    ]
+    first = found.endpoints[0].access_config
+    assert first is not None
+    assert first.external_ip == "34.1.2.3"
+    assert (found.health, found.health_description) == ("UNHEALTHY_MAINTENANCE", "soon")
+    assert [(each.symptom_type, each.worker_id) for each in found.symptoms] == [("LOW_MEMORY", "1")]
+    assert (found.multislice_node, found.queued_resource) == (
+        True,
+        "projects/p/locations/z/queuedResources/q",
+    )
+    assert found.labels == {"team": "a"}
+
+
+async def test_a_node_is_asked_for_afresh_at_every_call() -> None:
+    async with serving(tpu_node("a", health=None)) as (server, api):
+        server.script("a", "CREATING", "CREATING", {"state": "READY", "health": "HEALTHY"})
+        seen = [await api.node(node("a"), Progress()) for _ in range(4)]
+        assert [(each.state, each.health) for each in seen] == [
+            ("CREATING", ""),
+            ("CREATING", ""),
+            ("READY", "HEALTHY"),
+            ("READY", "HEALTHY"),
+        ]
+        server.patch("a", state="PREEMPTED")
+        assert (await api.node(node("a"), Progress())).state == "PREEMPTED"
+
+
+async def test_a_missing_node_is_404() -> None:
+    async with serving() as (_, api):
+        error = await refusal(api.node(node("a"), Progress()))
+    assert isinstance(error, APIError)
+    assert error.status == 404
+
+
+async def test_nodes_are_of_one_zone_or_of_all() -> None:
+    async with serving(tpu_node("a"), tpu_node("b"), tpu_node(ELSEWHERE)) as (_, api):
+        assert ids((await api.nodes(PROJECT, ZONE, Progress())).nodes) == ["a", "b"]
+        assert ids((await api.nodes(PROJECT, "europe-west4-a", Progress())).nodes) == ["far"]
+        assert ids((await api.nodes(PROJECT, "-", Progress())).nodes) == ["far", "a", "b"]
+        assert (await api.nodes(PROJECT, "us-west1-a", Progress())).nodes == ()
+
+
+async def test_every_page_is_read() -> None:
+    names = [f"n-{index:02}" for index in range(7)]
+    async with serving(*(tpu_node(name) for name in names), page_size=3) as (server, api):
+        found = await api.nodes(PROJECT, ZONE, Progress())
+        assert ids(found.nodes) == names
+        tokens = [request.query.get("pageToken") for request in server.requests]
+        assert len(tokens) == 3
+        assert tokens[0] is None
+        assert len(set(tokens)) == 3
+
+
+async def test_locations_that_cannot_be_reached_are_named() -> None:
+    async with serving(tpu_node("a"), tpu_node(ELSEWHERE), page_size=1) as (server, api):
+        server.unreachable.append("europe-west4-a")
+        found = await api.nodes(PROJECT, "-", Progress())
+        assert ids(found.nodes) == ["a"]
+        assert found.unreachable == (f"projects/{PROJECT}/locations/europe-west4-a",)
+
+
+@pytest.mark.parametrize("token", ["again", "more"])
+async def test_pages_without_an_end_are_given_up(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioresolve.gcp.tpu_api.MAX_PAGES", 5)
+    async with serving() as (server, api):
+        for index in range(10):
+            page = token if token == "again" else f"{token}{index}"
+            server.inject(Answer(200, f'{{"nextPageToken": "{page}"}}'.encode()))
+        error = await refusal(api.nodes(PROJECT, ZONE, Progress()))
+        assert isinstance(error, ProtocolError)
+        assert "its pages have no end" in str(error)
+        assert len(server.requests) == (2 if token == "again" else 5)
+
+
+async def test_a_queued_resource_resolves_to_its_nodes() -> None:
+    async with serving(queued_resource("q", nodes=2, node_id="slice")) as (server, api):
+        name = QueuedResourceName(PROJECT, ZONE, "q")
+        server.script("q", "WAITING_FOR_RESOURCES", "ACTIVE")
+        assert (await api.queued_resource(name, Progress())).status == "WAITING_FOR_RESOURCES"
+        found = await api.queued_resource(name, Progress())
+        assert found.status == "ACTIVE"
+        assert found.node_names == (node("slice-0"), node("slice-1"))
+
+
+async def test_queued_resources_are_listed_with_why_they_failed() -> None:
+    failed = queued_resource("b", state="FAILED", initiator="SERVICE", error="no capacity")
+    async with serving(queued_resource("a"), failed, page_size=1) as (_, api):
+        found = (await api.queued_resources(PROJECT, "-", Progress())).queued_resources
+    assert [each.status for each in found] == ["ACTIVE", "FAILED"]
+    assert found[0].node_names == (node("a"),)
+    state = found[1].state
+    assert state is not None
+    assert state.state_initiator == "SERVICE"
+    assert state.failed_data is not None
+    assert state.failed_data.error is not None
+    assert state.failed_data.error.message == "no capacity"
+
+
+async def test_v1_knows_nodes_of_old_by_their_one_address() -> None:
+    old = tpu_node("old", ips=["10.240.1.2"], api_version="V1")
+    async with serving(old, tpu_node("new"), version="v1") as (server, api):
+        found = await api.node(node("old"), Progress())
+        assert (found.ip_address, found.port, found.tensorflow_version) == ("10.240.1.2", "8470", "2.16.1")
+        assert [(each.ip_address, each.port) for each in found.endpoints] == [("10.240.1.2", 8470)]
+        assert ids((await api.nodes(PROJECT, "-", Progress())).nodes) == ["old"]
+        assert isinstance(await refusal(api.node(node("new"), Progress())), APIError)
+        assert all(request.path.startswith("/v1/") for request in server.requests)
+
+
+async def test_v1_has_no_queued_resources() -> None:
+    async with serving(version="v1") as (server, api):
+        name = QueuedResourceName(PROJECT, ZONE, "q")
+        one = await refusal(api.queued_resource(name, Progress()))
+        many = await refusal(api.queued_resources(PROJECT, ZONE, Progress()))
+        for error in (one, many):
+            assert isinstance(error, ConfigurationError)
+            assert "ask with api_version='v2'" in str(error)
+        assert server.requests == ()
+
+
+async def test_there_are_two_versions() -> None:
+    async with GoogleServer() as server:
+        with pytest.raises(ConfigurationError, match="api_version='v3' is none of 'v2' and 'v1'"):
+            TPUAPI(session(server), "v3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("project", "zone"), [("a/b", ZONE), (PROJECT, "a/b"), ("..", ZONE), (PROJECT, "")])
+async def test_names_are_checked_before_anything_is_asked(project: str, zone: str) -> None:
+    async with serving() as (server, api):
+        assert isinstance(await refusal(api.nodes(project, zone, Progress())), ConfigurationError)
+        assert server.requests == ()

@@ -1,0 +1,554 @@
+"""The loopback Google over HTTP, as plain clients and google-auth see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import anyio
+import pytest
+
+import aioresolve.testing
+from aioresolve.errors import ConfigurationError
+from aioresolve.testing import (
+    Answer,
+    Delay,
+    GoogleServer,
+    Redirect,
+    Reset,
+    ThreadedGoogleServer,
+    instance,
+    queued_resource,
+    tpu_node,
+    tpu_vm,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from aioresolve.testing.google.controls import GoogleControls
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+PLACE = "projects/demo-project/locations/us-central2-b"
+ZONE = "/compute/v1/projects/demo-project/zones/us-central2-b"
+TOKEN = {"Authorization": "Bearer good"}
+FLAVOR = {"Metadata-Flavor": "Google"}
+
+
+class Got:
+    """A whole answer."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+
+@asynccontextmanager
+async def opened(server: GoogleControls) -> AsyncIterator[aiohttp.ClientSession]:
+    secure = server.url.startswith("https:")
+    context: Any = ssl.create_default_context(cadata=server.ca_pem) if secure else True
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+        yield session
+
+
+async def ask(
+    server: GoogleControls,
+    path: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    form: Mapping[str, str] | None = None,
+    base: str | None = None,
+    **query: str,
+) -> Got:
+    """What the server answers to a GET, or a POST where there is a form."""
+    async with opened(server) as session:
+        method = "GET" if form is None else "POST"
+        url = (base or server.url) + path
+        async with session.request(
+            method, url, headers=headers, data=form, params=query, allow_redirects=False
+        ) as response:
+            return Got(response.status, response.headers, await response.read())
+
+
+def names(got: Got, collection: str = "nodes") -> list[str]:
+    return [each["name"].rpartition("/")[2] for each in got.json.get(collection, ())]
+
+
+# The Cloud TPU API
+
+
+async def test_a_node_is_shown_as_v2_shows_it() -> None:
+    async with GoogleServer([tpu_node("a", workers=2, ips=["10.0.0.2", "10.0.0.3"])]) as server:
+        got = await ask(server, f"/v2/{PLACE}/nodes/a")
+    assert got.headers["Content-Type"] == "application/json; charset=UTF-8"
+    assert "Server" not in got.headers
+    assert got.json["name"] == f"{PLACE}/nodes/a"
+    assert got.json["networkEndpoints"] == [
+        {"ipAddress": "10.0.0.2", "port": 8470, "accessConfig": {}},
+        {"ipAddress": "10.0.0.3", "port": 8470, "accessConfig": {}},
+    ]
+    assert (got.json["state"], got.json["health"], got.json["apiVersion"]) == ("READY", "HEALTHY", "V2")
+    assert not {"symptoms", "healthDescription", "queuedResource", "multisliceNode", "labels"} & set(got.json)
+
+
+async def test_v1_shows_nodes_of_old_alone_and_in_its_own_words() -> None:
+    async with GoogleServer([tpu_node("old", ips=["10.0.0.2"], api_version="V1"), tpu_node("new")]) as server:
+        got = await ask(server, f"/v1/{PLACE}/nodes")
+        assert names(got) == ["old"]
+        [node] = got.json["nodes"]
+        assert (node["ipAddress"], node["port"], node["tensorflowVersion"]) == ("10.0.0.2", "8470", "2.16.1")
+        assert "runtimeVersion" not in node
+        assert (await ask(server, f"/v1/{PLACE}/nodes/new")).status == 404
+        assert (await ask(server, f"/v1/{PLACE}/queuedResources")).status == 404
+        assert names(await ask(server, f"/v2/{PLACE}/nodes")) == ["new", "old"]
+
+
+async def test_pages_follow_one_another_though_nodes_come_and_go() -> None:
+    async with GoogleServer([tpu_node(name) for name in "abcde"]) as server:
+        first = await ask(server, f"/v2/{PLACE}/nodes", pageSize="2")
+        server.delete("c")
+        server.add(tpu_node("bb"))
+        second = await ask(server, f"/v2/{PLACE}/nodes", pageSize="9", pageToken=first.json["nextPageToken"])
+    assert names(first) + names(second) == ["a", "b", "bb", "d", "e"]
+    assert "nextPageToken" not in second.json
+
+
+async def test_an_empty_list_is_an_empty_object() -> None:
+    async with GoogleServer() as server:
+        assert (await ask(server, f"/v2/{PLACE}/nodes")).json == {}
+
+
+async def test_a_token_of_another_list_is_refused() -> None:
+    async with GoogleServer([tpu_node("a")]) as server:
+        path = f"/v2/{PLACE}/nodes"
+        for got in (
+            await ask(server, path, pageToken="nonsense"),
+            await ask(server, path, pageToken="\x00"),
+            await ask(server, path, pageSize="many"),
+        ):
+            assert (got.status, got.error["status"]) == (400, "INVALID_ARGUMENT")
+
+
+async def test_a_dash_is_every_zone_and_says_which_it_could_not_reach() -> None:
+    far = "projects/demo-project/locations/europe-west4-a"
+    async with GoogleServer([tpu_node("a"), tpu_node(f"{far}/nodes/far")]) as server:
+        every = "/v2/projects/demo-project/locations/-/nodes"
+        assert names(await ask(server, every)) == ["far", "a"]
+        server.unreachable.append("europe-west4-a")
+        got = await ask(server, every)
+        assert (names(got), got.json["unreachable"]) == (["a"], [far])
+
+
+async def test_a_scripted_life_takes_a_step_at_every_request_that_sees_it() -> None:
+    async with GoogleServer([tpu_node("a"), tpu_node("b")]) as server:
+        server.script("a", "CREATING", {"state": "READY", "health": None})
+        assert (await ask(server, f"/v2/{PLACE}/nodes/b")).json["state"] == "READY"
+        assert (await ask(server, f"/v2/{PLACE}/nodes/a")).json["state"] == "CREATING"
+        [a, _] = (await ask(server, f"/v2/{PLACE}/nodes")).json["nodes"]
+        assert (a["state"], "health" in a) == ("READY", False)
+        assert server.get("a")["state"] == "READY"
+        server.patch("a", state="STOPPED", health="TIMEOUT")
+        stopped = (await ask(server, f"/v2/{PLACE}/nodes/a")).json
+        assert (stopped["state"], stopped["health"]) == ("STOPPED", "TIMEOUT")
+
+
+async def test_a_queued_resource_says_which_nodes_it_is_to_have() -> None:
+    failed = queued_resource("b", state="FAILED", error="no capacity")
+    async with GoogleServer([queued_resource("a", nodes=2, node_id="s"), failed]) as server:
+        server.script("a", "ACCEPTED", "ACTIVE")
+        got = (await ask(server, f"/v2/{PLACE}/queuedResources/a")).json
+        assert got["state"] == {"state": "ACCEPTED", "stateInitiator": "USER"}
+        [spec] = got["tpu"]["nodeSpec"]
+        assert spec["parent"] == PLACE
+        assert spec["multisliceParams"] == {"nodeCount": 2, "nodeIdPrefix": "s"}
+        listed = await ask(server, f"/v2/{PLACE}/queuedResources")
+        assert names(listed, "queuedResources") == ["a", "b"]
+        assert listed.json["queuedResources"][1]["state"]["failedData"]["error"]["message"] == "no capacity"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        (f"/v2/{PLACE}/nodes/none", 404, "RESOURCE_NOT_FOUND"),
+        ("/v2/projects/unknown/locations/z/nodes/a", 403, "IAM_PERMISSION_DENIED"),
+    ],
+)
+async def test_a_refusal_is_a_status_with_an_error_info(path: str, status: int, reason: str) -> None:
+    async with GoogleServer() as server:
+        error = (await ask(server, path)).error
+    assert error["code"] == status
+    [detail] = error["details"]
+    assert (detail["@type"], detail["reason"]) == ("type.googleapis.com/google.rpc.ErrorInfo", reason)
+
+
+async def test_permissions_and_apis_can_be_taken_away() -> None:
+    async with GoogleServer([tpu_node("a")]) as server:
+        server.denied.add("tpu.nodes.list")
+        assert (await ask(server, f"/v2/{PLACE}/nodes/a")).status == 200
+        error = (await ask(server, f"/v2/{PLACE}/nodes")).error
+        assert error["details"][0]["metadata"]["permission"] == "tpu.nodes.list"
+        server.disabled_services.update({"tpu.googleapis.com", "compute.googleapis.com"})
+        for path in (f"/v2/{PLACE}/nodes/a", f"{ZONE}/instances"):
+            [detail] = (await ask(server, path)).error["details"]
+            assert detail["reason"] == "SERVICE_DISABLED"
+            assert detail["metadata"]["activationUrl"].startswith("https://console.")
+
+
+@pytest.mark.parametrize("path", ["/v2/projects/p", "/v3/x", "/nothing", f"/v2/{PLACE}/nodes/a/b"])
+async def test_what_no_api_has_is_a_page_for_people(path: str) -> None:
+    async with GoogleServer() as server:
+        got = await ask(server, path)
+    assert (got.status, got.headers["Content-Type"]) == (404, "text/html; charset=UTF-8")
+
+
+# Who may ask
+
+
+async def test_with_tokens_only_they_are_good() -> None:
+    async with GoogleServer([tpu_node("a")], tokens={"good": "user:alice@example.com"}) as server:
+        path = f"/v2/{PLACE}/nodes/a"
+        assert (await ask(server, path, headers=TOKEN)).status == 200
+        missing = await ask(server, path)
+        wrong = await ask(server, path, headers={"Authorization": "Bearer wrong"})
+        assert [missing.status, wrong.status] == [401, 401]
+        assert missing.error["details"][0]["reason"] == "CREDENTIALS_MISSING"
+        assert 'error="invalid_token"' in wrong.headers["WWW-Authenticate"]
+        assert (await ask(server, f"{ZONE}/instances")).status == 401
+        assert [request.user for request in server.requests[:3]] == ["user:alice@example.com", None, None]
+        server.tokens = None
+        assert (await ask(server, path)).status == 200
+        assert "good" not in "".join(map(repr, server.requests))
+
+
+async def test_a_token_lasts_as_long_as_it_was_issued_for() -> None:
+    async with GoogleServer([tpu_node("a")], tokens={}) as server:
+
+        async def with_new_token() -> int:
+            path = "/computeMetadata/v1/instance/service-accounts/default/token"
+            token = (await ask(server, path, headers=FLAVOR)).json["access_token"]
+            return (
+                await ask(server, f"/v2/{PLACE}/nodes/a", headers={"Authorization": f"Bearer {token}"})
+            ).status
+
+        assert await with_new_token() == 200
+        server.token_lifetime = 0.0
+        assert await with_new_token() == 401
+
+
+JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+REFUSED = [
+    ({"grant_type": "password"}, 400, "unsupported_grant_type"),
+    ({"grant_type": "refresh_token", "client_secret": "x"}, 401, "invalid_client"),
+    ({"grant_type": JWT_GRANT, "assertion": "a.b"}, 400, "invalid_grant"),
+    (
+        {"grant_type": JWT_GRANT, "assertion": "a.b.c"},
+        400,
+        "invalid_grant",
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "status", "error"), REFUSED)
+async def test_a_token_is_refused_as_rfc_6749_says(form: dict[str, str], status: int, error: str) -> None:
+    async with GoogleServer() as server:
+        got = await ask(server, "/token", form=form)
+        exchange = await ask(server, "/v1/token", form={"grant_type": "x"})
+        path = "/v1/projects/-/serviceAccounts/a@b:generateAccessToken"
+        assert (await ask(server, path, form={})).status == 401
+    assert (got.status, got.json["error"]) == (status, error)
+    assert exchange.json["error"] == "unsupported_grant_type"
+
+
+def signed(server: GoogleControls, key: dict[str, str], **changes: Any) -> str:
+    """An assertion as google-auth signs it, with some claims changed."""
+    import time
+
+    from google.auth import crypt, jwt
+
+    now = int(time.time())
+    claims = {
+        "iss": server.email,
+        "aud": key["token_uri"],
+        "scope": "https://www.googleapis.com/auth/cloud-platform",
+        "iat": now,
+        "exp": now + 3600,
+    }
+    signer: Any = crypt.RSASigner.from_service_account_info(key)
+    return bytes(jwt.encode(signer, {**claims, **changes})).decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, 200),
+        ({"aud": "https://oauth2.googleapis.com/token"}, 200),
+        ({"iss": "other@example.com"}, 400),
+        ({"aud": "https://elsewhere.example/token"}, 400),
+        ({"exp": 1}, 400),
+        ({"iat": 4_000_000_000, "exp": 4_000_003_600}, 400),
+        ({"exp": 4_000_000_000}, 400),
+        ({"scope": ""}, 400),
+    ],
+)
+async def test_an_assertion_is_verified(changes: dict[str, Any], status: int, tmp_path: Path) -> None:
+    async with GoogleServer() as server:
+        key = json.loads(server.write_service_account_key(tmp_path / "key.json").read_text())
+        assertion = signed(server, key, **changes)
+        got = await ask(server, "/token", form={"grant_type": JWT_GRANT, "assertion": assertion})
+        head, payload, signature = assertion.split(".")
+        forged = f"{head}.{payload}.{signature[::-1]}"
+        assert (
+            await ask(server, "/token", form={"grant_type": JWT_GRANT, "assertion": forged})
+        ).status == 400
+    assert got.status == status
+
+
+async def test_files_of_credentials_are_their_owner_s_alone(tmp_path: Path) -> None:
+    async with GoogleServer() as server:
+        for file in (
+            server.write_service_account_key(tmp_path / "a"),
+            server.write_authorized_user(tmp_path / "b"),
+            server.write_external_account(tmp_path / "c", impersonate="a@b"),
+            server.write_impersonated_account(tmp_path / "d", "a@b"),
+        ):
+            assert os.stat(file).st_mode & 0o777 == 0o600
+        assert os.stat(tmp_path / "c.token").st_mode & 0o777 == 0o600
+
+
+# The metadata server
+
+
+async def test_the_metadata_server_wants_its_header_and_sends_it_back() -> None:
+    async with GoogleServer() as server:
+        path = "/computeMetadata/v1/instance/zone"
+        got = await ask(server, path, headers=FLAVOR)
+        assert got.body == b"projects/123456789012/zones/us-central2-b"
+        assert got.headers["Metadata-Flavor"] == "Google"
+        assert got.headers["Server"] == "Metadata Server for VM"
+        assert (await ask(server, path)).status == 403
+        assert (await ask(server, path, headers={**FLAVOR, "X-Forwarded-For": "10.0.0.1"})).status == 403
+        missing = await ask(server, "/computeMetadata/v1/instance/nothing", headers=FLAVOR)
+        assert (missing.status, missing.headers["Metadata-Flavor"]) == (404, "Google")
+
+
+async def test_folders_are_listed_and_shown_whole() -> None:
+    async with GoogleServer(metadata=tpu_vm(hosts=["10.0.0.2"])) as server:
+        folder = "/computeMetadata/v1/instance/"
+        got = await ask(server, folder, headers=FLAVOR)
+        assert got.body == b"attributes/\nid\nname\nnetwork-interfaces/\nservice-accounts/\nzone\n"
+        tree = (await ask(server, folder, headers=FLAVOR, recursive="true")).json
+        assert tree["service-accounts"]["default"]["scopes"] == [
+            "https://www.googleapis.com/auth/cloud-platform"
+        ]
+        assert tree["attributes"]["agent-worker-number"] == "0"
+
+
+async def test_the_default_service_account_is_there_by_its_address_too() -> None:
+    async with GoogleServer() as server:
+        for account in ("default", server.email):
+            path = f"/computeMetadata/v1/instance/service-accounts/{account}/"
+            assert (await ask(server, f"{path}email", headers=FLAVOR)).body.decode() == server.email
+            assert (await ask(server, f"{path}token", headers=FLAVOR)).json["token_type"] == "Bearer"
+
+
+async def test_a_tpu_vm_names_its_workers_in_either_form() -> None:
+    hosts = ["10.0.0.2", "10.0.0.3"]
+    path = "instance/attributes/worker-network-endpoints"
+    assert tpu_vm(hosts=hosts)[path] == "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
+    assert tpu_vm(hosts=hosts, triples=False)[path] == "10.0.0.2,10.0.0.3"
+
+
+SCRIPT = """
+import google.auth, google.auth.transport.requests
+credentials, project = google.auth.default()
+credentials.refresh(google.auth.transport.requests.Request())
+print(type(credentials).__module__, project, credentials.service_account_email, credentials.token[:5])
+"""
+
+
+async def test_google_auth_finds_the_machine_s_credentials_by_the_environ(tmp_path: Path) -> None:
+    async with GoogleServer(tls=True) as server:
+        environ = {**os.environ, **server.environ(), "CLOUDSDK_CONFIG": str(tmp_path), "no_proxy": "*"}
+        environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
+        result = await anyio.run_process(
+            [sys.executable, "-c", SCRIPT], env=environ, stderr=subprocess.STDOUT
+        )
+        assert result.stdout.decode().split() == [
+            "google.auth.compute_engine.credentials",
+            "demo-project",
+            server.email,
+            "ya29.",
+        ]
+        assert {request.service for request in server.requests} == {"metadata"}
+
+
+async def test_the_environ_with_a_directory_holds_a_key_and_the_authority(tmp_path: Path) -> None:
+    async with GoogleServer(tls=True) as server:
+        environ = server.environ(tmp_path / "new")
+        key = json.loads((tmp_path / "new" / "key.json").read_text())
+        assert environ["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "new" / "key.json")
+        assert key["token_uri"] == f"{server.url}/token"
+        assert (tmp_path / "new" / "ca.pem").read_text() == server.ca_pem
+        assert environ["SSL_CERT_FILE"] == str(tmp_path / "new" / "ca.pem")
+        assert environ["GCE_METADATA_HOST"] == server.metadata_host
+        assert environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] == f"{server.url}/"
+
+
+async def test_with_tls_the_metadata_server_alone_speaks_plain_http() -> None:
+    async with GoogleServer([tpu_node("a")], tls=True) as server:
+        plain = f"http://{server.metadata_host}"
+        path = "/computeMetadata/v1/instance/zone"
+        assert (await ask(server, path, headers=FLAVOR, base=plain)).status == 200
+        assert (await ask(server, path, headers=FLAVOR)).status == 404
+        assert (await ask(server, f"/v2/{PLACE}/nodes/a")).status == 200
+        assert (await ask(server, f"/v2/{PLACE}/nodes/a", base=plain)).status == 404
+
+
+# Compute Engine
+
+
+async def test_instances_are_shown_and_listed() -> None:
+    vms = [instance("vm-0", ip="10.0.0.2", external_ip="34.1.2.3", ipv6="fd20::1"), instance("vm-1")]
+    async with GoogleServer(vms) as server:
+        got = (await ask(server, f"{ZONE}/instances/vm-0")).json
+        [interface] = got["networkInterfaces"]
+        assert (interface["networkIP"], interface["ipv6Address"]) == ("10.0.0.2", "fd20::1")
+        assert interface["accessConfigs"][0]["natIP"] == "34.1.2.3"
+        assert got["selfLink"].endswith("/zones/us-central2-b/instances/vm-0")
+        first = await ask(server, f"{ZONE}/instances", maxResults="1")
+        rest = await ask(server, f"{ZONE}/instances", pageToken=first.json["nextPageToken"])
+        assert names(first, "items") + names(rest, "items") == ["vm-0", "vm-1"]
+
+
+async def test_a_group_names_its_instances_by_their_links() -> None:
+    async with GoogleServer([instance("vm-0"), instance("vm-1", status="STOPPING")], page_size=1) as server:
+        server.instance_groups["g"] = ["vm-1", "vm-0"]
+        path = f"{ZONE}/instanceGroups/g/listInstances"
+        first = (await ask(server, path, form={})).json
+        rest = (await ask(server, path, form={}, pageToken=first["nextPageToken"])).json
+        items = first["items"] + rest["items"]
+        assert [each["instance"].rpartition("/")[2] for each in items] == ["vm-0", "vm-1"]
+        assert [each["status"] for each in items] == ["RUNNING", "STOPPING"]
+        managed = f"{ZONE}/instanceGroupManagers/g/listManagedInstances"
+        [one] = (await ask(server, managed, form={})).json["managedInstances"]
+        assert (one["instanceStatus"], one["currentAction"]) == ("RUNNING", "NONE")
+        server.script("vm-0", "STAGING")
+        assert (await ask(server, path, form={})).json["items"][0]["status"] == "STAGING"
+
+
+async def test_an_empty_group_has_no_items() -> None:
+    async with GoogleServer() as server:
+        server.instance_groups["g"] = []
+        for verb in ("instanceGroups/g/listInstances", "instanceGroupManagers/g/listManagedInstances"):
+            got = await ask(server, f"{ZONE}/{verb}", form={})
+            assert not {"items", "managedInstances"} & set(got.json)
+
+
+async def test_compute_engine_says_no_in_its_older_form() -> None:
+    async with GoogleServer() as server:
+        missing = (await ask(server, f"{ZONE}/instances/none")).error
+        assert missing["errors"][0]["reason"] == "notFound"
+        assert (await ask(server, f"{ZONE}/instanceGroups/none/listInstances", form={})).status == 404
+        server.denied.add("compute.instances.list")
+        assert (await ask(server, f"{ZONE}/instances")).status == 403
+        assert (await ask(server, f"{ZONE}/instances", form={})).status == 404
+
+
+# The server itself
+
+
+async def test_faults_befall_the_requests_they_are_for() -> None:
+    async with GoogleServer([tpu_node("a")]) as server:
+        path = f"/v2/{PLACE}/nodes/a"
+        server.inject(Answer(503), match=lambda request: request.service == "tpu", times=2)
+        assert (await ask(server, "/computeMetadata/v1/instance/id", headers=FLAVOR)).status == 200
+        assert [(await ask(server, path)).status for _ in range(3)] == [503, 503, 200]
+        server.inject(Answer(429), Delay(0.01))
+        quota = (await ask(server, path)).error
+        assert quota["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
+        server.inject(Redirect("http://127.0.0.1:1/"))
+        assert (await ask(server, path)).headers["Location"] == "http://127.0.0.1:1/"
+        server.inject(Answer(200, b"raw", headers={"X-Own": "1"}))
+        got = await ask(server, path)
+        assert (got.body, got.headers["X-Own"]) == (b"raw", "1")
+        server.inject(Reset(after=3))
+        with pytest.raises(aiohttp.ClientError):
+            await ask(server, path)
+        server.inject(Answer(500), times=None)
+        server.clear_faults()
+        assert (await ask(server, path)).status == 200
+        with pytest.raises(ConfigurationError, match=r"inject\(\) needs a fault"):
+            server.inject()
+
+
+async def test_what_it_holds_survives_its_end_and_so_does_its_port() -> None:
+    server = GoogleServer([tpu_node("a")])
+    ports = []
+    for _ in range(2):
+        async with server:
+            ports.append(server.port)
+            assert names(await ask(server, f"/v2/{PLACE}/nodes")) == ["a"]
+            with pytest.raises(RuntimeError, match="running already"):
+                await server.__aenter__()
+    assert ports[0] == ports[1] != 0
+    assert len(server.requests) == 2
+    server.forget_requests()
+    assert not server.requests
+
+
+def test_it_runs_in_a_thread_for_code_without_a_loop() -> None:
+    import urllib.request
+
+    with GoogleServer([tpu_node("a")]).in_thread() as server:
+        assert isinstance(server, ThreadedGoogleServer)
+        with urllib.request.urlopen(f"{server.url}/v2/{PLACE}/nodes/a") as response:
+            assert json.load(response)["state"] == "READY"
+        server.until(lambda: len(server.requests) == 1)
+        server.add(tpu_node("b"))
+    with pytest.raises(RuntimeError, match="is not running"):
+        server.until(lambda: True)
+
+
+def test_what_is_no_resource_is_refused() -> None:
+    server = GoogleServer()
+    for resource in ({"name": "a"}, tpu_node("projects/p/nodes/n"), tpu_node(f"{PLACE}/queuedResources/q")):
+        with pytest.raises(ConfigurationError):
+            server.add(resource)
+    for call in (server.get, server.delete, server.patch, server.script):
+        with pytest.raises(KeyError):
+            call("none")
+    with pytest.raises(ConfigurationError, match="page_size is 0"):
+        GoogleServer(page_size=0)
+    with pytest.raises(ConfigurationError, match="make it with tls=True"):
+        _ = server.ca_pem
+
+
+def test_what_was_given_and_what_is_got_are_not_the_server_s_own() -> None:
+    node = tpu_node("a", labels={"x": "1"})
+    server = GoogleServer([node])
+    node["labels"]["x"] = "2"
+    server.get("a")["labels"]["x"] = "3"
+    assert server.get(f"{PLACE}/nodes/a")["labels"] == {"x": "1"}
+
+
+def test_the_names_of_the_package_load_when_they_are_used() -> None:
+    for name in ("GoogleServer", "GoogleRequest", "tpu_node", "queued_resource", "instance", "tpu_vm"):
+        assert name in aioresolve.testing.__all__
+        assert getattr(aioresolve.testing, name).__doc__

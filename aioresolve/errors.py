@@ -16,7 +16,11 @@ ResolveError                                   the root: `except ResolveError` c
 │   ├── UnauthorizedError                      401, and once more after the credentials were renewed
 │   └── ForbiddenError                         403; carries the smallest RBAC manifest that would do
 ├── ProtocolError          (RuntimeError)      the server answered what cannot be understood or trusted
+├── ProbeError             (RuntimeError)      a worker did not tell its devices, or workers differ in them
 ├── PodNotRunningError     (RuntimeError)      pods match the selector and are not running
+├── TPUNotReadyError       (RuntimeError)      TPUs exist and are not ready, or not healthy
+├── TPUNotFoundError       (ValueError,        no TPU was named, or there is none of that name
+│                           RuntimeError)
 └── PodIndexError          (RuntimeError)      a task index is missing or taken twice
 ```
 
@@ -43,9 +47,12 @@ __all__ = [
     "MissingDependencyError",
     "PodIndexError",
     "PodNotRunningError",
+    "ProbeError",
     "ProtocolError",
     "ResolveError",
     "TLSError",
+    "TPUNotFoundError",
+    "TPUNotReadyError",
     "TaskConflictError",
     "UnauthorizedError",
     "UnknownTaskError",
@@ -248,6 +255,42 @@ class ProtocolError(ResolveError, RuntimeError):
         self.scope = scope
 
 
+class ProbeError(ResolveError, RuntimeError):
+    """A worker did not tell which devices it has, or workers that should be alike have different ones.
+
+    Attributes:
+        address: the worker, `host:port`; None where it is about several.
+        code: what happened.
+
+            - `"refused"`: nothing listens at that port. The worker cannot be probed this way, which is not to
+              say that it is dead.
+            - `"unimplemented"`: another gRPC service listens there.
+            - `"unreachable"`: there was no connection, or it broke.
+            - `"deadline"`: there was no answer in time.
+            - `"tls"`: one side speaks TLS and the other does not, or a certificate was not accepted.
+            - `"denied"`: the worker does not accept our credentials or metadata.
+            - `"malformed"`: the answer cannot be understood or believed.
+            - `"too_large"`: the answer is larger than it may be.
+            - `"failed"`: the worker answered with any other gRPC status.
+            - `"uneven"`: workers that should be alike have different devices.
+        failures: where it is about several workers, each of those at fault to the reason.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        address: str | None = None,
+        code: str | None = None,
+        failures: Mapping[str, str] | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+        self.address = address
+        self.code = code
+        self.failures = dict(failures or {})
+
+
 class PodNotRunningError(ResolveError, RuntimeError):
     """Pods match a selector and are not running.
 
@@ -260,6 +303,50 @@ class PodNotRunningError(ResolveError, RuntimeError):
     def __init__(self, message: str = "", *, pods: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.pods = dict(pods or {})
+
+
+class TPUNotReadyError(ResolveError, RuntimeError):
+    """TPUs, or the queued resources that are to bring them, exist and are not ready, or not healthy.
+
+    It is `retryable` where every one of them may become ready by itself, as one being created or repaired
+    does; one that was preempted or terminated does not.
+
+    Attributes:
+        tpus: each TPU that is not ready, by name, to what is wrong with it.
+        state: the state of the first of them, in the API's words: `CREATING`, `PREEMPTED`, ...
+        health: its health: `UNHEALTHY_MAINTENANCE`, ...; empty where the API does not tell.
+        symptoms: its symptoms, one line each.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tpus: Mapping[str, str] | None = None,
+        state: str = "",
+        health: str = "",
+        symptoms: Sequence[str] = (),
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+        self.tpus = dict(tpus or {})
+        self.state = state
+        self.health = health
+        self.symptoms = tuple(symptoms)
+
+
+class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
+    """No TPU was named and none was found, or there is none of the name given.
+
+    Attributes:
+        tried: one line per place that was looked at, in order: what it is and what was found there.
+        names: the TPUs that were named and do not exist.
+    """
+
+    def __init__(self, message: str = "", *, tried: Sequence[str] = (), names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tried = tuple(tried)
+        self.names = tuple(names)
 
 
 class PodIndexError(ResolveError, RuntimeError):

@@ -22,8 +22,10 @@ FILES = sorted(file for file in ROOT.rglob("*.py") if not file.name.endswith("_p
 FLOORS = [
     {"_version", "errors"},
     {"retry", "concurrency", "spec", "wire"},
+    {"probe"},
     {"resolver"},
-    {"static", "kubernetes"},
+    {"static", "kubernetes", "gcp"},
+    {"tpu"},
     {"portal"},
     {"sharing"},
     {"sync"},
@@ -34,14 +36,17 @@ FLOORS = [
 """Rooms from the ground up: a room imports only from floors below its own, or from inside itself."""
 
 ROOMS_OF = {
-    "aiohttp": {"kubernetes/transport.py", "testing"},
+    "aiohttp": {"gcp/transport.py", "kubernetes/transport.py", "testing"},
     "click": {"cli"},
-    "google": {"spec", "wire"},
+    "cryptography": {"testing"},
+    "google": {"gcp", "probe", "spec", "wire"},
+    "grpc": {"cli/probing.py", "probe/channels.py", "testing"},
     "kubernetes": {"kubernetes/clients.py"},
     "kubernetes_asyncio": set[str](),
-    "msgspec": {"cli", "kubernetes/messages.py"},
+    "msgspec": {"cli", "gcp/messages.py", "kubernetes/messages.py"},
     "rich": {"cli"},
     "tenacity": {"retry.py"},
+    "tensorflow": {"tpu/tensorflow.py"},
     "trustme": {"testing"},
     "urllib3": {"kubernetes/clients.py"},
 }
@@ -134,6 +139,7 @@ def test_importing_aioresolve_loads_no_third_party_library() -> None:
         "aiohttp",
         "anyio",
         "google",
+        "grpc",
         "msgspec",
         "tenacity",
         "yaml",
@@ -153,6 +159,12 @@ def test_resolving_kubernetes_loads_no_kubernetes_client() -> None:
         "click",
         "rich",
     }
+
+
+def test_tpu_workers_whose_addresses_are_given_cost_no_library() -> None:
+    script = "import asyncio; from aioresolve import TPUClusterResolver; "
+    script += "asyncio.run(TPUClusterResolver('grpc://a').cluster_spec())"
+    assert not loaded_by(script) & {"aiohttp", "grpc", "kubernetes_asyncio", "tensorflow", "yaml"}
 
 
 def test_no_file_is_two_rooms() -> None:
@@ -180,12 +192,14 @@ PUBLIC_MODULES = [
     "aioresolve",
     "aioresolve.errors",
     "aioresolve.kubernetes",
+    "aioresolve.probe",
     "aioresolve.resolver",
     "aioresolve.retry",
     "aioresolve.spec",
     "aioresolve.static",
     "aioresolve.sync",
     "aioresolve.testing",
+    "aioresolve.tpu",
 ]
 
 

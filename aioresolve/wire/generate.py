@@ -1,4 +1,4 @@
-"""Writes the `*_pb2.py` and `*_pb2.pyi` of this folder from its `.proto` files.
+"""Writes the `*_pb2.py` and `*_pb2.pyi` beside every `.proto` file of the package.
 
 Run `python -m aioresolve.wire.generate` in a checkout, with Python 3.11 or 3.12 (grpcio-tools 1.62 has
 no wheels for later ones), after a change of a `.proto` file. It needs a package index and leaves nothing
@@ -22,20 +22,20 @@ TOOLS = ("grpcio-tools==1.62.3", "setuptools<81")
 # protoc writes a bare `Mapping` into its stubs, which `mypy --strict` refuses.
 STUB_HEADER = "# mypy: disable-error-code=type-arg"
 
-WIRE = Path(__file__).parent
-ROOT = WIRE.parent.parent
+PACKAGE = Path(__file__).parent.parent
+ROOT = PACKAGE.parent
 
 
 def main() -> None:
-    """Compiles every `.proto` file beside this one, in place."""
-    sources = [path.relative_to(ROOT).as_posix() for path in sorted(WIRE.glob("*.proto"))]
+    """Compiles every `.proto` file, in place."""
+    sources = [path.relative_to(ROOT).as_posix() for path in sorted(PACKAGE.rglob("*.proto"))]
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder, "Scripts" if sys.platform == "win32" else "bin", "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", *TOOLS], check=True)  # noqa: S603
         outputs = ["--proto_path=.", "--python_out=.", "--pyi_out=."]
         subprocess.run([python, "-m", "grpc_tools.protoc", *outputs, *sources], check=True, cwd=ROOT)  # noqa: S603
-    for stub in WIRE.glob("*_pb2.pyi"):
+    for stub in PACKAGE.rglob("*_pb2.pyi"):
         stub.write_text(f"{STUB_HEADER}\n{stub.read_text()}")
 
 

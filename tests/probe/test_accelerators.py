@@ -1,0 +1,164 @@
+"""How many accelerators a worker of a cluster has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    ProbeError,
+    UnknownTaskError,
+)
+from aioresolve.probe import Device, WorkerProbe
+from aioresolve.probe.accelerators import (
+    accelerators_per_worker,
+    accelerators_shared,
+    operation_timeout,
+    tasks_asked,
+)
+from aioresolve.spec import ClusterSpec
+from aioresolve.testing.faults import Hang
+from aioresolve.testing.tpu_worker import TPUWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TRAINING = ClusterSpec({"ps": ["a:1"], "worker": {0: "b:1", 3: "c:1"}})
+
+
+def row(**counts: int) -> WorkerProbe:
+    devices = tuple(Device(f"{kind}:{n}", kind) for kind, count in counts.items() for n in range(count))
+    return WorkerProbe("a:1", "tensorflow", devices)
+
+
+def failed(address: str, code: str) -> WorkerProbe:
+    error = ProbeError(f"{address} is {code}", address=address, code=code, retryable=True)
+    return WorkerProbe(address, error=error)
+
+
+@pytest.mark.parametrize(
+    ("task_type", "task_id", "asked"),
+    [
+        (None, None, {"/job:worker/task:0": "b:1", "/job:worker/task:3": "c:1"}),
+        ("worker", 3, {"/job:worker/task:3": "c:1"}),
+        (None, 3, {"/job:worker/task:3": "c:1"}),
+        ("ps", None, {"/job:ps/task:0": "a:1"}),
+    ],
+)
+def test_task_type_and_task_id_narrow_whom_to_ask(
+    task_type: str | None, task_id: int | None, asked: Mapping[str, str]
+) -> None:
+    assert tasks_asked(TRAINING, task_type, task_id) == asked
+
+
+def test_without_a_job_worker_every_task_is_asked() -> None:
+    spec = ClusterSpec({"chief": ["a:1"], "evaluator": ["b:1"]})
+    assert list(tasks_asked(spec, None, None).values()) == ["a:1", "b:1"]
+    with pytest.raises(ConfigurationError, match="of which job"):
+        tasks_asked(spec, None, 0)
+
+
+def test_names_and_addresses_may_be_bytes() -> None:
+    spec = ClusterSpec({b"worker": [b"a:1"]})  # type: ignore[dict-item, list-item]
+    assert tasks_asked(spec, None, None) == {"/job:worker/task:0": "a:1"}
+
+
+@pytest.mark.parametrize(("task_type", "task_id"), [("chief", None), ("worker", 1), ("ps", 7)])
+def test_a_task_that_is_not_there_is_named(task_type: str, task_id: int | None) -> None:
+    with pytest.raises(UnknownTaskError, match=task_type):
+        tasks_asked(TRAINING, task_type, task_id)
+
+
+def test_a_cluster_without_tasks_has_nobody_to_ask() -> None:
+    with pytest.raises(UnknownTaskError, match="no task"):
+        tasks_asked(ClusterSpec({"worker": []}), None, None)
+
+
+@given(st.dictionaries(st.sampled_from(["GPU", "TPU", "XLA_GPU"]), st.integers(1, 8)), st.integers(1, 5))
+def test_workers_that_are_alike_answer_as_one(counts: dict[str, int], workers: int) -> None:
+    probes = {f"/task:{n}": row(CPU=1, **counts) for n in range(workers)}
+    assert accelerators_shared(probes, 1.0) == counts
+
+
+def test_workers_that_differ_are_named_with_their_counts() -> None:
+    probes = {"/task:0": row(TPU=8), "/task:1": row(TPU=4), "/task:2": row(CPU=1)}
+    with pytest.raises(ProbeError, match=r"8 TPU.*4 TPU.*none.*task_type") as caught:
+        accelerators_shared(probes, 1.0)
+    assert caught.value.code == "uneven"
+    assert caught.value.failures == {"/task:0": "8 TPU", "/task:1": "4 TPU", "/task:2": "none"}
+    assert isinstance(caught.value, RuntimeError)
+    assert not caught.value.retryable
+
+
+def test_workers_that_do_not_answer_are_named_with_their_reasons() -> None:
+    probes = {"/task:0": row(TPU=8), "/task:1": failed("b:1", "refused"), "/task:2": failed("c:1", "tls")}
+    with pytest.raises(ProbeError, match="2 of 3 workers") as caught:
+        accelerators_shared(probes, 1.0)
+    assert caught.value.failures == {"/task:1": "b:1 is refused", "/task:2": "c:1 is tls"}
+    assert (caught.value.code, caught.value.address) == ("failed", None)
+
+
+def test_of_one_worker_that_does_not_answer_the_error_is_its_own() -> None:
+    with pytest.raises(ProbeError) as caught:
+        accelerators_shared({"/task:0": failed("b:1", "refused")}, 1.0)
+    assert (caught.value.code, caught.value.address, caught.value.retryable) == ("refused", "b:1", True)
+
+
+def test_many_failures_are_counted_and_not_all_told() -> None:
+    with pytest.raises(ProbeError, match=r"1000 of 1000 workers.*and 992 more") as caught:
+        accelerators_shared({f"/task:{n}": failed(f"a:{n}", "refused") for n in range(1, 1001)}, 1.0)
+    assert len(str(caught.value)) < 1_000
+    assert len(caught.value.failures) == 1000
+
+
+def test_a_deadline_that_passed_says_who_was_reached_and_who_was_not() -> None:
+    probes = {"/task:0": row(TPU=8), "/task:1": failed("b:1", "deadline")}
+    with pytest.raises(DeadlineExceededError) as caught:
+        accelerators_shared(probes, 1.5)
+    assert caught.value.timeout == 1.5
+    assert caught.value.reached == {"/task:0": "8 TPU"}
+    assert caught.value.missing == {"/task:1": "b:1 is deadline"}
+
+
+class ConfigProto:
+    """What is read of TensorFlow's."""
+
+    def __init__(self, operation_timeout_in_ms: Any) -> None:
+        self.operation_timeout_in_ms = operation_timeout_in_ms
+
+
+def test_the_operation_timeout_is_in_milliseconds_and_zero_is_none() -> None:
+    assert operation_timeout(ConfigProto(2500)) == 2.5
+    assert operation_timeout(ConfigProto(0)) is None
+    assert operation_timeout(None) is None
+
+
+@pytest.mark.parametrize("config", [ConfigProto(-1), ConfigProto("1"), {}, 5])
+def test_what_is_no_config_proto_is_an_error(config: Any) -> None:
+    with pytest.raises(ConfigurationError, match="config_proto"):
+        operation_timeout(config)
+
+
+@pytest.mark.usefixtures("no_leak")
+async def test_every_worker_of_a_cluster_is_asked() -> None:
+    async with TPUWorker(4) as first, TPUWorker(4, task=1) as second, TPUWorker(0) as ps:
+        spec = ClusterSpec({"worker": [first.address, second.address], "ps": [ps.address]})
+        assert await accelerators_per_worker(spec, timeout=20) == {"TPU": 4}
+        assert await accelerators_per_worker(spec, "ps", timeout=20) == {}
+        assert await accelerators_per_worker(spec, "worker", 1, timeout=20) == {"TPU": 4}
+    assert (len(first.calls), len(second.calls), len(ps.calls)) == (1, 2, 1)
+
+
+@pytest.mark.usefixtures("no_leak")
+async def test_a_worker_that_hangs_is_named_when_the_deadline_passes() -> None:
+    async with TPUWorker() as good, TPUWorker(faults=[Hang()]) as bad:
+        spec = ClusterSpec({"worker": [good.address, bad.address]})
+        with pytest.raises(DeadlineExceededError) as caught:
+            await accelerators_per_worker(spec, timeout=0.3)
+    assert caught.value.reached == {"/job:worker/task:0": "8 TPU"}
+    assert list(caught.value.missing) == ["/job:worker/task:1"]

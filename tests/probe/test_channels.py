@@ -1,0 +1,165 @@
+"""Channels that stay open from one probe to the next, and how workers are reached."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
+from aioresolve.testing.faults import Delay
+from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+GENEROUS = 20.0
+SECRET = "Bearer a-token-that-nobody-may-see"
+
+
+async def test_inside_the_block_the_connection_is_kept() -> None:
+    async with TPUWorker() as worker:
+        async with ProbeChannels() as channels:
+            for _ in range(3):
+                await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+        assert len(set(worker.peers)) == 1
+        await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+        assert len(set(worker.peers)) == 2
+
+
+async def test_outside_a_block_each_probe_connects_afresh() -> None:
+    async with TPUWorker() as worker:
+        for _ in range(3):
+            await probe_worker(worker.address, timeout=GENEROUS)
+    assert len(set(worker.peers)) == 3
+
+
+async def test_two_probes_of_a_worker_at_once_do_not_share_a_channel() -> None:
+    async with TPUWorker(faults=[Delay(0.05)]) as worker, ProbeChannels() as channels:
+        probes = await probe_workers([worker.address] * 2, channels=channels, worker_timeout=GENEROUS)
+        assert [probe.error for probe in probes] == [None, None]
+        assert len(set(worker.peers)) == 2
+
+
+async def test_the_channel_used_longest_ago_is_closed_for_a_new_one() -> None:
+    async with TPUWorker(ports=3) as worker, ProbeChannels(max_channels=2) as channels:
+        first, second, third = worker.addresses
+        for address in (first, second, first, third, first, second):
+            await probe_worker(address, channels=channels, timeout=GENEROUS)
+        ours = worker.peers
+    assert ours[0] == ours[2] == ours[4]
+    assert ours[1] != ours[5]
+
+
+async def test_a_worker_that_was_restarted_is_asked_over_a_new_connection() -> None:
+    worker = TPUWorker()
+    async with ProbeChannels() as channels:
+        async with worker:
+            before = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+        async with worker:
+            after = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+    assert before.accelerators == after.accelerators == {"TPU": 8}
+    assert incarnations(before).isdisjoint(incarnations(after))
+
+
+def incarnations(probe: WorkerProbe) -> set[int | None]:
+    return {device.incarnation for device in probe.devices}
+
+
+async def test_a_worker_that_comes_back_is_seen_at_once() -> None:
+    """gRPC's own channels would wait a second and more before they connect again."""
+    worker = TPUWorker()
+    async with worker:
+        pass
+    async with ProbeChannels() as channels:
+        for _ in range(3):
+            with pytest.raises(ProbeError, match="connection refused"):
+                await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
+        async with worker:
+            probe = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+    assert probe.accelerators == {"TPU": 8}
+    assert probe.latency < 0.5
+
+
+def test_the_same_channels_serve_one_loop_after_the_other() -> None:
+    channels = ProbeChannels()
+
+    async def answered(address: str) -> bool:
+        return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
+
+    async def answered_inside(address: str) -> bool:
+        async with channels:
+            return await answered(address) and await answered(address)
+
+    with tpu_worker_process() as (address,):
+        assert asyncio.run(answered_inside(address))
+        assert asyncio.run(answered(address))
+        assert asyncio.run(answered_inside(address))
+
+
+def test_channels_left_open_by_a_loop_that_ended_are_replaced() -> None:
+    channels = ProbeChannels()
+
+    async def answered(address: str) -> bool:
+        return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
+
+    with tpu_worker_process() as (address,):
+        asyncio.run(channels.__aenter__())
+        assert asyncio.run(answered(address))
+        assert asyncio.run(answered(address))
+        asyncio.run(channels.aclose())
+
+
+async def test_closing_twice_does_nothing_and_entering_twice_is_an_error() -> None:
+    async with ProbeChannels() as channels:
+        with pytest.raises(ConfigurationError, match="entered already"):
+            await channels.__aenter__()
+    await channels.aclose()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"credentials": "token"}, r"grpc\.ssl_channel_credentials"),
+        ({"tls_server_name": "a"}, "tls_server_name is of use with credentials only"),
+        ({"max_message_bytes": 0}, "at least 1"),
+        ({"max_channels": 0}, "at least 1"),
+        ({"metadata": [("Upper", "a")]}, "'Upper'"),
+        ({"metadata": [("grpc-timeout", "1S")]}, "'grpc-timeout'"),
+        ({"metadata": [("authorization", f"{SECRET}\n")]}, "'authorization'"),
+        ({"metadata": [("authorization", SECRET.encode())]}, "'authorization'"),
+        ({"metadata": [("id-bin", SECRET)]}, "'id-bin'"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_no_secret_shown(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        ProbeChannels(**arguments)
+    assert SECRET not in str(caught.value)
+
+
+async def test_no_secret_is_in_a_repr_or_an_error() -> None:
+    channels = ProbeChannels(metadata=[("authorization", SECRET)])
+    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker:
+        (probe,) = await probe_workers([worker.address], channels=channels, worker_timeout=GENEROUS)
+    assert probe.error is not None
+    assert probe.error.code == "denied"
+    assert SECRET not in repr(channels) + repr(probe) + repr(probe.error.__cause__)
+
+
+async def test_a_larger_answer_is_taken_where_the_bound_is_raised() -> None:
+    async with TPUWorker(devices=200) as worker:
+        with pytest.raises(ProbeError) as caught:
+            await probe_worker(
+                worker.address, channels=ProbeChannels(max_message_bytes=1000), timeout=GENEROUS
+            )
+        channels = ProbeChannels(max_message_bytes=100_000)
+        probe = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+    assert caught.value.code == "too_large"
+    assert probe.accelerators == {"TPU": 200}
+
+
+def test_channels_say_whether_they_are_over_tls() -> None:
+    assert repr(ProbeChannels()) == "<ProbeChannels in plain>"
+    assert repr(ProbeChannels(credentials=grpc.ssl_channel_credentials())) == "<ProbeChannels over TLS>"

@@ -1,0 +1,101 @@
+"""The loopback worker itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.probe import probe_worker, probe_workers
+from aioresolve.testing.tpu_worker import Silence, TPUWorker, tpu_worker_process
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+GENEROUS = 20.0
+
+
+@pytest.mark.parametrize("faults", [[], [Silence()]])
+async def test_its_port_is_kept_when_it_is_entered_again(faults: list[Silence]) -> None:
+    worker = TPUWorker(ports=2, faults=faults)
+    async with worker:
+        before = worker.addresses
+    async with worker:
+        assert worker.addresses == before
+    assert len({*before, worker.address}) == 2
+
+
+async def test_a_port_that_is_taken_is_an_os_error() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(OSError, match="in use"),
+    ):
+        async with TPUWorker(port=taken.getsockname()[1]):
+            pass
+
+
+async def test_entering_twice_is_an_error() -> None:
+    async with TPUWorker() as worker:
+        with pytest.raises(ConfigurationError, match="listens already"):
+            await worker.__aenter__()
+
+
+async def test_without_tls_there_is_no_certificate_authority() -> None:
+    with pytest.raises(ConfigurationError, match="tls=True"):
+        _ = TPUWorker().certificate_authority
+
+
+async def test_it_does_not_let_grpc_poll_a_second_loop() -> None:
+    async def enter() -> None:
+        async with TPUWorker():
+            pass
+
+    async with TPUWorker():
+        with pytest.raises(ConfigurationError, match="tpu_worker_process"):
+            await asyncio.to_thread(asyncio.run, enter())
+
+
+async def test_a_process_serves_many_ports_and_ends_with_the_block() -> None:
+    with tpu_worker_process(devices=2, ports=20) as addresses:
+        probes = await probe_workers(addresses, worker_timeout=GENEROUS)
+        assert [probe.accelerators for probe in probes] == [{"TPU": 2}] * 20
+    with pytest.raises(ProbeError, match="connection refused"):
+        await probe_worker(addresses[0], libtpu_ports=[], timeout=GENEROUS)
+
+
+def test_a_process_that_does_not_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match="did not start"), tpu_worker_process(colour="red"):
+        pass
+    assert "colour" in capfd.readouterr().err
+
+
+def test_a_process_ends_with_its_parent() -> None:
+    script = (
+        "import os\n"
+        "from aioresolve.testing.tpu_worker import tpu_worker_process\n"
+        "with tpu_worker_process() as addresses:\n"
+        "    print(addresses[0], flush=True)\n"
+        "    os._exit(1)\n"
+    )
+    parent = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    port = int(parent.stdout.rpartition(":")[2])
+    refused = threading.Event()
+
+    def ask() -> None:
+        while not refused.is_set():
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=GENEROUS).close()
+            except ConnectionRefusedError:
+                refused.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        assert refused.wait(GENEROUS)
+    finally:
+        refused.set()
+        asking.join()

@@ -1,0 +1,288 @@
+"""Probing: rows, deadlines, fan-out, streams, and workers that do not behave."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import time
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import grpc
+import psutil
+import pytest
+
+from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.probe import ProbeChannels, probe_worker, probe_workers, stream_workers
+from aioresolve.testing.faults import Answer, Delay, Fault, Hang, Reset
+from aioresolve.testing.tpu_worker import Silence, TPUWorker, tpu_worker_process
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+pytestmark = pytest.mark.usefixtures("no_leak")
+
+GENEROUS = 20.0
+"""Seconds for what has to happen, on a machine that may be busy."""
+
+
+class started:  # noqa: N801 - reads as a verb
+    """Workers that run inside the block, together."""
+
+    def __init__(self, *workers: AbstractAsyncContextManager[Any]) -> None:
+        self._workers = workers
+
+    async def __aenter__(self) -> list[str]:
+        return [(await worker.__aenter__()).address for worker in self._workers]
+
+    async def __aexit__(self, *failure: object) -> None:
+        for worker in self._workers:
+            await worker.__aexit__(None, None, None)
+
+
+async def test_a_worker_tells_its_devices() -> None:
+    async with TPUWorker(devices=4, job="trainer", task=3) as worker:
+        before = time.monotonic()
+        probe = await probe_worker(worker.address, timeout=GENEROUS)
+        assert 0 < probe.latency <= time.monotonic() - before
+    assert probe.address == worker.address
+    assert probe.source == "tensorflow"
+    assert probe.accelerators == {"TPU": 4}
+    assert (probe.cores, probe.chips, probe.error) == (None, None, None)
+    assert [device.type for device in probe.devices] == ["CPU", "TPU", "TPU", "TPU", "TPU"]
+    assert probe.devices[-1].name == "/job:trainer/replica:0/task:3/device:TPU:3"
+    assert worker.calls == ["/tensorflow.WorkerService/GetStatus"]
+
+
+async def test_rows_come_in_the_order_of_the_addresses_whoever_answers_first() -> None:
+    slow, quick = TPUWorker(devices=1, faults=[Delay(0.2)]), TPUWorker(devices=2)
+    async with started(slow, quick) as addresses:
+        probes = await probe_workers([*addresses, addresses[0]], worker_timeout=GENEROUS)
+    assert [probe.accelerators["TPU"] for probe in probes] == [1, 2, 1]
+    assert [probe.address for probe in probes] == [slow.address, quick.address, slow.address]
+
+
+async def test_a_stream_gives_each_row_when_it_is_known() -> None:
+    slow, quick = TPUWorker(devices=1, faults=[Delay(0.3)]), TPUWorker(devices=2)
+    async with (
+        started(slow, quick) as addresses,
+        stream_workers(addresses, worker_timeout=GENEROUS) as probes,
+    ):
+        assert [probe.address async for probe in probes] == [quick.address, slow.address]
+
+
+async def test_leaving_a_stream_ends_the_rest() -> None:
+    with tpu_worker_process(faults=[Hang()]) as hanging, tpu_worker_process() as quick:
+        before = time.monotonic()
+        async with stream_workers([*hanging, *quick], worker_timeout=GENEROUS) as probes:
+            async for probe in probes:
+                assert probe.address == quick[0]
+                break
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert time.monotonic() - before < GENEROUS / 2
+
+
+async def test_an_error_of_the_caller_leaves_a_stream_as_it_is() -> None:
+    async with TPUWorker() as worker:
+        with pytest.raises(KeyError, match="mine"):
+            async with stream_workers([worker.address]):
+                raise KeyError("mine")
+
+
+async def test_one_worker_that_does_not_tell_is_an_error(closed_address: str) -> None:
+    with pytest.raises(ProbeError, match="connection refused") as caught:
+        await probe_worker(closed_address, libtpu_ports=[], timeout=GENEROUS)
+    assert (caught.value.code, caught.value.address) == ("refused", closed_address)
+    assert caught.value.retryable
+
+
+MISBEHAVING: dict[str, dict[str, Any]] = {
+    "deadline: connected": {"faults": [Hang()]},
+    "deadline: silent": {"faults": [Silence()]},
+    "malformed: garbage": {"faults": [Answer(body=b"\xff\xff\xff")]},
+    "malformed: 100,001 devices": {"devices": 100_001},
+    "malformed: nothing": {"faults": [Answer(body=b"")]},
+    "too_large": {"devices": 10_000_000},
+    "unreachable: reset": {"faults": [Reset()]},
+    "tls": {"tls": True},
+    "unimplemented: another service": {"services": []},
+    "denied": {"metadata": {"authorization": "Bearer other"}},
+}
+
+
+async def test_a_worker_that_misbehaves_has_a_row_of_its_own_and_harms_no_other(closed_address: str) -> None:
+    workers = {what: TPUWorker(**options) for what, options in MISBEHAVING.items()}
+    good = [TPUWorker(), TPUWorker()]
+    async with started(good[0], *workers.values(), good[1]) as addresses:
+        probes = await probe_workers([*addresses, closed_address], worker_timeout=1.0, libtpu_ports=[])
+    first, *bad, last, refused = probes
+    assert [first.accelerators, last.accelerators] == [{"TPU": 8}] * 2
+    for what, probe in zip([*workers, "refused"], [*bad, refused], strict=True):
+        assert probe.error is not None, what
+        assert probe.error.code == what.partition(":")[0], str(probe.error)
+        assert probe.error.address == probe.address
+        assert (probe.devices, probe.source) == ((), None)
+        assert (probe.latency > 0.9) is what.startswith("deadline")
+    assert "speaks TLS" in str(bad[list(workers).index("tls")].error)
+
+
+async def test_a_server_that_does_not_speak_grpc_is_told_from_one_that_is_gone() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        (probe,) = await probe_workers([f"127.0.0.1:{port}"], worker_timeout=GENEROUS)
+    assert probe.error is not None
+    assert probe.error.code == "malformed"
+    assert "does not speak gRPC" in str(probe.error)
+
+
+async def test_lies_are_not_read_into_memory() -> None:
+    process = psutil.Process()
+    with tpu_worker_process(devices=10_000_000, ports=32) as addresses:
+        await probe_workers(addresses[:1], worker_timeout=GENEROUS)
+        before = process.memory_info().rss
+        probes = await probe_workers(addresses, worker_timeout=GENEROUS)
+        grown = process.memory_info().rss - before
+    assert {probe.error.code for probe in probes if probe.error} == {"too_large"}
+    assert grown < 64 << 20, f"{grown:,} bytes for 32 answers of 20 MB each"
+
+
+async def test_a_worker_has_its_own_deadline() -> None:
+    with tpu_worker_process(ports=64) as addresses:
+        async with started(TPUWorker(faults=[Silence()]), TPUWorker(faults=[Hang()])) as dead:
+            before = time.monotonic()
+            probes = await probe_workers([*dead, *addresses], worker_timeout=1.0, max_concurrency=4)
+            took = time.monotonic() - before
+    assert [probe.error and probe.error.code for probe in probes[:2]] == ["deadline", "deadline"]
+    assert all(probe.accelerators == {"TPU": 8} for probe in probes[2:])
+    assert took < 2.0
+
+
+async def test_when_the_total_deadline_passes_each_row_says_whether_it_was_asked() -> None:
+    worker = TPUWorker(faults=[Hang()], ports=5)
+    async with worker:
+        before = time.monotonic()
+        probes = await probe_workers(
+            worker.addresses, timeout=0.5, worker_timeout=GENEROUS, max_concurrency=2
+        )
+        took = time.monotonic() - before
+    assert len(worker.calls) == 2
+    words = [str(probe.error) for probe in probes]
+    assert ["had not answered" in text for text in words] == [True, True, False, False, False]
+    assert ["was not asked" in text for text in words] == [False, False, True, True, True]
+    assert {probe.error.code for probe in probes if probe.error} == {"deadline"}
+    assert [probe.latency >= 0.5 for probe in probes] == [True, True, False, False, False]
+    assert took < 2.0
+
+
+async def test_no_more_workers_are_asked_at_a_time_than_allowed() -> None:
+    worker = TPUWorker(faults=[Hang()], ports=9)
+    async with worker:
+        await probe_workers(worker.addresses, timeout=0.5, worker_timeout=GENEROUS, max_concurrency=3)
+    assert len(worker.calls) == 3
+
+
+async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch, closed_address: str) -> None:
+    for variable in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+        monkeypatch.setenv(variable, f"http://{closed_address}")
+    async with TPUWorker() as worker:
+        assert (await probe_worker(worker.address, timeout=GENEROUS)).accelerators == {"TPU": 8}
+
+
+async def test_nobody_to_ask_is_no_row() -> None:
+    assert await probe_workers([]) == []
+    async with stream_workers([]) as probes:
+        assert [probe async for probe in probes] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"addresses": "a:1"}, "probe_worker"),
+        ({"addresses": ["a"]}, "'a' is no worker's address"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"worker_timeout": float("inf")}, "timeout=inf"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"libtpu_ports": [0]}, "libtpu_ports"),
+    ],
+)
+async def test_a_wrong_argument_is_named_before_anybody_is_asked(
+    arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        await probe_workers(**{"addresses": ["a:1"], **arguments})
+
+
+async def test_metadata_are_sent_along() -> None:
+    wanted = {"authorization": "Bearer token", "x-id": "7"}
+    async with TPUWorker(metadata=wanted) as worker:
+        channels = ProbeChannels(metadata=wanted.items())
+        assert (await probe_worker(worker.address, channels=channels, timeout=GENEROUS)).error is None
+
+
+async def test_over_tls_the_workers_certificate_is_checked() -> None:
+    async with TPUWorker(tls=True) as worker, TPUWorker(tls=True) as other:
+        trusting = grpc.ssl_channel_credentials(worker.certificate_authority)
+        channels = ProbeChannels(credentials=trusting)
+        addresses = [worker.address, other.address]
+        good, bad = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
+        misnamed = ProbeChannels(credentials=trusting, tls_server_name="worker.example")
+        with pytest.raises(ProbeError) as caught:
+            await probe_worker(worker.address, channels=misnamed, timeout=GENEROUS)
+        named = ProbeChannels(credentials=trusting, tls_server_name="localhost")
+        assert (await probe_worker(worker.address, channels=named, timeout=GENEROUS)).error is None
+    assert good.accelerators == {"TPU": 8}
+    assert bad.error is not None
+    assert {bad.error.code, caught.value.code} == {"tls"}
+
+
+async def test_tls_asked_of_a_worker_that_speaks_plain_is_said_so() -> None:
+    async with TPUWorker() as worker:
+        channels = ProbeChannels(credentials=grpc.ssl_channel_credentials())
+        with pytest.raises(ProbeError, match="see that it speaks TLS") as caught:
+            await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+    assert caught.value.code == "tls"
+
+
+@pytest.mark.parametrize("fault", [Hang(), Silence(), Delay(0.01)])
+async def test_a_cancelled_probe_leaves_nothing_behind(fault: Fault) -> None:
+    with tpu_worker_process(faults=[fault], ports=8) as addresses:
+        for seconds in (0.0, 0.001, 0.005, 0.01, 0.05):
+            with anyio.move_on_after(seconds):
+                await probe_workers(addresses, worker_timeout=GENEROUS)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_nothing_leaks_after_a_thousand_probes_opened_used_and_cancelled() -> None:
+    process = psutil.Process()
+    trim = partial(getattr(ctypes.CDLL(None), "malloc_trim", bool), 0)  # give back what is free, in glibc
+    with tpu_worker_process(ports=100) as addresses:
+
+        async def round_of_probes() -> None:
+            assert all(probe.error is None for probe in await probe_workers(addresses))
+            with anyio.move_on_after(0.01):
+                await probe_workers(addresses, worker_timeout=GENEROUS)
+
+        async def held_after_probes() -> tuple[int, int, int]:
+            for _ in range(3):
+                await round_of_probes()
+            gc.collect()
+            trim()
+            return process.memory_info().rss, process.num_fds(), len(gc.get_objects())
+
+        held = [await held_after_probes() for _ in range(4)]
+    # What leaks does so in each of these; what is made once, wherever in the process, does not.
+    memory, files, objects = (
+        min(later - earlier for earlier, later in pairwise(kind)) for kind in zip(*held, strict=True)
+    )
+    assert memory < 1 << 19
+    assert files <= 0
+    assert objects < 100

@@ -1,0 +1,181 @@
+"""The probe, and TensorFlow's own `list_devices`, of the same servers: whole, killed, stopped, restarted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve.errors import DeadlineExceededError, ProbeError
+from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
+from aioresolve.probe.accelerators import accelerators_per_worker
+from aioresolve.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+CPUS = (2, 3, 4)
+GENEROUS = 20.0
+
+
+class Server:
+    """A TensorFlow server in a process of its own."""
+
+    def __init__(self, cluster: list[str], index: int, cpus: int) -> None:
+        self.address = cluster[index]
+        self._command = [sys.executable, "-m", "tests.tensorflow.serving"]
+        self._command += [json.dumps({"worker": cluster}), str(index), str(cpus)]
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; TensorFlow takes seconds to import."""
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def wait(self) -> None:
+        """Return when it serves."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == f"grpc://{self.address}\n"
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, and return when it is gone."""
+        with self._process:
+            self._process.kill()
+
+
+def free_addresses(count: int) -> list[str]:
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
+
+
+@pytest.fixture(scope="module")
+def servers(tf: Any) -> Iterator[list[Server]]:
+    """Three servers of one cluster, and after them one that is alone."""
+    *cluster, alone = free_addresses(4)
+    tasks = [(cluster, index, cpus) for index, cpus in enumerate(CPUS)]
+    running = [Server(*task) for task in [*tasks, ([alone], 0, 8)]]
+    try:
+        for server in running:
+            server.wait()
+        yield running
+    finally:
+        for server in running:
+            server.kill()
+
+
+def told(probes: list[WorkerProbe]) -> list[tuple[Any, ...]]:
+    return [
+        (device.name, device.type, device.memory, device.incarnation)
+        for probe in probes
+        for device in probe.devices
+    ]
+
+
+def listed(tf: Any, address: str) -> list[tuple[Any, ...]]:
+    """What TensorFlow's session lists at that server: every device of its cluster."""
+    with tf.compat.v1.Session(f"grpc://{address}") as session:
+        devices = session.list_devices()
+    # The session shows an unsigned number of the message as a signed one.
+    return [
+        (each.name, each.device_type, each.memory_limit_bytes, each.incarnation % 2**64) for each in devices
+    ]
+
+
+async def test_a_server_alone_tells_what_tensorflow_lists(tf: Any, servers: list[Server]) -> None:
+    probe = await probe_worker(servers[3].address, timeout=GENEROUS)
+    assert (len(probe.devices), probe.accelerators, probe.source) == (8, {}, "tensorflow")
+    assert told([probe]) == listed(tf, servers[3].address)
+
+
+async def test_a_cluster_tells_what_tensorflow_lists(tf: Any, servers: list[Server]) -> None:
+    addresses = [server.address for server in servers[:3]]
+    probes = await probe_workers(addresses, worker_timeout=GENEROUS)
+    assert [len(probe.devices) for probe in probes] == list(CPUS)
+    assert sorted(told(probes)) == sorted(listed(tf, addresses[0]))
+
+
+async def test_cpus_are_no_accelerators(servers: list[Server]) -> None:
+    spec = ClusterSpec({"worker": [server.address for server in servers[:3]]})
+    assert await accelerators_per_worker(spec, timeout=GENEROUS) == {}
+    assert await accelerators_per_worker(spec, "worker", 1, timeout=GENEROUS) == {}
+
+
+async def test_a_real_server_knows_no_method_of_libtpu(servers: list[Server]) -> None:
+    """Its port is one that answers; another service on it would send us on to libtpu."""
+    port = int(servers[3].address.rpartition(":")[2])
+    with pytest.raises(ProbeError, match="gRPC server without GetRuntimeMetric"):
+        await probe_worker(free_addresses(1)[0], libtpu_ports=[port], timeout=GENEROUS)
+
+
+async def test_of_three_servers_the_one_that_is_stopped_is_named_within_the_deadline(
+    tf: Any, servers: list[Server]
+) -> None:
+    addresses = [server.address for server in servers[:3]]
+    stopped = servers[1]
+    async with ProbeChannels() as channels:
+        await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
+        stopped.send(signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            kept = await probe_workers(addresses, channels=channels, worker_timeout=0.5)
+            fresh = await probe_workers(addresses, worker_timeout=0.5)
+            took = time.monotonic() - before
+            with pytest.raises(DeadlineExceededError) as caught:
+                await accelerators_per_worker(ClusterSpec({"worker": addresses}), timeout=0.5)
+        finally:
+            stopped.send(signal.SIGCONT)
+        after = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
+    for probes in (kept, fresh):
+        assert [probe.error and probe.error.code for probe in probes] == [None, "deadline", None]
+    assert took < 2.0
+    assert list(caught.value.missing) == ["/job:worker/task:1"]
+    assert [probe.error for probe in after] == [None] * 3
+
+
+def test_of_three_servers_the_one_that_is_killed_is_named_and_seen_again_when_restarted(
+    tf: Any, servers: list[Server]
+) -> None:
+    anyio.run(killed_and_restarted, tf, servers)
+
+
+async def killed_and_restarted(tf: Any, servers: list[Server]) -> None:
+    addresses = [server.address for server in servers[:3]]
+    async with ProbeChannels() as channels:
+        before = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
+        servers[2].kill()
+        start = time.monotonic()
+        gone = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS, libtpu_ports=[])
+        took = time.monotonic() - start
+        servers[2].start()
+        await anyio.to_thread.run_sync(servers[2].wait)
+        after = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
+    assert [probe.error and probe.error.code for probe in gone] == [None, None, "refused"]
+    assert addresses[2] in str(gone[2].error)
+    assert took < 1.0
+    assert [probe.error for probe in after] == [None] * 3
+    assert after[:2] == before[:2]
+    assert {device.incarnation for device in after[2].devices}.isdisjoint(
+        device.incarnation for device in before[2].devices
+    )
+    assert sorted(told(after)) == sorted(listed(tf, addresses[0]))

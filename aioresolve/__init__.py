@@ -28,10 +28,13 @@ if TYPE_CHECKING:
         MissingDependencyError,
         PodIndexError,
         PodNotRunningError,
+        ProbeError,
         ProtocolError,
         ResolveError,
         TaskConflictError,
         TLSError,
+        TPUNotFoundError,
+        TPUNotReadyError,
         UnauthorizedError,
         UnknownTaskError,
     )
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .retry import Progress
     from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Move
     from .static import SimpleClusterResolver, UnionClusterResolver
+    from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
 
 __all__ = [
     "APIError",
@@ -62,11 +66,18 @@ __all__ = [
     "Pod",
     "PodIndexError",
     "PodNotRunningError",
+    "ProbeError",
     "Progress",
     "ProtocolError",
     "ResolveError",
     "SimpleClusterResolver",
     "TLSError",
+    "TPUClusterResolver",
+    "TPUNotFoundError",
+    "TPUNotReadyError",
+    "TPUSlice",
+    "TPUSystemMetadata",
+    "TPUTopology",
     "TaskConflictError",
     "UnauthorizedError",
     "UnionClusterResolver",
@@ -87,6 +98,10 @@ _ROOMS = {
     "Pod": "kubernetes",
     "Progress": "retry",
     "SimpleClusterResolver": "static",
+    "TPUClusterResolver": "tpu",
+    "TPUSlice": "tpu",
+    "TPUSystemMetadata": "tpu",
+    "TPUTopology": "tpu",
     "UnionClusterResolver": "static",
 }
 

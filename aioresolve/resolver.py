@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Self
+import math
+from typing import TYPE_CHECKING, Any, Self
 
 from .retry import Progress, checked_timeout, within_deadline
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from .spec import ClusterSpec, ClusterState
 
 __all__ = ["ClusterResolver", "master_url"]
+
+SHORTEST_PROBE = 0.001
+"""Seconds that workers have at least, were they found at the last moment."""
 
 
 class ClusterResolver(abc.ABC):
@@ -150,6 +154,38 @@ class ClusterResolver(abc.ABC):
             return ""
         spec = await self.cluster_spec(timeout=timeout)
         return master_url(spec.task_address(task_type, task_id), rpc_layer or self.rpc_layer)
+
+    async def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, int]:
+        """Return accelerator type to number of accelerators per worker, CPUs left out, as the workers tell.
+
+        All workers asked are asked at once, and have to agree.
+
+        Args:
+            task_type: the job to ask; where None, the job `worker`, or every job if there is none.
+            task_id: the one task of that job to ask.
+            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` bounds the call too.
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such task, or none at all.
+            ProbeError: (a RuntimeError) workers cannot be probed, or have different accelerators.
+            DeadlineExceededError: workers did not answer in time; it names them.
+            ResolveError: the cluster could not be resolved.
+        """
+        from .probe.accelerators import accelerators_per_worker, operation_timeout  # which loads grpc
+        from .probe.deadline import Deadline
+
+        deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
+        spec = await self.cluster_spec(timeout=deadline.timeout)
+        left = max(deadline.left, SHORTEST_PROBE)
+        return await accelerators_per_worker(spec, task_type, task_id, timeout=left)
 
     async def aclose(self) -> None:  # noqa: B027 - a source without connections has nothing to close
         """Close what `async with` opened. Closing twice, or without having opened, does nothing."""

@@ -113,7 +113,7 @@ class SimpleClusterResolver(ClusterResolver):
         self,
         task_type: str | None = None,
         task_id: int | None = None,
-        config_proto: object = None,
+        config_proto: Any = None,
         *,
         timeout: float | None = None,
     ) -> dict[str, int]:
@@ -243,6 +243,29 @@ class UnionClusterResolver(ClusterResolver):
             spec = await self.cluster_spec(timeout=deadline)
             return master_url(spec.task_address(task_type, task_id), rpc_layer or self._rpc_layer)
         return await self._resolvers[0].master(rpc_layer=rpc_layer, timeout=deadline)
+
+    async def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, int]:
+        """Return what the first resolver says, as in TensorFlow. One that was told them overrides the others.
+
+        Args:
+            task_type: the job to ask.
+            task_id: the one task of that job to ask.
+            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` bounds the call too.
+            timeout: the call's total deadline in seconds; the union's own where None.
+
+        Raises:
+            ResolveError: as the first resolver's.
+        """
+        return await self._resolvers[0].num_accelerators(
+            task_type, task_id, config_proto, timeout=self._deadline(timeout)
+        )
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:

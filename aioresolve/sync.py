@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from . import resolver as base
 from . import static
+from . import tpu as tpus
 from .errors import ConfigurationError, InvalidClusterError
 from .sharing import SharedResolver
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
 
+    from .gcp.credentials import AnyCredentials
+    from .gcp.tpu_api import TPUVersion
     from .kubernetes import Pod
     from .retry import Progress
     from .spec import ClusterSpec, ClusterState
@@ -38,6 +41,7 @@ __all__ = [
     "ClusterResolver",
     "KubernetesClusterResolver",
     "SimpleClusterResolver",
+    "TPUClusterResolver",
     "UnionClusterResolver",
     "blocking",
 ]
@@ -155,6 +159,7 @@ class ClusterResolver(_Attributes):
     cluster_spec = blocking(base.ClusterResolver.cluster_spec)
     cluster_state = blocking(base.ClusterResolver.cluster_state)
     master = blocking(base.ClusterResolver.master)
+    num_accelerators = blocking(base.ClusterResolver.num_accelerators)
 
     def close(self) -> None:
         """Close the connections that the calls share, once those in flight in other threads are done.
@@ -251,6 +256,77 @@ class SimpleClusterResolver(ClusterResolver):
     num_accelerators = blocking(static.SimpleClusterResolver.num_accelerators)
 
 
+class TPUClusterResolver(ClusterResolver):
+    """`aioresolve.TPUClusterResolver`, blocking: see there for the arguments and errors."""
+
+    def __init__(
+        self,
+        tpu: str | Sequence[str] | None = None,
+        zone: str | None = None,
+        project: str | None = None,
+        job_name: str = "worker",
+        coordinator_name: str | None = None,
+        coordinator_address: str | None = None,
+        credentials: AnyCredentials = "default",
+        service: Any = None,
+        discovery_url: str | None = None,
+        *,
+        api_version: TPUVersion = "v2",
+        timeout: float = 30.0,
+    ) -> None:
+        made = partial(
+            tpus.TPUClusterResolver,
+            tpu,
+            zone,
+            project,
+            job_name,
+            coordinator_name,
+            coordinator_address,
+            credentials,
+            service,
+            discovery_url,
+            api_version=api_version,
+            timeout=timeout,
+        )
+        self._share(made(), made)
+
+    @staticmethod
+    @wraps(tpus.TPUClusterResolver.connect)
+    def connect(
+        tpu: str | Sequence[str] | None = None,
+        zone: str | None = None,
+        project: str | None = None,
+        *,
+        timeout: float = 300.0,
+    ) -> TPUClusterResolver:
+        resolver = TPUClusterResolver(tpu, zone, project)
+        resolver.initialize_system(timeout=timeout)
+        return resolver
+
+    def get_job_name(self) -> str:
+        """Return the job that the workers are."""
+        resolver = self._shared.resolver
+        assert isinstance(resolver, tpus.TPUClusterResolver)
+        return resolver.get_job_name()
+
+    master = blocking(tpus.TPUClusterResolver.master)
+    get_master = blocking(tpus.TPUClusterResolver.get_master)
+    num_accelerators = blocking(tpus.TPUClusterResolver.num_accelerators)
+    get_tpu_system_metadata = blocking(tpus.TPUClusterResolver.get_tpu_system_metadata)
+    initialize_system = blocking(tpus.TPUClusterResolver.initialize_system)
+    probe = blocking(tpus.TPUClusterResolver.probe)
+    slices = blocking(tpus.TPUClusterResolver.slices)
+    nodes = blocking(tpus.TPUClusterResolver.nodes)
+    node = blocking(tpus.TPUClusterResolver.node)
+    state = blocking(tpus.TPUClusterResolver.state)
+    health = blocking(tpus.TPUClusterResolver.health)
+    symptoms = blocking(tpus.TPUClusterResolver.symptoms)
+    recoverable = blocking(tpus.TPUClusterResolver.recoverable)
+    runtime_version = blocking(tpus.TPUClusterResolver.runtime_version)
+    accelerator_type = blocking(tpus.TPUClusterResolver.accelerator_type)
+    topology = blocking(tpus.TPUClusterResolver.topology)
+
+
 class UnionClusterResolver(ClusterResolver):
     """`aioresolve.UnionClusterResolver`, blocking, and of facades: see there for the arguments and errors.
 
@@ -283,6 +359,7 @@ class UnionClusterResolver(ClusterResolver):
         self._share(made(), made)
 
     master = blocking(static.UnionClusterResolver.master)
+    num_accelerators = blocking(static.UnionClusterResolver.num_accelerators)
 
 
 class _InLoop(_Attributes, base.ClusterResolver):
@@ -307,6 +384,10 @@ class _InLoop(_Attributes, base.ClusterResolver):
     async def master(self, *args: Any, **kwargs: Any) -> str:
         master: str = await self._shared.answer("master", *args, **kwargs)
         return master
+
+    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        accelerators: dict[str, int] = await self._shared.answer("num_accelerators", *args, **kwargs)
+        return accelerators
 
 
 def _usable_in_child(resolver: base.ClusterResolver) -> base.ClusterResolver:

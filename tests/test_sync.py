@@ -38,7 +38,13 @@ JOBS = {"worker": ["app=train"]}
 WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
 
-CLASSES = ["ClusterResolver", "KubernetesClusterResolver", "SimpleClusterResolver", "UnionClusterResolver"]
+CLASSES = [
+    "ClusterResolver",
+    "KubernetesClusterResolver",
+    "SimpleClusterResolver",
+    "TPUClusterResolver",
+    "UnionClusterResolver",
+]
 FOR_IMPLEMENTORS = {"fetch_spec", "fetch_state"}
 LIFETIME = {"aclose": "close"}
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 from typing import assert_type
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState
+from aioresolve import ClusterSpec, ClusterState, TPUSlice, TPUSystemMetadata, TPUTopology
 from aioresolve.sync import (
     ClusterResolver,
     KubernetesClusterResolver,
     SimpleClusterResolver,
+    TPUClusterResolver,
     UnionClusterResolver,
     blocking,
 )
@@ -59,6 +60,18 @@ def every_facade_is_a_cluster_resolver(spec: ClusterSpec) -> list[ClusterResolve
     union = UnionClusterResolver(simple, KubernetesClusterResolver(), rpc_layer="grpc")
     assert_type(union.cluster_spec(), ClusterSpec)
     return [simple, union]
+
+
+def a_tpu_is_told_as_the_async_one_tells_it(resolver: TPUClusterResolver) -> None:
+    assert_type(resolver.num_accelerators(), dict[str, int])
+    assert_type(resolver.get_tpu_system_metadata(timeout=1.0), TPUSystemMetadata)
+    assert_type(resolver.slices(), tuple[TPUSlice, ...])
+    assert_type(resolver.state(), str | None)
+    assert_type(resolver.topology(), TPUTopology | None)
+    assert_type(resolver.get_master(), str)
+    assert_type(resolver.get_job_name(), str)
+    assert_type(TPUClusterResolver.connect("my-tpu"), TPUClusterResolver)
+    resolver.slices(1.0)  # type: ignore[call-arg]
 
 
 class Elector(aioresolve.SimpleClusterResolver):

@@ -1,0 +1,8 @@
+"""TPUClusterResolver: the workers of Cloud TPUs as a cluster."""
+
+from .resolver import TPUClusterResolver
+from .slices import TPUSlice
+from .system import TPUSystemMetadata
+from .topology import TPUTopology
+
+__all__ = ["TPUClusterResolver", "TPUSlice", "TPUSystemMetadata", "TPUTopology"]

@@ -1,0 +1,185 @@
+"""How a slice is built: generation, cores, chips and hosts, from its accelerator type and its bounds. Pure.
+
+The number in an accelerator type counts TensorCores: `v4-16` is 8 chips of two. Cores per chip and devices
+per chip are two numbers: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and tpu-info 0.14.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aioresolve.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Generation", "TPUTopology", "bounds", "slice_topology"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What all chips of one kind have in common.
+
+    Attributes:
+        name: `v2`, `v3`, `v4`, `v5e`, `v5p`, `v6e` or `7x`.
+        cores_per_chip: TensorCores.
+        devices_per_chip: devices as TensorFlow and JAX count them.
+        largest_host: the most chips that one host has, in a slice that is one host.
+    """
+
+    name: str
+    cores_per_chip: int
+    devices_per_chip: int
+    largest_host: int = 4
+
+
+_V5E = Generation("v5e", 1, 1, 8)
+_7X = Generation("7x", 2, 2)
+GENERATIONS = {
+    "v2": Generation("v2", 2, 2),
+    "v3": Generation("v3", 2, 2),
+    "v4": Generation("v4", 2, 1),
+    "v5litepod": _V5E,
+    "v5lite_pod": _V5E,
+    "v5e": _V5E,
+    "v5p": Generation("v5p", 2, 1),
+    "v6e": Generation("v6e", 1, 1, 8),
+    "tpu7x": _7X,
+    "v7x": _7X,
+}
+"""By the first part of an accelerator type, and by the API's names of types, in lower case."""
+
+CHIPS_PER_HOST = 4
+"""Of every slice of more than one host."""
+
+_ACCELERATOR_TYPE = re.compile(r"(?P<kind>[a-z0-9_]+)-(?P<cores>[1-9][0-9]{0,5})")
+_BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class TPUTopology:
+    """How one slice is built.
+
+    Attributes:
+        accelerator_type: such as `v4-16`.
+        generation: such as `v4`.
+        cores: TensorCores of the slice.
+        chips: chips of the slice.
+        hosts: hosts of the slice, which are its workers.
+        chip_bounds: chips in each direction, `(2, 2, 2)`; None where the source does not tell.
+        chips_per_host_bounds: chips of one host in each direction; likewise.
+        host_bounds: hosts in each direction; likewise.
+        devices: devices of the slice as TensorFlow and JAX count them.
+    """
+
+    accelerator_type: str
+    generation: str
+    cores: int
+    chips: int
+    hosts: int
+    devices: int
+    chip_bounds: tuple[int, ...] | None = None
+    chips_per_host_bounds: tuple[int, ...] | None = None
+    host_bounds: tuple[int, ...] | None = None
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of each host."""
+        return self.chips // self.hosts
+
+    @property
+    def cores_per_host(self) -> int:
+        """TensorCores of each host."""
+        return self.cores // self.hosts
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices of each host, as TensorFlow and JAX count them."""
+        return self.devices // self.hosts
+
+
+def slice_topology(
+    accelerator_type: str | None = None,
+    *,
+    kind: str | None = None,
+    chip_bounds: Sequence[int] | None = None,
+    chips_per_host_bounds: Sequence[int] | None = None,
+    host_bounds: Sequence[int] | None = None,
+    hosts: int | None = None,
+) -> TPUTopology | None:
+    """Return how a slice is built; None where its generation is unknown here or too little is told.
+
+    Args:
+        accelerator_type: such as `v4-16`.
+        kind: the API's `acceleratorConfig.type`, such as `V4`, where there is no accelerator type.
+        chip_bounds: chips in each direction.
+        chips_per_host_bounds: chips of one host in each direction.
+        host_bounds: hosts in each direction.
+        hosts: how many hosts there are, where that is known.
+
+    Raises:
+        ProtocolError: the numbers contradict each other.
+    """
+    found = _ACCELERATOR_TYPE.fullmatch((accelerator_type or "").lower())
+    generation = GENERATIONS.get(found["kind"] if found else (kind or "").lower())
+    if generation is None or (found is None and chip_bounds is None):
+        return None
+    if found is not None:
+        cores = int(found["cores"])
+        chips = _divided(
+            cores, generation.cores_per_chip, f"{cores} cores of {accelerator_type}", "cores per chip"
+        )
+    else:
+        chips = math.prod(chip_bounds or ())
+        cores = chips * generation.cores_per_chip
+    if chip_bounds is not None and math.prod(chip_bounds) != chips:
+        raise ProtocolError(
+            f"accelerator type {accelerator_type!r} has {chips} chips, but the topology"
+            f" {'x'.join(map(str, chip_bounds))} has {math.prod(chip_bounds)}"
+        )
+    if hosts is None:
+        hosts = math.prod(host_bounds) if host_bounds is not None else _usual_hosts(chips, generation)
+    _divided(chips, hosts, f"{chips} chips of {accelerator_type or kind}", "hosts")
+    return TPUTopology(
+        accelerator_type or f"{kind} of {'x'.join(map(str, chip_bounds or ()))}",
+        generation.name,
+        cores,
+        chips,
+        hosts,
+        chips * generation.devices_per_chip,
+        _tuple(chip_bounds),
+        _tuple(chips_per_host_bounds),
+        _tuple(host_bounds),
+    )
+
+
+def bounds(text: str | None) -> tuple[int, ...] | None:
+    """Return `2x2x4` as numbers; None where nothing is given.
+
+    Raises:
+        ProtocolError: it is no such text.
+    """
+    if not text:
+        return None
+    if _BOUNDS.fullmatch(text) is None:
+        raise ProtocolError(f"{text!r} is no topology such as '2x2x4'; see the TPU's own description")
+    return tuple(map(int, text.split("x")))
+
+
+def _usual_hosts(chips: int, generation: Generation) -> int:
+    if chips <= generation.largest_host:
+        return 1
+    return max(1, chips // CHIPS_PER_HOST)
+
+
+def _divided(total: int, by: int, what: str, of: str) -> int:
+    if by < 1 or total % by:
+        raise ProtocolError(f"{what} cannot be {by} {of}: nothing else is known to be built like that")
+    return total // by
+
+
+def _tuple(numbers: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(numbers)

@@ -1,0 +1,98 @@
+"""Workers' addresses as people and environment variables write them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.tpu.addresses import is_address, worker_address, worker_addresses, worker_host
+
+if TYPE_CHECKING:
+    import ipaddress
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+PORTS = st.integers(1, 65535)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("grpc://10.0.0.1:8470", "10.0.0.1:8470"),
+        ("grpc://10.0.0.1", "10.0.0.1:8470"),
+        ("10.0.0.1:2222", "10.0.0.1:2222"),
+        ("worker-0.tpu.svc", "worker-0.tpu.svc:8470"),
+        ("grpc://localhost:1", "localhost:1"),
+        ("[fd00::7]:2222", "[fd00::7]:2222"),
+        ("[fd00::7]", "[fd00::7]:8470"),
+        ("grpc://fd00::7", "[fd00::7]:8470"),
+        ("fe80::1%eth0", "[fe80::1%eth0]:8470"),
+    ],
+)
+def test_an_address_without_a_port_listens_at_8470(text: str, address: str) -> None:
+    assert worker_address(text, "tpu") == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "grpc://",
+        "http://a:1",
+        "a:b",
+        "a:0",
+        "a:65536",
+        "a:1:",
+        "a b",
+        "[fd00::7",
+        "a/b",
+        "a:123456",
+        "[]:1",
+    ],
+)
+def test_what_is_no_address_is_told_with_its_place(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"\$VARIABLE: .*host:port") as raised:
+        worker_address(text, "$VARIABLE")
+    assert repr(text) in str(raised.value)
+
+
+def test_a_list_may_have_spaces_and_the_scheme_at_any_entry() -> None:
+    assert worker_addresses("grpc://a:1, b:2 ,grpc://c", "tpu") == ("a:1", "b:2", "c:8470")
+
+
+@pytest.mark.parametrize("text", ["grpc://a,", ",a:1", "a:1,,b:1"])
+def test_an_empty_entry_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="''"):
+        worker_addresses(text, "tpu")
+
+
+@given(NAMES)
+def test_the_name_of_a_tpu_is_no_address(name: str) -> None:
+    assert not is_address(name)
+    assert not is_address(f"projects/example.com:p/locations/us-central2-b/nodes/{name}")
+
+
+@given(NAMES, PORTS)
+def test_a_host_with_a_port_is_an_address_and_stays_what_it_is(host: str, port: int) -> None:
+    assert is_address(f"{host}:{port}")
+    assert worker_address(f"{host}:{port}", "tpu") == f"{host}:{port}"
+    assert worker_host(f"grpc://{host}:{port}", "tpu") == host
+
+
+@given(st.ip_addresses(v=6), PORTS)
+def test_an_ipv6_address_comes_back_in_brackets(address: ipaddress.IPv6Address, port: int) -> None:
+    assert is_address(str(address))
+    assert worker_address(str(address), "tpu", port) == f"[{address}]:{port}"
+    assert worker_address(f"[{address}]:{port}", "tpu") == f"[{address}]:{port}"
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_a_typed_error(text: str) -> None:
+    try:
+        address = worker_address(text, "tpu")
+    except ConfigurationError:
+        return
+    assert worker_address(address, "tpu") == address

@@ -1,0 +1,80 @@
+"""Arguments of TPUClusterResolver that are checked before anybody is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.tpu.arguments import api_base, checked_coordinator, checked_text, checked_version
+
+
+@pytest.mark.parametrize(
+    ("template", "base"),
+    [
+        ("https://tpu.googleapis.com/$discovery/rest?version={apiVersion}", "https://tpu.googleapis.com"),
+        ("https://{api}.example.com/$discovery/rest?version={apiVersion}", "https://tpu.example.com"),
+        (
+            "https://autopush-{api}.sandbox.example.com:8443/x",
+            "https://autopush-tpu.sandbox.example.com:8443",
+        ),
+        ("http://127.0.0.1:8080/discovery/v1/apis/{api}/{apiVersion}/rest", "http://127.0.0.1:8080"),
+        ("https://www.googleapis.com/discovery/v1/apis/{api}/{apiVersion}/rest", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_host_of_a_discovery_url_is_the_api(template: Any, base: str | None) -> None:
+    assert api_base(template, {}, "v2") == base
+
+
+def test_the_variable_comes_before_the_argument() -> None:
+    environ = {"TPU_API_DISCOVERY_URL": "https://b.example.com/{api}/{apiVersion}"}
+    assert api_base("https://a.example.com/", environ, "v2") == "https://b.example.com"
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["tpu.googleapis.com", "ftp://a/", "https://", "https://a/{project}", 7, "https://a:x/", "https://[a/"],
+)
+def test_a_wrong_discovery_url_is_told(template: Any) -> None:
+    with pytest.raises(ConfigurationError, match="discovery_url"):
+        api_base(template, {}, "v2")
+
+
+def test_a_wrong_variable_is_told_by_its_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"\$TPU_API_DISCOVERY_URL"):
+        api_base(None, {"TPU_API_DISCOVERY_URL": "x"}, "v2")
+
+
+def test_a_coordinator_without_a_name_is_none() -> None:
+    assert checked_coordinator(None, "10.0.0.9:2222", "worker") == (None, None)
+
+
+def test_a_coordinator_has_a_port() -> None:
+    assert checked_coordinator("chief", "grpc://10.0.0.9:2222", "worker") == ("chief", "10.0.0.9:2222")
+    assert checked_coordinator("chief", None, "worker") == ("chief", None)
+
+
+def test_a_coordinator_is_no_worker() -> None:
+    with pytest.raises(ConfigurationError, match="coordinator_name='worker' is the job"):
+        checked_coordinator("worker", None, "worker")
+
+
+@pytest.mark.parametrize("address", ["nowhere:x", 7])
+def test_a_wrong_coordinator_address_is_told(address: Any) -> None:
+    with pytest.raises(ConfigurationError, match="coordinator_address"):
+        checked_coordinator("chief", address, "worker")
+
+
+def test_empty_text_is_none_and_what_is_no_text_is_told() -> None:
+    assert checked_text("zone", "") is None
+    with pytest.raises(ConfigurationError, match="zone=7"):
+        checked_text("zone", 7)
+
+
+def test_an_unknown_version_is_told() -> None:
+    assert checked_version("v1") == "v1"
+    with pytest.raises(ConfigurationError, match="api_version='v3'"):
+        checked_version("v3")

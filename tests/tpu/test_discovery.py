@@ -1,0 +1,221 @@
+"""Which source names the workers: the argument, then the environment, then the VM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.tpu.discovery import GivenWorkers, Local, NamedTPUs, OwnVM, Source, checked_tpu, tpu_source
+
+EVERYTHING = {
+    "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://kube:8470",
+    "TPU_WORKER_HOSTNAMES": "hostname",
+    "TPU_PROCESS_ADDRESSES": "process:8476",
+    "TPU_NAME": "variable",
+    "TPU_CONFIG": '{"tpu_node_name": "configured", "project": "p", "zone": "z"}',
+}
+
+
+def source(tpu: Any = None, **environ: str) -> Source:
+    return tpu_source(checked_tpu(tpu), environ)
+
+
+def addresses(found: Source) -> list[str]:
+    assert isinstance(found, GivenWorkers)
+    return list(found.addresses)
+
+
+@pytest.mark.parametrize(
+    ("unset", "found"),
+    [
+        ([], ["kube:8470"]),
+        (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"], ["hostname:8470"]),
+        (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_WORKER_HOSTNAMES"], ["process:8470"]),
+    ],
+)
+def test_variables_that_name_workers_come_first_and_in_order(unset: list[str], found: list[str]) -> None:
+    environ = {name: value for name, value in EVERYTHING.items() if name not in unset}
+    assert addresses(tpu_source((), environ)) == found
+
+
+def test_tpu_name_comes_before_tpu_config() -> None:
+    assert source(TPU_NAME="a", TPU_CONFIG=EVERYTHING["TPU_CONFIG"]) == NamedTPUs("$TPU_NAME", ("a",))
+    assert source(TPU_CONFIG=EVERYTHING["TPU_CONFIG"]) == NamedTPUs(
+        "$TPU_CONFIG", ("configured",), project="p", zone="z"
+    )
+
+
+def test_where_nobody_names_a_tpu_it_may_be_that_of_the_vm_and_every_place_is_told() -> None:
+    found = source()
+    assert isinstance(found, OwnVM)
+    told = " ".join(found.tried)
+    assert "tpu=" in told
+    assert all(f"${name}" in told for name in EVERYTHING)
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_an_empty_variable_is_none(name: str) -> None:
+    assert isinstance(tpu_source((), {name: ""}), OwnVM)
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_an_empty_argument_is_none(nothing: Any) -> None:
+    assert source(nothing, TPU_NAME="variable") == NamedTPUs("$TPU_NAME", ("variable",))
+
+
+@given(st.sampled_from(sorted(EVERYTHING)))
+def test_the_argument_comes_before_every_variable(name: str) -> None:
+    assert tpu_source(("given",), {name: EVERYTHING[name]}) == NamedTPUs("tpu=", ("given",))
+
+
+@pytest.mark.parametrize("tpu", ["local", ["local"]])
+def test_local_is_the_tpu_of_this_host(tpu: Any) -> None:
+    assert source(tpu, **EVERYTHING) == Local("tpu=")
+
+
+def test_tpu_name_may_be_local_or_an_address_as_tpu_vms_have_it() -> None:
+    assert source(TPU_NAME="local") == Local("$TPU_NAME")
+    assert addresses(source(TPU_NAME="grpc://10.0.0.1:8470")) == ["10.0.0.1:8470"]
+
+
+@pytest.mark.parametrize(
+    ("tpu", "found"),
+    [
+        ("grpc://a:8470", ["a:8470"]),
+        ("grpc://a:8470,grpc://b:8471", ["a:8470", "b:8471"]),
+        ("grpc://a,b,c:1", ["a:8470", "b:8470", "c:1"]),
+        (["grpc://a:8470", "10.0.0.2"], ["a:8470", "10.0.0.2:8470"]),
+        (["10.0.0.1:1,10.0.0.2:2", "fd00::3"], ["10.0.0.1:1", "10.0.0.2:2", "[fd00::3]:8470"]),
+    ],
+)
+def test_addresses_are_workers(tpu: Any, found: list[str]) -> None:
+    assert addresses(source(tpu)) == found
+
+
+@pytest.mark.parametrize(
+    ("tpu", "names"),
+    [
+        ("my-tpu", ("my-tpu",)),
+        (["a", "b"], ("a", "b")),
+        ("a, b", ("a", "b")),
+        (("a",), ("a",)),
+        ("projects/p/locations/z/nodes/n", ("projects/p/locations/z/nodes/n",)),
+    ],
+)
+def test_names_are_asked_of_the_api(tpu: Any, names: tuple[str, ...]) -> None:
+    assert source(tpu) == NamedTPUs("tpu=", names)
+
+
+@pytest.mark.parametrize(
+    ("tpu", "complaint"),
+    [
+        ([], "at least one"),
+        ([""], "no text"),
+        ([None], "no text"),
+        (7, "give a TPU's name"),
+        (b"my-tpu", "give a TPU's name"),
+        (["a", "a"], "a twice"),
+        ("a,,b", "empty name"),
+        (["a", "grpc://b:1"], "mixes names and addresses"),
+        (["local", "a"], "stands alone"),
+    ],
+)
+def test_a_wrong_argument_is_told(tpu: Any, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        checked_tpu(tpu)
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ("{", "no JSON"),
+        ("[]", "no tpu_node_name"),
+        ("{}", "no tpu_node_name"),
+        ('{"tpu_node_name": 1}', "no tpu"),
+    ],
+)
+def test_a_malformed_tpu_config_is_told(config: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"\$TPU_CONFIG.*{complaint}"):
+        source(TPU_CONFIG=config)
+
+
+def test_a_malformed_endpoint_in_a_variable_is_told_with_its_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"\$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS: 'grpc://'"):
+        source(KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://")
+
+
+def test_gke_pods_old_name_hosts() -> None:
+    found = source(TPU_WORKER_HOSTNAMES="job-0.svc,job-1.svc", TPU_WORKER_ID="1", TPU_TOPOLOGY="2x4")
+    assert addresses(found) == ["job-0.svc:8470", "job-1.svc:8470"]
+    assert isinstance(found, GivenWorkers)
+    assert (found.slice_index, found.num_slices, found.environment.topology) == (0, 1, "2x4")
+
+
+def test_gke_pods_new_name_processes_whose_ports_are_no_tensorflow_servers() -> None:
+    assert addresses(source(TPU_PROCESS_ADDRESSES="10.0.0.1:8476,10.0.0.2:8476")) == [
+        "10.0.0.1:8470",
+        "10.0.0.2:8470",
+    ]
+
+
+def test_two_processes_of_a_host_are_one_worker() -> None:
+    assert addresses(source(TPU_PROCESS_ADDRESSES="a:8476,a:8477,b:8476,b:8477")) == ["a:8470", "b:8470"]
+
+
+def test_a_process_address_that_says_local_says_nothing() -> None:
+    assert addresses(source(TPU_PROCESS_ADDRESSES="local", TPU_WORKER_HOSTNAMES="localhost")) == [
+        "localhost:8470"
+    ]
+    assert isinstance(source(TPU_PROCESS_ADDRESSES="local"), OwnVM)
+
+
+def test_a_slice_of_a_multislice_knows_which_one_it_is() -> None:
+    found = source(TPU_WORKER_HOSTNAMES="a,b", MEGASCALE_NUM_SLICES="4", MEGASCALE_SLICE_ID="2")
+    assert isinstance(found, GivenWorkers)
+    assert (found.slice_index, found.num_slices) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("slice_id", "slices", "complaint"),
+    [("x", "2", "MEGASCALE_SLICE_ID"), ("0", "-1", "MEGASCALE_NUM_SLICES"), ("2", "2", "is none of")],
+)
+def test_malformed_megascale_variables_are_told(slice_id: str, slices: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        source(TPU_WORKER_HOSTNAMES="a", MEGASCALE_NUM_SLICES=slices, MEGASCALE_SLICE_ID=slice_id)
+
+
+def test_a_leader_without_a_tpu_whose_worker_id_is_below_zero_still_knows_the_workers() -> None:
+    assert addresses(source(TPU_WORKER_HOSTNAMES="a,b", TPU_WORKER_ID="-1")) == ["a:8470", "b:8470"]
+
+
+def test_what_gke_says_of_the_slice_is_kept() -> None:
+    found = source(
+        TPU_WORKER_HOSTNAMES="a",
+        TPU_ACCELERATOR_TYPE="v4-16",
+        TPU_TOPOLOGY="2x2x2",
+        TPU_CHIPS_PER_HOST_BOUNDS="2,2,1",
+        TPU_HOST_BOUNDS="1,1,2",
+        TPU_RUNTIME_METRICS_PORTS="8431,8432",
+    )
+    assert isinstance(found, GivenWorkers)
+    assert found.environment.accelerator_type == "v4-16"
+    assert found.environment.host_bounds == (1, 1, 2)
+    assert found.environment.runtime_metrics_ports == (8431, 8432)
+
+
+def test_a_malformed_number_of_gke_is_told() -> None:
+    with pytest.raises(ConfigurationError, match=r"\$TPU_HOST_BOUNDS='1,x'"):
+        source(TPU_WORKER_HOSTNAMES="a", TPU_HOST_BOUNDS="1,x")
+
+
+@given(st.dictionaries(st.sampled_from(sorted(EVERYTHING)), st.text()))
+def test_any_environment_is_a_source_or_a_typed_error(environ: dict[str, str]) -> None:
+    try:
+        found = tpu_source((), environ)
+    except ConfigurationError:
+        return
+    assert isinstance(found, OwnVM) or found.origin.removeprefix("$") in environ

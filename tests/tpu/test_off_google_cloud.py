@@ -1,0 +1,78 @@
+"""Off Google Cloud, what would ask the metadata server fails at once, and says what to set."""
+
+from __future__ import annotations
+
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aioresolve import TPUClusterResolver
+from aioresolve.concurrency import gather
+from aioresolve.errors import ConfigurationError, ResolveError, TPUNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIMIT = 2.0
+"""Seconds that finding out may take."""
+
+PATHS: dict[str, tuple[Callable[[], TPUClusterResolver], type[ResolveError], str]] = {
+    "the VM's own slice": (lambda: TPUClusterResolver(), TPUNotFoundError, "tpu="),
+    "project and zone": (lambda: TPUClusterResolver("my-tpu"), ConfigurationError, "project= and zone="),
+    "the zone": (lambda: TPUClusterResolver("my-tpu", project="p"), ConfigurationError, "give zone="),
+    "the project": (lambda: TPUClusterResolver("my-tpu", "z"), ConfigurationError, "give project="),
+    "the coordinator's address": (
+        lambda: TPUClusterResolver("grpc://a:1", coordinator_name="chief"),
+        ConfigurationError,
+        "coordinator_address",
+    ),
+    "credentials": (lambda: TPUClusterResolver("my-tpu", "z", "p"), ResolveError, "credentials"),
+}
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address at which connections are taken and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture(params=["refused", "silent", "no such name", "forbidden"])
+def _nowhere(request: pytest.FixtureRequest, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    match request.param:
+        case "silent":
+            monkeypatch.setenv("GCE_METADATA_HOST", silent)
+        case "no such name":
+            monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
+        case "forbidden":
+            monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.mark.usefixtures("_nowhere")
+async def test_every_path_fails_within_two_seconds_and_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("gcloud")))
+
+    async def fails(made: Callable[[], TPUClusterResolver], error: type[ResolveError], words: str) -> None:
+        started = time.monotonic()
+        with pytest.raises(error, match=words):
+            await made().cluster_spec()
+        assert time.monotonic() - started < LIMIT
+
+    await gather([partial(fails, *path) for path in PATHS.values()], limit=len(PATHS))
+
+
+async def test_addresses_need_no_metadata_server() -> None:
+    assert await TPUClusterResolver("grpc://10.0.0.1").master() == "grpc://10.0.0.1:8470"
+
+
+async def test_making_a_resolver_asks_nobody(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCE_METADATA_HOST", silent)
+    started = time.monotonic()
+    TPUClusterResolver()
+    TPUClusterResolver("my-tpu", coordinator_name="chief")
+    assert time.monotonic() - started < LIMIT / 2

@@ -1,0 +1,376 @@
+"""TPUClusterResolver against a loopback Google Cloud: names, states, slices, places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve import ClusterSpec, TPUClusterResolver
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    DeadlineExceededError,
+    ForbiddenError,
+    ProtocolError,
+    TPUNotFoundError,
+    TPUNotReadyError,
+    UnauthorizedError,
+)
+from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
+
+if TYPE_CHECKING:
+    from aioresolve.testing import GoogleRequest, GoogleServer
+
+ZONE = "us-central2-b"
+PROJECT = "demo-project"
+
+
+def asked(google: GoogleServer, service: str) -> list[str]:
+    return [request.path for request in google.requests if request.service == service]
+
+
+async def test_a_name_is_asked_of_the_api_with_project_and_zone_of_the_vm(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1", "10.0.0.2"]))
+    spec = await TPUClusterResolver("my-tpu").cluster_spec()
+    assert spec == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
+    assert asked(google, "tpu") == [f"/v2/projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
+    assert len(asked(google, "metadata")) == 2
+
+
+async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServer) -> None:
+    google.add(tpu_node("projects/other/locations/europe-west4-a/nodes/my-tpu", ips=["10.0.0.1"]))
+    resolver = TPUClusterResolver("my-tpu", "europe-west4-a", "other")
+    assert await resolver.master() == "grpc://10.0.0.1:8470"
+    full = TPUClusterResolver("projects/other/locations/europe-west4-a/nodes/my-tpu")
+    assert await full.master() == "grpc://10.0.0.1:8470"
+    assert asked(google, "metadata") == []
+
+
+async def test_only_what_is_missing_is_discovered(google: GoogleServer) -> None:
+    google.add(tpu_node(f"projects/other/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
+    await TPUClusterResolver("my-tpu", project="other").cluster_spec()
+    assert asked(google, "metadata") == ["/computeMetadata/v1/instance/zone"]
+
+
+async def test_tpu_name_and_tpu_config_name_a_tpu(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.add(tpu_node("a", ips=["10.0.0.1"]))
+    google.add(tpu_node("projects/p/locations/z/nodes/b", ips=["10.0.0.2"]))
+    resolver = TPUClusterResolver()
+    monkeypatch.setenv("TPU_CONFIG", '{"tpu_node_name": "b", "project": "p", "zone": "z"}')
+    assert await resolver.master() == "grpc://10.0.0.2:8470"
+    monkeypatch.setenv("TPU_NAME", "a")
+    assert await resolver.master() == "grpc://10.0.0.1:8470"
+
+
+async def test_every_call_asks_anew(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    async with TPUClusterResolver("my-tpu", ZONE, PROJECT) as resolver:
+        assert await resolver.master() == "grpc://10.0.0.1:8470"
+        google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.9", "port": 8470}])
+        assert await resolver.master() == "grpc://10.0.0.9:8470"
+
+
+async def test_a_state_knows_workers_by_slice_number_and_incarnation(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", workers=2))
+    state = await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_state()
+    first, second = state.endpoints["worker"]
+    assert (first.name, second.name) == ("my-tpu/worker-0", "my-tpu/worker-1")
+    assert (first.index, second.index) == (0, 1)
+    assert first.ready
+    assert first.uid
+    assert first.uid != second.uid
+    assert state.observed_at is not None
+
+
+# Several slices
+
+
+async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleServer) -> None:
+    names = ["slice-b", "slice-a", "slice-c"]
+    google.add(*(tpu_node(name, workers=2, accelerator_type="v4-16", topology="2x2x2") for name in names))
+    resolver = TPUClusterResolver(names)
+    slices = await resolver.slices()
+    assert [one.name for one in slices] == names
+    assert [one.tasks for one in slices] == [range(2), range(2, 4), range(4, 6)]
+    assert [(one.index, one.num_slices) for one in slices] == [(0, 3), (1, 3), (2, 3)]
+    state = await resolver.cluster_state()
+    assert [endpoint.name for endpoint in state.endpoints["worker"]] == [
+        f"{name}/worker-{number}" for name in names for number in range(2)
+    ]
+    assert state.spec.num_tasks("worker") == 6
+
+
+async def test_slices_are_waited_for_together(google: GoogleServer) -> None:
+    google.add(tpu_node("a"), tpu_node("b"))
+    google.inject(Hang(), match=lambda request: request.service == "tpu", times=None)
+    resolver = TPUClusterResolver(["a", "b"], ZONE, PROJECT)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_given_up, resolver)
+        await google.until(lambda: len(asked(google, "tpu")) == 2)
+        group.cancel_scope.cancel()
+
+
+async def _given_up(resolver: TPUClusterResolver) -> None:
+    await resolver.cluster_spec()
+
+
+async def test_a_queued_resource_stands_for_its_nodes(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", nodes=2, node_id="part"))
+    google.add(tpu_node("part-0", ips=["10.0.0.1"]), tpu_node("part-1", ips=["10.0.0.2"]))
+    for name in ("my-request", f"projects/{PROJECT}/locations/{ZONE}/queuedResources/my-request"):
+        resolver = TPUClusterResolver(name)
+        assert await resolver.cluster_spec() == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
+        assert [one.name for one in await resolver.slices()] == ["part-0", "part-1"]
+
+
+async def test_a_queued_resource_that_waits_is_not_ready(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", state="WAITING_FOR_RESOURCES"))
+    resolver = TPUClusterResolver("my-request")
+    with pytest.raises(TPUNotReadyError, match="WAITING_FOR_RESOURCES") as raised:
+        await resolver.cluster_spec()
+    assert raised.value.retryable
+    google.add(queued_resource("my-request", state="FAILED", error="no capacity"))
+    with pytest.raises(TPUNotReadyError, match="no capacity") as raised:
+        await resolver.cluster_spec()
+    assert not raised.value.retryable
+
+
+# Every state
+
+
+async def test_creating_to_ready(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    google.script("my-tpu", "CREATING", "CREATING", "READY")
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
+    for _ in range(2):
+        with pytest.raises(TPUNotReadyError, match="CREATING") as raised:
+            await resolver.cluster_spec()
+        assert raised.value.retryable
+        assert raised.value.state == "CREATING"
+    assert await resolver.master() == "grpc://10.0.0.1:8470"
+
+
+async def test_ready_to_preempted_midway(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.script("my-tpu", "READY", "PREEMPTED")
+    async with TPUClusterResolver("my-tpu", ZONE, PROJECT) as resolver:
+        await resolver.cluster_spec()
+        with pytest.raises(TPUNotReadyError, match="PREEMPTED") as raised:
+            await resolver.cluster_spec()
+        assert not raised.value.retryable
+        assert not await resolver.recoverable()
+
+
+async def test_one_lost_slice_of_several_is_named(google: GoogleServer) -> None:
+    google.add(tpu_node("a"), tpu_node("b", state="PREEMPTED"), tpu_node("c", state="CREATING"))
+    with pytest.raises(TPUNotReadyError) as raised:
+        await TPUClusterResolver(["a", "b", "c"], ZONE, PROJECT).cluster_spec()
+    assert list(raised.value.tpus) == ["b", "c"]
+
+
+async def test_absent_health_is_no_fault(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", health=None))
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
+    assert len((await resolver.cluster_spec()).job_tasks("worker")) == 1
+    assert await resolver.health() is None
+
+
+@pytest.mark.parametrize("health", ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"])
+async def test_an_unhealthy_tpu_is_told_with_its_symptoms(google: GoogleServer, health: str) -> None:
+    symptoms = [{"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}]
+    google.add(tpu_node("my-tpu", health=health, health_description="down", symptoms=symptoms))
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
+    with pytest.raises(TPUNotReadyError, match=health) as raised:
+        await resolver.cluster_spec()
+    assert raised.value.health == health
+    assert raised.value.symptoms == ("MESH_BUILD_FAIL on worker 2 at 2026-11-20T11:00:00Z",)
+    assert await resolver.health() == health
+    assert [symptom.symptom_type for symptom in await resolver.symptoms()] == ["MESH_BUILD_FAIL"]
+
+
+@pytest.mark.parametrize("fields", [{"state": "NEW_STATE"}, {"networkEndpoints": None}])
+async def test_an_unknown_state_and_missing_endpoints_are_not_ready(
+    google: GoogleServer, fields: dict[str, Any]
+) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.patch("my-tpu", **fields)
+    with pytest.raises(TPUNotReadyError):
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+
+
+async def test_an_endpoint_without_a_port_listens_at_8470(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.1"}, {"ipAddress": "fd00::7"}])
+    spec = await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+    assert spec.job_tasks("worker") == ["10.0.0.1:8470", "[fd00::7]:8470"]
+
+
+# Every refusal
+
+
+async def test_a_404_is_a_value_error_that_names_the_tpu(google: GoogleServer) -> None:
+    resolver = TPUClusterResolver(["gone", "lost"], ZONE, PROJECT)
+    with pytest.raises(TPUNotFoundError, match="gone") as raised:
+        await resolver.cluster_spec()
+    assert isinstance(raised.value, ValueError)
+    assert raised.value.names == tuple(
+        f"projects/{PROJECT}/locations/{ZONE}/nodes/{name}" for name in ("gone", "lost")
+    )
+    assert isinstance(raised.value.__cause__, APIError)
+
+
+async def test_who_may_not_ask_for_queued_resources_is_told_of_the_missing_node(google: GoogleServer) -> None:
+    google.denied.add("tpu.queuedResources.get")
+    with pytest.raises(TPUNotFoundError, match="nodes/gone"):
+        await TPUClusterResolver("gone", ZONE, PROJECT).cluster_spec()
+
+
+async def test_a_403_names_the_permission_and_the_role(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.denied.add("tpu.nodes.get")
+    with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get.*roles/tpu\.viewer"):
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, ConfigurationError), (401, UnauthorizedError)])
+async def test_a_400_and_a_401_are_told_at_once(
+    google: GoogleServer, status: int, error: type[Exception]
+) -> None:
+    google.inject(Answer(status), times=None)
+    with pytest.raises(error):
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_passing_refusal_is_asked_again(google: GoogleServer, status: int) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    google.inject(Answer(status), times=2)
+    assert await TPUClusterResolver("my-tpu", ZONE, PROJECT).master() == "grpc://10.0.0.1:8470"
+    assert len(google.requests) == 3
+
+
+async def test_a_used_up_quota_is_told_when_it_does_not_pass(google: GoogleServer) -> None:
+    body = (
+        b'{"error": {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": '
+        b'[{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED", '
+        b'"metadata": {"quota_metric": "tpu.googleapis.com/default"}}]}}'
+    )
+    google.inject(Answer(429, body, {"Retry-After": "60"}), times=None)
+    with pytest.raises(APIError, match=r"quota tpu\.googleapis\.com/default is used up") as raised:
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+    assert (raised.value.status, raised.value.retryable) == (429, True)
+
+
+async def test_an_answer_that_is_no_node_is_a_protocol_error(google: GoogleServer) -> None:
+    google.inject(Answer(200, b"<html>log in</html>"))
+    with pytest.raises(ProtocolError, match="login page"):
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+
+
+async def test_a_deadline_says_what_was_waited_for(google: GoogleServer) -> None:
+    google.inject(Hang(), times=None)
+    with pytest.raises(DeadlineExceededError, match="nodes/my-tpu"):
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT, timeout=0.2).cluster_spec()
+
+
+# The VM's own slice
+
+
+async def test_a_tpu_vm_finds_its_own_slice(google: GoogleServer) -> None:
+    hosts = ["10.0.0.1", "10.0.0.2"]
+    google.metadata.update(tpu_vm(hosts=hosts, accelerator_type="v4-16", topology="2x2x2", node="mine"))
+    resolver = TPUClusterResolver()
+    assert (await resolver.cluster_spec()).job_tasks("worker") == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    (one,) = await resolver.slices()
+    assert (one.name, one.endpoints[1].name) == ("mine", "mine/worker-1")
+    assert await resolver.accelerator_type() == "v4-16"
+    topology = await resolver.topology()
+    assert topology is not None
+    assert (topology.chips, topology.hosts, topology.chip_bounds) == (8, 2, (2, 2, 2))
+    assert topology.host_bounds == (1, 1, 2)
+    assert asked(google, "tpu") == []
+
+
+async def test_what_nobody_tells_is_none(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
+    resolver = TPUClusterResolver()
+    assert await resolver.node() is None
+    assert await resolver.nodes() == ()
+    assert await resolver.state() is None
+    assert await resolver.runtime_version() is None
+    assert await resolver.symptoms() == ()
+    assert await resolver.recoverable()
+    assert await TPUClusterResolver("grpc://a").topology() is None
+
+
+async def test_a_vm_that_is_no_tpu_vm_is_told_with_all_that_was_looked_at(google: GoogleServer) -> None:
+    with pytest.raises(TPUNotFoundError, match="no TPU VM") as raised:
+        await TPUClusterResolver().cluster_spec()
+    assert isinstance(raised.value, ValueError)
+    assert isinstance(raised.value, RuntimeError)
+    assert len(raised.value.tried) == 3
+
+
+# What is said of a TPU
+
+
+async def test_a_node_is_told_in_the_apis_words(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", workers=2, accelerator_type="v4-16", topology="2x2x2", state="REPAIRING"))
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
+    node = await resolver.node()
+    assert node is not None
+    assert node.node_name.name == "my-tpu"
+    assert await resolver.state() == "REPAIRING"
+    assert await resolver.runtime_version() == "tpu-vm-tf-2.16.1-pjrt"
+    assert await resolver.recoverable()
+
+
+async def test_what_is_asked_of_one_tpu_is_an_error_of_several(google: GoogleServer) -> None:
+    google.add(tpu_node("a"), tpu_node("b"))
+    resolver = TPUClusterResolver(["a", "b"], ZONE, PROJECT)
+    assert [node.node_name.name for node in await resolver.nodes()] == ["a", "b"]
+    with pytest.raises(ConfigurationError, match=r"2 TPUs; ask nodes\(\)"):
+        await resolver.state()
+    with pytest.raises(ConfigurationError, match=r"2 TPUs; ask slices\(\)"):
+        await resolver.topology()
+
+
+async def test_v1_knows_nodes_of_old_and_no_tpu_vms(google: GoogleServer) -> None:
+    google.add(tpu_node("old", ips=["10.0.0.1"], api_version="V1"), tpu_node("vm"))
+    resolver = TPUClusterResolver("old", ZONE, PROJECT, api_version="v1")
+    assert await resolver.master() == "grpc://10.0.0.1:8470"
+    assert asked(google, "tpu") == [f"/v1/projects/{PROJECT}/locations/{ZONE}/nodes/old"]
+    assert await resolver.runtime_version() is not None
+    with pytest.raises(TPUNotFoundError, match="v1 does not know TPU VMs"):
+        await TPUClusterResolver("vm", ZONE, PROJECT, api_version="v1").cluster_spec()
+
+
+# Being used
+
+
+async def test_calls_inside_async_with_share_a_connection(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    async with TPUClusterResolver("my-tpu") as resolver:
+        for _ in range(3):
+            await resolver.cluster_spec()
+        with pytest.raises(ConfigurationError, match="entered already"):
+            await resolver.__aenter__()
+
+
+def _is_metadata(request: GoogleRequest) -> bool:
+    return request.service == "metadata"
+
+
+async def test_a_metadata_server_that_is_not_ready_is_asked_again(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    google.inject(Answer(503, b"", {"Metadata-Flavor": "Google"}), match=_is_metadata, times=2)
+    assert await TPUClusterResolver("my-tpu").master() == "grpc://10.0.0.1:8470"
+
+
+async def test_a_resolver_shows_what_it_was_asked_for() -> None:
+    assert repr(TPUClusterResolver(["a", "b"])) == "<TPUClusterResolver of a, b>"
+    assert repr(TPUClusterResolver()) == "<TPUClusterResolver of the TPU of this environment>"

@@ -1,0 +1,311 @@
+"""Every row of the page of `tf.distribute.cluster_resolver.TPUClusterResolver` has a test named after it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from google.auth.aio.credentials import StaticCredentials
+
+import aioresolve.tpu.tensorflow
+from aioresolve import ClusterSpec, TPUClusterResolver, TPUSystemMetadata, sync
+from aioresolve.errors import MissingDependencyError, ProbeError, TPUNotFoundError, TPUNotReadyError
+from aioresolve.testing import GoogleServer, tpu_node
+from aioresolve.testing.tpu_worker import TPUWorker
+
+from .services import FakeService
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+ZONE = "us-central2-b"
+PROJECT = "demo-project"
+GRPC = "grpc://10.240.1.2:8470"
+
+
+def test_the_arguments_have_the_names_the_order_and_the_defaults_of_the_page() -> None:
+    page = inspect.signature(
+        lambda tpu=None, zone=None, project=None, job_name="worker", coordinator_name=None,
+        coordinator_address=None, credentials="default", service=None, discovery_url=None: None
+    )  # fmt: skip
+    ours = inspect.signature(TPUClusterResolver)
+    positional = [one for one in ours.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert [(one.name, one.default) for one in positional] == [
+        (one.name, one.default) for one in page.parameters.values()
+    ]
+
+
+# Args
+
+
+async def test_args_tpu_is_a_name_or_an_address_or_local_or_found(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    assert await TPUClusterResolver(tpu="my-tpu").master() == "grpc://10.0.0.1:8470"
+    assert await TPUClusterResolver(tpu=GRPC).master() == GRPC
+    assert await TPUClusterResolver(tpu="local").master() == ""
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    assert await TPUClusterResolver(tpu="").master() == "grpc://10.0.0.1:8470"
+
+
+@pytest.mark.parametrize("omitted", [None, ""])
+async def test_args_zone_omitted_or_empty_is_that_of_the_vm(
+    google: GoogleServer, omitted: str | None
+) -> None:
+    google.metadata["instance/zone"] = "projects/1/zones/asia-east1-c"
+    google.add(tpu_node(f"projects/{PROJECT}/locations/asia-east1-c/nodes/my-tpu", ips=["10.0.0.1"]))
+    assert await TPUClusterResolver("my-tpu", zone=omitted).master() == "grpc://10.0.0.1:8470"
+
+
+@pytest.mark.parametrize("omitted", [None, ""])
+async def test_args_project_omitted_or_empty_is_that_of_the_vm(
+    google: GoogleServer, omitted: str | None
+) -> None:
+    google.metadata["project/project-id"] = "vms-project"
+    google.add(tpu_node(f"projects/vms-project/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
+    assert await TPUClusterResolver("my-tpu", project=omitted).master() == "grpc://10.0.0.1:8470"
+
+
+async def test_args_job_name_is_the_job_of_the_tpus() -> None:
+    resolver = TPUClusterResolver(GRPC, job_name="tpu_worker")
+    assert (await resolver.cluster_spec()).jobs == ["tpu_worker"]
+    assert await resolver.master() == GRPC
+
+
+async def test_args_coordinator_name_none_leaves_the_coordinator_out() -> None:
+    resolver = TPUClusterResolver(GRPC, coordinator_address="10.0.0.9:2222")
+    assert (await resolver.cluster_spec()).jobs == ["worker"]
+
+
+async def test_args_coordinator_address_is_the_task_of_the_coordinator() -> None:
+    resolver = TPUClusterResolver(GRPC, coordinator_name="chief", coordinator_address="10.0.0.9:2222")
+    assert await resolver.cluster_spec() == ClusterSpec(
+        {"worker": ["10.240.1.2:8470"], "chief": ["10.0.0.9:2222"]}
+    )
+
+
+async def test_args_coordinator_address_none_starts_a_server_once(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    async def started_server() -> tuple[object, int]:
+        started.append(1)
+        return object(), 4321
+
+    monkeypatch.setattr("aioresolve.tpu.coordinator.started_server", started_server)
+    resolver = TPUClusterResolver(GRPC, coordinator_name="chief")
+    for _ in range(2):
+        assert (await resolver.cluster_spec()).job_tasks("chief") == ["10.128.0.2:4321"]
+    assert started == [1]
+    await TPUClusterResolver(GRPC).cluster_spec()
+    assert started == [1]
+
+
+@pytest.mark.parametrize("default", ["default", None])
+async def test_args_credentials_none_and_default_are_those_of_the_machine(
+    default: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])], tls=True, tokens={}) as google:
+        for name, value in google.environ(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=default)
+        assert await resolver.master() == "grpc://10.0.0.1:8470"
+        assert google.requests[-1].user == f"serviceAccount:{google.email}"
+
+
+async def test_args_credentials_given_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    member = "user:me@example.com"
+    async with GoogleServer(
+        [tpu_node("my-tpu", ips=["10.0.0.1"])], tls=True, tokens={"t0ken": member}
+    ) as google:
+        for name, value in google.environ(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=StaticCredentials("t0ken"))
+        assert await resolver.master() == "grpc://10.0.0.1:8470"
+        assert google.requests[-1].user == member
+
+
+async def test_args_service_is_asked_and_credentials_are_ignored() -> None:
+    service = FakeService(ips=["10.0.0.1"])
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, service=service, credentials="nonsense")  # type: ignore[arg-type]
+    assert await resolver.master() == "grpc://10.0.0.1:8470"
+    assert service.asked == [f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
+
+
+async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])]) as google:
+        template = f"{google.url}/$discovery/rest?version={{apiVersion}}"
+        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, discovery_url=template)
+        assert await resolver.master() == "grpc://10.0.0.1:8470"
+        monkeypatch.setenv("TPU_API_DISCOVERY_URL", template)
+        overridden = TPUClusterResolver("my-tpu", ZONE, PROJECT, discovery_url="http://127.0.0.1:1/")
+        assert await overridden.master() == "grpc://10.0.0.1:8470"
+
+
+# Raises
+
+
+async def test_raises_import_error_where_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+    with pytest.raises(ImportError, match=r"pip install 'aioresolve\[tensorflow\]'") as raised:
+        await TPUClusterResolver("local").num_accelerators()
+    assert isinstance(raised.value, MissingDependencyError)
+
+
+async def test_raises_value_error_if_no_tpus_are_specified() -> None:
+    with pytest.raises(ValueError, match="at least one TPU"):
+        TPUClusterResolver([])
+    with pytest.raises(ValueError, match="no TPU was named"):
+        await TPUClusterResolver().cluster_spec()
+
+
+async def test_raises_runtime_error_if_the_name_is_empty_in_a_google_cloud_environment(
+    google: GoogleServer,
+) -> None:
+    with pytest.raises(RuntimeError, match="no TPU was named"):
+        await TPUClusterResolver("").cluster_spec()
+
+
+# Attributes
+
+
+def test_attributes_environment_is_the_empty_string() -> None:
+    assert TPUClusterResolver(GRPC).environment == ""
+
+
+def test_attributes_task_id_is_zero_and_may_be_set() -> None:
+    resolver = TPUClusterResolver(GRPC)
+    assert resolver.task_id == 0
+    resolver.task_id = None
+    assert resolver.task_id is None
+
+
+def test_attributes_task_type_is_the_job_name() -> None:
+    assert TPUClusterResolver(GRPC).task_type == "worker"
+    assert TPUClusterResolver(GRPC, job_name="tpu_worker").task_type == "tpu_worker"
+
+
+# Methods
+
+
+async def test_methods_cluster_spec_holds_the_latest_hosts(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    resolver = TPUClusterResolver("my-tpu")
+    before = await resolver.cluster_spec()
+    google.add(tpu_node("my-tpu", ips=["10.0.0.2"]))
+    assert (await resolver.cluster_spec()) != before
+
+
+async def test_methods_cluster_spec_raises_runtime_error_if_the_tpu_is_not_healthy(
+    google: GoogleServer,
+) -> None:
+    google.add(tpu_node("my-tpu", health="UNHEALTHY_TENSORFLOW"))
+    with pytest.raises(RuntimeError, match="UNHEALTHY_TENSORFLOW") as raised:
+        await TPUClusterResolver("my-tpu").cluster_spec()
+    assert isinstance(raised.value, TPUNotReadyError)
+
+
+async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected: list[tuple[list[str], str]] = []
+
+    async def connected_system(addresses: list[str], job: str) -> None:
+        connected.append((addresses, job))
+
+    monkeypatch.setattr(aioresolve.tpu.tensorflow, "connected_system", connected_system)
+    async with TPUWorker(4) as worker:
+        resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
+        assert connected == [([worker.address], "worker")]
+        assert await resolver.master() == f"grpc://{worker.address}"
+
+
+async def test_methods_connect_raises_not_found_if_there_are_no_tpu_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connected_system(addresses: list[str], job: str) -> None:
+        raise TPUNotFoundError("no TPU devices")
+
+    monkeypatch.setattr(aioresolve.tpu.tensorflow, "connected_system", connected_system)
+    async with TPUWorker(0) as worker:
+        with pytest.raises(TPUNotFoundError, match="no TPU devices"):
+            await TPUClusterResolver.connect(f"grpc://{worker.address}")
+
+
+async def test_methods_connect_does_not_wait_for_a_worker_that_is_gone() -> None:
+    with pytest.raises(ProbeError, match="connection refused"):
+        await TPUClusterResolver.connect("grpc://127.0.0.1:1")
+
+
+async def test_methods_get_job_name() -> None:
+    assert TPUClusterResolver(GRPC, job_name="tpu_worker").get_job_name() == "tpu_worker"
+
+
+async def test_methods_get_master() -> None:
+    assert await TPUClusterResolver(GRPC).get_master() == GRPC
+
+
+async def test_methods_get_tpu_system_metadata() -> None:
+    async with TPUWorker(4) as worker:
+        metadata = await TPUClusterResolver(f"grpc://{worker.address}").get_tpu_system_metadata()
+    assert isinstance(metadata, TPUSystemMetadata)
+    assert metadata._fields == ("num_cores", "num_hosts", "num_of_cores_per_host", "topology", "devices")
+    assert metadata.num_hosts == 1
+
+
+async def test_methods_master_is_the_first_instance_or_the_task_named() -> None:
+    resolver = TPUClusterResolver("grpc://a:1,grpc://b:2")
+    assert await resolver.master() == "grpc://a:1"
+    assert await resolver.master("worker", 1) == "grpc://b:2"
+    assert await resolver.master(rpc_layer="grpc+verbs") == "grpc+verbs://a:1"
+    resolver.task_id = None
+    assert await resolver.master() == "grpc://a:1"
+
+
+async def test_methods_master_raises_value_error_if_none_of_the_tpus_exists(google: GoogleServer) -> None:
+    with pytest.raises(ValueError, match="there is no TPU"):
+        await TPUClusterResolver("gone").master()
+    with pytest.raises(ValueError, match="no task 7"):
+        await TPUClusterResolver(GRPC).master("worker", 7)
+
+
+async def test_methods_num_accelerators_is_the_number_of_cores_per_worker() -> None:
+    async with TPUWorker(8) as worker:
+        assert await TPUClusterResolver(f"grpc://{worker.address}").num_accelerators() == {"TPU": 8}
+
+
+async def test_methods_num_accelerators_raises_runtime_error_if_a_worker_cannot_be_talked_to() -> None:
+    with pytest.raises(RuntimeError, match="connection refused"):
+        await TPUClusterResolver("grpc://127.0.0.1:1").num_accelerators()
+
+
+async def test_methods_num_accelerators_raises_runtime_error_if_hosts_differ() -> None:
+    async with TPUWorker(4) as a, TPUWorker(8) as b:
+        with pytest.raises(RuntimeError, match="different numbers of TPU cores"):
+            await TPUClusterResolver([f"grpc://{a.address}", f"grpc://{b.address}"]).num_accelerators()
+
+
+def test_methods_enter_and_exit(google_in_thread: GoogleServer) -> None:
+    with sync.TPUClusterResolver("my-tpu") as resolver:
+        assert resolver.master() == "grpc://10.0.0.1:8470"
+    assert resolver.get_master() == "grpc://10.0.0.1:8470"
+    assert resolver.get_job_name() == "worker"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda resolver: resolver.cluster_spec(),
+        lambda resolver: resolver.cluster_state(),
+        lambda resolver: resolver.slices(),
+    ],
+)
+async def test_a_local_tpu_is_no_cluster(call: Callable[[TPUClusterResolver], Awaitable[Any]]) -> None:
+    found = await call(TPUClusterResolver("local"))
+    assert not getattr(found, "spec", found)

@@ -1,0 +1,112 @@
+"""How a slice is built, from its accelerator type and bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.errors import ProtocolError
+from aioresolve.tpu.topology import GENERATIONS, bounds, slice_topology
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "generation", "cores", "chips", "hosts", "devices_per_host"),
+    [
+        ("v2-8", "v2", 8, 4, 1, 8),
+        ("v2-512", "v2", 512, 256, 64, 8),
+        ("v3-8", "v3", 8, 4, 1, 8),
+        ("v3-32", "v3", 32, 16, 4, 8),
+        ("v4-8", "v4", 8, 4, 1, 4),
+        ("v4-16", "v4", 16, 8, 2, 4),
+        ("v4-256", "v4", 256, 128, 32, 4),
+        ("v5litepod-1", "v5e", 1, 1, 1, 1),
+        ("v5litepod-4", "v5e", 4, 4, 1, 4),
+        ("v5litepod-8", "v5e", 8, 8, 1, 8),
+        ("v5litepod-16", "v5e", 16, 16, 4, 4),
+        ("v5p-8", "v5p", 8, 4, 1, 4),
+        ("v5p-128", "v5p", 128, 64, 16, 4),
+        ("v6e-8", "v6e", 8, 8, 1, 8),
+        ("v6e-256", "v6e", 256, 256, 64, 4),
+        ("tpu7x-8", "7x", 8, 4, 1, 8),
+        ("tpu7x-128", "7x", 128, 64, 16, 8),
+    ],
+)
+def test_an_accelerator_type_tells_cores_chips_and_hosts(
+    accelerator_type: str, generation: str, cores: int, chips: int, hosts: int, devices_per_host: int
+) -> None:
+    topology = slice_topology(accelerator_type)
+    assert topology is not None
+    assert (topology.generation, topology.cores, topology.chips, topology.hosts) == (
+        generation,
+        cores,
+        chips,
+        hosts,
+    )
+    assert topology.devices_per_host == devices_per_host
+    assert topology.chips_per_host * hosts == chips
+    assert topology.cores_per_host * hosts == cores
+
+
+def test_bounds_are_kept_and_tell_the_hosts() -> None:
+    topology = slice_topology(
+        "v6e-8", chip_bounds=(2, 4), chips_per_host_bounds=(2, 2, 1), host_bounds=(1, 2, 1)
+    )
+    assert topology is not None
+    assert (topology.hosts, topology.chips_per_host) == (2, 4)
+    assert (topology.chip_bounds, topology.host_bounds) == ((2, 4), (1, 2, 1))
+
+
+def test_hosts_that_were_counted_come_before_the_rule() -> None:
+    topology = slice_topology("v6e-8", hosts=2)
+    assert topology is not None
+    assert topology.chips_per_host == 4
+
+
+def test_type_and_topology_of_the_api_do_where_there_is_no_accelerator_type() -> None:
+    topology = slice_topology(None, kind="V5LITE_POD", chip_bounds=(4, 4))
+    assert topology is not None
+    assert (topology.accelerator_type, topology.cores, topology.hosts) == ("V5LITE_POD of 4x4", 16, 4)
+
+
+@pytest.mark.parametrize("accelerator_type", [None, "", "v9-8", "v4", "v4-0", "l4-1", "v4-8-x"])
+def test_an_unknown_type_has_no_topology(accelerator_type: str | None) -> None:
+    assert slice_topology(accelerator_type) is None
+
+
+def test_a_contradiction_is_told() -> None:
+    with pytest.raises(ProtocolError, match="8 chips, but the topology 2x2x4 has 16"):
+        slice_topology("v4-16", chip_bounds=(2, 2, 4))
+    with pytest.raises(ProtocolError, match="8 chips of v4-16 cannot be 3 hosts"):
+        slice_topology("v4-16", hosts=3)
+    with pytest.raises(ProtocolError, match="7 cores of v4-7 cannot be 2 cores per chip"):
+        slice_topology("v4-7")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("2x2x4", (2, 2, 4)), ("16x16", (16, 16)), (None, None), ("", None)]
+)
+def test_bounds_are_numbers(text: str | None, numbers: tuple[int, ...] | None) -> None:
+    assert bounds(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["2x", "x", "2x0", "2*2", "ax2", "1x1x1x1x1"])
+def test_malformed_bounds_are_told(text: str) -> None:
+    with pytest.raises(ProtocolError, match=r"no topology such as '2x2x4'"):
+        bounds(text)
+
+
+@given(st.sampled_from(sorted(GENERATIONS)), st.integers(0, 12))
+def test_every_power_of_two_is_built_of_whole_hosts(kind: str, exponent: int) -> None:
+    generation = GENERATIONS[kind]
+    cores = generation.cores_per_chip * 2**exponent
+    topology = slice_topology(f"{kind}-{cores}")
+    assert topology is not None
+    assert topology.chips == 2**exponent
+    assert topology.chips_per_host * topology.hosts == topology.chips
+    assert topology.devices == topology.chips * generation.devices_per_chip
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4))
+def test_bounds_read_what_is_written(numbers: list[int]) -> None:
+    assert bounds("x".join(map(str, numbers))) == tuple(numbers)

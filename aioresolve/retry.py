@@ -58,6 +58,10 @@ class Progress:
         self.missing[scope] = f"last attempt: {error}"
         self.last_error = error
 
+    def ready(self, scope: str) -> None:
+        """Note that `scope` is waited for no more; it was a step on the way, and is no answer."""
+        self.missing.pop(scope, None)
+
     def done(self, scope: str, what: str) -> None:
         """Note that `scope` has answered."""
         self.missing.pop(scope, None)
@@ -147,7 +151,7 @@ def retry_after(header: str | None, now: datetime | None = None) -> float | None
         return float(text)
     try:
         date = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import threading
@@ -88,7 +87,6 @@ def no_leak(_opened_for_good: None) -> Iterator[None]:
     Threads end, and servers in threads see a client go, a little later: that is waited for. Nothing is left
     to the garbage collector.
     """
-    gc.collect()
     before = _held()
     yield
     deadline = time.monotonic() + SETTLING

@@ -158,6 +158,8 @@ class PodAPI:
                 error.retryable = True
             raise error
 
+        progress.waiting(scope, f"the credentials of {transport.source} are not there yet")
+        await transport.prepare()
         progress.waiting(scope, f"{transport.host} has not answered")
         answer = await retrying(
             attempt, policy=self._policy, on_failure=lambda error, wait: progress.failed(scope, error)

@@ -6,15 +6,27 @@ Their credentials, TLS, proxies and retries are their owner's, who also closes t
 from __future__ import annotations
 
 import sys
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, TLSError
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
 from aioresolve.retry import retry_after
 
-from .transport import FAILURES, Answer, Transport, answer_of, connection_error, origin
+from .transport import (
+    FAILURES,
+    Answer,
+    Transport,
+    answer_of,
+    check_length,
+    connection_error,
+    harmless_cause,
+    origin,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,13 +35,18 @@ __all__ = ["client_transport"]
 
 AUTH = ["BearerToken"]
 
+CHUNK = 64 * 1024
+"""Bytes of a body that a worker thread reads before it looks at the clock."""
 
-def client_transport(client: Any, *, max_concurrency: int) -> Transport:
+THREAD_GRACE = 1.0
+"""Seconds after the call's deadline at which a worker thread gives up too: the deadline is to come first."""
+
+
+def client_transport(client: Any) -> Transport:
     """Return a transport that asks through `client`.
 
     Args:
         client: a `kubernetes_asyncio` or a synchronous `kubernetes` ApiClient or CoreV1Api.
-        max_concurrency: how many worker threads a synchronous client is called in at most.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -38,7 +55,7 @@ def client_transport(client: Any, *, max_concurrency: int) -> Transport:
     if _is_api_client_of("kubernetes_asyncio", api_client):
         return AsyncClientTransport(api_client)
     if _is_api_client_of("kubernetes", api_client):
-        return ThreadedClientTransport(api_client, max_concurrency=max_concurrency)
+        return ThreadedClientTransport(api_client)
     raise ConfigurationError(
         f"override_client is a {type(client).__module__}.{type(client).__qualname__};"
         " give a kubernetes_asyncio ApiClient or CoreV1Api, or a synchronous kubernetes CoreV1Api"
@@ -51,10 +68,8 @@ def _is_api_client_of(package: str, client: Any) -> bool:
     return module is not None and isinstance(client, module.ApiClient)
 
 
-class AsyncClientTransport:
-    """Asks through a kubernetes_asyncio ApiClient."""
-
-    source = "override_client"
+class ClientTransport(Transport):
+    """What the two kinds of clients have in common."""
 
     def __init__(self, api_client: Any) -> None:
         self._api_client = api_client
@@ -63,8 +78,41 @@ class AsyncClientTransport:
     def host(self) -> str:
         return origin(self._api_client.configuration.host)
 
+    @property
+    def source(self) -> str:
+        return "override_client"
+
+    async def aclose(self) -> None:
+        """Do nothing: the client is its owner's to close."""
+
+    @property
+    def _secrets(self) -> list[str]:
+        """What the client's configuration holds that nobody may see; "Bearer" before it is none."""
+        configuration = self._api_client.configuration
+        secrets = [*(configuration.api_key or {}).values(), configuration.password]
+        return [secret.split()[-1] for secret in secrets if isinstance(secret, str) and secret.strip()]
+
+    def _not_sent(self, error: Exception, scope: str) -> ConnectionFailedError:
+        """Return the error for one of the client: it is closed, a setting is wrong, or a hook failed."""
+        is_harmless = not any(secret in f"{error!r} {error}" for secret in self._secrets)
+        said = f": {error}" if is_harmless else ""
+        failure = ConnectionFailedError(
+            f"{scope} was not sent to {self.host}: override_client raised {type(error).__name__}{said};"
+            " give an override_client that is open, and whose settings and hooks work",
+            host=self.host,
+            scope=scope,
+            retryable=False,
+        )
+        failure.__cause__ = error if is_harmless else None
+        return failure
+
+
+class AsyncClientTransport(ClientTransport):
+    """Asks through a kubernetes_asyncio ApiClient."""
+
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         scope = f"GET {path}"
+        failure: ResolveError
         try:
             response = await self._api_client.call_api(
                 path,
@@ -75,94 +123,102 @@ class AsyncClientTransport:
                 _preload_content=False,
             )
             async with response:
-                return await answer_of(response, self.host, scope)
+                answer = await answer_of(response, self.host, scope)
+        except ResolveError:
+            raise
         except FAILURES as error:
-            raise connection_error(error, f"{self.host} (from {self.source})", self.host, scope) from error
-        except RuntimeError as error:
-            raise ConnectionFailedError(
-                f"{scope} was not sent: {error}; give an override_client that is open",
-                host=self.host,
-                scope=scope,
-                retryable=False,
-            ) from error
-
-    async def aclose(self) -> None:
-        """Do nothing: the client is its owner's to close."""
+            where = f"{self.host} (from {self.source})"
+            failure = connection_error(error, where, self.host, scope)
+            failure.__cause__ = harmless_cause(error)
+        except Exception as error:  # its hooks are its owner's, and may raise anything
+            failure = self._not_sent(error, scope)
+        else:
+            return without(self._secrets, answer)
+        # Not inside `except`, where an error that holds secrets would become its context.
+        raise failure
 
 
-class ThreadedClientTransport:
+class ThreadedClientTransport(ClientTransport):
     """Asks through a synchronous kubernetes ApiClient, in worker threads."""
 
-    source = "override_client"
-
-    def __init__(self, api_client: Any, *, max_concurrency: int) -> None:
-        self._api_client = api_client
-        self._limiter = anyio.CapacityLimiter(max_concurrency)
-
-    @property
-    def host(self) -> str:
-        return origin(self._api_client.configuration.host)
-
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
-        # A thread cannot be cancelled: it is left alone, and ends by its own timeout at the call's deadline.
-        timeout = min(max(0.001, anyio.current_effective_deadline() - anyio.current_time()), 3600.0)
+        # A thread cannot be cancelled: it is left alone, and ends by its own timeout.
+        timeout = min(max(0.0, anyio.current_effective_deadline() - anyio.current_time()), 3600.0)
         return await anyio.to_thread.run_sync(
-            self._get, path, query, accept, timeout, abandon_on_cancel=True, limiter=self._limiter
+            self._get,
+            path,
+            query,
+            accept,
+            timeout + THREAD_GRACE,
+            abandon_on_cancel=True,
+            # One of its own, for that of all threads is not ours to use up.
+            limiter=anyio.CapacityLimiter(1),
         )
-
-    async def aclose(self) -> None:
-        """Do nothing: the client is its owner's to close."""
 
     def _get(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Answer:
-        import urllib3.exceptions
         from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
 
         scope = f"GET {path}"
+        give_up = time.monotonic() + timeout
         try:
-            return self._request(path, query, accept, timeout)
+            # A connection whose answer was read to its end is back in its pool by then; any other is closed.
+            with closing(self._response(path, query, accept, timeout)) as response:
+                return without(self._secrets, self._answer(response, give_up, scope))
+        except ResolveError:
+            raise
         except ApiException as error:
             if not error.status:
-                raise TLSError(
-                    f"TLS with {self.host} (from {self.source}) failed: {error.reason};"
-                    " see to the CA and certificate in the client's configuration",
-                    host=self.host,
-                    scope=scope,
-                ) from error
-            body = error.body or b""
-            return Answer(
-                error.status,
-                body.encode() if isinstance(body, str) else body,
-                retry_after((error.headers or {}).get("Retry-After")),
-            )
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
-            kind = TLSError if isinstance(reason, urllib3.exceptions.SSLError) else ConnectionFailedError
-            raise kind(
-                f"{self.host} (from {self.source}) was not reached: {reason};"
-                " see that the address in the client's configuration is right and that the server runs",
-                host=self.host,
-                scope=scope,
-            ) from error
+                raise self._not_reached(error.reason, scope) from error
+            # kubernetes before 36 raises where later ones return.
+            return without(self._secrets, _raised_answer(error))
+        except (HTTPError, OSError) as error:
+            raise self._not_reached(getattr(error, "reason", None) or error, scope) from error
+        except Exception as error:  # its hooks are its owner's, and may raise anything
+            failure = self._not_sent(error, scope)
+        # Not inside `except`, where an error that holds secrets would become its context.
+        raise failure
 
-    def _request(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Answer:
+    def _response(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Any:
+        """Return the urllib3 response, its body not read yet."""
         client = self._api_client
-        headers = {"Accept": accept}
+        options = {
+            "query_params": list(query.items()),
+            "header_params": {"Accept": accept},
+            "auth_settings": AUTH,
+        }
         if hasattr(client, "param_serialize"):
-            request = client.param_serialize(
-                "GET", path, query_params=list(query.items()), header_params=headers, auth_settings=AUTH
-            )
-            response = client.call_api(*request, _request_timeout=timeout)
-            response.read()
-        else:  # kubernetes before 36
-            response = client.call_api(
-                path,
-                "GET",
-                query_params=list(query.items()),
-                header_params=headers,
-                auth_settings=AUTH,
-                _preload_content=False,
-                _request_timeout=timeout,
-            )
-        return Answer(
-            response.status, response.data, retry_after((response.headers or {}).get("Retry-After"))
+            request = client.param_serialize("GET", path, **options)
+            return client.call_api(*request, _request_timeout=timeout).response
+        # kubernetes before 36
+        return client.call_api(path, "GET", **options, _preload_content=False, _request_timeout=timeout)
+
+    def _answer(self, response: Any, give_up: float, scope: str) -> Answer:
+        body = bytearray()
+        for chunk in response.stream(CHUNK):
+            body += chunk
+            check_length(body, self.host, scope)
+            if time.monotonic() > give_up:
+                # urllib3's timeout is for each piece, and a slow server may send any number of them.
+                raise TimeoutError("the answer was not whole in time")
+        return Answer(response.status, body, retry_after(response.headers.get("Retry-After")))
+
+    def _not_reached(self, reason: object, scope: str) -> ConnectionFailedError:
+        # An error of urllib3, or its text from kubernetes, which starts with the type.
+        is_tls = "SSLError" in (type(reason).__name__, str(reason).split("\n")[0])
+        kind = TLSError if is_tls else ConnectionFailedError
+        return kind(
+            f"{self.host} (from {self.source}) was not reached, or its answer broke off: {reason};"
+            " see that the server runs, and that the client's configuration names its address and its CA",
+            host=self.host,
+            scope=scope,
         )
+
+
+def _raised_answer(error: Any) -> Answer:
+    body = error.body or b""
+    return Answer(
+        error.status,
+        body.encode() if isinstance(body, str) else body,
+        retry_after((error.headers or {}).get("Retry-After")),
+    )

@@ -40,14 +40,21 @@ def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> Resol
     where = f"{host} answered {answer.status} for {query.scope} ({said})"
     if 300 <= answer.status < 400:
         return ProtocolError(
-            f"{host} redirects {query.scope} to {answer.location}, which is not followed, for"
+            f"{host} redirects {query.scope} to {answer.location or 'nowhere'}, which is not followed, for"
             " it would be shown the credentials; name the API server itself as the server in the kubeconfig",
             host=host,
             scope=query.scope,
         )
     match answer.status:
-        case 400 if not query.continue_:
+        case 400 if status.message and not query.continue_:
             return ConfigurationError(f"{where}: correct the selector {query.selector!r}")
+        case 400 if not query.continue_:
+            # An API server says what it minds. It does not where http is spoken at its port of https.
+            return ProtocolError(
+                f"{where}: see that this is a Kubernetes API server, and whether it wants https",
+                host=host,
+                scope=query.scope,
+            )
         case 401:
             return UnauthorizedError(
                 f"{where}: it does not accept the credentials of {source}, nor after renewing them;"

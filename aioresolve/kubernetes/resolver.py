@@ -106,9 +106,7 @@ class KubernetesClusterResolver(ClusterResolver):
         )
         self._override_client = override_client
         if override_client is not None:
-            client_transport(
-                override_client, max_concurrency=1
-            )  # a wrong kind is told here, not at the first call
+            client_transport(override_client)  # a wrong kind is told here, not at the first call
         self._context = context
         self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
@@ -122,7 +120,7 @@ class KubernetesClusterResolver(ClusterResolver):
         """Ask for rows where rows say enough: many times cheaper than asking for the pods."""
         if self._address != "pod_ip" or self._order_by != "name":
             return (await self.fetch_state(progress)).spec
-        async with self._opened() as api:
+        async with self._opened(progress) as api:
             found = await self._ask(lambda query: self._cheapest(api, query, progress))
         return ClusterSpec(
             {job: [member.address for member in members] for job, members in self._tasks(found)}
@@ -130,7 +128,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Ask for the pods themselves, which know their names, uids, nodes and indices."""
-        async with self._opened() as api:
+        async with self._opened(progress) as api:
             answers = await self._ask(lambda query: api.pods(query, progress))
         found = {query: self._candidates(answer.pods) for query, answer in answers.items()}
         return ClusterState.of(
@@ -148,8 +146,8 @@ class KubernetesClusterResolver(ClusterResolver):
     async def aclose(self) -> None:
         """Close the connections that the calls inside `async with` shared."""
         pool, self._pool = self._pool, None
-        if pool is not None and pool.api is not None:
-            await pool.api.aclose()
+        if pool is not None:
+            await pool.aclose()
 
     async def _ask(self, question: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
         """Return the answer to each distinct selector and namespace, all asked at once."""
@@ -199,32 +197,33 @@ class KubernetesClusterResolver(ClusterResolver):
         return [PodQuery(selector, namespace) for namespace in self._namespaces]
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[PodAPI]:
+    async def _opened(self, progress: Progress) -> AsyncIterator[PodAPI]:
         """Yield the shared PodAPI inside `async with`, and one of this call's own outside it."""
         pool = self._pool
         # Sockets belong to the loop that opened them: a call from another one brings its own.
         if pool is not None and pool.loop is asyncio.get_running_loop():
-            async with pool.opening:
-                if pool.api is None:
-                    pool.api = await self._open()
-            yield pool.api
+            yield await pool.opened(partial(self._open, progress))
             return
-        api = await self._open()
+        api = await self._open(progress)
         try:
             yield api
         finally:
             await api.aclose()
 
-    async def _open(self) -> PodAPI:
+    async def _open(self, progress: Progress) -> PodAPI:
         if self._override_client is not None:
-            return PodAPI(client_transport(self._override_client, max_concurrency=self._max_concurrency))
+            transport = client_transport(self._override_client)
+            return PodAPI(transport, max_concurrency=self._max_concurrency)
+        place = "the API server's address and credentials"
+        progress.waiting(place, "reading the kubeconfig or the service account")
         connection = await find_connection(
             kubeconfig=self._kubeconfig,
             context=self._context,
             executable_location=self._executable_location,
             cache=self._credentials,
         )
-        return PodAPI(AiohttpTransport(connection, max_concurrency=self._max_concurrency))
+        progress.ready(place)
+        return PodAPI(AiohttpTransport(connection), max_concurrency=self._max_concurrency)
 
 
 class _Pool:
@@ -232,8 +231,25 @@ class _Pool:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.opening = anyio.Lock()
-        self.api: PodAPI | None = None
+        self._opening = anyio.Lock()
+        self._api: PodAPI | None = None
+        self._is_closed = False
+
+    async def opened(self, opening: Callable[[], Awaitable[PodAPI]]) -> PodAPI:
+        """Return the one PodAPI, opened by the first to ask."""
+        async with self._opening:
+            if self._api is None:
+                self._api = await opening()
+                if self._is_closed:
+                    # `async with` ended meanwhile: the call that opened this is told so when it asks.
+                    await self._api.aclose()
+            return self._api
+
+    async def aclose(self) -> None:
+        """Close what was opened, and what is being opened as soon as it is."""
+        self._is_closed = True
+        if self._api is not None:
+            await self._api.aclose()
 
 
 def oldest_version(versions: Iterable[str]) -> str | None:

@@ -6,13 +6,17 @@ nobody else. Every exception that aiohttp raises leaves this room as one of ours
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 from yarl import URL
 
 from aioresolve._version import __version__
@@ -20,7 +24,7 @@ from aioresolve.errors import ConfigurationError, ConnectionFailedError, Protoco
 from aioresolve.retry import retry_after
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from .credentials import Connection
 
@@ -31,8 +35,11 @@ __all__ = [
     "Answer",
     "Transport",
     "answer_of",
+    "check_length",
     "connection_error",
+    "harmless_cause",
     "origin",
+    "without",
 ]
 
 MAX_BODY = 64 * 1024 * 1024
@@ -40,6 +47,9 @@ MAX_BODY = 64 * 1024 * 1024
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to reach the server's socket; an address that swallows packets must not eat the whole deadline."""
+
+CLOSING_ROUNDS = 3
+"""Rounds of the event loop from closing a TLS transport to closing its socket."""
 
 FAILURES = (aiohttp.ClientError, OSError, ValueError)
 """What aiohttp raises where no whole answer comes back; `connection_error` tells them apart."""
@@ -64,17 +74,27 @@ class Answer:
     location: str | None = None
 
 
-class Transport(Protocol):
+class Transport(abc.ABC):
     """A way to ask one API server."""
 
     @property
+    @abc.abstractmethod
     def host(self) -> str:
         """The server, `scheme://host:port`."""
 
     @property
+    @abc.abstractmethod
     def source(self) -> str:
         """Where the credentials come from, in words."""
 
+    async def prepare(self) -> None:  # noqa: B027 - a client handed in brings its credentials along
+        """Wait until the credentials are at hand, which a plugin may have to say.
+
+        Raises:
+            ResolveError: they cannot be had.
+        """
+
+    @abc.abstractmethod
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         """Return the answer to one GET.
 
@@ -82,17 +102,29 @@ class Transport(Protocol):
             ResolveError: no whole answer came back.
         """
 
+    @abc.abstractmethod
     async def aclose(self) -> None:
         """Close what the transport opened itself."""
 
 
-class AiohttpTransport:
+class OneSidedClose(ssl.SSLObject):
+    """TLS that is closed without waiting for the peer to say so too, as RFC 8446 section 6.1 allows.
+
+    asyncio would wait for half a minute: a call given up because its server hangs would leave a socket open.
+    """
+
+    def unwrap(self) -> None:
+        with suppress(ssl.SSLWantReadError):
+            super().unwrap()
+
+
+class AiohttpTransport(Transport):
     """Our own way: an aiohttp session, and the credentials of a `Connection`."""
 
-    def __init__(self, connection: Connection, *, max_concurrency: int) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=max_concurrency),
+            connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
@@ -106,6 +138,10 @@ class AiohttpTransport:
     def source(self) -> str:
         return self._connection.source
 
+    async def prepare(self) -> None:
+        await self._connection.headers()
+        await self._connection.ssl()
+
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         credentials = await self._connection.headers()
         answer = await self._send(path, query, accept, credentials)
@@ -118,17 +154,21 @@ class AiohttpTransport:
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
             await self._session.close()
+            # aiohttp waits for the connections it still knows. Those of calls that were given up it knows no
+            # more, and asyncio takes some rounds of the loop to close them.
+            for _ in range(CLOSING_ROUNDS):
+                await anyio.lowlevel.checkpoint()
 
     async def _send(
         self, path: str, query: Mapping[str, str], accept: str, credentials: Mapping[str, str]
     ) -> Answer:
         scope = f"GET {path}"
-        if self._session.closed:
-            raise ConnectionFailedError(
-                f"{scope} was not sent: the resolver was closed meanwhile", host=self.host, scope=scope
-            )
         connection = self._connection
         context = await connection.ssl()
+        if context is not None:
+            context.sslobject_class = OneSidedClose
+        if self._session.closed:
+            raise self._closed_meanwhile(scope)
         try:
             async with self._session.get(
                 URL(connection.server + path).with_query(query),
@@ -139,11 +179,28 @@ class AiohttpTransport:
                 proxy=connection.proxy,
             ) as response:
                 answer = await answer_of(response, self.host, scope)
+        except asyncio.CancelledError:
+            if not _is_cancelled():
+                # aiohttp cancels the look-up of a name when its session is closed.
+                raise self._closed_meanwhile(scope) from None
+            raise
         except FAILURES as error:
             through = f" through the proxy {origin(connection.proxy)}" if connection.proxy else ""
             where = f"{self.host}{through} (from {connection.source})"
-            raise connection_error(error, where, self.host, scope) from error
-        return answer if answer.status == 200 else _without(credentials, answer)
+            failure, cause = connection_error(error, where, self.host, scope), harmless_cause(error)
+        else:
+            return without([credentials.get("Authorization", "").partition(" ")[2]], answer)
+        # Not inside `except`, where aiohttp's own error would become its context.
+        raise failure from cause
+
+    def _closed_meanwhile(self, scope: str) -> ConnectionFailedError:
+        return ConnectionFailedError(
+            f"{scope} was not answered by {self.host}: the resolver was closed meanwhile;"
+            " let its calls end inside its `async with`",
+            host=self.host,
+            scope=scope,
+            retryable=False,
+        )
 
 
 async def answer_of(response: aiohttp.ClientResponse, host: str, scope: str) -> Answer:
@@ -155,16 +212,31 @@ async def answer_of(response: aiohttp.ClientResponse, host: str, scope: str) -> 
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > MAX_BODY:
-            raise ProtocolError(
-                f"the answer of {host} to {scope} is longer than {MAX_BODY >> 20} MiB and was not read on;"
-                " narrow the selector or the namespace, or see whether this is the API server",
-                host=host,
-                scope=scope,
-            )
+        check_length(body, host, scope)
     return Answer(
         response.status, body, retry_after(response.headers.get("Retry-After")), _location(response)
     )
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the running task that somebody wants cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def check_length(body: bytearray, host: str, scope: str) -> None:
+    """Stop reading a body that is too long to be an answer.
+
+    Raises:
+        ProtocolError: it is longer than MAX_BODY.
+    """
+    if len(body) > MAX_BODY:
+        raise ProtocolError(
+            f"the answer of {host} to {scope} is longer than {MAX_BODY >> 20} MiB and was not read on;"
+            " narrow the selector or the namespace, or see whether this is the API server",
+            host=host,
+            scope=scope,
+        )
 
 
 def origin(url: str) -> str:
@@ -172,12 +244,13 @@ def origin(url: str) -> str:
     return f"{URL(url).origin()}"
 
 
-def _without(credentials: Mapping[str, str], answer: Answer) -> Answer:
-    """Return `answer` without the secrets that were sent: a server may echo them."""
+def without(secrets: Iterable[str], answer: Answer) -> Answer:
+    """Return `answer` without the secrets that were sent, where it is a failure: a server may echo them."""
+    if answer.status == 200:
+        return answer
     body = bytes(answer.body)
-    for value in credentials.values():
-        for secret in {value, value.partition(" ")[2]} - {""}:
-            body = body.replace(secret.encode(), b"(secret)")
+    for secret in secrets:
+        body = body.replace(secret.encode(), b"(secret)") if secret else body
     return replace(answer, body=body)
 
 
@@ -231,7 +304,14 @@ def connection_error(error: Exception, where: str, host: str, scope: str) -> Res
                 scope=scope,
                 retryable=error.status >= 500,
             )
-        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError() | ConnectionError():
+        case aiohttp.ClientConnectorError():
+            pass
+        case (
+            aiohttp.ClientPayloadError()
+            | aiohttp.ServerDisconnectedError()
+            | aiohttp.ClientOSError()
+            | ConnectionError()
+        ):
             return ConnectionFailedError(
                 f"the connection to {where} broke during {scope}: {_words(error)}; try again",
                 host=host,
@@ -254,7 +334,30 @@ def connection_error(error: Exception, where: str, host: str, scope: str) -> Res
     )
 
 
+def harmless_cause(error: Exception) -> Exception | None:
+    """Return what `error` came from, as far as that may be shown.
+
+    aiohttp's own errors hold the headers that were sent, the proxy's URL with its password, and what the
+    server sent back; every traceback and error report would show them.
+    """
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return error.certificate_error
+        case aiohttp.ClientConnectorError():
+            return error.os_error
+        case aiohttp.ClientOSError():
+            return OSError(*error.args)
+        case aiohttp.ClientError():
+            return None
+    return error
+
+
 def _words(error: Exception) -> str:
+    match error:
+        case aiohttp.ClientPayloadError():
+            return "the answer was not whole"
+        case aiohttp.ServerDisconnectedError():
+            return "the server hung up"
     return str(error) or type(error).__name__
 
 

@@ -1,0 +1,149 @@
+"""A loopback API server with TLS and a bearer token, and resolvers of its pods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import traceback
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from aioresolve.errors import ResolveError
+from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.testing import KubernetesServer, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from aioresolve.spec import ClusterSpec
+    from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
+
+TOKEN = "a-bearer-token-that-nobody-may-see"
+TRAIN = {"app": "train"}
+JOBS = {"worker": ["app=train"]}
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """A running server, and the kubeconfig of the one user it knows."""
+
+    server: ThreadedKubernetesServer
+    kubeconfig: Path
+
+    def resolver(self, jobs: Any = None, **arguments: Any) -> KubernetesClusterResolver:
+        """Return a resolver of the server's pods, by default of those with the label `app=train`."""
+        return KubernetesClusterResolver(
+            JOBS if jobs is None else jobs, **{"kubeconfig": self.kubeconfig, **arguments}
+        )
+
+    def train(self, *names: str, **more: Any) -> None:
+        """Add pods with the label `app=train` to the namespace `ml`."""
+        for name in names:
+            self.server.add(pod(name, **{"namespace": "ml", "labels": TRAIN, **more}))
+
+    def hold(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Let the cluster hold these pods and no others, and forget what was asked so far."""
+        for old in self.server.pods:
+            name, namespace = old["metadata"]["name"], old["metadata"]["namespace"]
+            self.server.delete(name, namespace)
+        self.server.add(*pods)
+        self.server.forget_requests()
+
+    def address(self, name: str, namespace: str = "ml") -> str:
+        """Return `podIP:8470` of a pod."""
+        return f"{self.server.pod(name, namespace)['status']['podIP']}:8470"
+
+    def edit_kubeconfig(self, **cluster: str) -> None:
+        """Change fields of the kubeconfig's cluster; `_` in their names stands for `-`."""
+        document = json.loads(self.kubeconfig.read_text())
+        document["clusters"][0]["cluster"] |= {key.replace("_", "-"): value for key, value in cluster.items()}
+        self.kubeconfig.write_text(json.dumps(document))
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """What was asked so far."""
+        return list(self.server.requests)
+
+
+@contextmanager
+def running(folder: Path, *pods: Mapping[str, Any], **arguments: Any) -> Iterator[Loopback]:
+    """Run a server with TLS that knows one token, in a thread of its own."""
+    arguments = {"tls": True, "tokens": {TOKEN: "alice"}, **arguments}
+    logger = logging.getLogger("asyncio")
+    logger.addFilter(_not_from_the_server)
+    try:
+        with KubernetesServer(pods, **arguments).in_thread() as server:
+            yield Loopback(server, server.write_kubeconfig(folder / "kubeconfig", token=TOKEN))
+    finally:
+        logger.removeFilter(_not_from_the_server)
+
+
+def _not_from_the_server(record: logging.LogRecord) -> bool:
+    # A client that goes while an endless body flows makes asyncio close the server's socket twice, now and
+    # then, and complain about itself; the client's own loop is what these tests watch.
+    return record.threadName != "KubernetesServer"
+
+
+def kind_of(request: RequestRecord) -> str:
+    """Return `rows`, `named`, `first page` or `next page`: what a resolver's request is for."""
+    if "as=Table" in request.accept:
+        return "rows"
+    if "fieldSelector" in request.query:
+        return "named"
+    return "next page" if "continue" in request.query else "first page"
+
+
+def addresses(spec: ClusterSpec) -> list[str | None]:
+    """Return the addresses of the job `worker`."""
+    return spec.job_tasks("worker")
+
+
+def client_sockets(loopback: Loopback) -> int:
+    """Return how many sockets of this process are connected to the server that the kubeconfig names."""
+    url = json.loads(loopback.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    port = int(url.rpartition(":")[2])
+    return sum(
+        bool(connection.raddr) and connection.raddr.port == port
+        for connection in psutil.Process().net_connections("tcp")
+    )
+
+
+async def outcome(call: Awaitable[Any], *, within: float) -> Any:
+    """Return what `call` returns, or the ResolveError it raises; any other error is one of the test.
+
+    Args:
+        call: a resolver's call.
+        within: seconds it may take. No task it started may be left.
+    """
+    tasks = asyncio.all_tasks()
+    started = time.monotonic()
+    try:
+        result: Any = await call
+    except ResolveError as error:
+        result = error
+    assert time.monotonic() - started < within
+    assert asyncio.all_tasks() == tasks
+    return result
+
+
+def all_text(error: BaseException) -> str:
+    """Return everything that an error and what led to it can show: tracebacks, reprs and attributes."""
+    texts = ["".join(traceback.format_exception(error))]
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        link = chain.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        texts += [repr(link), str(link), repr(vars(link)), repr(link.args)]
+        chain += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            chain += link.exceptions
+    return "\n".join(texts)

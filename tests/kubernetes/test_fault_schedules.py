@@ -1,0 +1,158 @@
+"""Generated schedules of faults: the right answer or one typed error, in time, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from aioresolve.errors import ResolveError
+from aioresolve.testing import Answer, Cut, Delay, Endless, EndlessPages, Hang, Redirect, Reset, Trickle, pod
+
+from .loopback import TOKEN, all_text, kind_of, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aioresolve.testing import Fault, RequestRecord
+
+    from .loopback import Loopback
+
+KINDS = ["rows", "named", "first page", "next page"]
+SELECTORS = ["app=a", "app=b", "app=c", "app=d"]
+PASSING = [408, 429, 500, 502, 503, 504]
+SLACK = 3.0
+AT_ONCE = Trickle(1 << 16, 0.0)
+
+passing = st.one_of(
+    st.just(Reset()),
+    st.builds(Reset, after=st.integers(1, 400)),
+    st.builds(Cut, after=st.integers(0, 400)),
+    st.builds(Answer, st.sampled_from(PASSING)),
+    st.just(Answer(429, headers={"Retry-After": "0"})),
+    st.just(Answer(200, b"no gzip", {"Content-Encoding": "gzip"})),
+)
+slowing = st.one_of(
+    st.builds(Delay, st.floats(0.0, 0.004)), st.builds(Trickle, st.integers(500, 5000), st.just(0.0005))
+)
+lasting = st.one_of(
+    st.builds(Answer, st.sampled_from([204, 302, 400, 401, 403, 404, 406, 410, 418])),
+    st.builds(Answer, st.just(200), st.sampled_from([b"", b"[]", b"<html>", b'{"kind":"Status"}'])),
+    st.just(Answer(429, headers={"Retry-After": "3600"})),
+    st.just(Answer(200, gzip.compress(bytes(1 << 20)), {"Content-Encoding": "gzip"})),
+    st.just(Redirect("https://elsewhere.example/")),
+    st.just(EndlessPages(2)),
+    st.just(Endless()),
+)  # fmt: skip
+hanging = st.sampled_from([Hang(), Delay(60.0), Trickle(1, 1.0)])
+
+
+@dataclass(frozen=True)
+class Step:
+    """Faults that befall the next `times` requests of a kind (None: of every kind)."""
+
+    faults: tuple[Fault, ...]
+    kind: str | None
+    times: int
+
+    def befalls(self, request: RequestRecord) -> bool:
+        return self.kind is None or kind_of(request) == self.kind
+
+
+def steps(faults: st.SearchStrategy[Fault]) -> st.SearchStrategy[Step]:
+    together = st.tuples(faults) | st.tuples(slowing, faults) | st.tuples(faults, st.just(AT_ONCE))
+    return st.builds(Step, together.map(yielding), st.none() | st.sampled_from(KINDS), st.integers(1, 3))
+
+
+def yielding(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """An endless body in one piece would leave the server's loop no time for anything else."""
+    is_endless = any(isinstance(fault, Endless) for fault in faults)
+    return (AT_ONCE, *faults) if is_endless else faults
+
+
+schedules = st.one_of(
+    st.lists(steps(passing | slowing), min_size=1, max_size=3),
+    st.lists(steps(passing | slowing | lasting), min_size=1, max_size=6),
+    st.lists(steps(passing | slowing | hanging), min_size=1, max_size=4),
+)
+
+
+def can_hang(schedule: list[Step]) -> bool:
+    return any(
+        isinstance(fault, Hang) or getattr(fault, "seconds", 0.0) >= 1.0
+        for step in schedule
+        for fault in step.faults
+    )
+
+
+def must_pass(schedule: list[Step]) -> bool:
+    """Whether each fault is one that passes, and there are fewer of them than attempts at any request."""
+    return sum(step.times for step in schedule) < 10 and all(
+        isinstance(fault, Reset | Cut | Trickle | Delay)
+        or (isinstance(fault, Answer) and (fault.status in PASSING or fault.body == b"no gzip"))
+        for step in schedule
+        for fault in step.faults
+        if not (isinstance(fault, Answer) and fault.headers.get("Retry-After") == "3600")
+    )
+
+
+@pytest.fixture
+def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
+    """Pods of four selectors, one of them with rows that do not prove them members, two to a page."""
+    monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.api.MAX_PAGES", 5)
+    monkeypatch.setattr("aioresolve.kubernetes.transport.MAX_BODY", 1 << 18)
+    for selector in SELECTORS:
+        label = selector.partition("=")[2]
+        for number in range(3):
+            waiting = "CrashLoopBackOff" if label in "bd" and number == 1 else None
+            loopback.server.add(pod(f"{label}-{number}", "ml", labels={"app": label}, waiting=waiting))
+    yield loopback
+    loopback.server.clear_faults()
+
+
+@given(
+    schedules,
+    st.lists(st.sampled_from(SELECTORS), min_size=1, max_size=4, unique=True),
+    st.sampled_from(["cluster_spec", "cluster_state"]),
+    st.booleans(),
+)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_schedule_of_faults_ends_in_the_right_answer_or_in_one_typed_error(
+    cluster: Loopback, schedule: list[Step], selectors: list[str], method: str, entered: bool
+) -> None:
+    server = cluster.server
+    server.clear_faults()
+    for step in schedule:
+        server.inject(*step.faults, match=step.befalls, times=step.times)
+    timeout = 0.08 if can_hang(schedule) else 10.0
+    resolver = cluster.resolver({"worker": selectors}, timeout=timeout)
+
+    async def call() -> Any:
+        if not entered:
+            return await getattr(resolver, method)()
+        async with resolver:
+            return await getattr(resolver, method)()
+
+    async def run() -> Any:
+        return await outcome(call(), within=timeout + SLACK)
+
+    result = asyncio.run(run())
+    if isinstance(result, ResolveError):
+        assert not must_pass(schedule), result
+        assert TOKEN not in all_text(result)
+        event(type(result).__name__)
+    else:
+        spec = result if method == "cluster_spec" else result.spec
+        assert spec.job_tasks("worker") == [
+            cluster.address(f"{selector.partition('=')[2]}-{number}")
+            for selector in selectors
+            for number in range(3)
+        ]
+        event("the right answer")
+    server.until(lambda: server.connections == 0)

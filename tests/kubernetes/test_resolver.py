@@ -1,0 +1,785 @@
+"""KubernetesClusterResolver over real sockets: who is a member, at which address, and what is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    ForbiddenError,
+    PodIndexError,
+    PodNotRunningError,
+    UnknownTaskError,
+)
+from aioresolve.kubernetes.api import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
+from aioresolve.kubernetes.resolver import HANDFUL
+from aioresolve.testing import Answer, Delay, Hang, RequestRecord
+
+from .loopback import TOKEN, Loopback, addresses, kind_of
+from .samples import table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aioresolve.kubernetes import KubernetesClusterResolver, Pod
+    from aioresolve.spec import ClusterSpec
+
+CRASHED = "CrashLoopBackOff"
+
+
+async def spec_from_rows(resolver: KubernetesClusterResolver) -> ClusterSpec:
+    return await resolver.cluster_spec()
+
+
+async def spec_from_pods(resolver: KubernetesClusterResolver) -> ClusterSpec:
+    return (await resolver.cluster_state()).spec
+
+
+both_paths = pytest.mark.parametrize("resolve", [spec_from_rows, spec_from_pods])
+
+
+def kinds(loopback: Loopback) -> Counter[str]:
+    return Counter(kind_of(request) for request in loopback.requests)
+
+
+def pod_list(loopback: Loopback, **metadata: str) -> bytes:
+    version = str(loopback.server.resource_version)
+    return json.dumps(
+        {
+            "kind": "PodList",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": version, **metadata},
+            "items": loopback.server.pods,
+        }
+    ).encode()
+
+
+class TestWhatIsAskedFor:
+    async def test_rows_that_prove_every_pod_a_member_are_all_that_is_asked_for(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0", "train-1")
+        spec = await loopback.resolver(namespace="ml").cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
+        [request] = loopback.requests
+        assert request.accept == AS_TABLE
+        assert request.path == "/api/v1/namespaces/ml/pods"
+        assert request.query == {"labelSelector": "app=train", "includeObject": "None"}
+        assert (request.scheme, request.user) == ("Bearer", "alice")
+        assert request.user_agent.startswith("aioresolve/")
+
+    async def test_each_distinct_selector_and_namespace_is_asked_for_once(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        loopback.train("train-0", namespace="lab")
+        jobs = {"worker": ["app=train", "app=none"], "ps": "app=train", "chief": ["app=train", "app=train"]}
+        spec = await loopback.resolver(jobs, namespace=["ml", "lab"]).cluster_spec()
+        both = [loopback.address("train-0"), loopback.address("train-0", "lab")]
+        assert spec.as_dict() == {"worker": both, "ps": both, "chief": both + both}
+        asked = [(request.namespace, request.query["labelSelector"]) for request in loopback.requests]
+        assert sorted(asked) == [
+            ("lab", "app=none"),
+            ("lab", "app=train"),
+            ("ml", "app=none"),
+            ("ml", "app=train"),
+        ]
+
+    async def test_a_handful_of_odd_rows_is_asked_for_by_name(self, loopback: Loopback) -> None:
+        names = [f"train-{number}" for number in range(20)]
+        loopback.train(*names)
+        odd = names[:HANDFUL]
+        loopback.train(*odd, waiting=CRASHED)
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address(name) for name in names]
+        first, *others = loopback.requests
+        assert kind_of(first) == "rows"
+        assert [request.accept for request in others] == [AS_LIST] * HANDFUL
+        assert {request.query["fieldSelector"] for request in others} == {f"metadata.name={n}" for n in odd}
+        assert {request.query["labelSelector"] for request in others} == {"app=train"}
+        assert {request.path for request in others} == {"/api/v1/pods"}
+
+    async def test_more_than_a_handful_is_asked_for_in_one_full_list(self, loopback: Loopback) -> None:
+        names = [f"train-{number}" for number in range(HANDFUL + 1)]
+        loopback.train(*names, waiting=CRASHED)
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address(name) for name in names]
+        _, full = loopback.requests
+        assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train", "limit": str(PAGE)})
+
+    async def test_a_server_that_answers_pods_where_rows_were_asked_for_is_taken_at_its_word(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0", "train-1")
+        loopback.train("train-1", waiting=CRASHED)
+        loopback.train("leaving", deleting=True)
+        loopback.server.inject(Answer(200, pod_list(loopback)))
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
+        assert len(loopback.requests) == 1
+
+    @pytest.mark.parametrize("cut", ["rows", "pods"])
+    async def test_a_server_that_cuts_the_first_answer_into_pages_is_asked_for_all_of_them(
+        self, loopback: Loopback, cut: str
+    ) -> None:
+        loopback.train("train-0", "train-1")
+        token: dict[str, Any] = {"continue": "t"}
+        body = pod_list(loopback, **token) if cut == "pods" else table([], **token)
+        loopback.server.inject(Answer(200, body))
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
+        assert kinds(loopback) == {"rows": 1, "first page": 1}
+
+    async def test_a_server_that_makes_no_rows_is_asked_for_pods(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        loopback.server.inject(Answer(406))
+        assert addresses(await loopback.resolver().cluster_spec()) == [loopback.address("train-0")]
+        assert kinds(loopback) == {"rows": 1, "first page": 1}
+
+    async def test_columns_are_found_by_name(self, loopback: Loopback) -> None:
+        body = table(
+            [["node-a", "10.0.0.7", "x", "Running", "train-0"]], ["Node", "IP", "New", "Status", "Name"]
+        )
+        loopback.server.inject(Answer(200, body))
+        assert addresses(await loopback.resolver().cluster_spec()) == ["10.0.0.7:8470"]
+
+    @pytest.mark.parametrize(
+        "arguments", [{"address": "host_ip"}, {"order_by": "index"}, {"address": lambda pod: "host"}]
+    )
+    async def test_what_a_row_cannot_say_is_asked_of_the_pods(
+        self, loopback: Loopback, arguments: dict[str, Any]
+    ) -> None:
+        loopback.train("train-0", index=0)
+        await loopback.resolver(**arguments).cluster_spec()
+        assert kinds(loopback) == {"first page": 1}
+
+    async def test_a_state_is_asked_of_the_pods(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        await loopback.resolver().cluster_state()
+        assert kinds(loopback) == {"first page": 1}
+
+    async def test_every_call_asks_afresh(self, loopback: Loopback) -> None:
+        async with loopback.resolver() as resolver:
+            assert addresses(await resolver.cluster_spec()) == []
+            loopback.train("train-0")
+            assert addresses(await resolver.cluster_spec()) == [loopback.address("train-0")]
+            loopback.server.delete("train-0", "ml")
+            assert addresses(await resolver.cluster_spec()) == []
+
+    async def test_a_selector_is_sent_as_it_was_written(self, loopback: Loopback) -> None:
+        selector = "app in (train, eval),tier!=db,!canary"
+        loopback.train("train-0")
+        spec = await loopback.resolver({"worker": selector}).cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0")]
+        assert loopback.requests[0].query["labelSelector"] == selector
+
+    @both_paths
+    async def test_a_bad_selector_is_told_in_the_servers_words(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        with pytest.raises(ConfigurationError, match="correct the selector 'app in'") as caught:
+            await resolve(loopback.resolver({"worker": "app in"}))
+        assert f"https://127.0.0.1:{loopback.server.port}" in str(caught.value)
+        assert len(loopback.requests) == 1
+
+
+class TestWhoIsAMember:
+    @both_paths
+    async def test_numbers_in_names_compare_as_numbers(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("train-10", "train-9", "train-100", "train-1")
+        spec = await resolve(loopback.resolver())
+        assert addresses(spec) == [loopback.address(f"train-{n}") for n in (1, 9, 10, 100)]
+
+    @both_paths
+    @pytest.mark.parametrize("waiting", [None, CRASHED])
+    async def test_equal_names_keep_the_servers_order(
+        self, loopback: Loopback, resolve: Callable[..., Any], waiting: str | None
+    ) -> None:
+        for namespace in ("c", "a", "b"):
+            loopback.train("train-2", "train-10", namespace=namespace)
+        loopback.train("train-2", namespace="b", waiting=waiting)
+        spec = await resolve(loopback.resolver())
+        assert addresses(spec) == [
+            loopback.address(name, namespace) for name in ("train-2", "train-10") for namespace in "abc"
+        ]
+
+    @both_paths
+    @pytest.mark.parametrize("odd", ["train-01", "train-1", None])
+    async def test_names_that_differ_only_in_leading_zeros_have_one_order(
+        self, loopback: Loopback, resolve: Callable[..., Any], odd: str | None
+    ) -> None:
+        loopback.train("train-1", "train-2", namespace="a")
+        loopback.train("train-01", namespace="b")
+        if odd is not None:
+            namespace = "b" if odd == "train-01" else "a"
+            loopback.train(odd, namespace=namespace, waiting=CRASHED)
+        spec = await resolve(loopback.resolver())
+        assert addresses(spec) == [
+            loopback.address("train-01", "b"),
+            loopback.address("train-1", "a"),
+            loopback.address("train-2", "a"),
+        ]
+
+    @both_paths
+    async def test_selectors_follow_one_another_in_the_order_given(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("b")
+        loopback.train("a", labels={"app": "eval"})
+        spec = await resolve(loopback.resolver({"worker": ["app=train", "app=eval"]}))
+        assert addresses(spec) == [loopback.address("b"), loopback.address("a")]
+
+    @both_paths
+    async def test_a_pod_that_two_selectors_match_is_two_tasks(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("train-0")
+        spec = await resolve(loopback.resolver({"worker": ["app=train", "app"]}))
+        assert addresses(spec) == [loopback.address("train-0")] * 2
+
+    @both_paths
+    @pytest.mark.parametrize(
+        ("pod_fields", "word"),
+        [
+            ({"phase": "Pending", "node": None}, "Pending (Unschedulable: 0/1 nodes are available)"),
+            ({"phase": "Pending", "waiting": "ContainerCreating"}, "Pending (ContainerCreating)"),
+            (
+                {"phase": "Pending", "waiting": "ImagePullBackOff"},
+                "Pending (ImagePullBackOff: back-off 5m0s)",
+            ),
+            ({"phase": "Succeeded"}, "Succeeded"),
+            ({"phase": "Failed"}, "Failed (Error: exit code 1)"),
+            (
+                {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
+                "Failed (Evicted: low on memory)",
+            ),
+            ({"phase": "Unknown", "reason": "NodeLost"}, "Unknown (NodeLost)"),
+            ({"phase": "Running", "ip": None}, "Running, but without an address yet"),
+        ],
+    )
+    async def test_a_pod_that_is_not_running_is_an_error_that_says_its_phase_and_reason(
+        self, loopback: Loopback, resolve: Callable[..., Any], pod_fields: dict[str, Any], word: str
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", **pod_fields)
+        with pytest.raises(PodNotRunningError, match="not_running='skip'") as caught:
+            await resolve(loopback.resolver())
+        assert caught.value.pods == {"ml/train-1": word}
+        assert f"ml/train-1: {word}" in str(caught.value)
+        assert isinstance(caught.value, RuntimeError)
+
+    @both_paths
+    async def test_all_pods_that_are_not_running_are_told_at_once(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("a", phase="Pending")
+        loopback.train("b", phase="Failed", labels={"app": "eval"})
+        with pytest.raises(PodNotRunningError, match="2 pods that match are not running") as caught:
+            await resolve(loopback.resolver({"worker": "app=train", "evaluator": "app=eval"}))
+        assert set(caught.value.pods) == {"ml/a", "ml/b"}
+
+    @both_paths
+    async def test_pods_that_are_not_running_can_be_left_out(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("train-0", "train-3")
+        loopback.train("train-1", phase="Pending")
+        loopback.train("train-2", ip=None)
+        spec = await resolve(loopback.resolver(not_running="skip"))
+        assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-3")]
+
+    @both_paths
+    @pytest.mark.parametrize("waiting", [CRASHED, "ErrImagePull"])
+    async def test_a_running_pod_whose_container_waits_is_a_member(
+        self, loopback: Loopback, resolve: Callable[..., Any], waiting: str
+    ) -> None:
+        loopback.train("train-0", waiting=waiting)
+        assert addresses(await resolve(loopback.resolver())) == [loopback.address("train-0")]
+
+    @both_paths
+    async def test_a_running_pod_that_is_not_ready_is_a_member(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("train-0", ready=False)
+        assert addresses(await resolve(loopback.resolver())) == [loopback.address("train-0")]
+
+    @both_paths
+    @pytest.mark.parametrize(
+        "pod_fields",
+        [
+            {"phase": "Running"},
+            {"phase": "Pending"},
+            {"phase": "Failed"},
+            {"phase": "Unknown", "reason": "NodeLost"},
+        ],
+    )
+    async def test_a_pod_being_deleted_is_no_member(
+        self, loopback: Loopback, resolve: Callable[..., Any], pod_fields: dict[str, Any]
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", deleting=True, **pod_fields)
+        assert addresses(await resolve(loopback.resolver())) == [loopback.address("train-0")]
+
+    async def test_a_pod_that_goes_between_two_requests_is_no_member(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", waiting=CRASHED)
+
+        def leave(request: RequestRecord) -> bool:
+            if kind_of(request) == "named":
+                loopback.server.delete("train-1", "ml")
+            return False
+
+        loopback.server.inject(Delay(0), match=leave, times=None)
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0")]
+
+    @both_paths
+    async def test_a_job_without_pods_has_no_tasks(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        spec = await resolve(loopback.resolver({"worker": "app=train", "ps": "app=ps"}))
+        assert spec.jobs == ["worker", "ps"]
+        assert [spec.num_tasks(job) for job in spec.jobs] == [0, 0]
+
+    @both_paths
+    @pytest.mark.parametrize(
+        ("namespace", "expected"),
+        [("ml", ["ml"]), (["lab", "ml"], ["lab", "ml"]), (["ml", "ml"], ["ml"]), (None, ["lab", "ml"])],
+    )
+    async def test_namespaces_are_looked_in_as_they_are_given(
+        self, loopback: Loopback, resolve: Callable[..., Any], namespace: Any, expected: list[str]
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-0", namespace="lab")
+        spec = await resolve(loopback.resolver(namespace=namespace))
+        assert addresses(spec) == [loopback.address("train-0", place) for place in expected]
+
+    async def test_a_user_of_one_namespace_resolves_there_and_is_told_so_elsewhere(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.server.allow = {"alice": {"ml"}}
+        loopback.train("train-0")
+        assert addresses(await loopback.resolver(namespace="ml").cluster_spec())
+        with pytest.raises(ForbiddenError, match="or pass `namespace=`") as caught:
+            await loopback.resolver().cluster_spec()
+        assert "ClusterRole" in caught.value.manifest
+
+
+class TestAddresses:
+    @both_paths
+    async def test_an_ipv6_address_stands_in_brackets(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.train("train-0", ip="fd00::7")
+        assert addresses(await resolve(loopback.resolver(tf_server_port=2222))) == ["[fd00::7]:2222"]
+
+    @pytest.mark.parametrize(
+        ("choice", "expected"),
+        [
+            ("pod_ip", "10.0.0.7:8470"),
+            ("pod_ipv4", "10.0.0.7:8470"),
+            ("pod_ipv6", "[fd00::7]:8470"),
+            ("host_ip", "192.168.0.1:8470"),
+            ("hostname", "train-0.trainer.ml.svc:8470"),
+            (lambda pod: f"{pod.metadata.name}.example", "train-0.example:8470"),
+            (lambda pod: (pod.status.pod_ip, 9000), "10.0.0.7:9000"),
+        ],
+    )
+    @both_paths
+    async def test_each_choice_of_address(
+        self, loopback: Loopback, resolve: Callable[..., Any], choice: Any, expected: str
+    ) -> None:
+        loopback.train("train-0", ip=["10.0.0.7", "fd00::7"], hostname="train-0", subdomain="trainer")
+        assert addresses(await resolve(loopback.resolver(address=choice))) == [expected]
+
+    async def test_a_callable_is_given_the_pod(self, loopback: Loopback) -> None:
+        loopback.train("train-0", index=3)
+        given: list[Pod] = []
+
+        def address(pod: Pod) -> str:
+            given.append(pod)
+            return "host"
+
+        await loopback.resolver(address=address).cluster_spec()
+        assert [pod.full_name for pod in given] == ["ml/train-0"]
+        assert given[0].metadata.labels == {"app": "train", "batch.kubernetes.io/job-completion-index": "3"}
+
+    async def test_a_callable_that_says_none_leaves_a_pod_that_is_not_running_yet(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0")
+        with pytest.raises(PodNotRunningError, match="without an address yet"):
+            await loopback.resolver(address=lambda pod: None).cluster_spec()
+
+    async def test_an_address_that_a_pod_cannot_have_is_told_with_the_pod(self, loopback: Loopback) -> None:
+        loopback.train("train-0", ip="10.0.0.7")
+        with pytest.raises(ConfigurationError, match=r"ml/train-0 cannot be addressed: it has no IPv6"):
+            await loopback.resolver(address="pod_ipv6").cluster_spec()
+
+    async def test_an_error_of_the_callable_is_told_with_the_pod(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        with pytest.raises(
+            ConfigurationError, match="ml/train-0 cannot be addressed: integer division"
+        ) as caught:
+            await loopback.resolver(address=lambda pod: str(1 // 0)).cluster_spec()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+class TestOrderByIndex:
+    @both_paths
+    async def test_each_pod_stands_at_the_index_its_controller_gave_it(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        for index, name in enumerate(["c", "a", "b"]):
+            loopback.train(name, index=index)
+        spec = await resolve(loopback.resolver(order_by="index"))
+        assert addresses(spec) == [loopback.address(name) for name in "cab"]
+
+    @both_paths
+    async def test_a_missing_and_a_doubled_index_are_told(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        for name, index in {"a": 0, "b": 2, "c": 2}.items():
+            loopback.train(name, index=index)
+        with pytest.raises(PodIndexError, match="no pod has index 1") as caught:
+            await resolve(loopback.resolver(order_by="index"))
+        assert caught.value.missing == (1,)
+        assert caught.value.duplicates == {2: ("ml/b", "ml/c")}
+
+
+class TestPages:
+    async def test_1200_pods_are_read_page_by_page(self, loopback: Loopback) -> None:
+        names = [f"train-{number}" for number in range(1200)]
+        loopback.train(*names)
+        state = await loopback.resolver().cluster_state()
+        assert addresses(state.spec) == [loopback.address(name) for name in names]
+        pages = math.ceil(1200 / PAGE)
+        assert pages > 1
+        assert kinds(loopback) == {"first page": 1, "next page": pages - 1}
+        assert {request.query["limit"] for request in loopback.requests} == {str(PAGE)}
+
+    async def test_1200_rows_are_one_answer(self, loopback: Loopback) -> None:
+        names = [f"train-{number}" for number in range(1200)]
+        loopback.train(*names)
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address(name) for name in names]
+        assert kinds(loopback) == {"rows": 1}
+
+    @pytest.mark.parametrize("page", [2, 3])
+    async def test_a_list_whose_pages_expire_is_begun_again(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch, page: int
+    ) -> None:
+        monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+        names = [f"train-{number}" for number in range(6)]
+        loopback.train(*names)
+
+        def expire(request: RequestRecord) -> bool:
+            if len(loopback.requests) == page:
+                loopback.train("train-6")
+                loopback.server.compact()
+            return False
+
+        loopback.server.inject(Delay(0), match=expire, times=None)
+        state = await loopback.resolver().cluster_state()
+        # Nothing of the first round is kept, and nothing is there twice.
+        assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
+        assert kinds(loopback)["first page"] == 2
+
+    async def test_a_list_whose_pages_always_expire_is_given_up(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+        loopback.train("train-0", "train-1", "train-2")
+
+        def expire(request: RequestRecord) -> bool:
+            if kind_of(request) == "next page":
+                loopback.train("train-0")
+                loopback.server.compact()
+            return False
+
+        loopback.server.inject(Delay(0), match=expire, times=None)
+        with pytest.raises(APIError, match="expired faster than they could be read") as caught:
+            await loopback.resolver().cluster_state()
+        assert (caught.value.status, caught.value.reason) == (410, "Expired")
+        assert kinds(loopback) == {"first page": MAX_RESTARTS + 1, "next page": MAX_RESTARTS + 1}
+
+
+class TestState:
+    async def test_each_endpoint_has_its_pods_identity(self, loopback: Loopback) -> None:
+        loopback.train("train-0", index=0, node="node-b", ready=False)
+        state = await loopback.resolver().cluster_state()
+        [endpoint] = state.endpoints["worker"]
+        metadata = loopback.server.pod("train-0", "ml")["metadata"]
+        assert endpoint.address == loopback.address("train-0")
+        assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", metadata["uid"])
+        assert (endpoint.node, endpoint.ready, endpoint.index) == ("node-b", False, 0)
+
+    async def test_it_says_when_it_was_seen_and_in_which_version(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        before = datetime.now(UTC)
+        state = await loopback.resolver().cluster_state()
+        assert state.observed_at is not None
+        assert before <= state.observed_at <= datetime.now(UTC)
+        assert state.version == str(loopback.server.resource_version)
+
+    async def test_the_version_of_several_lists_is_the_oldest(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        oldest = loopback.server.resource_version
+
+        def write(request: RequestRecord) -> bool:
+            if len(loopback.requests) == 2:
+                loopback.train("train-1")
+            return False
+
+        loopback.server.inject(Delay(0), match=write, times=None)
+        resolver = loopback.resolver({"worker": ["app=train", "app=eval"]}, max_concurrency=1)
+        state = await resolver.cluster_state()
+        assert state.version == str(oldest)
+        assert loopback.server.resource_version > oldest
+
+    async def test_two_states_differ_by_the_pod_that_was_replaced(self, loopback: Loopback) -> None:
+        loopback.train("train-0", "train-1", ip="10.0.0.7")
+        resolver = loopback.resolver()
+        older = await resolver.cluster_state()
+        assert await resolver.cluster_state() == older
+        loopback.server.delete("train-1", "ml")
+        loopback.train("train-1", ip="10.0.0.8")
+        diff = (await resolver.cluster_state()).diff(older)
+        assert [member.endpoint.address for member in diff.joined] == ["10.0.0.8:8470"]
+        assert [member.endpoint.address for member in diff.left] == ["10.0.0.7:8470"]
+
+
+class TestMaster:
+    async def test_it_is_the_address_of_one_task_behind_its_protocol(self, loopback: Loopback) -> None:
+        loopback.train("train-0", "train-1")
+        resolver = loopback.resolver()
+        assert await resolver.master("worker", 1) == f"grpc://{loopback.address('train-1')}"
+        assert (
+            await resolver.master("worker", 1, "grpc+verbs") == f"grpc+verbs://{loopback.address('train-1')}"
+        )
+
+    async def test_without_a_task_it_is_empty_and_nothing_is_asked(self, loopback: Loopback) -> None:
+        assert await loopback.resolver().master() == ""
+        assert loopback.requests == []
+
+    async def test_the_resolvers_own_task_is_taken_where_none_is_named(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        resolver = loopback.resolver(rpc_layer=None)
+        resolver.task_type, resolver.task_id = "worker", 0
+        assert await resolver.master() == loopback.address("train-0")
+
+    async def test_a_task_that_is_not_there_is_an_error(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        with pytest.raises(UnknownTaskError):
+            await loopback.resolver().master("worker", 1)
+
+
+class TestConnections:
+    async def test_outside_async_with_each_call_closes_what_it_opened(self, loopback: Loopback) -> None:
+        resolver = loopback.resolver()
+        for _ in range(2):
+            await resolver.cluster_spec()
+            loopback.server.until(lambda: loopback.server.connections == 0)
+
+    async def test_inside_async_with_calls_share_one_connection_until_its_end(
+        self, loopback: Loopback
+    ) -> None:
+        seen: list[int] = []
+
+        def look(request: RequestRecord) -> bool:
+            seen.append(loopback.server.connections)
+            return False
+
+        loopback.server.inject(Delay(0), match=look, times=None)
+        async with loopback.resolver() as resolver:
+            await resolver.cluster_spec()
+            await resolver.cluster_state()
+            assert loopback.server.connections == 1
+        assert seen == [1, 1]
+        loopback.server.until(lambda: loopback.server.connections == 0)
+
+    async def test_a_call_that_looks_a_name_up_at_the_end_of_async_with_ends_in_one_error(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = asyncio.Event()
+
+        async def getaddrinfo(*_: Any, **__: Any) -> Any:
+            asked.set()
+            await anyio.sleep_forever()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+        loopback.edit_kubeconfig(server="https://slow-dns.example:6443")
+        resolver = loopback.resolver({"worker": "app=train", "ps": "app=ps"})
+        async with resolver:
+            call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
+            await asked.wait()
+        with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
+            await call
+
+    @pytest.mark.parametrize("limit", [1, 3])
+    async def test_no_more_than_the_bound_are_asked_at_a_time(self, loopback: Loopback, limit: int) -> None:
+        for job in range(6):
+            loopback.train(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting=CRASHED)
+        loopback.server.inject(Delay(0.005), times=None)
+        resolver = loopback.resolver({f"job{job}": f"job={job}" for job in range(6)}, max_concurrency=limit)
+        async with resolver:
+            spec = await resolver.cluster_spec()
+            assert [spec.num_tasks(f"job{job}") for job in range(6)] == [2] * 6
+            # One connection carries one request at a time, and none was closed.
+            assert loopback.server.connections == limit
+        assert kinds(loopback) == {"rows": 6, "named": 12}
+
+    async def test_concurrent_calls_share_the_connections(self, loopback: Loopback) -> None:
+        loopback.train("train-0")
+        loopback.server.inject(Delay(0.005), times=None)
+        async with loopback.resolver(max_concurrency=2) as resolver:
+            specs = await asyncio.gather(*(resolver.cluster_spec() for _ in range(8)))
+            assert loopback.server.connections == 2
+        assert all(addresses(spec) == [loopback.address("train-0")] for spec in specs)
+
+    async def test_entering_twice_is_refused(self, loopback: Loopback) -> None:
+        async with loopback.resolver() as resolver:
+            with pytest.raises(ConfigurationError, match="entered already"):
+                await resolver.__aenter__()
+            await resolver.cluster_spec()
+
+    async def test_a_resolver_may_be_entered_again_after_it_was_left(self, loopback: Loopback) -> None:
+        resolver = loopback.resolver()
+        for _ in range(2):
+            async with resolver:
+                await resolver.cluster_spec()
+        await resolver.cluster_spec()
+
+    async def test_closing_twice_or_what_was_never_entered_does_nothing(self, loopback: Loopback) -> None:
+        resolver = loopback.resolver()
+        await resolver.aclose()
+        async with resolver:
+            await resolver.cluster_spec()
+            await resolver.aclose()
+        await resolver.aclose()
+
+    async def test_a_call_under_way_at_the_end_of_async_with_ends_in_one_error(
+        self, loopback: Loopback, quick_retries: None
+    ) -> None:
+        loopback.server.inject(Hang())
+        resolver = loopback.resolver()
+        async with resolver:
+            call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
+            await asyncio.to_thread(loopback.server.until, lambda: len(loopback.requests) == 1)
+        with pytest.raises(ConnectionFailedError, match="closed meanwhile") as caught:
+            await call
+        assert not caught.value.retryable
+
+    async def test_a_request_that_waits_its_turn_at_the_end_of_async_with_ends_in_one_error(
+        self, loopback: Loopback, quick_retries: None
+    ) -> None:
+        loopback.server.inject(Hang(), times=None)
+        resolver = loopback.resolver({"worker": "app=train", "ps": "app=ps"}, max_concurrency=1)
+        async with resolver:
+            calls = [asyncio.ensure_future(resolver.cluster_spec(timeout=5)) for _ in range(3)]
+            await asyncio.to_thread(loopback.server.until, lambda: len(loopback.requests) == 1)
+            # A round of the loop for the others to get in line behind the one that hangs.
+            await anyio.sleep(0.05)
+        for call in calls:
+            with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
+                await call
+
+    async def test_a_call_that_opens_while_async_with_ends_leaves_nothing_open(
+        self, loopback: Loopback
+    ) -> None:
+        resolver = loopback.resolver()
+        async with resolver:
+            call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
+            # The call has begun to read the kubeconfig in a thread.
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
+            await call
+        loopback.server.until(lambda: loopback.server.connections == 0)
+
+
+def test_one_resolver_serves_two_event_loops_in_turn(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    resolver = loopback.resolver()
+    expected = [loopback.address("train-0")]
+
+    async def entered() -> list[str | None]:
+        async with resolver:
+            return addresses(await resolver.cluster_spec())
+
+    for _ in range(2):
+        assert addresses(asyncio.run(resolver.cluster_spec())) == expected
+        assert asyncio.run(entered()) == expected
+
+
+async def test_a_call_from_another_loop_brings_its_own_connections(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with loopback.resolver() as resolver:
+        await resolver.cluster_spec()
+        other = await asyncio.to_thread(asyncio.run, resolver.cluster_spec())
+        assert addresses(other) == addresses(await resolver.cluster_spec())
+        await asyncio.to_thread(loopback.server.until, lambda: loopback.server.connections == 1)
+
+
+class TestDeadline:
+    @both_paths
+    async def test_a_server_that_never_answers_is_given_up_at_the_deadline(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        loopback.server.inject(Hang(), times=None)
+        with anyio.fail_after(5), pytest.raises(DeadlineExceededError) as caught:
+            await resolve(loopback.resolver(timeout=0.1))
+        scope = "selector 'app=train' in all namespaces"
+        assert caught.value.timeout == 0.1
+        assert caught.value.missing == {scope: f"https://127.0.0.1:{loopback.server.port} has not answered"}
+        assert scope in str(caught.value)
+
+    async def test_a_call_may_name_its_own_deadline(self, loopback: Loopback) -> None:
+        loopback.server.inject(Hang(), times=3)
+        resolver = loopback.resolver({"worker": "app=train"}, timeout=30.0)
+        with anyio.fail_after(5):
+            for call in (resolver.cluster_spec, resolver.cluster_state):
+                with pytest.raises(DeadlineExceededError, match=r"within 0\.05 s"):
+                    await call(timeout=0.05)
+            with pytest.raises(DeadlineExceededError):
+                await resolver.master("worker", 0, timeout=0.05)
+        assert resolver.timeout == 30.0
+
+    async def test_the_error_says_what_was_reached_and_what_was_not(self, loopback: Loopback) -> None:
+        loopback.server.inject(
+            Hang(), match=lambda request: request.query["labelSelector"] == "app=slow", times=None
+        )
+        with pytest.raises(DeadlineExceededError) as caught:
+            await loopback.resolver({"worker": ["app=train", "app=slow"]}).cluster_spec(timeout=0.3)
+        assert list(caught.value.reached) == ["selector 'app=train' in all namespaces"]
+        assert list(caught.value.missing) == ["selector 'app=slow' in all namespaces"]
+
+    @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
+    async def test_what_is_no_deadline_is_refused(self, loopback: Loopback, timeout: float) -> None:
+        with pytest.raises(ConfigurationError, match="timeout="):
+            await loopback.resolver().cluster_spec(timeout=timeout)
+
+
+def test_a_repr_says_what_is_resolved_and_shows_no_secret(loopback: Loopback) -> None:
+    assert repr(loopback.resolver()) == (
+        "<KubernetesClusterResolver {'worker': ('app=train',)} in all namespaces>"
+    )
+    assert "['ml']" in repr(loopback.resolver(namespace="ml"))
+    assert TOKEN not in repr(vars(loopback.resolver()))
+
+
+def test_the_default_jobs_are_tensorflows(loopback: Loopback) -> None:
+    resolver = loopback.resolver({})
+    asyncio.run(resolver.cluster_spec())
+    assert loopback.requests[0].query["labelSelector"] == "job-name=tensorflow"

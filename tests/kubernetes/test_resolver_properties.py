@@ -1,0 +1,142 @@
+"""Both paths of KubernetesClusterResolver against each other and against a third reading of the pods."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from aioresolve.errors import PodNotRunningError
+from aioresolve.testing import pod
+
+from .loopback import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .loopback import Loopback
+
+NAMES = ["w-0", "w-1", "w-01", "w-2", "w-10", "w-9a", "v", "v-1-2", "v-1-10"]
+NAMESPACES = ["a", "b", "c"]
+SELECTORS: dict[str, Callable[[dict[str, str]], bool]] = {
+    "app=x": lambda labels: labels.get("app") == "x",
+    "app in (x,y)": lambda labels: labels.get("app") in ("x", "y"),
+    "app!=x": lambda labels: labels.get("app") != "x",
+    "tier": lambda labels: "tier" in labels,
+    "app=none": lambda labels: False,
+}
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> dict[str, Any]:
+    """A pod as a kubelet might report it: mostly running, else in any state there is."""
+    fields: dict[str, Any] = draw(
+        st.sampled_from([{"phase": "Running"}] * 5)
+        | st.fixed_dictionaries(
+            {"phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"])},
+            optional={
+                "waiting": st.sampled_from(["CrashLoopBackOff", "ContainerCreating", "ErrImagePull"]),
+                "reason": st.sampled_from(["Evicted", "NodeLost", "OOMKilled"]),
+                "exit_code": st.sampled_from([0, 1, 137]),
+                "deleting": st.booleans(),
+                "ready": st.booleans(),
+                "node": st.none(),
+                "containers": st.just(("main", "sidecar")),
+            },
+        )
+    )
+    return pod(
+        draw(st.sampled_from(NAMES)),
+        draw(st.sampled_from(NAMESPACES)),
+        ip=draw(st.sampled_from(["auto", "auto", "auto", None, "fd00::7", ["10.0.0.7", "fd00::8"]])),
+        labels=draw(
+            st.fixed_dictionaries({"app": st.sampled_from(["x", "y"])}, optional={"tier": st.just("front")})
+        ),
+        **fields,
+    )
+
+
+def by_name(pod: Mapping[str, Any]) -> tuple[list[Any], str]:
+    name = pod["metadata"]["name"]
+    parts = [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|\D+", name)]
+    return parts, name
+
+
+def oracle(
+    pods: Sequence[Mapping[str, Any]], jobs: Mapping[str, Sequence[str]], namespaces: Sequence[str | None]
+) -> tuple[dict[str, list[str]], set[str]]:
+    """Return each job's addresses, and `namespace/name` of the pods that are not running."""
+    addresses: dict[str, list[str]] = {}
+    faults: set[str] = set()
+    for job, selectors in jobs.items():
+        addresses[job] = []
+        for selector in selectors:
+            found = [
+                held
+                for namespace in namespaces
+                for held in pods
+                if namespace in (None, held["metadata"]["namespace"])
+                and SELECTORS[selector](held["metadata"]["labels"])
+                and "deletionTimestamp" not in held["metadata"]
+            ]
+            for held in sorted(found, key=by_name):
+                ip = held["status"].get("podIP")
+                if held["status"]["phase"] == "Running" and ip:
+                    addresses[job].append(f"[{ip}]:8470" if ":" in ip else f"{ip}:8470")
+                else:
+                    faults.add(f"{held['metadata']['namespace']}/{held['metadata']['name']}")
+    return addresses, faults
+
+
+@given(
+    st.lists(pods(), max_size=25),
+    st.dictionaries(
+        st.sampled_from(["worker", "ps"]),
+        st.lists(st.sampled_from(sorted(SELECTORS)), min_size=1, max_size=3),
+        min_size=1,
+    ),
+    st.sampled_from([[None], ["a"], ["b", "a"]]),
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_paths_agree_with_each_other_and_with_the_pods(
+    loopback: Loopback,
+    held: list[dict[str, Any]],
+    jobs: dict[str, list[str]],
+    namespaces: list[str | None],
+) -> None:
+    loopback.hold(held)
+    known = loopback.server.pods
+    expected, faults = oracle(known, jobs, namespaces)
+    where: Any = None if namespaces == [None] else namespaces
+
+    async def resolve_by_both_paths() -> list[Any]:
+        answers: list[Any] = []
+        for not_running in ("skip", "raise"):
+            resolver = loopback.resolver(jobs, namespace=where, not_running=not_running)
+            async with resolver:
+                for call in (resolver.cluster_spec, resolver.cluster_state):
+                    try:
+                        answers.append(await call())
+                    except PodNotRunningError as error:
+                        answers.append(error.pods)
+        return answers
+
+    spec, state, strict_spec, strict_state = asyncio.run(resolve_by_both_paths())
+    assert {job: spec.job_tasks(job) for job in jobs} == expected
+    assert state.spec == spec
+    if faults:
+        assert strict_spec == strict_state
+        assert set(strict_spec) == faults
+    else:
+        assert strict_spec == spec
+        assert strict_state == state
+    for kind in {kind_of(request) for request in loopback.requests}:
+        event(f"a request for {kind}")
+    uids = {pod["metadata"]["uid"]: pod["metadata"] for pod in known}
+    for endpoints in state.endpoints.values():
+        for endpoint in endpoints:
+            assert uids[endpoint.uid]["name"] == endpoint.name
+            assert uids[endpoint.uid]["namespace"] == endpoint.namespace

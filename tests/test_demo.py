@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.cli import loopback, main
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.cli import loopback, loopback_tpu, main
+from aioresolve.testing import KubernetesServer, TPUWorker, pod
 
 from .cli_process import environment, run
 
@@ -30,10 +31,10 @@ def shown(temporary: Path) -> Ended:
     return run(("demo",), environment(temporary.parent / "no-kubeconfig", TMPDIR=str(temporary)))
 
 
-def test_the_demo_shows_a_real_answer_on_one_plain_screen(shown: Ended, temporary: Path) -> None:
+def test_the_demo_shows_a_real_answer_on_a_plain_screen_and_a_half(shown: Ended, temporary: Path) -> None:
     assert (shown.code, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 55
     assert "\x1b" not in shown.stdout
     assert "worker   3      10.4.3.7:8470" in lines
     assert list(temporary.iterdir()) == []
@@ -62,6 +63,25 @@ def test_the_demo_asks_for_all_selectors_at_once(
     lines = capsys.readouterr().out.splitlines()
     title = next(line for line in lines if line.startswith("# 5 tasks in "))
     assert 400 <= int(title.split()[-2]) < 1200
+
+
+def test_the_demo_probes_the_workers_of_two_slices(shown: Ended) -> None:
+    rows = [line.split() for line in shown.stdout.splitlines() if line.startswith("worker")]
+    addresses = [row[2] for row in rows if row[3:4] and row[3].startswith("trainer-")]
+    assert [row[3:] for row in rows if row[2] in addresses][:4] == [
+        [f"trainer-{task // 2}", str(task % 2), "READY", "HEALTHY", "v4-16"] for task in range(4)
+    ]
+    probed = [row for row in rows if "TPU:4" in row]
+    assert [row[2] for row in probed] == addresses
+    assert f"trainer-1/worker-1 at {addresses[3]} has 3" in shown.stdout
+
+
+def test_a_demo_whose_workers_tell_other_devices_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loopback_tpu, "TPUWorker", partial(TPUWorker, device_type="GPU"))
+    assert main(["demo"]) == 1
+    assert "error: the demo failed: the workers are [" in capsys.readouterr().err
 
 
 def test_the_python_that_the_demo_shows_runs(shown: Ended, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from aioresolve.kubernetes.rbac import manifest
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import GoogleServer, KubernetesServer, pod, tpu_node, tpu_worker_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,40 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[str]]:
+    """The workers of `my-tpu`."""
+    with tpu_worker_process(devices=4, ports=2) as addresses:
+        yield addresses
+
+
+@pytest.fixture
+def google(workers: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The TPUs the README speaks of, found at the API's address as gcloud would find it."""
+    endpoints = [
+        {"ipAddress": host, "port": int(port)} for host, port in (each.split(":") for each in workers)
+    ]
+    nodes = [
+        tpu_node("my-tpu", accelerator_type="v4-16", topology="2x2x2") | {"networkEndpoints": endpoints},
+        *(
+            tpu_node(f"slice-{n}", ips=ips, accelerator_type="v4-16", topology="2x2x2")
+            for n, ips in enumerate([["10.130.0.2", "10.130.0.3"], ["10.130.0.10", "10.130.0.11"]])
+        ),
+        tpu_node(
+            "projects/my-project/locations/europe-west4-a/nodes/spare",
+            ips=[],
+            accelerator_type="v5litepod-16",
+            state="CREATING",
+            health=None,
+        ),
+    ]
+    with GoogleServer(nodes, project="my-project", zone="us-central2-b").in_thread() as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.mark.usefixtures("cluster", "google")
 @pytest.mark.parametrize("snippet", blocks("python"))
 async def test_a_python_snippet_runs(snippet: str) -> None:
     code = compile(snippet, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -68,7 +101,7 @@ def commands() -> Iterator[tuple[str, str]]:
             yield line, output
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "google")
 @pytest.mark.parametrize(("command", "output"), list(commands()))
 def test_a_command_prints_what_the_readme_shows(command: str, output: str) -> None:
     program, *arguments = shlex.split(command)

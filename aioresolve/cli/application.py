@@ -16,6 +16,8 @@ from .completion import completion
 from .demo import demo
 from .failures import COULD_NOT_RESOLVE, INTERRUPTED, WRONG_USAGE, as_text, as_traceback, exit_code
 from .kubernetes import kubernetes
+from .probe import probe
+from .tpu import tpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +57,8 @@ def application(context: click.Context) -> None:
 
     \b
     aioresolve kubernetes -l worker=app=trainer      the pods of a job, as tasks
+    aioresolve tpu my-tpu                            the workers of a Cloud TPU, as tasks
+    aioresolve probe 10.0.0.7 10.0.0.8               which devices do workers have
     aioresolve demo                                  see it work, without a cluster
     """
     if context.invoked_subcommand is None:
@@ -63,6 +67,8 @@ def application(context: click.Context) -> None:
 
 
 application.add_command(kubernetes)
+application.add_command(tpu)
+application.add_command(probe)
 application.add_command(demo)
 application.add_command(completion)
 

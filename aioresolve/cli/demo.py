@@ -1,4 +1,4 @@
-"""`aioresolve demo`: a training job on a loopback cluster, resolved for real."""
+"""`aioresolve demo`: a training job and a TPU on loopback, resolved and probed for real."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ __all__ = ["demo"]
 def demo() -> None:
     """Resolve a training job on a Kubernetes API server on loopback, with TLS and a bearer token.
 
-    It is the code and the protocol that a real cluster sees. Nothing is left behind.
+    Then resolve the two slices of a Cloud TPU there, and probe their workers over gRPC. It is the code and
+    the protocols that a real cluster sees. Nothing is left behind.
     """
+    streams.hush_grpc()
     try:
         # Here and not above: nobody else is to pay for a server.
         from .loopback import sections
+        from .loopback_tpu import tpu_sections
 
-        text = streams.sections_text(sections())
+        text = streams.sections_text([*sections(), *tpu_sections()])
     except (ResolveError, OSError) as error:
         raise click.ClickException(f"the demo failed: {error}") from error
     streams.write(text)

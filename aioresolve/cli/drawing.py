@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from .output import Section
 
-__all__ = ["Line", "drawn_sections", "drawn_table"]
+__all__ = ["Line", "drawn_bar", "drawn_sections", "drawn_table"]
+
+BAR = 24
+"""Columns of a bar."""
 
 STYLES = {"JOB": "cyan", "ADDRESS": "bold", "UID": "dim"}
 
@@ -35,6 +38,17 @@ def drawn_table(table: Table) -> str:
         # Text and not str: an IPv6 address stands in brackets, as rich's markup does.
         drawn.add_row(*(rich.text.Text(printable(cell) or ABSENT) for cell in row))
     return _drawn(drawn)
+
+
+def drawn_bar(share: float, said: str, columns: int) -> str:
+    """Return a bar of which `share`, from 0 to 1, is full, and what is said beside it, on one line."""
+    from rich.progress_bar import ProgressBar
+
+    page = io.StringIO()
+    grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
+    grid.add_row(ProgressBar(1.0, share, width=BAR), rich.text.Text(said, no_wrap=True, overflow="ellipsis"))
+    _console(page, width=max(columns, 1)).print(grid, end="")
+    return page.getvalue().strip("\n")
 
 
 def drawn_sections(sections: Iterable[Section]) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "INTERRUPTED",
     "OUTPUT_CLOSED",
     "WRONG_USAGE",
+    "as_options",
     "as_text",
     "as_traceback",
     "exit_code",
@@ -46,8 +47,18 @@ AS_OPTIONS = {
     "use order_by='name'": "use --order-by name",
     "give context= one of": "give --context one of",
     "Give kubeconfig=,": "Give --kubeconfig,",
+    "tpu= was not given": "no NAME was given",
+    "Give tpu= a name or an address": "Give a NAME or an address",
+    "correct tpu, project or zone": "correct NAME, --project or --zone",
+    "ask with api_version='v2'": "ask with --api-version v2",
+    "or `max_concurrency`": "or --max-concurrency",
+    "give ProbeChannels(credentials=...)": "give --tls to `aioresolve probe`",
+    "as libtpu_ports": "with --libtpu-port to `aioresolve probe`",
 }
 """How the mends in our messages, which speak to a caller of the API, are said at a command line."""
+
+_PLACE = re.compile(r"\b(project|zone)(?:=(?=[ ,])|(?=='))")
+"""Arguments that a message puts together, one or several, with or without their values."""
 
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 
@@ -68,13 +79,18 @@ def as_text(error: ResolveError) -> str:
     With the manifest of a ForbiddenError the whole is YAML, the paragraph a comment: it can be piped to
     `kubectl apply -f -` as it is.
     """
-    message = str(error)
-    for api, option in AS_OPTIONS.items():
-        message = message.replace(api, option)
+    message = as_options(str(error))
     manifest = error.manifest if isinstance(error, ForbiddenError) else ""
     if not manifest:
         return f"error: {_paragraph(message)}\n"
     return f"# error: {_paragraph(message.removesuffix(manifest))}\n{manifest}"
+
+
+def as_options(message: str) -> str:
+    """Return a message of ours with its mends said as they are typed at a command line."""
+    for api, option in AS_OPTIONS.items():
+        message = message.replace(api, option)
+    return _PLACE.sub(r"--\1", message)
 
 
 def as_traceback(error: BaseException) -> str:

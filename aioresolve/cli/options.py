@@ -12,7 +12,15 @@ from .durations import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["output_option", "quiet_option", "read_by", "timeout_option", "verbose_option"]
+__all__ = [
+    "output_option",
+    "quiet_option",
+    "read_by",
+    "timeout_option",
+    "verbose_option",
+    "worker_timeout_option",
+    "workers_at_once_option",
+]
 
 C = TypeVar("C", bound="Callable[..., Any]")
 
@@ -50,6 +58,24 @@ timeout_option = click.option(
     default="30s",
     show_default=True,
     help="Give up after this long in all: 30s, 2m, 1m30s, 500ms, or a number of seconds.",
+)
+
+worker_timeout_option = click.option(
+    "--worker-timeout",
+    metavar="DURATION",
+    callback=read_by(seconds),
+    default="5s",
+    show_default=True,
+    help="Give one worker up after this long, connecting included.",
+)
+
+workers_at_once_option = click.option(
+    "--max-concurrency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="How many workers are asked at a time.",
 )
 
 quiet_option = click.option(

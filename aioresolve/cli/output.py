@@ -16,8 +16,11 @@ __all__ = [
     "Table",
     "address_lines",
     "aligned",
+    "as_json",
+    "as_yaml",
     "cluster_json",
     "cluster_yaml",
+    "document",
     "plain_sections",
     "printable",
     "spec_table",
@@ -115,18 +118,28 @@ def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
 
 def cluster_json(state: ClusterState) -> str:
     """Return the cluster as indented JSON; its shape is that of `document`."""
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(document(state)), indent=2).decode() + "\n"
+    return as_json(document(state))
 
 
 def cluster_yaml(state: ClusterState) -> str:
     """Return the cluster as YAML; its shape is that of `document`."""
+    return as_yaml(document(state))
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """Return an object as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def as_yaml(value: dict[str, Any]) -> str:
+    """Return an object as YAML."""
     import yaml
 
     # libyaml writes a thousand pods ten times as fast, where PyYAML was built with it.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(document(state), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    text: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True)
     return text
 
 

@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
     from .output import Section, Table
 
-__all__ = ["complain", "discard", "has_colours", "is_terminal", "sections_text", "table_text", "write"]
+__all__ = [
+    "complain",
+    "discard",
+    "has_colours",
+    "hush_grpc",
+    "is_terminal",
+    "sections_text",
+    "table_text",
+    "write",
+]
 
 
 def write(text: str) -> None:
@@ -77,6 +86,14 @@ def sections_text(sections: Sequence[Section]) -> str:
     from .drawing import drawn_sections
 
     return drawn_sections(sections)
+
+
+def hush_grpc() -> None:
+    """Keep the log of gRPC's core, which it writes to stderr by itself, from who has not asked for it.
+
+    To be called before grpc is imported: it reads `$GRPC_VERBOSITY` then.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def discard(stream: TextIO | None) -> None:

@@ -323,6 +323,8 @@ async def _resetting(listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
 def tpu_worker_process(**options: Any) -> Iterator[list[str]]:
     """Run a `TPUWorker` in a process of its own; yield its addresses, `host:port`.
 
+    It blocks while the process starts, for about half a second: enter it before there is an event loop.
+
     ```
     with tpu_worker_process(devices=8, ports=1024) as addresses:
         ...
@@ -334,7 +336,8 @@ def tpu_worker_process(**options: Any) -> Iterator[list[str]]:
     Raises:
         ConfigurationError: the process did not start; its own words are on stderr.
     """
-    command = [sys.executable, "-m", __name__, pickle.dumps(options).hex()]
+    command = [sys.executable, "-c", f"import {__name__} as worker; worker.serve_alone()"]
+    command.append(pickle.dumps(options).hex())
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:  # noqa: S603
         assert process.stdin is not None
@@ -348,11 +351,12 @@ def tpu_worker_process(**options: Any) -> Iterator[list[str]]:
             process.stdin.close()
 
 
+def serve_alone() -> None:
+    """Be the process of `tpu_worker_process`: print the addresses, and serve until stdin is closed."""
+    anyio.run(_serve, pickle.loads(bytes.fromhex(sys.argv[1])))  # noqa: S301 - our parent made it
+
+
 async def _serve(options: dict[str, Any]) -> None:
     async with TPUWorker(**options) as worker:
         print(*worker.addresses, flush=True)
         await anyio.to_thread.run_sync(sys.stdin.read)
-
-
-if __name__ == "__main__":
-    anyio.run(_serve, pickle.loads(bytes.fromhex(sys.argv[1])))  # noqa: S301 - from `tpu_worker_process`

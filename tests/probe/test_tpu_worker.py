@@ -59,12 +59,12 @@ async def test_it_does_not_let_grpc_poll_a_second_loop() -> None:
             await asyncio.to_thread(asyncio.run, enter())
 
 
-async def test_a_process_serves_many_ports_and_ends_with_the_block() -> None:
+def test_a_process_serves_many_ports_and_ends_with_the_block() -> None:
     with tpu_worker_process(devices=2, ports=20) as addresses:
-        probes = await probe_workers(addresses, worker_timeout=GENEROUS)
+        probes = asyncio.run(probe_workers(addresses, worker_timeout=GENEROUS))
         assert [probe.accelerators for probe in probes] == [{"TPU": 2}] * 20
     with pytest.raises(ProbeError, match="connection refused"):
-        await probe_worker(addresses[0], libtpu_ports=[], timeout=GENEROUS)
+        asyncio.run(probe_worker(addresses[0], libtpu_ports=[], timeout=GENEROUS))
 
 
 def test_a_process_that_does_not_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:

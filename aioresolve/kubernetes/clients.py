@@ -94,17 +94,18 @@ class ClientTransport(Transport):
 
     def _not_sent(self, error: Exception, scope: str) -> ConnectionFailedError:
         """Return the error for one of the client: it is closed, a setting is wrong, or a hook failed."""
-        is_harmless = not any(secret in f"{error!r} {error}" for secret in self._secrets)
-        said = f": {error}" if is_harmless else ""
-        failure = ConnectionFailedError(
-            f"{scope} was not sent to {self.host}: override_client raised {type(error).__name__}{said};"
+        said = f"{type(error).__name__}: {error}" if self._harmless(error) else type(error).__name__
+        return ConnectionFailedError(
+            f"{scope} was not sent to {self.host}: override_client raised {said};"
             " give an override_client that is open, and whose settings and hooks work",
             host=self.host,
             scope=scope,
             retryable=False,
         )
-        failure.__cause__ = error if is_harmless else None
-        return failure
+
+    def _harmless(self, error: Exception) -> Exception | None:
+        """Return `error`, or None where it tells a secret: http.client quotes a header it does not like."""
+        return None if any(secret in f"{error!r} {error}" for secret in self._secrets) else error
 
 
 class AsyncClientTransport(ClientTransport):
@@ -112,9 +113,21 @@ class AsyncClientTransport(ClientTransport):
 
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         scope = f"GET {path}"
-        failure: ResolveError
         try:
-            response = await self._api_client.call_api(
+            async with await self._response(path, query, accept) as response:
+                return without(self._secrets, await answer_of(response, self.host, scope))
+        except ResolveError:
+            raise
+        except FAILURES as error:
+            where = f"{self.host} (from {self.source})"
+            failure, cause = connection_error(error, where, self.host, scope), harmless_cause(error)
+        # Not inside `except`, where aiohttp's own error would become its context.
+        raise failure from cause
+
+    async def _response(self, path: str, query: Mapping[str, str], accept: str) -> Any:
+        """Return the aiohttp response, its body not read yet."""
+        try:
+            return await self._api_client.call_api(
                 path,
                 "GET",
                 query_params=list(query.items()),
@@ -122,20 +135,11 @@ class AsyncClientTransport(ClientTransport):
                 auth_settings=AUTH,
                 _preload_content=False,
             )
-            async with response:
-                answer = await answer_of(response, self.host, scope)
-        except ResolveError:
+        except FAILURES:
             raise
-        except FAILURES as error:
-            where = f"{self.host} (from {self.source})"
-            failure = connection_error(error, where, self.host, scope)
-            failure.__cause__ = harmless_cause(error)
         except Exception as error:  # its hooks are its owner's, and may raise anything
-            failure = self._not_sent(error, scope)
-        else:
-            return without(self._secrets, answer)
-        # Not inside `except`, where an error that holds secrets would become its context.
-        raise failure
+            failure, cause = self._not_sent(error, f"GET {path}"), self._harmless(error)
+        raise failure from cause
 
 
 class ThreadedClientTransport(ClientTransport):
@@ -161,9 +165,10 @@ class ThreadedClientTransport(ClientTransport):
 
         scope = f"GET {path}"
         give_up = time.monotonic() + timeout
+        passing = (ApiException, HTTPError, OSError)
         try:
             # A connection whose answer was read to its end is back in its pool by then; any other is closed.
-            with closing(self._response(path, query, accept, timeout)) as response:
+            with closing(self._response(path, query, accept, timeout, passing)) as response:
                 return without(self._secrets, self._answer(response, give_up, scope))
         except ResolveError:
             raise
@@ -174,24 +179,36 @@ class ThreadedClientTransport(ClientTransport):
             return without(self._secrets, _raised_answer(error))
         except (HTTPError, OSError) as error:
             raise self._not_reached(getattr(error, "reason", None) or error, scope) from error
-        except Exception as error:  # its hooks are its owner's, and may raise anything
-            failure = self._not_sent(error, scope)
-        # Not inside `except`, where an error that holds secrets would become its context.
-        raise failure
 
-    def _response(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Any:
-        """Return the urllib3 response, its body not read yet."""
+    def _response(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        accept: str,
+        timeout: float,
+        passing: tuple[type[Exception], ...],
+    ) -> Any:
+        """Return the urllib3 response, its body not read yet; errors of the types `passing` are passed on."""
         client = self._api_client
-        options = {
+        options: dict[str, Any] = {
             "query_params": list(query.items()),
             "header_params": {"Accept": accept},
             "auth_settings": AUTH,
         }
-        if hasattr(client, "param_serialize"):
-            request = client.param_serialize("GET", path, **options)
-            return client.call_api(*request, _request_timeout=timeout).response
-        # kubernetes before 36
-        return client.call_api(path, "GET", **options, _preload_content=False, _request_timeout=timeout)
+        try:
+            # To connect, and for each piece; kubernetes before 36 takes no notice of a single float.
+            timeouts = timeout, timeout
+            if hasattr(client, "param_serialize"):
+                request = client.param_serialize("GET", path, **options)
+                return client.call_api(*request, _request_timeout=timeouts).response
+            # kubernetes before 36
+            options |= {"_preload_content": False, "_return_http_data_only": True}
+            return client.call_api(path, "GET", **options, _request_timeout=timeouts)
+        except passing:
+            raise
+        except Exception as error:  # its hooks are its owner's, and may raise anything
+            failure, cause = self._not_sent(error, f"GET {path}"), self._harmless(error)
+        raise failure from cause
 
     def _answer(self, response: Any, give_up: float, scope: str) -> Answer:
         body = bytearray()

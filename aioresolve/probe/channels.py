@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,9 +31,16 @@ OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_retries", 0),  # a probe tells what it sees
     ("grpc.service_config_disable_resolution", 1),  # or DNS is asked for a TXT record of each worker
     ("grpc.use_local_subchannel_pool", 1),  # or a new channel shares an old one's backoff after a failure
+    ("grpc.initial_reconnect_backoff_ms", 100),  # or a connection is tried for a second at least
     ("grpc.http2.bdp_probe", 0),  # or megabytes are read of an answer before it is known to be too large
     ("grpc.primary_user_agent", "aioresolve"),
 )
+
+LINGERING = 0.1
+"""Seconds after the deadline of a call, which is to pass first, until grpc gives up to connect.
+
+By default that is 20 s after it began: so long grpc would keep the socket to a worker that never speaks, even
+if the channel is closed. It has no other way to end that."""
 
 UNWINDING = 1.0
 """Seconds that grpc has to end a cancelled call."""
@@ -101,7 +107,7 @@ class ProbeChannels:
         self._metadata = _checked_metadata(metadata)
         self._max_channels = max_channels
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: OrderedDict[str, WorkerChannel] = OrderedDict()
+        self._idle: dict[str, WorkerChannel] = {}  # the one used longest ago first
 
     def __repr__(self) -> str:
         return f"<ProbeChannels {'in plain' if self._credentials is None else 'over TLS'}>"
@@ -122,25 +128,23 @@ class ProbeChannels:
 
     async def aclose(self) -> None:
         """Close every channel, those in use as soon as their probes are done. Closing twice does nothing."""
-        self._loop = None
         while self._idle:
-            _, channel = self._idle.popitem()
-            await channel.aclose()
+            await self._taken(next(iter(self._idle))).aclose()
+        self._loop = None
 
     @asynccontextmanager
-    async def to(self, address: str) -> AsyncIterator[WorkerChannel]:
+    async def to(self, address: str, deadline: Deadline) -> AsyncIterator[WorkerChannel]:
         """Yield a channel to one worker that nobody else uses meanwhile. To be entered in the polled loop."""
-        channel = self._idle.pop(address, None) if self._is_open_here else None
-        if channel is None:
-            channel = WorkerChannel(address, self._credentials, self._metadata, self._options)
+        if address in self._idle and self._is_open_here:
+            channel = self._taken(address)
+        else:
+            channel = WorkerChannel(address, self._credentials, self._metadata, self._options, deadline)
         try:
             yield channel
         finally:
-            if self._is_open_here and channel.is_answering and address not in self._idle:
-                self._idle[address] = channel
+            if channel.is_answering and self._is_open_here and self._keep(channel):
                 if len(self._idle) > self._max_channels:
-                    _, channel = self._idle.popitem(last=False)
-                    await channel.aclose()
+                    await self._taken(next(iter(self._idle))).aclose()
             else:
                 await channel.aclose()
 
@@ -148,6 +152,18 @@ class ProbeChannels:
     def _is_open_here(self) -> bool:
         """Whether channels stay open in the running loop, which is another where grpc polls another."""
         return self._loop is asyncio.get_running_loop()
+
+    def _keep(self, channel: WorkerChannel) -> bool:
+        """Let a channel stay open, unless there is one already or grpc polls another loop; return whether."""
+        if channel.address in self._idle or polled_loop.enter() is not self._loop:
+            return False
+        self._idle[channel.address] = channel
+        return True
+
+    def _taken(self, address: str) -> WorkerChannel:
+        assert self._loop is not None
+        polled_loop.leave(self._loop)
+        return self._idle.pop(address)
 
 
 class WorkerChannel:
@@ -164,13 +180,14 @@ class WorkerChannel:
         credentials: grpc.ChannelCredentials | None,
         metadata: tuple[tuple[str, str | bytes], ...],
         options: list[tuple[str, int | str]],
+        deadline: Deadline,
     ) -> None:
         self.address = address
         self.is_answering = False
         self._credentials = credentials
         self._metadata = metadata
         self._options = options
-        self._open()
+        self._open(deadline)
 
     async def ask(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         """Return what the worker answers to one call.
@@ -186,24 +203,26 @@ class WorkerChannel:
             return await self._answer(method, request, deadline)
         except ProbeError as error:
             if not (had_worked and error.code == "unreachable"):
+                if error.code in HUNG_UP and await self._speaks_tls_unasked(deadline):
+                    raise speaks_tls_error(self.address) from error
                 raise
         await self.aclose()
-        self._open()
-        return await self._answer(method, request, deadline)
+        self._open(deadline)
+        return await self.ask(method, request, deadline)
 
     async def aclose(self) -> None:
         """Close the channel."""
         channel = self._channel
         del self._channel
         await channel.close()
-        polled_loop.leave(self._loop)
 
-    def _open(self) -> None:
-        self._loop = polled_loop.enter()
+    def _open(self, deadline: Deadline) -> None:
+        connecting = round((deadline.timeout + LINGERING) * 1e3)
+        options = [*self._options, ("grpc.min_reconnect_backoff_ms", connecting)]
         self._channel = (
-            grpc.aio.insecure_channel(self.address, self._options)
+            grpc.aio.insecure_channel(self.address, options)
             if self._credentials is None
-            else grpc.aio.secure_channel(self.address, self._credentials, self._options)
+            else grpc.aio.secure_channel(self.address, self._credentials, options)
         )
 
     async def _answer(self, method: str, request: bytes, deadline: Deadline) -> bytes:
@@ -214,24 +233,24 @@ class WorkerChannel:
             answer = await _result(call)
         except grpc.aio.AioRpcError as error:
             # Without its traceback, whose frames are grpc's and hold the channel.
-            raise await self._failure(error, method, deadline) from error.with_traceback(None)
+            raise self._failure(error, method, deadline) from error.with_traceback(None)
         finally:
             # Else a cancellation's traceback keeps them, and with them the channel, until it is collected.
             del ask, call
         self.is_answering = True
         return answer
 
-    async def _failure(self, error: grpc.aio.AioRpcError, method: str, deadline: Deadline) -> ProbeError:
+    def _failure(self, error: grpc.aio.AioRpcError, method: str, deadline: Deadline) -> ProbeError:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
             return deadline_passed(self.address, method, deadline.timeout, connected=connected)
         failure = failed_call(self.address, method, error.code().name, error.details() or "")
         self.is_answering = failure.code not in NO_ANSWER
-        if failure.code in HUNG_UP and self._credentials is None and await self._speaks_tls(deadline):
-            return speaks_tls_error(self.address)
         return failure
 
-    async def _speaks_tls(self, deadline: Deadline) -> bool:
+    async def _speaks_tls_unasked(self, deadline: Deadline) -> bool:
+        if self._credentials is not None:
+            return False
         return await speaks_tls(*split_address(self.address), min(SNIFFING, deadline.left))
 
 

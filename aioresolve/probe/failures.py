@@ -19,7 +19,7 @@ __all__ = [
 # gRPC has one status, UNAVAILABLE, for all that can happen on the way, and tells it in words.
 REFUSED = re.compile(r"connection refused|actively refused", re.IGNORECASE)
 TLS = re.compile(r"\b(tls|ssl) handshake|SSL_ERROR|hostname verification|peer name", re.IGNORECASE)
-NO_GRPC = re.compile(r"SETTINGS frame|http1\.x server|parsing HTTP/2", re.IGNORECASE)
+NO_GRPC = re.compile(r"expected SETTINGS frame|http1\.x server|parsing HTTP/2", re.IGNORECASE)
 LAST_ERROR = "last error: "
 TOO_LARGE = re.compile(r"larger than max", re.IGNORECASE)
 

@@ -54,7 +54,7 @@ async def libtpu_runtime(
 async def _process_runtime(channels: ProbeChannels, address: str, port: int, deadline: Deadline) -> Runtime:
     """Return what one process tells: cores and chips by its status, devices by a metric that each has."""
     cores = chips = None
-    async with channels.to(address) as channel:
+    async with channels.to(address, deadline) as channel:
         try:
             cores, chips = core_and_chip_counts(await channel.ask(GET_RUNTIME_STATUS, b"", deadline), address)
         except ProbeError as error:

@@ -121,9 +121,9 @@ async def stream_workers(
             await plan.probe_all(lambda _, probe: send.send_nowait(probe))
 
     failure: Exception | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(probe_all)
-        with receive:
+    with receive:
+        async with anyio.create_task_group() as group:
+            group.start_soon(probe_all)
             try:
                 yield receive
             except Exception as error:  # the caller's own, which the task group would wrap
@@ -203,7 +203,7 @@ class _Plan:
 
     async def _answered(self, address: str, deadline: Deadline) -> WorkerProbe:
         try:
-            async with self.channels.to(address) as channel:
+            async with self.channels.to(address, deadline) as channel:
                 return WorkerProbe(address, "tensorflow", await tensorflow_devices(channel, deadline))
         except ProbeError as error:
             if error.code not in {"refused", "unimplemented"} or not self.libtpu_ports:

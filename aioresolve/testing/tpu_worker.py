@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -300,7 +300,7 @@ async def _resetting(listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
     """Reset each connection as soon as it has said something."""
 
     async def reset(connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(OSError):
             connection.setblocking(False)
             await asyncio.get_running_loop().sock_recv(connection, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

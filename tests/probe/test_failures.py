@@ -16,6 +16,7 @@ ON_THE_WAY = [
     ("refused", f"{THERE}Failed to connect to remote host: Connection refused"),
     ("refused", f"{THERE}Failed to connect to remote host: connect: Connection refused (111)"),
     ("unreachable", f"{THERE}recvmsg:Connection reset by peer (104)"),
+    ("unreachable", f"{THERE}connection attempt timed out before receiving SETTINGS frame"),
     ("unreachable", "Stream removed (Socket closed)"),
     ("unreachable", "errors resolving no-such-host.invalid:1: [field:hostname lookup error: not found]"),
     ("tls", f"{THERE}Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: WRONG_VERSION_NUMBER"),

@@ -32,6 +32,7 @@ def peer(handle: Callable[[socket.socket], None], context: ssl.SSLContext | None
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connections.append(connection)
                 thread = threading.Thread(target=serve, args=(connection,))
                 threads.append(thread)

@@ -1,0 +1,38 @@
+"""A program for a test of memory: resolve in a fresh process, and say how much it took at most."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+
+from aioresolve.errors import ResolveError
+from aioresolve.kubernetes import KubernetesClusterResolver
+
+
+def peak_memory() -> float:
+    """Return the most memory this program has had in use so far, in MB.
+
+    Not `ru_maxrss`: that starts with the memory of the process that started this one.
+    """
+    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+async def resolved(kubeconfig: str, method: str, timeout: float) -> str:
+    """Return how many tasks there are, or what went wrong."""
+    resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=kubeconfig, timeout=timeout)
+    try:
+        answer = await getattr(resolver, method)()
+    except ResolveError as error:
+        return f"{type(error).__name__}: {error}"
+    spec = answer if method == "cluster_spec" else answer.spec
+    return f"{spec.num_tasks('worker')} tasks"
+
+
+if __name__ == "__main__":
+    outcome = asyncio.run(resolved(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    print(json.dumps({"outcome": outcome, "peak": peak_memory()}))

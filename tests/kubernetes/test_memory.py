@@ -1,0 +1,144 @@
+"""However many pods there are, or a server says there are, a resolve takes bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioresolve.testing import pod
+from aioresolve.testing.tls import CertificateAuthority
+
+from .loopback import TRAIN
+from .peers import head, peer
+from .samples import COLUMNS, table
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' /proc")
+
+PODS = 10_000
+POD = json.dumps(
+    pod("train-%05d", "ml", labels=TRAIN, ip="10.0.0.7", size=8192), separators=(",", ":")
+).encode()
+SMALL_POD = (
+    b'{"metadata":{"name":"train-%05d","namespace":"ml"},"status":{"phase":"Running","podIP":"10.0.0.7"}}'
+)
+assert 8_000 < len(POD) < 8_400
+
+
+def rows(request: bytes) -> Iterator[bytes]:
+    """Yield the answer of a server that has many pods, as rows."""
+    cells = [["x", "1/1", "Running", "0", "5d", "10.0.0.7", "node-a", "<none>", "<none>"]] * PODS
+    yield table([[f"train-{number:05}", *row[1:]] for number, row in enumerate(cells)], COLUMNS)
+
+
+def pages(request: bytes, *, total: int | None = PODS, of: bytes = POD) -> Iterator[bytes]:
+    """Yield one page of a server that has many pods; of one whose pages never end where `total` is None."""
+    start = int(found[1]) if (found := re.search(rb"continue=(\d+)", request)) else 0
+    limit = int(found[1]) if (found := re.search(rb"limit=(\d+)", request)) else 0
+    end = start + limit if total is None else min(start + limit, total)
+    token = "" if end == total else str(end)
+    metadata = json.dumps({"resourceVersion": "7", "continue": token})
+    yield f'{{"kind":"PodList","metadata":{metadata},"items":['.encode()
+    for number in range(start, end):
+        yield (b"," if number > start else b"") + of.replace(b"%05d", b"%05d" % number)
+    yield b"]}"
+
+
+def endless_body(request: bytes) -> Iterator[bytes]:
+    yield b'{"kind":"PodList","items":['
+    while True:
+        yield POD.replace(b"%05d", b"00000") + b","
+
+
+def endless_pages(request: bytes) -> Iterator[bytes]:
+    yield from pages(request, total=None, of=SMALL_POD)
+
+
+BOMB = gzip.compress(gzip.compress(bytes(1 << 30)))
+"""A thousand bytes that are a million that are a gigabyte."""
+
+
+def bomb(request: bytes) -> Iterator[bytes]:
+    yield gzip.decompress(BOMB)
+
+
+def serving(body: Callable[[bytes], Iterator[bytes]]) -> Callable[[socket.socket], None]:
+    """Return a handler that answers each request of a connection, in chunks."""
+    encoding = b"Content-Encoding: gzip\r\n" if body is bomb else b""
+
+    def handle(connection: socket.socket) -> None:
+        while request := head(connection):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + encoding + b"\r\n")
+            for piece in body(request):
+                connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+            connection.sendall(b"0\r\n\r\n")
+
+    return handle
+
+
+def resolved(folder: Path, method: str, body: Callable[[bytes], Iterator[bytes]]) -> dict[str, Any]:
+    """Return what a process of its own says that resolved against a server of such answers."""
+    authority = CertificateAuthority()
+    (folder / "ca.crt").write_text(authority.pem)
+    with peer(serving(body), authority.server_context()) as port:
+        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(folder / "ca.crt")}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": "token"}}],
+        }
+        (folder / "kubeconfig").write_text(json.dumps(document))
+        command = [sys.executable, "-m", f"{__package__}.resolving_process", str(folder / "kubeconfig")]
+        run = subprocess.run(
+            [*command, method, "30"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            cwd=Path(__file__).parents[2],
+        )
+    answer: dict[str, Any] = json.loads(run.stdout)
+    return answer
+
+
+def test_ten_thousand_pods_take_little_memory_as_rows(tmp_path: Path) -> None:
+    answer = resolved(tmp_path, "cluster_spec", rows)
+    assert answer["outcome"] == f"{PODS} tasks"
+    assert answer["peak"] < 70  # MB; 48 when this was written
+
+
+def test_ten_thousand_pods_take_little_memory_page_by_page(tmp_path: Path) -> None:
+    answer = resolved(tmp_path, "cluster_state", pages)
+    assert answer["outcome"] == f"{PODS} tasks"
+    assert answer["peak"] < 110  # 61 when this was written
+
+
+@pytest.mark.parametrize("method", ["cluster_spec", "cluster_state"])
+@pytest.mark.parametrize("body", [endless_body, bomb])
+def test_a_body_without_end_is_not_read_on(
+    tmp_path: Path, method: str, body: Callable[[bytes], Iterator[bytes]]
+) -> None:
+    answer = resolved(tmp_path, method, body)
+    assert answer["outcome"].startswith("ProtocolError: ")
+    assert "is longer than 64 MiB" in answer["outcome"]
+    assert answer["peak"] < 160  # 107 when this was written
+
+
+def test_pages_without_end_are_not_read_on(tmp_path: Path) -> None:
+    answer = resolved(tmp_path, "cluster_state", endless_pages)
+    assert answer["outcome"].startswith("ProtocolError: ")
+    assert "goes on after" in answer["outcome"]
+    assert answer["peak"] < 250

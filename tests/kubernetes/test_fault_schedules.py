@@ -90,6 +90,15 @@ def can_hang(schedule: list[Step]) -> bool:
     )
 
 
+def timeout_for(schedule: list[Step]) -> float:
+    """Return the call's deadline in seconds: a long one unless something would use it up."""
+    if can_hang(schedule):
+        return 0.08
+    # The token of a page that does not exist makes the server ask for a second's patience, again and again.
+    is_lying = any(isinstance(fault, EndlessPages) for step in schedule for fault in step.faults)
+    return 0.9 if is_lying else 10.0
+
+
 def must_pass(schedule: list[Step]) -> bool:
     """Whether each fault passes in time, and there are fewer of them than attempts at any request."""
     faults = [fault for step in schedule for fault in step.faults]
@@ -132,7 +141,7 @@ def test_a_schedule_of_faults_ends_in_the_right_answer_or_in_one_typed_error(
     server.clear_faults()
     for step in schedule:
         server.inject(*step.faults, match=step.befalls, times=step.times)
-    timeout = 0.08 if can_hang(schedule) else 10.0
+    timeout = timeout_for(schedule)
     resolver = cluster.resolver({"worker": selectors}, timeout=timeout)
 
     async def call() -> Any:

@@ -154,8 +154,11 @@ class HTTPClient:
             raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
             where = host if proxy is None else f"{host} through the proxy {origin(proxy)}"
-            raise _connection_error(error, where, host, scope, mend) from error
-        return answer if answer.status == 200 else _without(secrets, answer)
+            failure, cause = _connection_error(error, where, host, scope, mend), _harmless_cause(error)
+        else:
+            return answer if answer.status == 200 else _without(secrets, answer)
+        # Not inside `except`, where aiohttp's own error, which holds the headers sent, would become its context.
+        raise failure from cause
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -381,3 +384,17 @@ def _words(error: Exception) -> str:
 def _certificate_reason(error: Exception) -> str:
     cause = getattr(error, "certificate_error", error)
     return getattr(cause, "verify_message", "") or str(cause)
+
+
+def _harmless_cause(error: Exception) -> Exception | None:
+    """Return what `error` came from, without the headers and the proxy's password that aiohttp's own hold."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return error.certificate_error
+        case aiohttp.ClientConnectorError():
+            return error.os_error
+        case aiohttp.ClientOSError():
+            return OSError(*error.args)
+        case aiohttp.ClientError():
+            return None
+    return error

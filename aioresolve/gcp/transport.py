@@ -157,7 +157,7 @@ class HTTPClient:
             failure, cause = _connection_error(error, where, host, scope, mend), _harmless_cause(error)
         else:
             return answer if answer.status == 200 else _without(secrets, answer)
-        # Not inside `except`, where aiohttp's own error, which holds the headers sent, would become its context.
+        # Not inside `except`, where aiohttp's own error, which holds the headers, would become its context.
         raise failure from cause
 
     async def aclose(self) -> None:

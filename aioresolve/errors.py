@@ -10,6 +10,8 @@ ResolveError                                   the root: `except ResolveError` c
 ├── MissingDependencyError (ImportError)       an optional package is not installed
 ├── CredentialsError       (RuntimeError)      no way to say who we are worked
 ├── DeadlineExceededError  (TimeoutError)      the call's total deadline passed
+│   └── IncompleteClusterError                 a cluster that was waited for did not become complete
+├── FailedClusterError     (RuntimeError)      a cluster that was waited for can become complete no more
 ├── ConnectionFailedError  (ConnectionError)   the server was not reached, or the connection broke
 │   └── TLSError                               the server was reached, its TLS was not accepted
 ├── APIError               (RuntimeError)      the server answered with a failure status
@@ -25,8 +27,8 @@ ResolveError                                   the root: `except ResolveError` c
 ```
 
 The second bases are what `tf.distribute.cluster_resolver` and the standard library promise, so an
-`except RuntimeError` written for TensorFlow's resolvers still works. Every message names the input,
-the place and the mend; none ever holds a token, a key or a certificate.
+`except RuntimeError` written for TensorFlow's resolvers still works. Every message names the input, the
+place and the mend; none ever holds a token, a key or a certificate.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ __all__ = [
     "ConnectionFailedError",
     "CredentialsError",
     "DeadlineExceededError",
+    "FailedClusterError",
     "ForbiddenError",
+    "IncompleteClusterError",
     "InvalidClusterError",
     "MissingDependencyError",
     "PodIndexError",
@@ -147,6 +151,43 @@ class DeadlineExceededError(ResolveError, TimeoutError):
         self.timeout = timeout
         self.reached = dict(reached or {})
         self.missing = dict(missing or {})
+
+
+class IncompleteClusterError(DeadlineExceededError):
+    """The deadline of `wait` passed before the cluster was complete.
+
+    Attributes:
+        found: each job that was waited for to the number of its tasks that could be used.
+        wanted: each job to the number that was wanted of it, where one was given; that of all under `""`.
+        missing: `namespace/name` of each pod that is missing, or the TPU's name, to the reason why.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        timeout: float | None = None,
+        found: Mapping[str, int] | None = None,
+        wanted: Mapping[str, int] | None = None,
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, timeout=timeout, missing=missing)
+        self.found, self.wanted = dict(found or {}), dict(wanted or {})
+
+
+class FailedClusterError(ResolveError, RuntimeError):
+    """What was waited for can come no more. Its attributes are as of `IncompleteClusterError`."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        found: Mapping[str, int] | None = None,
+        wanted: Mapping[str, int] | None = None,
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.found, self.wanted, self.missing = dict(found or {}), dict(wanted or {}), dict(missing or {})
 
 
 class ConnectionFailedError(ResolveError, ConnectionError):

@@ -1,7 +1,8 @@
 """Deadlines, backoff and Retry-After: the one place that waits for a server to get better.
 
 A public call runs inside `within_deadline`, which bounds it in total; inside it each request runs through
-`retrying`, which makes it again while that can help and the deadline leaves room for it.
+`retrying`, which makes it again while that can help and the deadline leaves room for it. What goes on for as
+long as its consumer wants it, a watch or a poll, takes its waits from a `Backoff`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,27 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import tenacity
 
-from .errors import APIError, ConfigurationError, DeadlineExceededError, ResolveError
+from .errors import ConfigurationError, DeadlineExceededError, ResolveError
+from .telemetry import retried
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Progress", "RetryPolicy", "checked_timeout", "retry_after", "retrying", "within_deadline"]
+__all__ = [
+    "PASSING",
+    "Backoff",
+    "Progress",
+    "RetryPolicy",
+    "checked_timeout",
+    "retry_after",
+    "retrying",
+    "within_deadline",
+]
 
 T = TypeVar("T")
+
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses that pass: the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +56,47 @@ class RetryPolicy:
 
 
 @dataclass(slots=True)
+class Backoff:
+    """The waits after failures that follow one another: exponential with full jitter, or as the server says.
+
+    Attributes:
+        policy: how long the waits are; there is no bound to their number.
+        failures: how many there were since the last `reset`.
+    """
+
+    policy: RetryPolicy
+    failures: int = 0
+
+    def wait(self, error: ResolveError) -> float:
+        """Return the seconds to wait after one more failure, `error`."""
+        longest = self.policy.first_wait * 2.0 ** min(self.failures, 60)
+        self.failures += 1
+        asked = getattr(error, "retry_after", None)
+        if asked is not None:
+            # Spread the clients that were turned away together, but never come back early.
+            return float(asked) * random.uniform(1.0, 1.1)  # noqa: S311
+        return random.uniform(0.0, min(longest, self.policy.longest_wait))  # noqa: S311
+
+    def reset(self) -> None:
+        """Begin with short waits again: the source is well."""
+        self.failures = 0
+
+
+@dataclass(slots=True)
 class Progress:
-    """What one call has reached and what it still waits for: the body of its `DeadlineExceededError`."""
+    """What one call has reached and what it still waits for: the body of its `DeadlineExceededError`.
+
+    Attributes:
+        reached: what has answered: scope to a few words on the answer.
+        missing: what has not: scope to what is being waited for.
+        last_error: how the last attempt failed that failed, if any did.
+        on_failure: told of each such failure.
+    """
 
     reached: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     last_error: ResolveError | None = None
+    on_failure: Callable[[ResolveError], None] | None = None
 
     def waiting(self, scope: str, what: str) -> None:
         """Note that `scope` is being asked, and in which state that is."""
@@ -57,6 +106,8 @@ class Progress:
         """Note that the last attempt at `scope` failed with `error` and will be made again."""
         self.missing[scope] = f"last attempt: {error}"
         self.last_error = error
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     def ready(self, scope: str) -> None:
         """Note that `scope` is waited for no more; it was a step on the way, and is no answer."""
@@ -114,7 +165,7 @@ async def retrying(
 ) -> T:
     """Return what `operation` returns, making it again while its error is `retryable`.
 
-    Waits grow exponentially with full jitter; a server's `Retry-After` is obeyed instead where it gave one.
+    The waits are those of a `Backoff`.
     A wait that would outlast the deadline around this call is not begun: the error is raised at once.
 
     Args:
@@ -126,13 +177,17 @@ async def retrying(
         ResolveError: that of the last attempt.
     """
 
+    backoff = Backoff(policy)
+
     def note(state: tenacity.RetryCallState) -> None:
-        on_failure(_failure(state), state.upcoming_sleep)
+        error = _failure(state)
+        on_failure(error, state.upcoming_sleep)
+        retried(error, attempt=state.attempt_number, wait=state.upcoming_sleep)
 
     return await tenacity.AsyncRetrying(
         sleep=anyio.sleep,
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, ResolveError) and error.retryable),
-        wait=_Wait(policy),
+        wait=lambda state: backoff.wait(_failure(state)),
         stop=tenacity.stop_after_attempt(policy.attempts) | _OutlastsTheDeadline(),
         before_sleep=note,
         reraise=True,
@@ -156,22 +211,6 @@ def retry_after(header: str | None, now: datetime | None = None) -> float | None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
-
-
-class _Wait(tenacity.wait.wait_base):
-    """The server's own `Retry-After`, else exponential backoff with full jitter."""
-
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._backoff = tenacity.wait_random_exponential(
-            multiplier=policy.first_wait, max=policy.longest_wait
-        )
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        error = _failure(retry_state)
-        if isinstance(error, APIError) and error.retry_after is not None:
-            # Spread the clients that were turned away together, but never come back early.
-            return error.retry_after * random.uniform(1.0, 1.1)  # noqa: S311
-        return float(self._backoff(retry_state))
 
 
 def _failure(state: tenacity.RetryCallState) -> ResolveError:

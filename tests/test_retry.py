@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import APIError, ConfigurationError, DeadlineExceededError, ResolveError
-from aioresolve.retry import Progress, RetryPolicy, checked_timeout, retry_after, retrying, within_deadline
+from aioresolve.retry import (
+    Backoff,
+    Progress,
+    RetryPolicy,
+    checked_timeout,
+    retry_after,
+    retrying,
+    within_deadline,
+)
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 QUICK = RetryPolicy(attempts=5, first_wait=0.001, longest_wait=0.002)
@@ -164,3 +172,41 @@ def test_any_other_retry_after_says_nothing_and_breaks_nothing(header: str) -> N
 
 def test_no_retry_after_is_none() -> None:
     assert retry_after(None) is None
+
+
+POLICY = RetryPolicy(first_wait=1.0, longest_wait=60.0)
+
+
+@given(st.integers(0, 2_000))
+def test_a_backoff_is_jittered_below_a_bound_that_doubles_up_to_the_longest(failures: int) -> None:
+    backoff = Backoff(POLICY, failures)
+    bound = min(60.0, 2.0 ** min(failures, 10))
+    assert 0.0 <= backoff.wait(busy()) <= bound
+    assert backoff.failures == failures + 1
+
+
+def test_backoffs_use_all_of_their_bound() -> None:
+    waits = [Backoff(POLICY, 10).wait(busy()) for _ in range(300)]
+    assert min(waits) < 10.0
+    assert max(waits) > 50.0
+
+
+def test_a_backoff_begins_again_once_the_source_is_well() -> None:
+    backoff = Backoff(POLICY)
+    for _ in range(10):
+        backoff.wait(busy())
+    backoff.reset()
+    assert backoff.failures == 0
+    assert backoff.wait(busy()) <= 1.0
+
+
+@given(st.floats(0, 10_000), st.integers(0, 50))
+def test_a_backoff_never_undercuts_what_the_server_asks_for(asked: float, failures: int) -> None:
+    wait = Backoff(POLICY, failures).wait(busy(retry_after=asked))
+    assert asked <= wait <= 1.1 * asked
+
+
+def test_two_backoffs_of_one_policy_count_for_themselves() -> None:
+    one, other = Backoff(POLICY), Backoff(POLICY)
+    one.wait(busy())
+    assert (one.failures, other.failures) == (1, 0)

@@ -1,0 +1,176 @@
+"""HTTP's own room: which error of ours one of aiohttp is, and that none of aiohttp's is chained to it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import aiohttp.http
+import pytest
+from aiohttp import client_exceptions
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
+from aioresolve.http.answer import Answer, origin, told, without
+from aioresolve.http.failures import FAILURES, Exchange, Mends, connection_error, harmless_cause
+
+SECRET = "a-secret-that-nobody-may-see"
+MENDS = Mends(
+    certificate="mend the certificate",
+    tls="mend TLS",
+    name="mend the name",
+    proxy="mend the proxy",
+    url="mend the URL",
+    protocol="mend the port",
+    reach="mend the way",
+    length="mend the question",
+    owner="asker",
+)
+HEADERS = CIMultiDictProxy(CIMultiDict({"Authorization": f"Bearer {SECRET}"}))
+REQUEST = aiohttp.RequestInfo(URL("https://api.example/x"), "GET", HEADERS, URL("https://api.example/x"))
+KEY: Any = SimpleNamespace(
+    host="api.example", port=443, is_ssl=True, ssl=True, proxy=URL(f"http://user:{SECRET}@proxy.example")
+)
+
+
+AIOHTTPS = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream)
+
+
+def exchange(*, is_over: bool = False) -> Exchange:
+    where = "https://api.example:443 (from a file)"
+    return Exchange("GET /x", "https://api.example:443", where, MENDS, is_over=lambda: is_over)
+
+
+CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
+    "a certificate": (
+        aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, "expired")),
+        TLSError, "was not accepted: expired; mend the certificate", False,
+    ),
+    "TLS to connect": (
+        aiohttp.ClientConnectorSSLError(KEY, OSError(1, "wrong version")),
+        TLSError, "TLS with https://api.example:443 (from a file) failed: ", False,
+    ),
+    "TLS later": (ssl.SSLError(1, "bad record"), TLSError, "bad record", False),
+    "a name": (
+        aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_NONAME, "not known")),
+        ConnectionFailedError, "was not found: not known; mend the name", False,
+    ),
+    "a name, for now": (
+        aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_AGAIN, "not now")),
+        ConnectionFailedError, "was not found: not now; mend the name", True,
+    ),
+    "a proxy": (
+        aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=SECRET, headers=HEADERS),
+        ConnectionFailedError, "was not reached: the proxy answered 407; mend the proxy", False,
+    ),
+    "a proxy, for now": (
+        aiohttp.ClientHttpProxyError(REQUEST, (), status=502, message=SECRET, headers=HEADERS),
+        ConnectionFailedError, "the proxy answered 502", True,
+    ),
+    "a refusal": (
+        aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")),
+        ConnectionFailedError, "was not reached: ", True,
+    ),
+    "a proxy's refusal": (
+        aiohttp.ClientProxyConnectionError(KEY, ConnectionRefusedError(111, "refused")),
+        ConnectionFailedError, "was not reached: ", True,
+    ),
+    "a slow connection": (
+        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timeout; mend the way", True
+    ),
+    "a reset": (
+        aiohttp.ClientOSError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
+    ),
+    "a reset of the loop's": (
+        ConnectionResetError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
+    ),
+    "an end before the headers": (
+        aiohttp.ServerDisconnectedError(SECRET), ConnectionFailedError, "the server hung up; try again", True
+    ),
+    "an end that is nothing else": (
+        aiohttp.EofStream(), ConnectionFailedError, "the server hung up; try again", True
+    ),
+    "an end in the body": (
+        aiohttp.ClientPayloadError(SECRET), ConnectionFailedError, "the answer was not whole", True
+    ),
+    "no URL": (aiohttp.InvalidURL(f"http://{SECRET}"), ConfigurationError, "mend the URL", False),
+    "no HTTP": (
+        aiohttp.ClientResponseError(REQUEST, (), message=SECRET, headers=HEADERS),
+        ProtocolError, "with what is no HTTP (ClientResponseError); mend the port", False,
+    ),
+    "no HTTP later": (
+        aiohttp.http.HttpProcessingError(message=SECRET), ProtocolError, "with what is no HTTP", False
+    ),
+    "a header that is none": (ValueError("newline"), ProtocolError, "with what is no HTTP", False),
+    "the operating system": (OSError(24, "too many files"), ConnectionFailedError, "too many files", True),
+    "nothing said": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError; mend", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_error_has_its_own_of_ours_with_its_mend(case: str) -> None:
+    error, kind, words, retryable = CASES[case]
+    ours = connection_error(error, exchange())
+    assert type(ours) is kind
+    assert words in str(ours)
+    assert ours.retryable is retryable
+    assert SECRET not in str(ours)
+    if not isinstance(ours, ConfigurationError):
+        assert (vars(ours)["host"], vars(ours)["scope"]) == ("https://api.example:443", "GET /x")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_error_of_aiohttp_is_a_cause(case: str) -> None:
+    cause = harmless_cause(CASES[case][0])
+    assert not isinstance(cause, AIOHTTPS)
+    assert cause is None or SECRET not in f"{cause!r} {vars(cause)}"
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_is_raised_has_neither_cause_nor_context_of_aiohttp(case: str) -> None:
+    error, kind, *_ = CASES[case]
+
+    async def call() -> None:
+        raise error
+
+    with pytest.raises(kind) as caught:
+        await told(call(), exchange())
+    for link in (caught.value.__cause__, caught.value.__context__):
+        assert not isinstance(link, AIOHTTPS)
+
+
+async def test_whatever_happens_after_the_end_is_told_as_the_end() -> None:
+    async def call() -> None:
+        raise aiohttp.ServerDisconnectedError
+
+    with pytest.raises(ConnectionFailedError, match="the asker was closed meanwhile") as caught:
+        await told(call(), exchange(is_over=True))
+    assert not caught.value.retryable
+
+
+WEBSOCKETS = {"WSServerHandshakeError", "WSMessageTypeError"}
+
+
+@pytest.mark.parametrize("name", sorted({*client_exceptions.__all__, "EofStream"} - WEBSOCKETS))
+def test_every_error_of_aiohttps_client_is_one_that_is_translated(name: str) -> None:
+    assert issubclass(getattr(aiohttp, name), FAILURES)
+
+
+def test_an_answer_shows_neither_its_body_nor_its_headers() -> None:
+    assert SECRET not in repr(Answer(200, SECRET.encode(), HEADERS))
+
+
+def test_secrets_are_taken_out_of_failures_the_longest_first() -> None:
+    body = f"{SECRET}-and-more, {SECRET}".encode()
+    assert without([SECRET, "", f"{SECRET}-and-more"], Answer(400, body)).body == b"(secret), (secret)"
+    assert without([SECRET], Answer(200, body)).body == body
+
+
+def test_an_origin_holds_no_secret() -> None:
+    assert origin(f"https://user:{SECRET}@api.example:8443/a?b#c") == "https://api.example:8443"
+    with pytest.raises(ConfigurationError):
+        origin("no url")

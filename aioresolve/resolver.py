@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from .errors import ConfigurationError
+from .polling import checked_interval, polled
 from .retry import Progress, checked_timeout, within_deadline
+from .spec import Observation
+from .waiting import checked_wanted, complete_state
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Hashable, Mapping
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from .pooling import Pool
     from .spec import ClusterSpec, ClusterState
 
 __all__ = ["ClusterResolver", "master_url"]
@@ -104,6 +112,107 @@ class ClusterResolver(abc.ABC):
         """Ask the source once for the addresses alone; to be overridden where that is cheaper."""
         return (await self.fetch_state(progress)).spec
 
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Ask the source once for members and for who is missing; to be overridden where it knows these."""
+        return Observation(await self.fetch_state(progress))
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield what the source shows, at first and whenever that may have changed; without end.
+
+        For those who build upon a resolver; users call `watch` and `wait`. To be overridden where the source
+        tells its changes by itself; otherwise it is asked at intervals. While it cannot be asked, it is asked
+        again with backoff, and what it showed last is yielded with the error.
+
+        Args:
+            interval: seconds between two questions to a source that has to be asked.
+
+        Raises:
+            ResolveError: one that does not pass.
+        """
+
+        async def fetch() -> Observation:
+            return await within_deadline(self._timeout, f"a question to {self!r}", self.fetch_observation)
+
+        async with aclosing(polled(fetch, checked_interval(interval))) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
+        """Yield the cluster as it is now, and then as it is after each change of its members; without end.
+
+        No state is yielded twice in a row. A slow consumer sees the newest state, not each in between. Who is
+        not running, or not ready to be resolved, is no member meanwhile; `wait` tells why. The loop may be
+        left at any point; `contextlib.aclosing` makes sure that all is closed at once.
+
+        Args:
+            interval: seconds between two questions to a source that has no watch; others ignore it.
+
+        Raises:
+            DeadlineExceededError: there was no first state within the resolver's `timeout`. Later, a source
+                that cannot be reached is asked again for as long as the loop goes on.
+            ResolveError: one that does not pass.
+        """
+        async with aclosing(self.observations(interval=interval)) as observations:
+
+            async def first(progress: Progress) -> ClusterState:
+                async for observation in observations:
+                    if observation.state is not None:
+                        return observation.state
+                    if observation.error is not None:
+                        progress.failed("the first state", observation.error)
+                    else:
+                        progress.waiting("the first state", "the source has not answered in full")
+                raise RuntimeError("observations() has to go on")
+
+            state = await within_deadline(self._timeout, f"watch() of {self!r}", first)
+            yield state
+            async for observation in observations:
+                if observation.state is not None and observation.state != state:
+                    state = observation.state
+                    yield state
+
+    async def wait(
+        self,
+        count: int | None = None,
+        *,
+        jobs: Mapping[str, int] | None = None,
+        ready: bool = True,
+        reachable: bool | Literal["tcp", "probe"] = False,
+        stable_for: float = 0.0,
+        timeout: float = 600.0,
+        interval: float = 5.0,
+    ) -> ClusterState:
+        """Return the cluster as soon as it is complete.
+
+        It is complete when each job has a task and nobody who was found is missing; or, where a number is
+        given, when there are that many tasks; and all of them are ready, can be reached and stay the same for
+        a while, as far as that is asked for. A source that tells its changes by itself is not polled.
+
+        Args:
+            count: how many tasks there have to be at least, in all jobs together.
+            jobs: how many tasks each of these jobs has to have at least; no other job is looked at.
+            ready: whether all tasks have to be ready, as far as the source knows that of them.
+            reachable: `"tcp"` (or True): each task has to accept a TCP connection; `"probe"`: it has to tell
+                its devices (see `aioresolve.probe`).
+            stable_for: seconds for which all that has to have been so, with the same members.
+            timeout: the call's total deadline in seconds; a cluster takes minutes to come up.
+            interval: seconds between two questions to a source that has no watch; others ignore it.
+
+        Raises:
+            IncompleteClusterError: (a TimeoutError) the deadline passed; it says who is missing in each job,
+                and why: unschedulable, crashing, waiting for its image, preempted.
+            FailedClusterError: (a RuntimeError) it can become complete no more: a TPU was preempted, or pods
+                that nobody replaces have ended.
+            ResolveError: another error that does not pass.
+        """
+        wanted = checked_wanted(count, jobs, ready, reachable, stable_for)
+        return await complete_state(
+            self.observations(interval=checked_interval(interval)),
+            wanted,
+            timeout=checked_timeout(timeout),
+            whose=repr(self),
+        )
+
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
         """Return the cluster as it is now: each job's task addresses, `host:port`.
 
@@ -186,6 +295,26 @@ class ClusterResolver(abc.ABC):
         spec = await self.cluster_spec(timeout=deadline.timeout)
         left = max(deadline.left, SHORTEST_PROBE)
         return await accelerators_per_worker(spec, task_type, task_id, timeout=left)
+
+    @property
+    def pool_key(self) -> Hashable | None:
+        """What the connections depend on: resolvers with equal keys may use one pool. None: there is none.
+
+        With `new_pool` and `using`, for those who run many resolvers at a time.
+        """
+        return None
+
+    def new_pool(self) -> Pool:
+        """Return a pool for the resolvers that have this `pool_key`, in the event loop that is running."""
+        raise ConfigurationError(f"{self!r} has no connections to be shared; enter it with `async with`")
+
+    def using(self, pool: Pool) -> AbstractContextManager[None]:
+        """Let the calls and watches inside the block use `pool`, which its owner closes; not in `async with`.
+
+        Args:
+            pool: a pool of a resolver with the same `pool_key`.
+        """
+        raise ConfigurationError(f"{self!r} has no connections to be shared; enter it with `async with`")
 
     async def aclose(self) -> None:  # noqa: B027 - a source without connections has nothing to close
         """Close what `async with` opened. Closing twice, or without having opened, does nothing."""

@@ -6,25 +6,26 @@ They follow `tf.distribute.cluster_resolver.SimpleClusterResolver` and `UnionRes
 from __future__ import annotations
 
 import reprlib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from .concurrency import gather
+import anyio
+
+from .concurrency import gather, newest_of
 from .errors import ConfigurationError, InvalidClusterError, TaskConflictError
+from .merging import merged_observation, merged_spec, merged_state
 from .resolver import ClusterResolver, master_url
-from .spec import ClusterSpec, ClusterState
+from .retry import Progress
+from .spec import ClusterSpec, ClusterState, Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
-    from .retry import Progress
-    from .spec import Endpoint
+    from .concurrency import Newest
 
 __all__ = ["SimpleClusterResolver", "UnionClusterResolver"]
-
-T = TypeVar("T")
 
 
 class SimpleClusterResolver(ClusterResolver):
@@ -81,6 +82,11 @@ class SimpleClusterResolver(ClusterResolver):
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Return the spec given to the constructor, as endpoints of which only the address is known."""
         return ClusterState.from_spec(self._cluster_spec, observed_at=datetime.now(UTC))
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield the cluster, and then nothing for ever: it does not change."""
+        yield Observation(await self.fetch_state(Progress()))
+        await anyio.sleep_forever()
 
     async def master(
         self,
@@ -202,18 +208,53 @@ class UnionClusterResolver(ClusterResolver):
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Ask every resolver for its addresses, at once, and return all of them."""
         calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
-        specs = await gather(calls, limit=len(calls))
-        return ClusterSpec(_merged(_addresses(spec) for spec in specs))
+        return merged_spec(await gather(calls, limit=len(calls)))
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Ask every resolver for its endpoints, at once, and return all, as old as the oldest answer."""
         calls = [partial(resolver.fetch_state, progress) for resolver in self._resolvers]
-        states = await gather(calls, limit=len(calls))
-        jobs = _merged(_endpoints(state) for state in states)
-        spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in jobs.items()})
-        endpoints = {job: tuple(tasks[i] for i in spec.task_indices(job)) for job, tasks in jobs.items()}
-        moments = [state.observed_at for state in states if state.observed_at is not None]
-        return ClusterState(endpoints, spec, observed_at=min(moments, default=None))
+        return merged_state(await gather(calls, limit=len(calls)))
+
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Ask every resolver for its members and for who is missing, at once, and return all."""
+        calls = [partial(resolver.fetch_observation, progress) for resolver in self._resolvers]
+        return merged_observation(await gather(calls, limit=len(calls)))
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield what all resolvers show together, whenever one of them shows something new.
+
+        Each is watched in its own way. There is a state once each has one, and while one of them cannot be
+        asked, its part is what it showed last. Likewise, where a task is taken twice after that, as may be
+        for a moment when it goes from one source to another, the last state is yielded with that error.
+
+        Raises:
+            TaskConflictError: a task is taken twice in the first state.
+            ResolveError: an error of one of them that does not pass.
+        """
+        async with aclosing(newest_of(partial(self._follow, interval))) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def _follow(self, interval: float, newest: Newest[Observation]) -> None:
+        """Put what all resolvers show into `newest`, whenever one of them shows something new."""
+        observed = [Observation(None)] * len(self._resolvers)
+        merged = Observation(None)
+
+        async def follow(position: int, resolver: ClusterResolver) -> None:
+            nonlocal merged
+            async with aclosing(resolver.observations(interval=interval)) as observations:
+                async for observation in observations:
+                    observed[position] = observation
+                    try:
+                        merged = merged_observation(observed)
+                    except TaskConflictError as conflict:
+                        if merged.state is None:
+                            raise
+                        merged = merged.stale(conflict, datetime.now(UTC))
+                    newest.put(merged)
+
+        calls = [partial(follow, position, resolver) for position, resolver in enumerate(self._resolvers)]
+        await gather(calls, limit=len(calls))
 
     async def master(
         self,
@@ -292,39 +333,3 @@ def _checked_spec(spec: Any) -> ClusterSpec:
             "Write SimpleClusterResolver(ClusterSpec(...))"
         )
     return ClusterSpec(spec)
-
-
-def _addresses(spec: ClusterSpec) -> dict[str, dict[int, str]]:
-    return {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
-
-
-def _endpoints(state: ClusterState) -> dict[str, dict[int, Endpoint]]:
-    return {
-        job: dict(zip(state.spec.task_indices(job), endpoints, strict=True))
-        for job, endpoints in state.endpoints.items()
-    }
-
-
-def _merged(clusters: Iterable[Mapping[str, dict[int, T]]]) -> dict[str, dict[int, T]]:
-    """Return the tasks of all clusters by job and task index, jobs in the order they are first met."""
-    by_job: dict[str, list[dict[int, T]]] = {}
-    for cluster in clusters:
-        for job, tasks in cluster.items():
-            by_job.setdefault(job, []).append(tasks)
-    return {job: _merged_tasks(job, parts) for job, parts in by_job.items()}
-
-
-def _merged_tasks(job: str, parts: list[dict[int, T]]) -> dict[int, T]:
-    if all(list(tasks) == list(range(len(tasks))) for tasks in parts):
-        return dict(enumerate(task for tasks in parts for task in tasks.values()))
-    merged: dict[int, T] = {}
-    for tasks in parts:
-        if twice := sorted(merged.keys() & tasks.keys()):
-            raise TaskConflictError(
-                f"job {job!r}: more than one resolver of the union knows task {', '.join(map(str, twice))}; "
-                "the tasks of at least one are sparse, so all keep their indices: let each have its own",
-                job=job,
-                indices=twice,
-            )
-        merged |= tasks
-    return merged

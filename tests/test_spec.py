@@ -573,3 +573,37 @@ class TestADiff:
         joined = {(member.job, member.endpoint.identity) for member in diff.joined}
         left = {(member.job, member.endpoint.identity) for member in diff.left}
         assert joined.isdisjoint(left)
+
+
+class TestPartsThatWereCheckedBefore:
+    """`_trusted` takes parts as they are; of parts that agree it makes what the checked constructors make."""
+
+    @given(CLUSTERS)
+    def test_a_spec_of_them_is_the_same(self, cluster: dict[str, Any]) -> None:
+        spec = ClusterSpec(cluster)
+        tasks = {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
+        trusted = ClusterSpec._trusted(tasks)
+        assert (trusted, hash(trusted), repr(trusted)) == (spec, hash(spec), repr(spec))
+        assert (trusted.jobs, trusted.as_dict(), written(trusted)) == (
+            spec.jobs,
+            spec.as_dict(),
+            written(spec),
+        )
+        assert pickle.loads(pickle.dumps(trusted)) == spec
+
+    @given(STATES)
+    def test_a_state_of_them_is_the_same(self, state: ClusterState) -> None:
+        now = datetime(2026, 11, 20, tzinfo=UTC)
+        checked = ClusterState(state.endpoints, state.spec, "7", now)
+        trusted = ClusterState._trusted(dict(state.endpoints), state.spec, "7", now)
+        assert (trusted, hash(trusted), repr(trusted)) == (checked, hash(checked), repr(checked))
+        assert (trusted.members, trusted.version, trusted.observed_at) == (checked.members, "7", now)
+        assert not trusted.diff(checked)
+        assert pickle.loads(pickle.dumps(trusted)) == checked
+
+    def test_a_state_of_them_does_not_change(self) -> None:
+        trusted: Any = ClusterState._trusted({"worker": ()}, ClusterSpec({"worker": []}), None, None)
+        with pytest.raises(AttributeError):
+            trusted.version = "7"
+        with pytest.raises(TypeError):
+            trusted.endpoints["worker"] = ()

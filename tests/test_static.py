@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from aioresolve.concurrency import Newest
 from aioresolve.errors import (
     ConfigurationError,
+    ConnectionFailedError,
     DeadlineExceededError,
+    FailedClusterError,
+    IncompleteClusterError,
     InvalidClusterError,
     ResolveError,
     TaskConflictError,
     UnknownTaskError,
 )
 from aioresolve.resolver import ClusterResolver
-from aioresolve.spec import ClusterSpec, ClusterState, Endpoint
+from aioresolve.retry import within_deadline
+from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
 from aioresolve.static import SimpleClusterResolver, UnionClusterResolver
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from aioresolve.retry import Progress
 
@@ -266,3 +274,186 @@ class TestHowAUnionAsks:
         with pytest.raises(ConfigurationError, match="is entered already"):
             await union.__aenter__()
         assert (one.entered, one.closed) == (1, 1)
+
+
+PATIENCE = 5.0
+
+
+def seen(**tasks: Any) -> Observation:
+    return Observation(ClusterState.from_spec(ClusterSpec(tasks)))
+
+
+class Told(ClusterResolver):
+    """Shows what a test tells it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.newest: Newest[Observation] = Newest()
+        self.last = Observation(None)
+        self.intervals: list[float] = []
+        self.closed = anyio.Event()
+
+    def tell(self, observation: Observation) -> None:
+        self.last = observation
+        self.newest.put(observation)
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        assert self.last.state is not None
+        return self.last.state
+
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        return self.last
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        self.intervals.append(interval)
+        try:
+            while True:
+                yield await self.newest.taken()
+        finally:
+            self.closed.set()
+
+
+class TestWatchingSimple:
+    async def test_it_shows_its_cluster_and_then_nothing_for_ever(self) -> None:
+        async with aclosing(SimpleClusterResolver(TRAINING).observations(interval=0.001)) as observations:
+            first = await anext(observations)
+            assert first.state == ClusterState.from_spec(TRAINING)
+            with anyio.move_on_after(0.05) as scope:
+                await anext(observations)
+        assert scope.cancelled_caught
+
+    async def test_it_is_waited_for_as_any_other(self) -> None:
+        assert (await SimpleClusterResolver(TRAINING).wait(timeout=PATIENCE)).spec == TRAINING
+        with pytest.raises(IncompleteClusterError, match="3 of 4 tasks in all"):
+            await SimpleClusterResolver(TRAINING).wait(4, timeout=0.05)
+
+
+class TestWatchingAUnion:
+    async def test_it_shows_all_once_each_has_answered_and_whenever_one_changes(self) -> None:
+        one, other = Told(), Told()
+        with anyio.fail_after(PATIENCE):
+            async with aclosing(UnionClusterResolver(one, other).watch(interval=7.0)) as states:
+                one.tell(seen(worker=["a:1"]))
+                other.tell(seen(worker=["b:2"], ps=["c:3"]))
+                assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1", "b:2"], "ps": ["c:3"]})
+                other.tell(seen(worker=[], ps=["c:3"]))
+                assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1"], "ps": ["c:3"]})
+                one.tell(seen(worker=["a:1", "d:4"]))
+                assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1", "d:4"], "ps": ["c:3"]})
+            await one.closed.wait()
+            await other.closed.wait()
+        assert one.intervals == other.intervals == [7.0]
+
+    async def test_before_one_has_answered_there_is_no_state_but_the_others_words(self) -> None:
+        one, other = Told(), Told()
+        failure = ConnectionFailedError("nobody there")
+        async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
+            one.tell(replace(seen(worker=["a:1"]), absent=(Missing("worker", "x", "Pending"),)))
+            first = await anext(observations)
+            other.tell(Observation(None, error=failure, stale_since=NOON))
+            second = await anext(observations)
+        assert (first.state, second.state) == (None, None)
+        assert (first.error, second.error, second.stale_since) == (None, failure, NOON)
+        assert [missing.name for missing in first.absent] == ["x"]
+
+    async def test_who_is_missing_and_why_and_since_when_is_carried_along(self) -> None:
+        one, other = Told(), Told()
+        absent = [Missing("worker", name, "Pending") for name in "ab"]
+        unready = [Missing("worker", name, "not ready") for name in "cd"]
+        errors = [ConnectionFailedError("first"), ConnectionFailedError("second")]
+        for source, index in ((one, 0), (other, 1)):
+            source.tell(
+                Observation(
+                    ClusterState.from_spec(WORKERS),
+                    (absent[index],),
+                    (unready[index],),
+                    errors[index],
+                    NOON - timedelta(minutes=index),
+                )
+            )
+        merged = await within_deadline(PATIENCE, "a test", UnionClusterResolver(one, other).fetch_observation)
+        assert merged.state == ClusterState.from_spec(ClusterSpec({"worker": ["a:1", "b:2", "a:1", "b:2"]}))
+        assert merged.absent == tuple(absent)
+        assert merged.unready == tuple(unready)
+        assert (merged.error, merged.stale_since) == (errors[0], NOON - timedelta(minutes=1))
+
+    async def test_it_is_stale_while_one_of_them_is(self) -> None:
+        one, other = Told(), Told()
+        failure = ConnectionFailedError("gone")
+        one.tell(seen(worker=["a:1"]))
+        other.tell(seen(worker=["b:2"]))
+        async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
+            while (before := await anext(observations)).state is None:
+                pass
+            other.tell(other.last.stale(failure, NOON))
+            stale = await anext(observations)
+            one.tell(seen(worker=["c:3"]))
+            news = await anext(observations)
+            other.tell(seen(worker=["b:2"]))
+            well = await anext(observations)
+        assert stale == replace(before, error=failure, stale_since=NOON)
+        assert news.state is not None
+        assert news.state.spec == ClusterSpec({"worker": ["c:3", "b:2"]})
+        assert (news.error, well.error, well.stale_since) == (failure, None, None)
+
+    async def test_an_error_that_does_not_pass_ends_it_and_the_others(self) -> None:
+        one, other = Told(), Told()
+        states = UnionClusterResolver(one, other).watch()
+        one.tell(seen(worker=["a:1"]))
+        other.tell(seen(worker=["b:2"]))
+        await anext(states)
+        other.newest.end(TaskConflictError("for good"))
+        with pytest.raises(TaskConflictError, match="for good"):
+            await anext(states)
+        assert one.closed.is_set()
+
+    async def test_a_task_taken_twice_from_the_first_is_an_error(self) -> None:
+        one, other = Told(), Told()
+        one.tell(seen(worker={0: "a:1", 5: "b:2"}))
+        other.tell(seen(worker={5: "c:3"}))
+        with pytest.raises(TaskConflictError, match="knows task 5"):
+            await anext(UnionClusterResolver(one, other).watch())
+
+    async def test_a_task_taken_twice_for_a_moment_is_told_and_survived(self) -> None:
+        one, other = Told(), Told()
+        one.tell(seen(worker={0: "a:1", 5: "b:2"}))
+        other.tell(seen(worker={6: "c:3"}))
+        async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
+            while (before := await anext(observations)).state is None:
+                pass
+            other.tell(seen(worker={5: "b:2", 6: "c:3"}))
+            conflict = await anext(observations)
+            one.tell(seen(worker={0: "a:1"}))
+            after = await anext(observations)
+        assert isinstance(conflict.error, TaskConflictError)
+        assert conflict.state == before.state == after.state
+        assert conflict.stale_since is not None
+        assert (after.error, after.stale_since) == (None, None)
+
+    async def test_a_slow_consumer_sees_the_newest(self) -> None:
+        source = Told()
+        union = UnionClusterResolver(source, simple({"ps": ["p:1"]}))
+        async with aclosing(union.watch()) as states:
+            source.tell(seen(worker=["a:1"]))
+            await anext(states)
+            for number in range(50):
+                source.tell(seen(worker=[f"a:{number + 1}"]))
+                await anyio.lowlevel.checkpoint()
+            skipped = [await anext(states)]
+            while skipped[-1].spec.task_address("worker", 0) != "a:50":
+                skipped.append(await anext(states))
+        assert len(skipped) < 5
+
+    async def test_waiting_for_it_waits_for_each(self) -> None:
+        one, other = Told(), Told()
+        one.tell(seen(worker=["a:1"]))
+        with pytest.raises(IncompleteClusterError):
+            await UnionClusterResolver(one, other).wait(timeout=0.05)
+        one, other = Told(), Told()
+        one.tell(replace(seen(worker=[]), absent=(Missing("worker", "x", "Failed", is_final=True),)))
+        with pytest.raises(IncompleteClusterError):  # the other may have enough
+            await UnionClusterResolver(one, other).wait(1, timeout=0.05)
+        one.tell(one.last)
+        other.tell(seen(worker=[]))
+        with pytest.raises(FailedClusterError, match="x: Failed"):
+            await UnionClusterResolver(one, other).wait(1, timeout=PATIENCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import sys
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeGuard, cast
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
 
@@ -59,6 +59,19 @@ class ClusterSpec:
         tasks, message = _described(cluster)
         object.__setattr__(self, "_tasks", tasks)
         object.__setattr__(self, "_message", message)
+
+    @classmethod
+    def _trusted(cls, tasks: Tasks) -> Self:
+        """Return the spec of `tasks` as they are, unchecked and not copied, for who checked each part before.
+
+        Args:
+            tasks: job to task index, ascending, to address; every text an exact `str` that UTF-8 can write.
+                It is not to be changed any more; the tasks of a job may be shared with other specs.
+        """
+        spec = object.__new__(cls)
+        object.__setattr__(spec, "_tasks", tasks)
+        object.__setattr__(spec, "_message", None)
+        return spec
 
     @property
     def jobs(self) -> list[str]:

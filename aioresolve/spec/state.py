@@ -218,6 +218,29 @@ class ClusterState:
         }
         return cls(endpoints, spec, version, observed_at)
 
+    @classmethod
+    def _trusted(
+        cls,
+        endpoints: dict[str, tuple[Endpoint, ...]],
+        spec: ClusterSpec,
+        version: str | None,
+        observed_at: datetime | None,
+    ) -> Self:
+        """Return the state of these parts as they are, unchecked, for who made them agree.
+
+        Args:
+            endpoints: by job, in the order of `spec.jobs`; not to be changed any more.
+            spec: the addresses of `endpoints`.
+            version: the source's own version of the answer.
+            observed_at: when the answer arrived, in UTC.
+        """
+        state = object.__new__(cls)
+        object.__setattr__(state, "endpoints", _ReadOnlyByJob(endpoints))
+        object.__setattr__(state, "spec", spec)
+        object.__setattr__(state, "version", version)
+        object.__setattr__(state, "observed_at", observed_at)
+        return state
+
     @property
     def members(self) -> tuple[Member, ...]:
         """Every task of every job, in the order of jobs and task indices."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import time
 
@@ -14,12 +15,14 @@ from aioresolve.testing import (
     Answer,
     Cut,
     Delay,
+    End,
     Endless,
     EndlessPages,
     Hang,
     KubernetesServer,
     Redirect,
     Reset,
+    Stall,
     Trickle,
     pod,
 )
@@ -140,6 +143,33 @@ async def test_a_watch_can_be_cut_as_well() -> None:
         assert len(body) == 1000
         assert isinstance(error, aiohttp.ClientPayloadError)
         await server.until(lambda: server.watches == 0)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("after", [0, 1000])
+async def test_an_answer_can_fall_silent_while_its_connection_stays(tls: bool, after: int) -> None:
+    async with KubernetesServer([pod("a", size=20_000)], tls=tls) as server, opened(server) as session:
+        for path in (PODS, f"{PODS}?watch=true"):
+            server.inject(Stall(after=after))
+            async with session.get(path, headers={"Accept-Encoding": "identity"}) as response:
+                assert response.status == 200
+                assert len(await response.content.readexactly(after)) == after
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await response.content.readany()
+                assert server.connections == 1
+            await server.until(lambda: server.connections == 0)
+
+
+async def test_a_body_can_end_too_early_and_look_whole() -> None:
+    async with KubernetesServer([pod("a", size=20_000)]) as server:
+        whole = (await ask(server)).body
+        server.inject(End(after=1000))
+        assert await received(server) == (whole[:1000], None)
+        server.inject(End())
+        assert await received(server) == (b"", None)
+        server.inject(End(after=len(whole) + 1))
+        assert await received(server) == (whole, None)
 
 
 async def test_a_body_can_trickle() -> None:

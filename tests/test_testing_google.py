@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
@@ -75,14 +76,15 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     form: Mapping[str, str] | None = None,
     base: str | None = None,
-    **query: str,
+    query: Mapping[str, str] | None = None,
+    **more: str,
 ) -> Got:
-    """What the server answers to a GET, or a POST where there is a form."""
+    """What the server answers to a GET, or a POST where there is a form; `more` is query as well."""
     async with opened(server) as session:
         method = "GET" if form is None else "POST"
         url = (base or server.url) + path
         async with session.request(
-            method, url, headers=headers, data=form, params=query, allow_redirects=False
+            method, url, headers=headers, data=form, params={**(query or {}), **more}, allow_redirects=False
         ) as response:
             return Got(response.status, response.headers, await response.read())
 
@@ -196,6 +198,30 @@ async def test_a_refusal_is_a_status_with_an_error_info(path: str, status: int, 
     assert error["code"] == status
     [detail] = error["details"]
     assert (detail["@type"], detail["reason"]) == ("type.googleapis.com/google.rpc.ErrorInfo", reason)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("path", ["nodes", "nodes/a", "queuedResources", "queuedResources/q"])
+async def test_what_has_not_been_modified_is_not_told_again(path: str, tls: bool) -> None:
+    held = [tpu_node("a"), queued_resource("q")]
+    async with GoogleServer(held, etags=True, tls=tls) as server:
+        url = f"/v2/{PLACE}/{path}"
+        first = await ask(server, url)
+        tag = first.headers["ETag"]
+        for known in (tag, f'"other", W/{tag}', "*"):
+            again = await ask(server, url, headers={"If-None-Match": known})
+            assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
+        server.patch("q" if "q" in path else "a", labels={"x": "1"})
+        changed = await ask(server, url, headers={"If-None-Match": tag})
+        assert (changed.status, changed.headers["ETag"] == tag) == (200, False)
+        assert (await ask(server, f"/v2/{PLACE}/nodes/none", headers={"If-None-Match": tag})).status == 404
+
+
+async def test_entity_tags_are_told_only_where_that_was_asked_for() -> None:
+    async with GoogleServer([tpu_node("a"), instance("vm")]) as server:
+        for url in (f"/v2/{PLACE}/nodes/a", f"{ZONE}/instances/vm"):
+            got = await ask(server, url, headers={"If-None-Match": "*"})
+            assert (got.status, "ETag" in got.headers) == (200, False)
 
 
 async def test_permissions_and_apis_can_be_taken_away() -> None:
@@ -373,6 +399,70 @@ async def test_a_tpu_vm_names_its_workers_in_either_form() -> None:
     path = "instance/attributes/worker-network-endpoints"
     assert tpu_vm(hosts=hosts)[path] == "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
     assert tpu_vm(hosts=hosts, triples=False)[path] == "10.0.0.2,10.0.0.3"
+
+
+VALUE = "/computeMetadata/v1/instance/attributes/epoch"
+ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
+WAITING = {"wait_for_change": "true", "timeout_sec": "30"}
+
+
+@asynccontextmanager
+async def waiting(server: GoogleServer, path: str, **query: str) -> AsyncIterator[asyncio.Task[Got]]:
+    """A request that has come and waits, as a task."""
+    asked = len(server.requests)
+    async with asyncio.TaskGroup() as group:
+        request = group.create_task(ask(server, path, headers=FLAVOR, query=WAITING | query))
+        await server.until(lambda: len(server.requests) == asked + 1)
+        yield request
+
+
+async def test_a_value_has_an_entity_tag_that_comes_back_with_it() -> None:
+    async with GoogleServer(metadata={"instance/attributes/epoch": "1"}) as server:
+        first = (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"]
+        server.metadata["instance/attributes/epoch"] = "2"
+        second = (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"]
+        server.metadata["instance/attributes/epoch"] = "1"
+        assert (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"] == first != second
+        listed = (await ask(server, ATTRIBUTES, headers=FLAVOR)).headers["ETag"]
+        whole = (await ask(server, ATTRIBUTES, headers=FLAVOR, recursive="true")).headers["ETag"]
+        assert listed != whole
+        missing = await ask(server, f"{VALUE}s", headers=FLAVOR)
+        assert (missing.status, "ETag" in missing.headers) == (404, False)
+
+
+async def test_an_answer_waits_for_a_change() -> None:
+    async with GoogleServer(metadata={"instance/attributes/epoch": "1"}) as server:
+        known = (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"]
+        async with waiting(server, VALUE) as answer:
+            server.metadata["instance/attributes/epoch"] = "2"
+            assert (await answer).body == b"2"
+        behind = await ask(server, VALUE, headers=FLAVOR, query=WAITING, last_etag=known)
+        assert behind.body == b"2"
+        async with waiting(server, VALUE, last_etag=behind.headers["ETag"]) as answer:
+            server.metadata["instance/attributes/epoch"] = "3"
+            assert (await answer).body == b"3"
+
+
+async def test_an_answer_waits_for_a_change_of_anything_in_a_folder() -> None:
+    async with GoogleServer(metadata={"instance/attributes/epoch": "1"}) as server:
+        async with waiting(server, ATTRIBUTES, recursive="true") as answer:
+            server.metadata["instance/attributes/next"] = "2"
+            assert (await answer).json == {"epoch": "1", "next": "2"}
+        assert (await ask(server, ATTRIBUTES, headers=FLAVOR, query=WAITING)).status == 400
+
+
+async def test_an_answer_waits_no_longer_than_it_was_asked_to() -> None:
+    async with GoogleServer() as server:
+        path = "/computeMetadata/v1/instance/id"
+        got = await ask(server, path, headers=FLAVOR, wait_for_change="true", timeout_sec="0")
+        assert got.body == b"1152921504606846976"
+
+
+async def test_who_waits_is_told_that_a_value_has_gone() -> None:
+    held = {"instance/attributes/epoch": "1"}
+    async with GoogleServer(metadata=held) as server, waiting(server, VALUE) as answer:
+        del server.metadata["instance/attributes/epoch"]
+        assert (await answer).status == 404
 
 
 SCRIPT = """

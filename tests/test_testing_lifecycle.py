@@ -12,6 +12,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -21,7 +22,7 @@ import aioresolve.testing
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
-from .testing_client import ask, opened
+from .testing_client import ask, opened, watching
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +107,19 @@ async def test_connections_are_refused_while_it_is_down() -> None:
         await server.restart()
 
 
+@pytest.mark.usefixtures("no_leak")
+async def test_a_client_that_comes_as_the_port_closes_is_let_go() -> None:
+    async with KubernetesServer() as server:
+        for rounds in range(10):
+            coming = asyncio.create_task(asyncio.open_connection(server.host, server.port))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            async with server.down():
+                with suppress(ConnectionError):
+                    _, writer = await coming
+                    writer.close()
+
+
 async def test_it_may_be_stopped_while_it_is_down() -> None:
     server = KubernetesServer()
     async with server:
@@ -114,6 +128,36 @@ async def test_it_may_be_stopped_while_it_is_down() -> None:
     await down.__aexit__(None, None, None)
     with pytest.raises(aiohttp.ClientConnectorError):
         await ask(server)
+
+
+async def test_a_backup_brings_back_what_was_and_knows_nothing_newer() -> None:
+    async with KubernetesServer([pod("a")]) as server:
+        then = server.resource_version
+        server.add(pod("b"))
+        server.delete("a")
+        newest = str(server.resource_version)
+        assert (await ask(server)).names == ["b"]
+        async with server.down():
+            server.restore(then)
+        assert server.resource_version == then
+        assert (await ask(server)).names == ["a"]
+        of_the_future = {"resourceVersion": newest, "resourceVersionMatch": "NotOlderThan"}
+        assert (await ask(server, query=of_the_future)).status == 504
+        async with watching(server, resourceVersion=newest) as watch:
+            for name in ("c", "d", "e", "f"):
+                server.add(pod(name))
+                # No answer of the versions that have never been is left.
+                assert (await ask(server)).names[-1] == name
+            assert await watch.told(1) == [("ADDED", "f", str(int(newest) + 1))]
+
+
+async def test_there_is_no_backup_of_the_future_or_of_what_is_forgotten() -> None:
+    async with KubernetesServer([pod("a")]) as server:
+        with pytest.raises(ConfigurationError, match="version 99 is yet to come"):
+            server.restore(99)
+        server.compact()
+        with pytest.raises(ConfigurationError, match="has been compacted"):
+            server.restore(2)
 
 
 async def test_a_wait_has_an_end() -> None:

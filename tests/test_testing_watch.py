@@ -3,68 +3,19 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 
-from .testing_client import TABLE, ask, opened
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    import aiohttp
+from .testing_client import TABLE, ask, opened, watching
 
 NOW = datetime(2026, 11, 20, 15, 40, 41, tzinfo=UTC)
 END = "k8s.io/initial-events-end"
 NEW_ONLY = {"sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
 BOOKMARK_CELLS = ["", "0/0", "", "0", "<unknown>", "<none>", "<none>", "<none>", "<none>"]
-
-
-class Watch:
-    """A watch under way."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.response = response
-
-    async def line(self) -> bytes:
-        return await self.response.content.readline()
-
-    async def event(self) -> tuple[str, Any]:
-        """Type and object of the next event."""
-        event = json.loads(await self.line())
-        return event["type"], event["object"]
-
-    async def told(self, count: int) -> list[tuple[str, str, str]]:
-        """Type, name and version of the next so many events."""
-        events = [await self.event() for _ in range(count)]
-        return [
-            (kind, shown["metadata"].get("name", ""), shown["metadata"]["resourceVersion"])
-            for kind, shown in events
-        ]
-
-
-@asynccontextmanager
-async def watching(
-    server: KubernetesServer,
-    query: Mapping[str, str] | None = None,
-    *,
-    accept: str = "application/json",
-    **more: str,
-) -> AsyncIterator[Watch]:
-    """A watch of the pods of `server` that is connected."""
-    before = server.watches
-    params = {"watch": "true", **(query or {}), **more}
-    async with (
-        opened(server, Accept=accept) as session,
-        session.get("/api/v1/pods", params=params, read_bufsize=4096) as response,
-    ):
-        assert response.status == 200
-        await server.until(lambda: server.watches == before + 1)
-        yield Watch(response)
 
 
 async def test_a_watch_tells_what_happens_from_a_version_on() -> None:
@@ -213,6 +164,24 @@ async def test_bookmarks_come_by_themselves() -> None:
         assert await watch.told(2) == [("BOOKMARK", "", "1")] * 2
 
 
+async def test_a_bookmark_may_come_at_any_moment_and_twice() -> None:
+    async with (
+        KubernetesServer([pod("a")]) as server,
+        watching(server, allowWatchBookmarks="true") as watch,
+    ):
+        server.bookmark()
+        server.bookmark()
+        assert await watch.told(4) == [
+            ("ADDED", "a", "2"),
+            ("BOOKMARK", "", "2"),
+            ("BOOKMARK", "", "2"),
+            ("BOOKMARK", "", "2"),
+        ]
+        server.add(pod("b"))
+        server.bookmark()
+        assert await watch.told(2) == [("ADDED", "b", "3"), ("BOOKMARK", "", "3")]
+
+
 async def test_bookmarks_come_only_to_who_allows_them() -> None:
     async with KubernetesServer() as server, watching(server, NEW_ONLY) as watch:
         server.bookmark()
@@ -250,10 +219,15 @@ async def test_a_watch_from_too_long_ago_ends_in_an_error_event() -> None:
 
 
 async def test_a_watch_from_a_version_yet_to_come_waits_for_it() -> None:
-    async with KubernetesServer([pod("a")]) as server, watching(server, resourceVersion="3") as watch:
+    async with (
+        KubernetesServer([pod("a")]) as server,
+        watching(server, resourceVersion="3", allowWatchBookmarks="true") as watch,
+    ):
+        server.bookmark()
         server.add(pod("b"))
         server.add(pod("c"))
-        assert await watch.told(1) == [("ADDED", "c", "4")]
+        server.bookmark()
+        assert await watch.told(2) == [("ADDED", "c", "4"), ("BOOKMARK", "", "4")]
 
 
 async def test_initial_events_of_a_version_yet_to_come_are_a_timeout() -> None:

@@ -111,3 +111,46 @@ async def ask(
         ) as response,
     ):
         return Got(response.status, response.headers, await response.read())
+
+
+class Watch:
+    """A watch under way."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+
+    async def line(self) -> bytes:
+        return await self.response.content.readline()
+
+    async def event(self) -> tuple[str, Any]:
+        """Type and object of the next event."""
+        event = json.loads(await self.line())
+        return event["type"], event["object"]
+
+    async def told(self, count: int) -> list[tuple[str, str, str]]:
+        """Type, name and version of the next so many events."""
+        events = [await self.event() for _ in range(count)]
+        return [
+            (kind, shown["metadata"].get("name", ""), shown["metadata"]["resourceVersion"])
+            for kind, shown in events
+        ]
+
+
+@asynccontextmanager
+async def watching(
+    server: KubernetesServer,
+    query: Mapping[str, str] | None = None,
+    *,
+    accept: str = "application/json",
+    **more: str,
+) -> AsyncIterator[Watch]:
+    """A watch of the pods of `server` that is connected."""
+    before = server.watches
+    params = {"watch": "true", **(query or {}), **more}
+    async with (
+        opened(server, Accept=accept) as session,
+        session.get("/api/v1/pods", params=params, read_bufsize=4096) as response,
+    ):
+        assert response.status == 200
+        await server.until(lambda: server.watches == before + 1)
+        yield Watch(response)

@@ -12,7 +12,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aioresolve.testing.faults import Answer, Cut, Delay, Endless, Fault, Hang, Redirect, Reset, Trickle
+    from aioresolve.testing.faults import (
+        Answer,
+        Cut,
+        Delay,
+        End,
+        Endless,
+        Fault,
+        Hang,
+        Redirect,
+        Reset,
+        Stall,
+        Trickle,
+    )
     from aioresolve.testing.google import (
         GoogleRequest,
         GoogleServer,
@@ -27,6 +39,7 @@ if TYPE_CHECKING:
         KubernetesServer,
         RequestRecord,
         ThreadedKubernetesServer,
+        WatchError,
         pod,
     )
     from aioresolve.testing.tpu_worker import Silence, TPUWorker, tpu_worker_process
@@ -35,6 +48,7 @@ __all__ = [
     "Answer",
     "Cut",
     "Delay",
+    "End",
     "Endless",
     "EndlessPages",
     "Fault",
@@ -46,10 +60,12 @@ __all__ = [
     "RequestRecord",
     "Reset",
     "Silence",
+    "Stall",
     "TPUWorker",
     "ThreadedGoogleServer",
     "ThreadedKubernetesServer",
     "Trickle",
+    "WatchError",
     "instance",
     "pod",
     "queued_resource",
@@ -58,7 +74,21 @@ __all__ = [
     "tpu_worker_process",
 ]
 
-_FAULTS = frozenset({"Answer", "Cut", "Delay", "Endless", "Fault", "Hang", "Redirect", "Reset", "Trickle"})
+_FAULTS = frozenset(
+    {
+        "Answer",
+        "Cut",
+        "Delay",
+        "End",
+        "Endless",
+        "Fault",
+        "Hang",
+        "Redirect",
+        "Reset",
+        "Stall",
+        "Trickle",
+    }
+)
 _GOOGLE = frozenset(
     {
         "GoogleRequest",

@@ -3,7 +3,7 @@
 `server.inject(Delay(0.5), Answer(429, headers={"Retry-After": "1"}), times=2)` makes the next two requests
 wait half a second and then be turned away. Faults given together act together on one request: first the
 delays, then the answer (the server's own, or the one a fault puts in its place), then how its bytes flow and
-end.
+end. `server.disturb(Cut(after=20))` befalls watches that have been answered long ago.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ __all__ = [
     "Answer",
     "Cut",
     "Delay",
+    "End",
     "Endless",
     "Fault",
     "FaultScript",
     "Hang",
+    "Interruption",
     "Redirect",
     "Reset",
+    "Stall",
     "Trickle",
 ]
 
@@ -96,6 +99,29 @@ class Cut(Fault):
     """The connection is closed cleanly after so many bytes of a body whose headers promised more."""
 
     after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stall(Fault):
+    """After so many bytes of the body nothing more comes, and the connection stays open.
+
+    That is how a machine looks that has lost its power, or a connection that something between has forgotten.
+    With `after=0` the headers come and nothing else. It lasts until the client goes or the server drops its
+    connections.
+    """
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class End(Fault):
+    """The body ends after so many bytes, as if these were all of it."""
+
+    after: int = 0
+
+
+Interruption = Cut | Delay | End | Reset | Stall
+"""What can befall an answer whose body flows already."""
 
 
 @dataclass(frozen=True, slots=True)

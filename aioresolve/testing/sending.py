@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 from aiohttp import web
 
-from aioresolve.testing.faults import Cut, Delay, Fault, Hang, Reset, Trickle
+from aioresolve.testing.faults import Cut, Delay, End, Fault, Hang, Interruption, Reset, Stall, Trickle
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,10 +27,13 @@ _BUFFERED = 2048
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer before it is sent: a whole body, or the pieces of one without a known end."""
+    """An answer before it is sent: a whole body, or the pieces of one without a known end.
+
+    Among the pieces may be what befalls the body from there on.
+    """
 
     status: int
-    body: bytes | AsyncGenerator[bytes, None]
+    body: bytes | AsyncGenerator[bytes | Interruption, None]
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -50,11 +54,9 @@ async def hold_up(request: web.Request, faults: Sequence[Fault]) -> None:
 async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> web.StreamResponse:
     """Send `reply` as `faults` let it flow and end."""
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
-    end = next(
-        (fault for fault in faults if isinstance(fault, Cut | Reset) and fault.after is not None), None
-    )
+    end = next((fault for fault in faults if isinstance(fault, Cut | End | Reset | Stall)), None)
     pace = next((fault for fault in faults if isinstance(fault, Trickle)), None)
-    if not isinstance(reply.body, bytes):
+    if not isinstance(reply.body, bytes) or isinstance(end, End):
         response.enable_chunked_encoding()
     elif end is not None or len(reply.body) <= _BUFFERED:
         response.content_length = len(reply.body)
@@ -81,19 +83,39 @@ def _reset(transport: asyncio.WriteTransport) -> None:
 async def _write(
     request: web.Request,
     response: web.StreamResponse,
-    pieces: AsyncGenerator[bytes, None],
-    end: Cut | Reset | None,
+    pieces: AsyncGenerator[bytes | Interruption, None],
+    end: Cut | End | Reset | Stall | None,
 ) -> None:
-    left = None if end is None else end.after
+    """Write `pieces` until they are over, or what befalls them meanwhile ends them."""
+    left = None if end is None else end.after or 0
     async with aclosing(pieces):
         if left == 0:
-            await _gone(request, rudely=isinstance(end, Reset))
+            await _over(request, end)
+            return
         async for piece in pieces:
-            await response.write(piece if left is None else piece[:left])
-            if left is not None:
-                left -= min(left, len(piece))
-                if left == 0:
-                    await _gone(request, rudely=isinstance(end, Reset))
+            if isinstance(piece, Delay):
+                await anyio.sleep(piece.seconds)
+            elif isinstance(piece, bytes):
+                await response.write(piece if left is None else piece[:left])
+                left = None if left is None else left - min(left, len(piece))
+            else:
+                end, left = piece, piece.after or 0
+            if left == 0:
+                await _over(request, end)
+                return
+
+
+async def _over(request: web.Request, end: Cut | End | Reset | Stall | None) -> None:
+    """Let the body end here: return where it is to look whole, otherwise wait until the client goes."""
+    match end:
+        case Cut():
+            await _gone(request, rudely=False)
+        case Reset():
+            await _gone(request, rudely=True)
+        case Stall():
+            await anyio.sleep_forever()
+        case _:
+            pass
 
 
 async def _gone(request: web.Request, *, rudely: bool) -> None:
@@ -114,12 +136,12 @@ async def _flushed(transport: asyncio.WriteTransport) -> None:
 
 
 async def _pieces(
-    body: bytes | AsyncGenerator[bytes, None], pace: Trickle | None
-) -> AsyncGenerator[bytes, None]:
+    body: bytes | AsyncGenerator[bytes | Interruption, None], pace: Trickle | None
+) -> AsyncGenerator[bytes | Interruption, None]:
     source = _whole(body) if isinstance(body, bytes) else body
     async with aclosing(source):
         async for piece in source:
-            if pace is None:
+            if pace is None or not isinstance(piece, bytes):
                 yield piece
                 continue
             for start in range(0, len(piece), pace.size):
@@ -127,7 +149,7 @@ async def _pieces(
                 await anyio.sleep(pace.seconds)
 
 
-async def _whole(body: bytes) -> AsyncGenerator[bytes, None]:
+async def _whole(body: bytes) -> AsyncGenerator[bytes | Interruption, None]:
     if body:
         yield body
 
@@ -137,3 +159,5 @@ async def endless(head: bytes, chunk: bytes) -> AsyncGenerator[bytes, None]:
     yield head
     while True:
         yield chunk
+        # Once the client has gone, over TLS, nothing that is written waits for anything any more.
+        await anyio.lowlevel.checkpoint()

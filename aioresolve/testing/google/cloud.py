@@ -96,12 +96,14 @@ class Cloud:
         zone: the zone of whatever is not said to be elsewhere.
         tokens: who is known.
         page_size: items of a page at most.
+        etags: whether the APIs know conditional requests.
     """
 
     project: str
     zone: str
     tokens: Tokens
     page_size: int
+    etags: bool
     lock: threading.RLock = field(default_factory=threading.RLock)
     metadata: dict[str, str] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)

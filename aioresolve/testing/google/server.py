@@ -17,12 +17,13 @@ from aioresolve.testing.faults import Answer, Endless, Redirect
 from aioresolve.testing.google.cloud import Cloud
 from aioresolve.testing.google.compute import compute_reply
 from aioresolve.testing.google.controls import GoogleControls, Listeners
-from aioresolve.testing.google.metadata import default_metadata, metadata_reply
+from aioresolve.testing.google.metadata import awaited_metadata_reply, default_metadata
 from aioresolve.testing.google.requests import GoogleRequest, service_of
-from aioresolve.testing.google.statuses import Failure, failure_of_status, no_such_page
+from aioresolve.testing.google.statuses import Failure, conditional, failure_of_status, no_such_page
 from aioresolve.testing.google.threaded import ThreadedGoogleServer
 from aioresolve.testing.google.tokens import Tokens
 from aioresolve.testing.google.tpu import tpu_reply
+from aioresolve.testing.listening import drop_connections, stop_listening
 from aioresolve.testing.sending import Reply, endless, hold_up, send
 from aioresolve.testing.tls import CertificateAuthority
 
@@ -60,6 +61,8 @@ class GoogleServer(GoogleControls):
         tokens: access token to IAM member (`serviceAccount:a@b`); those that the token servers issue are good
             too. With None the APIs are open to everybody.
         page_size: items of a page at most.
+        etags: whether the APIs answer a GET with an `ETag`, and 304 where `If-None-Match` names it (AIP-154);
+            the pages of the Cloud TPU API promise neither.
         host: the loopback address to listen at.
         port: the port of the APIs; 0 takes a free one, which is kept.
 
@@ -77,6 +80,7 @@ class GoogleServer(GoogleControls):
         tls: bool = False,
         tokens: Mapping[str, str] | None = None,
         page_size: int = 500,
+        etags: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -84,7 +88,7 @@ class GoogleServer(GoogleControls):
             raise ConfigurationError(f"page_size is {page_size}: a page holds at least one item")
         email = f"robot@{project}.iam.gserviceaccount.com"
         known = None if tokens is None else dict(tokens)
-        cloud = Cloud(project, zone, Tokens(known, email), page_size)
+        cloud = Cloud(project, zone, Tokens(known, email), page_size, etags)
         cloud.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
         super().__init__(cloud, Listeners(host, port), tls=tls)
         self._context: ssl.SSLContext | None = None
@@ -156,15 +160,12 @@ class GoogleServer(GoogleControls):
             return
         with anyio.CancelScope(shield=True):
             for site in tuple(runner.sites):
-                await site.stop()
-            for connection in list(runner.server.connections) if runner.server is not None else ():
-                if connection.transport is not None:
-                    connection.transport.abort()
+                await stop_listening(site)
+            drop_connections(runner)
             await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        authorization = request.headers.get("Authorization", "")
-        scheme, _, token = authorization.partition(" ")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         record = GoogleRequest(
             method=request.method,
             path=request.path,
@@ -184,19 +185,19 @@ class GoogleServer(GoogleControls):
         if reply is None:
             body = await request.read()
             try:
-                reply = self._reply(request, record, authorization, body)
+                reply = await self._reply(request, record, body)
             except Failure as failure:
                 reply = failure.reply
         return await send(request, reply, faults)
 
-    def _reply(self, request: web.Request, record: GoogleRequest, authorization: str, body: bytes) -> Reply:
+    async def _reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
         cloud, tokens = self._cloud, self._cloud.tokens
         if self._tls and request.secure == (record.service == "metadata"):
             raise no_such_page()
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return metadata_reply(cloud, record.path, record.query, request.headers)
+                return await awaited_metadata_reply(cloud, record.path, record.query, request.headers)
             case "oauth2":
                 return tokens.granted(form, f"{self.url}/token")
             case "sts":
@@ -210,7 +211,10 @@ class GoogleServer(GoogleControls):
                 ask = compute_reply
             case _:
                 raise no_such_page()
-        return ask(cloud, record.method, record.path, record.query, authorization, record.user)
+        authorization = request.headers.get("Authorization", "")
+        reply = ask(cloud, record.method, record.path, record.query, authorization, record.user)
+        is_conditional = cloud.etags and record.method == "GET"
+        return conditional(reply, request.headers.get("If-None-Match", "")) if is_conditional else reply
 
 
 def _common_name(request: web.Request) -> str:

@@ -1,7 +1,8 @@
-"""How Google's APIs say no: bodies of failures, as they write them."""
+"""How Google's APIs answer: documents, what has not been modified, and failures as they write them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ __all__ = [
     "Failure",
     "bad_page_token",
     "compute_not_found",
+    "conditional",
     "failure_of_status",
     "json_reply",
     "no_such_page",
@@ -50,6 +52,16 @@ class Failure(Exception):  # noqa: N818 - it is an answer, and no error of the s
 def json_reply(document: Any, status: int = 200, **headers: str) -> Reply:
     """The reply whose body is `document`, indented as Google's APIs do."""
     return Reply(status, json.dumps(document, indent=2).encode() + b"\n", {**JSON, **headers})
+
+
+def conditional(reply: Reply, none_match: str) -> Reply:
+    """`reply` with an entity tag of its body, or 304 where `If-None-Match` names that (RFC 9110, 13.1.2)."""
+    assert isinstance(reply.body, bytes)
+    tag = f'"{hashlib.blake2b(reply.body, digest_size=8).hexdigest()}"'
+    known = {each.strip().removeprefix("W/") for each in none_match.split(",")}
+    if known & {tag, "*"}:
+        return Reply(304, b"", {"ETag": tag})
+    return Reply(reply.status, reply.body, {**reply.headers, "ETag": tag})
 
 
 def failure(

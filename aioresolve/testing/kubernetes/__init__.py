@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from aioresolve.testing.kubernetes.disturbances import WatchError
 from aioresolve.testing.kubernetes.endless_pages import EndlessPages
 from aioresolve.testing.kubernetes.pods import pod
 from aioresolve.testing.kubernetes.requests import RequestRecord
 from aioresolve.testing.kubernetes.server import KubernetesServer
 from aioresolve.testing.kubernetes.threaded import ThreadedKubernetesServer
 
-__all__ = ["EndlessPages", "KubernetesServer", "RequestRecord", "ThreadedKubernetesServer", "pod"]
+__all__ = [
+    "EndlessPages",
+    "KubernetesServer",
+    "RequestRecord",
+    "ThreadedKubernetesServer",
+    "WatchError",
+    "pod",
+]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from aioresolve.testing.kubernetes.discovery import PUBLIC_PATHS, discovery_body
+from aioresolve.testing.kubernetes.disturbances import RunningWatch
 from aioresolve.testing.kubernetes.encoding import indented_json
 from aioresolve.testing.kubernetes.endless_pages import endless_page
 from aioresolve.testing.kubernetes.lists import list_body, object_body, page
@@ -24,17 +25,18 @@ from aioresolve.testing.kubernetes.statuses import (
     unauthorized,
     unsupported_media_type,
 )
-from aioresolve.testing.kubernetes.watches import EventEncoder, check_watch, watch_lines
+from aioresolve.testing.kubernetes.watches import EventEncoder, check_watch, watch_pieces
 from aioresolve.testing.sending import Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from aioresolve.testing.faults import Interruption
     from aioresolve.testing.kubernetes.access import Caller
     from aioresolve.testing.kubernetes.cluster import Cluster
     from aioresolve.testing.kubernetes.endless_pages import EndlessPages
     from aioresolve.testing.kubernetes.options import IncludeObject
-    from aioresolve.testing.kubernetes.requests import Target
+    from aioresolve.testing.kubernetes.requests import RequestRecord, Target
     from aioresolve.testing.kubernetes.store import StoredPod
 
 __all__ = ["Call", "failure_reply", "reply_to"]
@@ -48,8 +50,9 @@ _PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+j
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as the API sees it."""
+    """A request as the API sees it; `record` is what is kept of it."""
 
+    record: RequestRecord
     method: str
     path: str
     query: Mapping[str, str]
@@ -136,20 +139,22 @@ def _watch(cluster: Cluster, call: Call, target: Target, representation: Represe
     options = list_options(target.namespace, call.query, watch=True)
     include = _include(call, representation)
     check_watch(cluster.store, options)
-    return Reply(200, _counted(cluster, options, EventEncoder(representation, include)), _JSON)
+    encoder = EventEncoder(representation, include)
+    return Reply(200, _connected(cluster, RunningWatch(call.record), options, encoder), _JSON)
 
 
-async def _counted(
-    cluster: Cluster, options: ListOptions, encoder: EventEncoder
-) -> AsyncGenerator[bytes, None]:
-    cluster.watches += 1
+async def _connected(
+    cluster: Cluster, watch: RunningWatch, options: ListOptions, encoder: EventEncoder
+) -> AsyncGenerator[bytes | Interruption, None]:
+    """The pieces of a watch; it is one of the cluster's for as long as somebody takes them."""
+    cluster.watches.append(watch)
     try:
-        async for piece in watch_lines(
-            cluster.store, options, encoder, cluster.pulse, cluster.bookmark_interval
+        async for piece in watch_pieces(
+            cluster.store, options, encoder, cluster.pulse, watch.disturbances, cluster.bookmark_interval
         ):
             yield piece
     finally:
-        cluster.watches -= 1
+        cluster.watches.remove(watch)
 
 
 def _one(call: Call, representation: Representation, status: int, pod: StoredPod) -> Reply:

@@ -14,6 +14,7 @@ from aioresolve.testing.kubernetes.writes import Writer
 
 if TYPE_CHECKING:
     from aioresolve.testing.kubernetes.access import Access
+    from aioresolve.testing.kubernetes.disturbances import RunningWatch
     from aioresolve.testing.kubernetes.requests import RequestRecord
     from aioresolve.testing.kubernetes.store import Store
 
@@ -75,6 +76,11 @@ class AnswerCache:
     def get(self, version: int, key: tuple[object, ...]) -> bytes | None:
         return self._bodies.get(key) if version == self._version else None
 
+    def clear(self) -> None:
+        """Forget every body: what a version was may not be what it is."""
+        self._bodies.clear()
+        self._version, self._size = -1, 0
+
     def put(self, version: int, key: tuple[object, ...], body: bytes) -> None:
         if version != self._version or self._size + len(body) > _CACHED_BYTES:
             self._bodies.clear()
@@ -95,8 +101,8 @@ class Cluster:
     pulse: Pulse = field(default_factory=Pulse)
     answers: AnswerCache = field(default_factory=AnswerCache)
     writer: Writer = field(init=False)
-    watches: int = 0
-    """How many watches are connected."""
+    watches: list[RunningWatch] = field(default_factory=list)
+    """The watches that are connected."""
 
     def __post_init__(self) -> None:
         self.writer = Writer(self.store)

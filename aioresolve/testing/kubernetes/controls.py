@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError
+from aioresolve.testing.kubernetes.disturbances import Disturbance, checked_disturbance
+from aioresolve.testing.kubernetes.store import Expired
 from aioresolve.testing.kubernetes.writes import merged
 
 if TYPE_CHECKING:
@@ -153,8 +155,27 @@ class Controls:
         """Forget the past: continue tokens and versions handed out so far have expired (410)."""
         self._cluster.store.compact()
 
+    def restore(self, version: int) -> None:
+        """Let everything be as of `version`, as from a backup: what was written since has never been.
+
+        Clients that know newer versions know of a future: lists that ask for them are answered 504, watches
+        wait. A real server is down meanwhile: `async with server.down(): server.restore(version)`.
+
+        Raises:
+            ConfigurationError: that version is no longer known, or not yet.
+        """
+        store = self._cluster.store
+        with store.lock:
+            if version > store.version:
+                raise ConfigurationError(f"version {version} is yet to come: the newest is {store.version}")
+            try:
+                store.restore(version)
+            except Expired as error:
+                raise ConfigurationError(f"{error}; a larger `history` keeps more of them") from error
+            self._cluster.answers.clear()
+
     def bookmark(self) -> None:
-        """Send a bookmark, now, to every watch that allows bookmarks."""
+        """Send a bookmark, now, to every watch that allows bookmarks; as many as the calls."""
         self._cluster.pulse.ask_bookmarks()
 
     def _stored(self, name: str, namespace: str) -> StoredPod:
@@ -193,6 +214,26 @@ class Controls:
         """Forget every fault still to come."""
         self._cluster.faults.clear()
 
+    def disturb(self, fault: Fault, *, match: Callable[[RequestRecord], bool] | None = None) -> int:
+        """Let `fault` befall the watches under way whose request `match` accepts; return how many these are.
+
+        What has been written so far is told first. `Cut`, `End`, `Reset` and `Stall` count the bytes from
+        there on: `Cut(after=20)` closes the connection within the line of the next event, `Cut(after=0)` at
+        once. `Delay` holds up what follows, and `WatchError` ends the watch with an ERROR event.
+
+        Raises:
+            ConfigurationError: it is another fault, which comes before an answer or in its place.
+        """
+        store, checked = self._cluster.store, checked_disturbance(fault)
+        with store.lock:
+            disturbance = Disturbance(checked, store.version)
+            running = tuple(self._cluster.watches)
+            watches = [watch for watch in running if match is None or match(watch.request)]
+            for watch in watches:
+                watch.disturbances.append(disturbance)
+        self._cluster.pulse.beat()
+        return len(watches)
+
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
         """What was asked so far, oldest first (the last 100,000)."""
@@ -210,7 +251,7 @@ class Controls:
     @property
     def watches(self) -> int:
         """How many watches are connected."""
-        return self._cluster.watches
+        return len(self._cluster.watches)
 
     # Users
 

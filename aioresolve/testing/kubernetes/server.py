@@ -20,11 +20,14 @@ from aioresolve.testing.kubernetes.access import Access
 from aioresolve.testing.kubernetes.api import Call, reply_to
 from aioresolve.testing.kubernetes.cluster import Cluster
 from aioresolve.testing.kubernetes.controls import Controls, Listener, no_connections, not_running
+from aioresolve.testing.kubernetes.disturbances import WatchError
 from aioresolve.testing.kubernetes.endless_pages import EndlessPages
 from aioresolve.testing.kubernetes.requests import RequestRecord, target_of
 from aioresolve.testing.kubernetes.statuses import failure_of_status
 from aioresolve.testing.kubernetes.store import Store
 from aioresolve.testing.kubernetes.threaded import ThreadedKubernetesServer
+from aioresolve.testing.kubernetes.watches import error_line
+from aioresolve.testing.listening import drop_connections, stop_listening
 from aioresolve.testing.sending import Reply, endless, hold_up, send
 from aioresolve.testing.tls import CertificateAuthority
 
@@ -58,7 +61,8 @@ class KubernetesServer(Controls):
     async with KubernetesServer([pod("train-0", labels={"app": "trainer"})]) as server:
         server.write_kubeconfig(path)
         ...
-        server.inject(Answer(503))
+        server.inject(Answer(503))  # the next request
+        server.disturb(Reset())  # the watches under way
         await server.restart()
     ```
 
@@ -160,11 +164,11 @@ class KubernetesServer(Controls):
         Raises:
             ConfigurationError: it is not running, or the port has been taken meanwhile.
         """
-        if self._site is None:
+        if self._site is None or self._runner is None:
             raise not_running()
-        await self._site.stop()
-        self._site = None
-        self._drop_connections()
+        site, self._site = self._site, None
+        await stop_listening(site)
+        drop_connections(self._runner)
         try:
             yield
         finally:
@@ -213,18 +217,10 @@ class KubernetesServer(Controls):
         with anyio.CancelScope(shield=True):
             if runner is not None:
                 for site in tuple(runner.sites):
-                    await site.stop()
-                self._drop_connections(runner)
+                    await stop_listening(site)
+                drop_connections(runner)
                 await runner.cleanup()
         self._cluster.pulse.stop()
-
-    def _drop_connections(self, runner: web.AppRunner | None = None) -> None:
-        runner = runner or self._runner
-        if runner is None or runner.server is None:
-            return
-        for connection in list(runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
 
     def _open_connections(self) -> int:
         runner = self._runner
@@ -242,7 +238,7 @@ class KubernetesServer(Controls):
         reply = _scripted(faults)
         if reply is None:
             body = await request.read()
-            call = Call(request.method, request.path, query, request.headers, body, caller, target)
+            call = Call(record, request.method, request.path, query, request.headers, body, caller, target)
             lie = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
             reply = await reply_to(self._cluster, call, lie)
         headers = CIMultiDict({"Audit-Id": str(uuid.uuid4()), "Cache-Control": "no-cache, private"})
@@ -284,6 +280,8 @@ def _scripted(faults: Sequence[Fault]) -> Reply | None:
                 return Reply(status, b"", {"Location": location})
             case Endless(head, chunk):
                 return Reply(200, endless(head, chunk), {"Content-Type": "application/json"})
+            case WatchError():
+                return Reply(200, error_line(fault.failure), {"Content-Type": "application/json"})
             case _:
                 pass
     return None

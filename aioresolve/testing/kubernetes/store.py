@@ -218,8 +218,25 @@ class Store:
         if version < self.compacted:
             raise Expired(version, self.compacted)
 
-    def changes_after(self, version: int) -> tuple[int, list[Event]]:
+    def restore(self, version: int) -> None:
+        """Let everything be as of `version` again, and whatever was written since not have been.
+
+        Raises:
+            Expired: that version is no longer known.
+        """
+        with self.lock:
+            self._pods = {pod.key: pod for pod in self.pods_at(version)}
+            self._keys = list(self._pods)
+            self._snapshots.clear()
+            while self._events and self._events[-1].version > version:
+                self._events.pop()
+            self.version = version
+            self._notify()
+
+    def changes_after(self, version: int, *, until: int | None = None) -> tuple[int, list[Event]]:
         """The version now, or `version` when that is newer, and the writes since `version`, oldest first.
+
+        With `until`, the version now is that one, and what was written since has not been yet.
 
         Raises:
             Expired: some of them are no longer known.
@@ -233,7 +250,9 @@ class Store:
                     break
                 events.append(event)
             events.reverse()
-            return max(version, self.version), events
+            if until is None:
+                return max(version, self.version), events
+            return max(version, until), [event for event in events if event.version <= until]
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every write, in the thread of the writer."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-
 from aioresolve.testing.kubernetes.controls import Controls, not_running
+from aioresolve.testing.threaded import ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
-    from typing import Self
 
+    from aioresolve.errors import ConfigurationError
     from aioresolve.testing.kubernetes.cluster import Cluster
     from aioresolve.testing.kubernetes.controls import Listener
 
@@ -37,29 +36,12 @@ class _Server(Protocol):
     async def until(self, condition: Callable[[], bool], timeout: float) -> None: ...
 
 
-class ThreadedKubernetesServer(Controls):
+class ThreadedKubernetesServer(ThreadedServer[_Server], Controls):
     """What `KubernetesServer.in_thread()` gives: `with` instead of `async with`, everything else the same."""
 
     def __init__(self, server: _Server, cluster: Cluster, listener: Listener, *, tls: bool) -> None:
         super().__init__(cluster, listener, tls=tls)
         self._server = server
-        self._exits = ExitStack()
-        self._portal: BlockingPortal | None = None
-
-    def __enter__(self) -> Self:
-        """Start the thread and listen; raises as `KubernetesServer.__aenter__` does."""
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal("asyncio", name="KubernetesServer"))
-            stack.enter_context(portal.wrap_async_context_manager(self._server))
-            self._portal = portal
-            self._exits = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal = None
-        self._exits.close()
 
     def restart(self) -> None:
         """Drop every connection and listen again, at the same port and with the same data.
@@ -88,8 +70,5 @@ class ThreadedKubernetesServer(Controls):
         """
         self._running.call(self._server.until, condition, timeout)
 
-    @property
-    def _running(self) -> BlockingPortal:
-        if self._portal is None:
-            raise not_running()
-        return self._portal
+    def _not_running(self) -> ConfigurationError:
+        return not_running()

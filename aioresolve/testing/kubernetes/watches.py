@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
+from aioresolve.testing.kubernetes.disturbances import WatchError
 from aioresolve.testing.kubernetes.encoding import compact_json
 from aioresolve.testing.kubernetes.lists import COLUMNS, row_of
 from aioresolve.testing.kubernetes.statuses import Failure, expired_watch, too_large_version
 from aioresolve.testing.kubernetes.store import Expired
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import AsyncGenerator, Iterator
 
+    from aioresolve.testing.faults import Interruption
+    from aioresolve.testing.kubernetes.disturbances import Disturbance
     from aioresolve.testing.kubernetes.negotiation import Kind, Representation
     from aioresolve.testing.kubernetes.options import IncludeObject, ListOptions, Selection
     from aioresolve.testing.kubernetes.store import Event, Store, StoredPod
 
-__all__ = ["EventEncoder", "Signals", "check_watch", "seen", "watch_lines"]
+__all__ = ["EventEncoder", "Signals", "check_watch", "error_line", "seen", "watch_pieces"]
 
 _EMPTY_ROW = b'{"cells":["","0/0","","0","\\u003cunknown\\u003e"' + b',"\\u003cnone\\u003e"' * 4 + b"]"
 _BATCH = 256
@@ -95,14 +99,15 @@ class EventEncoder:
                 shown = self._table(version, _EMPTY_ROW + b',"object":' + carried + b"}")
         return b'{"type":"BOOKMARK","object":%s}\n' % shown
 
-    def error(self, failure: Failure) -> bytes:
-        """The line that ends a watch which cannot go on."""
-        return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
-
     def _table(self, version: int, row: bytes) -> bytes:
         columns, self._columns = self._columns, b"null"
         head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"%d"}' % version
         return head + b',"columnDefinitions":' + columns + b',"rows":[' + row + b"]}"
+
+
+def error_line(failure: Failure) -> bytes:
+    """The line that ends a watch which cannot go on."""
+    return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
 
 
 def check_watch(store: Store, options: ListOptions) -> None:
@@ -115,39 +120,55 @@ def check_watch(store: Store, options: ListOptions) -> None:
         raise too_large_version(options.version or 0, store.version)
 
 
-async def watch_lines(
-    store: Store, options: ListOptions, encoder: EventEncoder, signals: Signals, bookmark_interval: float
-) -> AsyncGenerator[bytes, None]:
+async def watch_pieces(
+    store: Store,
+    options: ListOptions,
+    encoder: EventEncoder,
+    signals: Signals,
+    disturbances: deque[Disturbance],
+    bookmark_interval: float,
+) -> AsyncGenerator[bytes | Interruption, None]:
     """The lines of a watch, several at once where there are several, until its time is over.
 
-    `bookmark_interval` is in seconds; one more bookmark comes just before the end.
+    Among them is what befalls the connection, where it does. `bookmark_interval` is in seconds; one more
+    bookmark comes just before the end.
     """
     started = anyio.current_time()
     ends = started + (options.timeout or _LONGEST)
     bookmark_at = started + bookmark_interval
-    asked = signals.bookmarks_asked
+    told_of = signals.bookmarks_asked
     try:
         cursor, pods = _start(store, options)
         for piece in _initial_lines(pods, options, encoder, cursor):
             yield piece
         while (now := anyio.current_time()) < ends:
             change = signals.next_change()
-            cursor, events = store.changes_after(cursor)
+            disturbance = disturbances.popleft() if disturbances else None
+            fault, until = (disturbance.fault, disturbance.version) if disturbance else (None, None)
+            cursor, events = store.changes_after(cursor, until=until)
             lines = [encoder.event(*told) for event in events if (told := seen(event, options.selection))]
-            if options.bookmarks and (now >= bookmark_at or signals.bookmarks_asked > asked):
-                lines.append(encoder.bookmark(cursor))
-                bookmark_at = now + bookmark_interval
-            asked = signals.bookmarks_asked
+            is_marked = options.bookmarks and cursor <= store.version  # not of a version yet to come
+            if fault is None:
+                asked = signals.bookmarks_asked
+                due, told_of = max(asked - told_of, int(now >= bookmark_at)), asked
+                if due and is_marked:
+                    lines += [encoder.bookmark(cursor) for _ in range(due)]
+                    bookmark_at = now + bookmark_interval
             if lines:
                 yield b"".join(lines)
-                continue
-            until = min(ends, bookmark_at) if options.bookmarks else ends
-            with anyio.move_on_after(until - now):
-                await change.wait()
-        if options.bookmarks:
+            if isinstance(fault, WatchError):
+                yield error_line(fault.failure)
+                return
+            if fault is not None:
+                yield fault
+            elif not lines:
+                wake_at = min(ends, bookmark_at) if is_marked else ends
+                with anyio.move_on_after(wake_at - now):
+                    await change.wait()
+        if options.bookmarks and cursor <= store.version:
             yield encoder.bookmark(cursor)
     except Expired as error:
-        yield encoder.error(expired_watch(error.version, error.oldest))
+        yield error_line(expired_watch(error.version, error.oldest))
 
 
 def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredPod]]:

@@ -1,26 +1,30 @@
-"""List pods over HTTP: prepare, send, handle; pages, retries and expiry."""
+"""List and watch pods over HTTP: prepare, send, handle; pages, retries and expiry."""
 
 from __future__ import annotations
 
 import logging
-import time
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 import anyio
 
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 from aioresolve.retry import RetryPolicy, retrying
+from aioresolve.telemetry import HTTPRequest
 
-from .failures import expired, failure
+from .failures import LIST, expired, failure, watch_refusal
 from .messages import Pod, PodList, Table, decode_answer
 from .pods import Rows, rows
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
     from aioresolve.retry import Progress
 
     from .query import PodQuery
-    from .transport import Answer, Transport
+    from .transport import Answer, Stream, Transport
 
 __all__ = ["FoundPods", "PodAPI"]
 
@@ -54,6 +58,9 @@ class PodAPI:
         transport: the way to ask it.
         max_concurrency: how many requests are made at a time; others wait their turn.
         policy: how often a request is made again.
+
+    Attributes:
+        is_closed: whether `aclose` was called.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class PodAPI:
         self._transport = transport
         self._turns = anyio.CapacityLimiter(max_concurrency)
         self._policy = policy or RetryPolicy()
+        self.is_closed = False
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | FoundPods | None:
         """Return what the server projects to a Table's rows, or pods from a server that does not project.
@@ -86,10 +94,15 @@ class PodAPI:
         try:
             return rows(answer)
         except ValueError as error:
-            raise self._not_understood(query, error) from error
+            raise self.not_understood(query, error) from error
 
-    async def pods(self, query: PodQuery, progress: Progress) -> FoundPods:
+    async def pods(self, query: PodQuery, progress: Progress, *, verbs: Sequence[str] = LIST) -> FoundPods:
         """Return every pod the query finds, whole, read page by page.
+
+        Args:
+            query: which pods.
+            progress: what is told of it.
+            verbs: what the user needs in all, for the error where that is not allowed.
 
         Raises:
             ResolveError: no usable answer.
@@ -97,7 +110,7 @@ class PodAPI:
         restarts = 0
         while True:
             try:
-                found = await self._pages(query, progress)
+                found = await self._pages(query, progress, verbs)
             except APIError as error:
                 if not expired(error) or restarts == MAX_RESTARTS:
                     raise
@@ -107,18 +120,85 @@ class PodAPI:
                 progress.done(query.scope, f"{len(found.pods)} pods")
                 return found
 
+    @asynccontextmanager
+    async def watching(self, query: PodQuery, version: str, lifetime: float) -> AsyncIterator[Stream]:
+        """Yield the bytes of a watch, whole pods and bookmarks, once the server has begun to answer.
+
+        Whole pods, because a Table knows neither phase nor readiness exactly.
+
+        Args:
+            query: what to watch.
+            version: the resourceVersion to go on from.
+            lifetime: seconds after which the server is to end it.
+
+        Raises:
+            ResolveError: the server did not answer, or refused.
+        """
+        transport = self._transport
+        parameters = {
+            **query.parameters,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": f"{lifetime:.0f}",
+        }
+        async with AsyncExitStack() as opened:
+            with HTTPRequest(
+                logger, "GET", transport.host, query.path, scope=f"watch of {query.scope}", query=parameters
+            ) as request:
+                stream = await opened.enter_async_context(transport.stream(query.path, parameters, AS_LIST))
+                request.answered(stream.answer.status)
+            if stream.answer.status != 200:
+                raise watch_refusal(stream.answer, query, host=transport.host, source=transport.source)
+            yield stream
+
+    @property
+    def host(self) -> str:
+        """The server, `scheme://host:port`."""
+        return self._transport.host
+
+    @property
+    def source(self) -> str:
+        """Where the credentials come from, in words."""
+        return self._transport.source
+
+    async def close_idle(self) -> None:
+        """Close the connections that are kept for the next list, where none is in use."""
+        await self._transport.close_idle()
+
     async def aclose(self) -> None:
         """Close the transport."""
+        self.is_closed = True
         await self._transport.aclose()
 
-    async def _pages(self, query: PodQuery, progress: Progress) -> FoundPods:
+    def not_understood(self, query: PodQuery, error: Exception) -> ProtocolError:
+        """Return the error for an answer to `query` that is none; `error` says where it differs."""
+        host = self._transport.host
+        return ProtocolError(
+            f"the answer of {host} to {query.scope} is no list of pods: {error};"
+            " see that the kubeconfig names a Kubernetes API server, with no login page in between",
+            host=host,
+            scope=query.scope,
+        )
+
+    def no_event(self, query: PodQuery, error: Exception) -> ProtocolError:
+        """Return the error for a watch of `query` that tells what cannot be; `error` says what is wrong."""
+        host = self._transport.host
+        return ProtocolError(
+            f"what the watch of {query.scope} by {host} tells cannot be trusted: {error};"
+            " see to the server, and to what is between",
+            host=host,
+            scope=query.scope,
+        )
+
+    async def _pages(self, query: PodQuery, progress: Progress, verbs: Sequence[str]) -> FoundPods:
         pods: list[Pod] = []
         continue_ = ""
         for _ in range(MAX_PAGES):
             page_query = query.page(PAGE, continue_)
-            page = await self._answer(page_query, page_query.parameters, AS_LIST, progress)
+            page = await self._answer(page_query, page_query.parameters, AS_LIST, progress, verbs)
             if not isinstance(page, PodList):
-                raise self._not_understood(query, ValueError("it is a Table where a PodList was asked for"))
+                raise self.not_understood(query, ValueError("it is a Table where a PodList was asked for"))
             pods += page.items or ()
             if not page.metadata.continue_:
                 return FoundPods(pods, page.metadata.resource_version)
@@ -131,28 +211,34 @@ class PodAPI:
         )
 
     async def _answer(
-        self, query: PodQuery, parameters: dict[str, str], accept: str, progress: Progress
+        self,
+        query: PodQuery,
+        parameters: dict[str, str],
+        accept: str,
+        progress: Progress,
+        verbs: Sequence[str] = LIST,
     ) -> Table | PodList:
         """Return the decoded answer, asked for again while that can help."""
         transport = self._transport
         scope = query.scope
+        attempts = count(1)
 
         async def attempt() -> Answer:
             async with self._turns:
-                started = time.perf_counter()
-                answer = await transport.get(query.path, parameters, accept)
-            logger.info(
-                "GET %s%s %s: %d, %d bytes in %.3f s",
-                transport.host,
-                query.path,
-                parameters,
-                answer.status,
-                len(answer.body),
-                time.perf_counter() - started,
-            )
+                with HTTPRequest(
+                    logger,
+                    "GET",
+                    transport.host,
+                    query.path,
+                    scope=scope,
+                    attempt=next(attempts),
+                    query=parameters,
+                ) as request:
+                    answer = await transport.get(query.path, parameters, accept)
+                    request.answered(answer.status, len(answer.body))
             if answer.status == 200:
                 return answer
-            error = failure(answer, query, host=transport.host, source=transport.source)
+            error = failure(answer, query, host=transport.host, source=transport.source, verbs=verbs)
             if isinstance(error, (ForbiddenError, UnauthorizedError)) and progress.last_error is not None:
                 # An API server that has just come up turns everybody away until it has read its roles.
                 error.retryable = True
@@ -167,13 +253,4 @@ class PodAPI:
         try:
             return decode_answer(answer.body)
         except ValueError as error:
-            raise self._not_understood(query, error) from error
-
-    def _not_understood(self, query: PodQuery, error: Exception) -> ProtocolError:
-        host = self._transport.host
-        return ProtocolError(
-            f"the answer of {host} to {query.scope} is no list of pods: {error};"
-            " see that the kubeconfig names a Kubernetes API server, with no login page in between",
-            host=host,
-            scope=query.scope,
-        )
+            raise self.not_understood(query, error) from error

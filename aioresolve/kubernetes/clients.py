@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
+from aioresolve.http.answer import OpenAnswer, OpenAnswers, check_length, origin, told, without
+from aioresolve.http.failures import FAILURES, Exchange
+from aioresolve.http.session import no_deadline
 from aioresolve.retry import retry_after
 
-from .transport import (
-    FAILURES,
-    Answer,
-    Transport,
-    answer_of,
-    check_length,
-    connection_error,
-    harmless_cause,
-    origin,
-    without,
-)
+from .transport import MENDS, Answer, Stream, Transport, started
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
 __all__ = ["client_transport"]
 
@@ -82,8 +76,9 @@ class ClientTransport(Transport):
     def source(self) -> str:
         return "override_client"
 
-    async def aclose(self) -> None:
-        """Do nothing: the client is its owner's to close."""
+    def _exchange(self, path: str) -> Exchange:
+        where = f"{self.host} (from {self.source})"
+        return Exchange(f"GET {path}", self.host, where, MENDS, is_over=lambda: False)
 
     @property
     def _secrets(self) -> list[str]:
@@ -111,29 +106,45 @@ class ClientTransport(Transport):
 class AsyncClientTransport(ClientTransport):
     """Asks through a kubernetes_asyncio ApiClient."""
 
-    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
-        scope = f"GET {path}"
-        try:
-            async with await self._response(path, query, accept) as response:
-                return without(self._secrets, await answer_of(response, self.host, scope))
-        except ResolveError:
-            raise
-        except FAILURES as error:
-            where = f"{self.host} (from {self.source})"
-            failure, cause = connection_error(error, where, self.host, scope), harmless_cause(error)
-        # Not inside `except`, where aiohttp's own error would become its context.
-        raise failure from cause
+    def __init__(self, api_client: Any) -> None:
+        super().__init__(api_client)
+        self._answers = OpenAnswers()
 
-    async def _response(self, path: str, query: Mapping[str, str], accept: str) -> Any:
+    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
+        async with self._answers.reading(self._opened(path, query, {"Accept": accept})) as opened:
+            return await opened.whole()
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], accept: str) -> AsyncIterator[Stream]:
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        opening = self._opened(path, query, headers, _request_timeout=no_deadline())
+        async with self._answers.reading(opening) as opened:
+            yield await started(opened)
+
+    async def aclose(self) -> None:
+        """Close what is being read; the client is its owner's to close."""
+        self._answers.close()
+
+    async def _opened(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], **options: Any
+    ) -> OpenAnswer:
+        exchange = self._exchange(path)
+        response = await told(self._response(path, query, headers, options), exchange)
+        return OpenAnswer(response, exchange, self._secrets)
+
+    async def _response(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], options: Mapping[str, Any]
+    ) -> Any:
         """Return the aiohttp response, its body not read yet."""
         try:
             return await self._api_client.call_api(
                 path,
                 "GET",
                 query_params=list(query.items()),
-                header_params={"Accept": accept},
+                header_params=dict(headers),
                 auth_settings=AUTH,
                 _preload_content=False,
+                **options,
             )
         except FAILURES:
             raise
@@ -144,6 +155,22 @@ class AsyncClientTransport(ClientTransport):
 
 class ThreadedClientTransport(ClientTransport):
     """Asks through a synchronous kubernetes ApiClient, in worker threads."""
+
+    can_stream = False  # a thread for each stream, which cannot be cancelled, would be too much
+
+    def stream(self, path: str, query: Mapping[str, str], accept: str) -> AbstractAsyncContextManager[Stream]:
+        """Refuse.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            f"GET {path} cannot be read as it comes through a synchronous kubernetes client;"
+            " give a kubernetes_asyncio ApiClient, or no override_client"
+        )
+
+    async def aclose(self) -> None:
+        """Do nothing: the client is its owner's to close."""
 
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
         # A thread cannot be cancelled: it is left alone, and ends by its own timeout.
@@ -169,7 +196,7 @@ class ThreadedClientTransport(ClientTransport):
         try:
             # A connection whose answer was read to its end is back in its pool by then; any other is closed.
             with closing(self._response(path, query, accept, timeout, passing)) as response:
-                return without(self._secrets, self._answer(response, give_up, scope))
+                return without(self._secrets, self._answer(response, give_up, self._exchange(path)))
         except ResolveError:
             raise
         except ApiException as error:
@@ -210,15 +237,16 @@ class ThreadedClientTransport(ClientTransport):
             failure, cause = self._not_sent(error, f"GET {path}"), self._harmless(error)
         raise failure from cause
 
-    def _answer(self, response: Any, give_up: float, scope: str) -> Answer:
+    def _answer(self, response: Any, give_up: float, exchange: Exchange) -> Answer:
         body = bytearray()
         for chunk in response.stream(CHUNK):
             body += chunk
-            check_length(body, self.host, scope)
+            check_length(len(body), exchange)
             if time.monotonic() > give_up:
                 # urllib3's timeout is for each piece, and a slow server may send any number of them.
                 raise TimeoutError("the answer was not whole in time")
-        return Answer(response.status, body, retry_after(response.headers.get("Retry-After")))
+        headers = response.headers
+        return Answer(response.status, bytes(body), headers, retry_after(headers.get("Retry-After")))
 
     def _not_reached(self, reason: object, scope: str) -> ConnectionFailedError:
         # An error of urllib3, or its text from kubernetes, which starts with the type.
@@ -233,9 +261,6 @@ class ThreadedClientTransport(ClientTransport):
 
 
 def _raised_answer(error: Any) -> Answer:
-    body = error.body or b""
-    return Answer(
-        error.status,
-        body.encode() if isinstance(body, str) else body,
-        retry_after((error.headers or {}).get("Retry-After")),
-    )
+    body, headers = error.body or b"", error.headers or {}
+    whole = body.encode() if isinstance(body, str) else body
+    return Answer(error.status, whole, headers, retry_after(headers.get("Retry-After")))

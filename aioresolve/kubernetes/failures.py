@@ -12,21 +12,36 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
+from aioresolve.retry import PASSING
 
 from .messages import Status, decode_status
 from .rbac import denied_user, manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .query import PodQuery
     from .transport import Answer
 
-__all__ = ["expired", "failure"]
+__all__ = ["LIST", "WATCH", "expired", "failure", "watch_failure", "watch_refusal"]
 
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that pass: the same request may succeed later."""
+EXPIRED = frozenset({400, 410})
+"""Statuses of a continue token or a version that is no longer good.
+
+410 is the server's word for it; 400 comes from one that cannot read it at all, such as another version behind
+the same address.
+"""
+
+LIST = ("list",)
+"""What a user has to be allowed who asks once."""
+
+WATCH = ("list", "watch")
+"""What a user has to be allowed who wants to be told of changes."""
 
 
-def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> ResolveError:
+def failure(
+    answer: Answer, query: PodQuery, *, host: str, source: str, verbs: Sequence[str] = LIST
+) -> ResolveError:
     """Return the error for an answer whose status is not 200.
 
     Args:
@@ -34,10 +49,8 @@ def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> Resol
         query: what it was asked.
         host: the server, `scheme://host:port`.
         source: where the credentials come from, in words.
+        verbs: what the user has to be allowed for it to be answered.
     """
-    status = decode_status(answer.body)
-    said = f"{status.message[:500]!r}" if status.message else "no reason given"
-    where = f"{host} answered {answer.status} for {query.scope} ({said})"
     if 300 <= answer.status < 400:
         return ProtocolError(
             f"{host} redirects {query.scope} to {answer.location or 'nowhere'}, which is not followed, for"
@@ -45,7 +58,49 @@ def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> Resol
             host=host,
             scope=query.scope,
         )
-    match answer.status:
+    status = decode_status(answer.body)
+    return _failure(answer.status, status, answer.retry_after, query, host, source, verbs)
+
+
+def watch_refusal(answer: Answer, query: PodQuery, *, host: str, source: str) -> ResolveError:
+    """Return the error for a watch that was not begun; the arguments are those of `failure`."""
+    if answer.status in EXPIRED:
+        return _version_expired(answer.status, decode_status(answer.body), query, host)
+    return failure(answer, query, host=host, source=source, verbs=WATCH)
+
+
+def watch_failure(status: Status, query: PodQuery, *, host: str, source: str) -> ResolveError:
+    """Return the error for the ERROR event that ended a watch; the arguments are those of `failure`."""
+    if status.code in EXPIRED:
+        return _version_expired(status.code, status, query, host)
+    return _failure(status.code or 500, status, None, query, host, source, WATCH)
+
+
+def _version_expired(code: int, status: Status, query: PodQuery, host: str) -> APIError:
+    # The list before it accepted the selector: what the server minds is the version.
+    said = f"{status.message[:500]!r}" if status.message else "no reason given"
+    return APIError(
+        f"{host} answered {code} for the watch of {query.scope} ({said}): it does not go on from the version"
+        " that was told last, so that the pods are listed anew; where that does not help, see its log",
+        host=host,
+        scope=query.scope,
+        status=code,
+        reason=status.reason,
+    )
+
+
+def _failure(
+    code: int,
+    status: Status,
+    retry_after: float | None,
+    query: PodQuery,
+    host: str,
+    source: str,
+    verbs: Sequence[str],
+) -> ResolveError:
+    said = f"{status.message[:500]!r}" if status.message else "no reason given"
+    where = f"{host} answered {code} for {query.scope} ({said})"
+    match code:
         case 400 if status.message and not query.continue_:
             return ConfigurationError(f"{where}: correct the selector {query.selector!r}")
         case 400 if not query.continue_:
@@ -65,44 +120,36 @@ def failure(answer: Answer, query: PodQuery, *, host: str, source: str) -> Resol
                 reason=status.reason,
             )
         case 403:
-            return _forbidden(status, query, host)
+            return _forbidden(status, query, host, verbs)
         case 404:
             mend = "it has no pods API at that address; correct the server in the kubeconfig"
         case 410:
             mend = "pages of the list expired faster than they could be read; try again"
-        case code if code in PASSING:
+        case _ if code in PASSING:
             mend = "the server is overloaded or not well; try again later"
         case _:
             mend = "see that this is a Kubernetes API server, and its log"
+    if retry_after is None and status.details is not None:
+        retry_after = status.details.retry_after_seconds
     return APIError(
         f"{where}: {mend}",
         host=host,
         scope=query.scope,
-        status=answer.status,
+        status=code,
         reason=status.reason,
-        retry_after=_retry_after(answer, status),
-        retryable=answer.status in PASSING,
+        retry_after=retry_after,
+        retryable=code in PASSING,
     )
 
 
 def expired(error: ResolveError) -> bool:
-    """Whether `error` says that a continue token is no longer good: the list has to be begun again.
-
-    410 is the server's word for it; 400 comes from one that cannot read the token at all, such as another
-    version behind the same address.
-    """
-    return isinstance(error, APIError) and error.status in (400, 410)
+    """Whether `error` says that a continue token or a version is no longer good: list from the beginning."""
+    return isinstance(error, APIError) and error.status in EXPIRED
 
 
-def _retry_after(answer: Answer, status: Status) -> float | None:
-    if answer.retry_after is None and status.details is not None:
-        return status.details.retry_after_seconds
-    return answer.retry_after
-
-
-def _forbidden(status: Status, query: PodQuery, host: str) -> ForbiddenError:
+def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str]) -> ForbiddenError:
     user = denied_user(status.message)
-    said = f"may not list pods in {query.where}: {host} answered 403 for {query.scope}"
+    said = f"may not {verbs[-1]} pods in {query.where}: {host} answered 403 for {query.scope}"
     if user is None or user == "system:anonymous":
         return ForbiddenError(
             f"an unknown user {said}; no credentials were accepted: see that the kubeconfig names a user",
@@ -111,7 +158,7 @@ def _forbidden(status: Status, query: PodQuery, host: str) -> ForbiddenError:
             status=403,
             reason=status.reason,
         )
-    grant = manifest(user, query.namespace)
+    grant = manifest(user, query.namespace, verbs)
     narrower = "" if query.namespace else ", or pass `namespace=`, for which a Role there is enough"
     return ForbiddenError(
         f"user {user!r} {said}; have this applied (`kubectl apply -f -`){narrower}:\n{grant}",

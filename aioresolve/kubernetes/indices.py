@@ -15,16 +15,17 @@ A pod of a JobSet or LeaderWorkerSet carries the inner controller's index too, h
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioresolve.errors import PodIndexError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .messages import Pod
 
-__all__ = ["PodIndex", "index_order", "pod_index"]
+__all__ = ["Claim", "PodIndex", "group_starts", "index_error", "index_order", "pod_claim", "pod_index"]
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 POD_INDEX = "apps.kubernetes.io/pod-index"
@@ -41,6 +42,31 @@ class PodIndex(NamedTuple):
 
     group: int
     member: int
+
+
+class Claim(NamedTuple):
+    """What a pod says of its index, before the other pods are known.
+
+    Attributes:
+        in_job: its index, the jobs of a JobSet counted inside the replicated job that it belongs to.
+        in_set: its index, the jobs of a JobSet counted over all of them.
+        replicated_job: the replicated job of the JobSet that it belongs to, if it does.
+    """
+
+    in_job: PodIndex | None
+    in_set: PodIndex | None
+    replicated_job: str | None
+
+    def among(self, replicated_jobs: int) -> PodIndex | None:
+        """Return the index among the pods of as many replicated jobs; those of none count as one."""
+        return self.in_set if replicated_jobs > 1 else self.in_job
+
+
+def pod_claim(pod: Pod) -> Claim:
+    """Return what the pod's labels and annotations say of its index."""
+    in_job, labels = pod_index(pod), pod.metadata.labels
+    in_set = pod_index(pod, job_label=JOBSET_GLOBAL_JOB) if JOBSET_JOB in labels else in_job
+    return Claim(in_job, in_set, labels.get(JOBSET_REPLICATED_JOB))
 
 
 def pod_index(pod: Pod, *, job_label: str = JOBSET_JOB) -> PodIndex | None:
@@ -85,15 +111,32 @@ def index_order(job: str, pods: Sequence[Pod]) -> list[int]:
         if len(taken.get(index, ())) > 1
     }
     if unindexed or missing or duplicates:
-        raise _index_error(job, missing, duplicates, unindexed)
+        raise index_error(job, missing=missing, duplicates=duplicates, unindexed=unindexed)
     return [taken[index][0] for index in order]
+
+
+def group_starts(job: str, known: Iterable[PodIndex]) -> list[int]:
+    """Return the task index of each group's first member, and last of all the one after the last group.
+
+    Indices may be missing. A group is as large as the highest member index that is `known` in it says; one
+    of which no member is known is taken to be as large as the largest.
+
+    Raises:
+        PodIndexError: an index is more than a cluster can have pods.
+    """
+    sizes = _group_sizes(job, known)
+    largest = max(sizes.values(), default=0)
+    highest = max(sizes, default=-1)
+    if sum(sizes.values()) + (highest + 1 - len(sizes)) * largest > MAX_TASKS:
+        raise _too_high(job, sizes)
+    return list(accumulate((sizes.get(group, largest) for group in range(highest + 1)), initial=0))
 
 
 def _indices(pods: Sequence[Pod]) -> list[PodIndex | None]:
     # job-index counts inside one replicated job of a JobSet: several are told apart by job-global-index.
-    replicated_jobs = {pod.metadata.labels.get(JOBSET_REPLICATED_JOB) for pod in pods}
-    job_label = JOBSET_GLOBAL_JOB if len(replicated_jobs) > 1 else JOBSET_JOB
-    return [pod_index(pod, job_label=job_label) for pod in pods]
+    claims = [pod_claim(pod) for pod in pods]
+    replicated_jobs = len({claim.replicated_job for claim in claims})
+    return [claim.among(replicated_jobs) for claim in claims]
 
 
 def _index(group: str | None, member: str | None) -> PodIndex | None:
@@ -113,32 +156,49 @@ MAX_TASKS = 200_000
 
 def _task_indices(job: str, taken: Iterable[PodIndex]) -> list[PodIndex]:
     """Return the index each task has to have, for tasks 0, 1, 2, ..."""
-    sizes: dict[int, int] = {}
-    for index in taken:
-        sizes[index.group] = max(sizes.get(index.group, 0), index.member + 1)
-    groups = range(max(sizes, default=-1) + 1)
-    if len(groups) + sum(sizes.values()) > MAX_TASKS:
-        highest = max(taken)
-        raise PodIndexError(
-            f"a pod of job {job!r} claims index {highest.member} in group"
-            f" {highest.group}, more than a cluster can have pods; correct the label, or use order_by='name'",
-            job=job,
-        )
+    sizes = _group_sizes(job, taken)
     return [
         PodIndex(group, member)
-        for group in groups
+        for group in range(max(sizes, default=-1) + 1)
         # A group that nobody is in misses at least its first member.
         for member in range(sizes.get(group, 1))
     ]
 
 
-def _index_error(
-    job: str, missing: list[int], duplicates: dict[int, list[str]], unindexed: list[str]
+def _group_sizes(job: str, taken: Iterable[PodIndex]) -> dict[int, int]:
+    """Return how many members each group has to have, going by the highest index in it."""
+    sizes: dict[int, int] = {}
+    for group, member in taken:
+        if sizes.get(group, 0) <= member:
+            sizes[group] = member + 1
+    if max(sizes, default=-1) + 1 + sum(sizes.values()) > MAX_TASKS:
+        raise _too_high(job, sizes)
+    return sizes
+
+
+def _too_high(job: str, sizes: Mapping[int, int]) -> PodIndexError:
+    group, size = max(sizes.items(), key=max)
+    return PodIndexError(
+        f"a pod of job {job!r} claims index {size - 1} in group {group}, more than a cluster can have pods;"
+        " correct the label, or use order_by='name'",
+        job=job,
+    )
+
+
+def index_error(
+    job: str,
+    *,
+    missing: Sequence[int] = (),
+    duplicates: Mapping[int, Sequence[str]] | None = None,
+    unindexed: Sequence[str] = (),
 ) -> PodIndexError:
+    """Return the error of a job whose pods cannot be put in the order of their index."""
     faults = []
     if missing:
         faults.append(f"no pod has index {_some(missing)}")
-    faults += [f"index {task} is taken by {' and '.join(names)}" for task, names in duplicates.items()]
+    faults += [
+        f"index {task} is taken by {' and '.join(names)}" for task, names in (duplicates or {}).items()
+    ]
     if unindexed:
         faults.append(f"no index label or annotation on {_some(unindexed)}")
     return PodIndexError(

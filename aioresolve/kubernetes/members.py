@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Any
 from aioresolve.errors import ConfigurationError, PodNotRunningError
 from aioresolve.spec import Endpoint
 
-from .indices import index_order, pod_index
+from .indices import Claim, index_order, pod_claim, pod_index
 from .messages import Pod, Record
-from .pods import Rows, natural_keys, pod_address, why_no_member
+from .pods import (
+    Rows,
+    is_final,
+    is_replaced,
+    natural_key,
+    natural_keys,
+    pod_address,
+    why_no_member,
+    why_not_ready,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-__all__ = ["Candidate", "endpoint", "pod_candidates", "row_candidates", "tasks"]
+__all__ = ["Candidate", "Sighting", "endpoint", "pod_candidates", "row_candidates", "sighting", "tasks"]
 
 
 class Candidate(Record, frozen=True):
@@ -31,6 +40,76 @@ class Candidate(Record, frozen=True):
     address: str
     fault: str | None = None
     pod: Pod | None = None
+
+
+class Sighting(Record, frozen=True):
+    """What is kept of a pod that a watch told of: a member, or absent, or neither.
+
+    Neither, and without endpoint and reason, is a pod being deleted, and one that has ended and whose
+    controller takes it from there.
+
+    Attributes:
+        key: the pod's place among the pods of one selector; keys of several selectors do not compare.
+        full_name: `namespace/name`.
+        uid: the identity of this very incarnation of the name.
+        endpoint: the endpoint of a member; None for all others.
+        reason: why it is absent, or, of a member, why it is not ready; in words.
+        is_final: whether it will never be a member.
+        claim: what it says of its index.
+    """
+
+    key: str
+    full_name: str
+    uid: str
+    endpoint: Endpoint | None
+    reason: str | None
+    is_final: bool
+    claim: Claim
+
+    def tells(self, other: Sighting) -> bool:
+        """Whether `other` tells the same, nodes and readiness included, which endpoints do not compare."""
+        mine, its = self.endpoint, other.endpoint
+        if mine is its:
+            return self == other
+        return (
+            mine is not None
+            and its is not None
+            and (mine.node, mine.ready) == (its.node, its.ready)
+            and self == other
+        )
+
+
+def sighting(pod: Pod, address: str | Callable[[Pod], Any], port: int, *, scope: int = 0) -> Sighting:
+    """Return what there is to keep of `pod`.
+
+    Args:
+        pod: a pod.
+        address: which address of it; see `pod_address`.
+        port: the port to put behind a host.
+        scope: the number of the namespace it was looked for in, of those one selector names: equal names
+            stand in the order of these, and inside one in the server's (by namespace).
+
+    Raises:
+        ConfigurationError: a running pod can have no address of that kind.
+    """
+    name, full_name = pod.metadata.name, pod.full_name
+    seen: Endpoint | None = None
+    reason: str | None = None
+    if pod.metadata.deletion_timestamp is None:
+        candidate = _candidate(pod, address, port)
+        if candidate.fault is None:
+            seen, reason = endpoint(candidate), why_not_ready(pod)
+        elif not is_replaced(pod):
+            reason = candidate.fault
+    return Sighting(
+        f"{natural_key(name)}\0{name}\0{scope:06}{full_name}",
+        full_name,
+        pod.metadata.uid,
+        seen,
+        reason,
+        is_final(pod),
+        pod_claim(pod),
+    )
 
 
 def row_candidates(rows: Rows, unproven: Container[str], port: int) -> list[Candidate]:

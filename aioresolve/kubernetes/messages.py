@@ -1,15 +1,32 @@
 """What an API server says, as JSON, decoded into the few fields that are read. The room of msgspec.
 
-Formats: Pod, PodList and Status of `v1`, Table of `meta.k8s.io/v1`, as Kubernetes 1.36 writes them.
+Formats: Pod, PodList and Status of `v1`, Table and WatchEvent of `meta.k8s.io/v1`, as Kubernetes 1.36 writes
+them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["Pod", "PodList", "Record", "Status", "Table", "decode_answer", "decode_status"]
+__all__ = [
+    "Added",
+    "Bookmark",
+    "Deleted",
+    "Failed",
+    "Modified",
+    "Pod",
+    "PodList",
+    "Record",
+    "Status",
+    "Table",
+    "WatchEvent",
+    "decode_answer",
+    "decode_event",
+    "decode_status",
+    "with_message",
+]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -20,15 +37,25 @@ class _Struct(Record, frozen=True, rename="camel"):
     pass
 
 
+class OwnerReference(_Struct, kw_only=True, frozen=True):
+    """One entry of `metadata.ownerReferences`."""
+
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
 class ObjectMeta(_Struct, kw_only=True, frozen=True):
     """The part of `metadata` that is read."""
 
     name: str
     namespace: str = ""
     uid: str = ""
+    resource_version: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 class PodSpec(_Struct, kw_only=True, frozen=True):
@@ -70,7 +97,7 @@ class Terminated(_Struct, kw_only=True, frozen=True):
 
 
 class ContainerState(_Struct, kw_only=True, frozen=True):
-    """The part of a container's `state` that is read."""
+    """The part of a container's `state` or `lastState` that is read."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
@@ -82,6 +109,7 @@ class ContainerStatus(_Struct, kw_only=True, frozen=True):
     name: str = ""
     restart_count: int = 0
     state: ContainerState | None = None
+    last_state: ContainerState | None = None
 
 
 class PodStatus(_Struct, kw_only=True, frozen=True):
@@ -167,10 +195,57 @@ class Status(_Struct, frozen=True):
 
     message: str = ""
     reason: str | None = None
+    code: int | None = None
     details: StatusDetails | None = None
 
 
+class _Event(_Struct, tag_field="type", frozen=True):
+    pass
+
+
+class Added(_Event, tag="ADDED", frozen=True):
+    """A pod came to match: it was created, or its labels were changed."""
+
+    object: Pod
+
+
+class Modified(_Event, tag="MODIFIED", frozen=True):
+    """A pod that matched before changed."""
+
+    object: Pod
+
+
+class Deleted(_Event, tag="DELETED", frozen=True):
+    """A pod matches no longer: it was deleted, or its labels were changed.
+
+    The object is the pod as it was before, with the resourceVersion of the change.
+    """
+
+    object: Pod
+
+
+class Marked(_Struct, frozen=True):
+    """The object of a bookmark, of which its `metadata` alone means anything."""
+
+    metadata: ListMeta = ListMeta()
+
+
+class Bookmark(_Event, tag="BOOKMARK", frozen=True):
+    """Everything up to this resourceVersion has been told."""
+
+    object: Marked
+
+
+class Failed(_Event, tag="ERROR", frozen=True):
+    """The watch cannot go on; with code 410 its resourceVersion is too old, and only a new list helps."""
+
+    object: Status
+
+
+WatchEvent: TypeAlias = Added | Modified | Deleted | Bookmark | Failed
+
 _answers = msgspec.json.Decoder(Table | PodList)
+_events = msgspec.json.Decoder(WatchEvent)
 _statuses = msgspec.json.Decoder(Status)
 
 
@@ -185,6 +260,24 @@ def decode_answer(body: bytes | bytearray) -> Table | PodList:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
     return answer
+
+
+def with_message(status: Status, message: str) -> Status:
+    """Return `status` with another message."""
+    return msgspec.structs.replace(status, message=message)
+
+
+def decode_event(line: bytes | bytearray) -> WatchEvent:
+    """Return the event that one line of a watch holds.
+
+    Raises:
+        ValueError: it holds none; the message says where it differs.
+    """
+    try:
+        event: WatchEvent = _events.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+    return event
 
 
 def decode_status(body: bytes | bytearray) -> Status:

@@ -8,14 +8,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aioresolve.spec import host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from .messages import Pod, Table
+    from .messages import Condition, ContainerStatus, Pod, Table, Terminated
 
-__all__ = ["ADDRESSES", "Rows", "natural_keys", "pod_address", "rows", "why_no_member"]
+__all__ = [
+    "ADDRESSES",
+    "Rows",
+    "is_final",
+    "is_replaced",
+    "natural_key",
+    "natural_keys",
+    "pod_address",
+    "rows",
+    "why_no_member",
+    "why_not_ready",
+]
 
 ABSENT = "<none>"
 """What a Table cell holds where the pod has no such value."""
+
+ENDED = frozenset({"Failed", "Succeeded"})
+"""The phases in which no container runs, nor will."""
+
+STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+"""What a container waits for where nothing is wrong with it."""
+
+MAX_REASON = 1000
+"""Characters of a reason at most."""
 
 
 class Rows(NamedTuple):
@@ -82,6 +102,23 @@ def natural_keys(names: Sequence[str]) -> list[str]:
     return "".join(parts).split("\n")
 
 
+def natural_key(name: str) -> str:
+    """Return a sort key that orders names as `natural_keys` does, and needs no other name to be known.
+
+    A number is written as its length and its digits, the length in digits too: `7` is `17`, `10` is `210`.
+    """
+    parts = _digits.split(name)
+    parts[1::2] = [_measured(number) for number in parts[1::2]]
+    return "".join(parts)
+
+
+def _measured(number: str) -> str:
+    significant = number.lstrip("0") or "0"
+    # 1 to 8, 91 to 98, 991 to 998, ...: ascending, and none begins another.
+    nines, rest = divmod(len(significant) - 1, 8)
+    return f"{'9' * nines}{rest + 1}{significant}"
+
+
 def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str | None:
     """Return the pod's address, `host:port`, or None while it has none.
 
@@ -108,32 +145,118 @@ def why_no_member(pod: Pod, address: str | None) -> str | None:
     """
     if pod.status.phase == "Running":
         return None if address else "Running, but without an address yet"
-    reason = ": ".join(text for text in _reason(pod) if text)
     phase = pod.status.phase or "Unknown"
-    return f"{phase} ({reason})" if reason else phase
+    reason = _words(*_cause(pod)) or _trouble(pod) or _words(*_unscheduled(pod))
+    return _cut(f"{phase} ({reason})" if reason else phase)
 
 
-def _reason(pod: Pod) -> Iterable[str | None]:
+def why_not_ready(pod: Pod) -> str | None:
+    """Return why a running pod is not ready, in words; None where it is ready."""
+    if pod.ready:
+        return None
+    trouble = _trouble(pod)
+    if trouble:
+        return _cut(trouble)
+    condition = _condition(pod, "Ready")
+    if condition is None:
+        return "no Ready condition yet"
+    said = _words(condition.reason, condition.message) or f"its Ready condition is {condition.status}"
+    histories = [
+        _words(place, history) for place, container in _containers(pod) if (history := _history(container))
+    ]
+    return _cut("; ".join([said, *histories]))
+
+
+def is_replaced(pod: Pod) -> bool:
+    """Whether the pod has ended, and what follows is up to its controller: another pod, or nothing more."""
+    return pod.status.phase in ENDED and _has_controller(pod)
+
+
+def is_final(pod: Pod) -> bool:
+    """Whether the pod has ended for good: it will not run again, and no controller replaces it."""
+    return pod.status.phase in ENDED and not _has_controller(pod)
+
+
+def _has_controller(pod: Pod) -> bool:
+    return any(owner.controller for owner in pod.metadata.owner_references or ())
+
+
+def _cause(pod: Pod) -> tuple[str | None, ...]:
+    """Return what befell the pod as a whole: `Evicted`, `NodeLost`, `PreemptionByScheduler`."""
     status = pod.status
     if status.reason or status.message:
         return status.reason, status.message
-    states = [
-        container.state
-        for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
-        if container.state
-    ]
-    # What went wrong comes before what waits for it to go right.
-    for state in states:
-        if state.terminated and state.terminated.exit_code:
-            ended = state.terminated
-            return ended.reason, f"exit code {ended.exit_code}", ended.message
-    for state in states:
-        if state.waiting:
-            return state.waiting.reason, state.waiting.message
-    for condition in status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status != "True":
-            return condition.reason, condition.message
+    disruption = _condition(pod, "DisruptionTarget")
+    if disruption is not None and disruption.status == "True":
+        return disruption.reason, disruption.message
     return ()
+
+
+def _unscheduled(pod: Pod) -> tuple[str | None, ...]:
+    scheduled = _condition(pod, "PodScheduled")
+    return () if scheduled is None or scheduled.status == "True" else (scheduled.reason, scheduled.message)
+
+
+def _trouble(pod: Pod) -> str:
+    """Return what the container at fault waits for or ended with; empty where none is."""
+    containers = _containers(pod)
+    # What went wrong comes before what waits for it to go right.
+    for place, container in containers:
+        ended = container.state.terminated if container.state else None
+        if ended is not None and ended.exit_code:
+            return _words(place, ended.reason, _ending(container, ended), ended.message)
+    waits = [
+        (place, container, container.state.waiting)
+        for place, container in containers
+        if container.state and container.state.waiting
+    ]
+    for place, container, waiting in sorted(waits, key=lambda wait: wait[2].reason in STARTING):
+        history = _history(container)
+        # The message of a crash loop is the pause until the next try, and the pod's uid.
+        message = None if history and waiting.reason == "CrashLoopBackOff" else waiting.message
+        return _words(place, waiting.reason, message, history)
+    return ""
+
+
+def _containers(pod: Pod) -> list[tuple[str, ContainerStatus]]:
+    """Return the containers, those that initialize first, each with its place where that needs telling."""
+    init, main = pod.status.init_container_statuses or (), pod.status.container_statuses or ()
+    return [
+        *((f"init container {container.name!r}", container) for container in init),
+        *((f"container {container.name!r}" if len(main) > 1 else "", container) for container in main),
+    ]
+
+
+def _ending(container: ContainerStatus, ended: Terminated) -> str:
+    restarts = container.restart_count
+    return f"exit code {ended.exit_code}" + (f", {_restarts(restarts)}" if restarts else "")
+
+
+def _history(container: ContainerStatus) -> str:
+    """Return how often the container was restarted and how it ended last; empty where it never did."""
+    last = container.last_state.terminated if container.last_state else None
+    parts = [_restarts(container.restart_count)] if container.restart_count else []
+    if last is not None:
+        parts.append(f"last exit code {last.exit_code}" + (f" ({last.reason})" if last.reason else ""))
+    return ", ".join(parts)
+
+
+def _restarts(count: int) -> str:
+    return "1 restart" if count == 1 else f"{count} restarts"
+
+
+def _condition(pod: Pod, type_: str) -> Condition | None:
+    return next((found for found in pod.status.conditions or () if found.type == type_), None)
+
+
+def _words(*texts: str | None) -> str:
+    return ": ".join(text for text in texts if text)
+
+
+def _cut(text: str) -> str:
+    """Return `text` on one line: a container may end with a log of 4 KB as its message."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
 
 
 def _pod_ip(pod: Pod) -> str | None:
@@ -174,9 +297,12 @@ def _called_address(answer: Any, port: int) -> str | None:
         case None | "":
             return None
         case str():
-            return host_port(answer, port)
+            address = host_port(answer, port)
         case (str(host), int(own_port)):
-            return host_port(host, own_port)
-    raise ValueError(
-        f"the `address` callable returned {answer!r}; it has to return a host, (host, port) or None"
-    )
+            address = host_port(host, own_port)
+        case _:
+            raise ValueError(
+                f"the `address` callable returned {answer!r}; it has to return a host, (host, port) or None"
+            )
+    address.encode()  # what the API server writes is Unicode; what a callable returns may not be
+    return address

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["denied_user", "manifest"]
 
@@ -18,12 +22,13 @@ def denied_user(message: str) -> str | None:
     return found[1] if found else None
 
 
-def manifest(user: str, namespace: str | None) -> str:
-    """Return the smallest RBAC objects that let `user` list pods, as YAML for `kubectl apply -f -`.
+def manifest(user: str, namespace: str | None, verbs: Sequence[str] = ("list",)) -> str:
+    """Return the smallest RBAC objects that let `user` do so with pods, as YAML for `kubectl apply -f -`.
 
     Args:
         user: the user as the API server names it; `system:serviceaccount:NAMESPACE:NAME` is a ServiceAccount.
         namespace: a Role and RoleBinding there; None for a ClusterRole and ClusterRoleBinding.
+        verbs: what the user is to be allowed.
     """
     cluster = "Cluster" if namespace is None else ""
     where = "" if namespace is None else f", namespace: {json.dumps(namespace)}"
@@ -36,7 +41,7 @@ metadata: {{name: aioresolve{where}}}
 rules:
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list]
+  verbs: [{", ".join(verbs)}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}RoleBinding

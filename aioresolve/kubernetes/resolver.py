@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import anyio
-
-from aioresolve.concurrency import gather
-from aioresolve.errors import ConfigurationError
+from aioresolve.concurrency import gather, newest_of
+from aioresolve.pooling import Sharing
 from aioresolve.resolver import ClusterResolver
+from aioresolve.retry import Progress
 from aioresolve.spec import ClusterSpec, ClusterState
 
 from .api import FoundPods, PodAPI
 from .arguments import checked_choice, checked_count, checked_jobs, checked_namespaces, checked_port
 from .clients import client_transport
-from .credentials import CredentialCache, checked_location, find_connection
+from .credentials import CredentialCache, checked_location, find_connection, kubeconfig_paths
 from .members import Candidate, endpoint, pod_candidates, row_candidates, tasks
+from .membership import Membership
 from .pods import ADDRESSES
+from .pool import ConnectionPool
 from .query import PodQuery
+from .reflector import PodReflector, WatchPolicy
 from .transport import AiohttpTransport
+from .versions import oldest_version
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Hashable,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+    from contextlib import AbstractContextManager
 
-    from aioresolve.retry import Progress
+    from aioresolve.concurrency import Newest
+    from aioresolve.pooling import Pool
+    from aioresolve.spec import Observation
 
     from .messages import Pod
 
@@ -105,12 +119,15 @@ class KubernetesClusterResolver(ClusterResolver):
             executable_location, kubeconfig=kubeconfig, context=context
         )
         self._override_client = override_client
-        if override_client is not None:
-            client_transport(override_client)  # a wrong kind is told here, not at the first call
+        # A client of a wrong kind is told here, not at the first call.
+        self._can_watch = override_client is None or client_transport(override_client).can_stream
         self._context = context
         self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
-        self._pool: _Pool | None = None
+        self._sharing = Sharing(self, self.new_pool)
+
+    watch_policy = WatchPolicy()
+    """The times of its watches; for tests, and for networks of their own kind."""
 
     def __repr__(self) -> str:
         where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
@@ -137,28 +154,66 @@ class KubernetesClusterResolver(ClusterResolver):
             observed_at=datetime.now(UTC),
         )
 
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Ask for the pods themselves, and tell of those that are no members or not ready."""
+        async with self._opened(progress) as api:
+            answers = await self._ask(lambda query: api.pods(query, progress))
+        membership = self._membership()
+        for query, answer in answers.items():
+            membership.replace(query, answer.pods, answer.version)
+        return membership.observation(datetime.now(UTC))
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """List the pods and watch them, each selector in each namespace by a watch of its own.
+
+        A blocking client that was handed in is asked at intervals.
+        """
+        if not self._can_watch:
+            async with aclosing(super().observations(interval=interval)) as polled:
+                async for observation in polled:
+                    yield observation
+
+        async def follow(newest: Newest[Callable[[], Observation]]) -> None:
+            # Opened by the task that uses it: the generator around it may be closed by anybody, in any order.
+            async with self._opened(Progress()) as api:
+                await PodReflector(
+                    api,
+                    self._membership(),
+                    self._all_queries(),
+                    newest,
+                    self.watch_policy,
+                    timeout=self._timeout,
+                ).run()
+
+        async with aclosing(newest_of(follow)) as newest:
+            async for observed in newest:
+                yield observed()
+
     async def __aenter__(self) -> Self:
-        if self._pool is not None:
-            raise ConfigurationError(f"{self!r} is entered already; use the one resolver, or make another")
-        self._pool = _Pool()
+        self._sharing.enter()
         return self
+
+    @property
+    def pool_key(self) -> Hashable:
+        """The kubeconfig, context, side and client: whoever is given the same shares connections."""
+        paths = kubeconfig_paths(self._kubeconfig)
+        return "kubernetes", paths, self._context, self._executable_location, id(self._override_client)
+
+    def new_pool(self) -> ConnectionPool:
+        return ConnectionPool()
+
+    def using(self, pool: Pool) -> AbstractContextManager[None]:
+        if not isinstance(pool, ConnectionPool):
+            raise self._sharing.unfit(pool)
+        return self._sharing.using(pool)
 
     async def aclose(self) -> None:
         """Close the connections that the calls inside `async with` shared."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.aclose()
+        await self._sharing.aclose()
 
     async def _ask(self, question: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
         """Return the answer to each distinct selector and namespace, all asked at once."""
-        queries = list(
-            dict.fromkeys(
-                query
-                for selectors in self._jobs.values()
-                for selector in selectors
-                for query in self._queries(selector)
-            )
-        )
+        queries = self._all_queries()
         answers = await gather([partial(question, query) for query in queries], limit=self._max_concurrency)
         return dict(zip(queries, answers, strict=True))
 
@@ -193,22 +248,23 @@ class KubernetesClusterResolver(ClusterResolver):
         }
         return tasks(matched, order_by=self._order_by, not_running=self._not_running).items()
 
+    def _membership(self) -> Membership:
+        jobs = {job: [self._queries(one) for one in selectors] for job, selectors in self._jobs.items()}
+        return Membership(jobs, address=self._address, port=self._port, order_by=self._order_by)
+
+    def _all_queries(self) -> list[PodQuery]:
+        """Return each distinct selector and namespace."""
+        selectors = [selector for selectors in self._jobs.values() for selector in selectors]
+        return list(dict.fromkeys(query for selector in selectors for query in self._queries(selector)))
+
     def _queries(self, selector: str) -> list[PodQuery]:
         return [PodQuery(selector, namespace) for namespace in self._namespaces]
 
     @asynccontextmanager
     async def _opened(self, progress: Progress) -> AsyncIterator[PodAPI]:
         """Yield the shared PodAPI inside `async with`, and one of this call's own outside it."""
-        pool = self._pool
-        # Sockets belong to the loop that opened them: a call from another one brings its own.
-        if pool is not None and pool.loop is asyncio.get_running_loop():
+        async with self._sharing.opened() as pool:
             yield await pool.opened(partial(self._open, progress))
-            return
-        api = await self._open(progress)
-        try:
-            yield api
-        finally:
-            await api.aclose()
 
     async def _open(self, progress: Progress) -> PodAPI:
         if self._override_client is not None:
@@ -224,40 +280,3 @@ class KubernetesClusterResolver(ClusterResolver):
         )
         progress.ready(place)
         return PodAPI(AiohttpTransport(connection), max_concurrency=self._max_concurrency)
-
-
-class _Pool:
-    """What an entered resolver's calls share: one PodAPI, opened by the first of them."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._opening = anyio.Lock()
-        self._api: PodAPI | None = None
-        self._is_closed = False
-
-    async def opened(self, opening: Callable[[], Awaitable[PodAPI]]) -> PodAPI:
-        """Return the one PodAPI, opened by the first to ask."""
-        async with self._opening:
-            if self._api is None:
-                self._api = await opening()
-                if self._is_closed:
-                    # `async with` ended meanwhile: the call that opened this is told so when it asks.
-                    await self._api.aclose()
-            return self._api
-
-    async def aclose(self) -> None:
-        """Close what was opened, and what is being opened as soon as it is."""
-        self._is_closed = True
-        if self._api is not None:
-            await self._api.aclose()
-
-
-def oldest_version(versions: Iterable[str]) -> str | None:
-    """Return the resourceVersion that a state made of several lists is at least as new as.
-
-    The versions of one resource type compare as numbers (KEP-5504); where a server's do not, there is none.
-    """
-    known = list(versions)
-    if len(set(known)) == 1:
-        return known[0] or None
-    return min(known, key=int) if all(version.isdigit() for version in known) else None

@@ -24,7 +24,7 @@ from .fields import json_in
 from .identity import Identity, bearer, unix_time
 
 if TYPE_CHECKING:
-    from .kubeconfig import AuthProvider
+    from .entries import AuthProvider
 
 __all__ = ["GoogleCommand", "google_command", "identity_of"]
 

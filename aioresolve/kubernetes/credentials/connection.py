@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from .exec_plugin import ExecCall
     from .identity import ClientCertificate, Identity
 
-__all__ = ["Connection", "CredentialCache", "ExecutableLocation", "checked_location", "find_connection"]
+__all__ = [
+    "Connection",
+    "CredentialCache",
+    "ExecutableLocation",
+    "checked_location",
+    "find_connection",
+    "kubeconfig_paths",
+]
 
 ROTATION_PERIOD = 60.0
 """Seconds after which files that rotate are read again, as by client-go.
@@ -67,7 +74,7 @@ async def find_connection(
     location = checked_location(executable_location, kubeconfig=kubeconfig, context=context)
     # A read that hangs, as on a lost network drive, is left to its thread: the deadline holds all the same.
     place = await anyio.to_thread.run_sync(
-        found, _paths(kubeconfig), context, location, dict(os.environ), abandon_on_cancel=True
+        found, kubeconfig_paths(kubeconfig), context, location, dict(os.environ), abandon_on_cancel=True
     )
     return Connection(place, _source(place, cache))
 
@@ -85,7 +92,7 @@ def checked_location(
     Raises:
         ConfigurationError: it is none, or `kubeconfig` or `context` are wrong or contradict it.
     """
-    _paths(kubeconfig)
+    kubeconfig_paths(kubeconfig)
     if context is not None and (not isinstance(context, str) or not context):
         raise ConfigurationError(
             f"context={context!r}: give the name of a context, or None for the current one"
@@ -107,8 +114,8 @@ def checked_location(
     return side
 
 
-def _paths(kubeconfig: Any) -> tuple[str, ...]:
-    """The absolute paths of the kubeconfigs that were asked for; `~` is the home folder."""
+def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
+    """Return the absolute paths of the kubeconfigs that were asked for; `~` is the home folder."""
     if kubeconfig is None:
         return ()
     given = kubeconfig if isinstance(kubeconfig, (list, tuple)) else [kubeconfig]

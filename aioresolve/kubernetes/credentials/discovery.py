@@ -18,11 +18,13 @@ from .addresses import checked_server, proxy_from_environment
 from .auth_provider import GoogleCommand, google_command, identity_of
 from .exec_plugin import ExecCall, exec_call
 from .identity import ClientCertificate, Identity, basic, bearer
-from .kubeconfig import Cluster, Kubeconfig, Material, User, merged, parsed, selected
+from .kubeconfig import Kubeconfig, merged, parsed, selected
 from .tls import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from .entries import Cluster, Material, User
 
 __all__ = ["SERVICE_ACCOUNT_FOLDER", "ExecutableLocation", "Found", "found"]
 

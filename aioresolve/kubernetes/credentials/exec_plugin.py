@@ -26,7 +26,7 @@ from .fields import json_in
 from .identity import ClientCertificate, Identity, bearer, unix_time
 
 if TYPE_CHECKING:
-    from .kubeconfig import Cluster, ExecPlugin
+    from .entries import Cluster, ExecPlugin
 
 __all__ = ["ExecCall", "exec_call", "identity_in"]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError
+from aioresolve.http.tls import closing_one_sidedly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.SSLC
     Raises:
         ConfigurationError: a certificate or key is no PEM, the two do not match, or the key is encrypted.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = closing_one_sidedly(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     context.set_alpn_protocols(["http/1.1"])
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     if not trust.verify:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import time
@@ -16,9 +17,13 @@ import psutil
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing.tls import CertificateAuthority
+
+from .peers import peer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Iterator, Mapping
+    import socket
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from aioresolve.spec import ClusterSpec
@@ -88,6 +93,22 @@ def _not_from_the_server(record: logging.LogRecord) -> bool:
     # A client that goes while an endless body flows makes asyncio close the server's socket twice, now and
     # then, and complain about itself; the client's own loop is what these tests watch.
     return record.threadName != "KubernetesServer"
+
+
+def rewrite_authority(loopback: Loopback, pem: bytes, port: int) -> None:
+    """Let the kubeconfig name the port of another server, and trust that server's authority."""
+    loopback.edit_kubeconfig(
+        server=f"https://127.0.0.1:{port}", certificate_authority_data=base64.b64encode(pem).decode()
+    )
+
+
+@contextmanager
+def trusted_peer(loopback: Loopback, handle: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Run a peer over TLS that the kubeconfig names and trusts, so that it is sent the token."""
+    authority = CertificateAuthority()
+    with peer(handle, authority.server_context()) as port:
+        rewrite_authority(loopback, authority.pem.encode(), port)
+        yield port
 
 
 def kind_of(request: RequestRecord) -> str:

@@ -206,7 +206,7 @@ LASTING: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
 async def test_a_fault_that_lasts_is_one_typed_error_without_a_secret(
     loopback: Loopback, kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.transport.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
     faults, error_type, words = LASTING[fault]
     loopback.server.inject(*faults, times=None)
     async with client_of(kind, loopback) as client:
@@ -389,7 +389,9 @@ async def test_a_token_that_no_header_may_hold_is_not_shown(loopback: Loopback, 
     assert TOKEN not in everything
 
 
-@pytest.mark.parametrize("client", [object(), "client", 7, type("ApiClient", (), {})()], ids=str)
+@pytest.mark.parametrize(
+    "client", [object(), "client", 7, type("ApiClient", (), {})()], ids=["object", "str", "int", "same name"]
+)
 def test_what_is_no_client_is_refused_by_the_constructor(loopback: Loopback, client: Any) -> None:
     with pytest.raises(ConfigurationError, match="give a kubernetes_asyncio ApiClient or CoreV1Api"):
         resolver_of(client, loopback)

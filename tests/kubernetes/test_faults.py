@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 import ssl
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -40,14 +40,23 @@ from aioresolve.testing import (
     Reset,
     Trickle,
 )
-from aioresolve.testing.tls import CertificateAuthority
 
-from .loopback import TOKEN, Loopback, all_text, client_sockets, kind_of, outcome, running
+from .loopback import (
+    TOKEN,
+    Loopback,
+    all_text,
+    client_sockets,
+    kind_of,
+    outcome,
+    rewrite_authority,
+    running,
+    trusted_peer,
+)
 from .peers import answering, deaf, head, peer, relaying, silent
 from .samples import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from aioresolve.spec import ClusterSpec
@@ -266,7 +275,7 @@ async def test_a_fault_that_lasts_is_one_error_that_says_what_where_and_the_mend
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.transport.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
     monkeypatch.setattr("aioresolve.kubernetes.api.MAX_PAGES", 5)
     case = LASTING[fault]
     match = befalls(kind) if case.faults != (EndlessPages(2),) else None
@@ -503,23 +512,6 @@ async def test_a_certificate_that_has_expired_is_not_accepted(
     assert "certificate has expired" in str(error)
 
 
-def rewrite_authority(loopback: Loopback, pem: bytes, port: int) -> None:
-    import base64
-
-    loopback.edit_kubeconfig(
-        server=f"https://127.0.0.1:{port}", certificate_authority_data=base64.b64encode(pem).decode()
-    )
-
-
-@contextmanager
-def trusted_peer(loopback: Loopback, handle: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Run a peer over TLS that the kubeconfig names and trusts, so that it is sent the token."""
-    authority = CertificateAuthority()
-    with peer(handle, authority.server_context()) as port:
-        rewrite_authority(loopback, authority.pem.encode(), port)
-        yield port
-
-
 @pytest.mark.parametrize(
     ("answer", "error_type", "words"),
     [
@@ -598,10 +590,10 @@ async def test_a_name_that_is_not_found_is_told(
     number: int,
     retryable: bool,
 ) -> None:
-    async def getaddrinfo(*_: Any, **__: Any) -> Any:
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(number, "Name or service not known")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     loopback.edit_kubeconfig(server="https://no-such-cluster.example:6443")
     error = await failed(loopback, caplog)
     assert type(error) is ConnectionFailedError

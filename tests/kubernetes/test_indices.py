@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.indices import index_order, pod_index
+from aioresolve.kubernetes.indices import PodIndex, group_starts, index_order, pod_claim, pod_index
 
 from .samples import labelled, pod
 
@@ -102,3 +102,52 @@ def test_an_absurd_index_costs_no_memory() -> None:
 
 def test_no_pods_are_no_tasks() -> None:
     assert index_order("worker", []) == []
+
+
+def test_the_group_that_lies_is_the_one_that_is_named() -> None:
+    pods = [labelled(f"g{g}", **{GROUP: str(g), WORKER: w}) for g, w in [(0, "999999999"), (1, "0")]]
+    with pytest.raises(PodIndexError, match="claims index 999999999 in group 0"):
+        index_order("worker", pods)
+
+
+def test_a_claim_is_settled_by_how_many_replicated_jobs_there_are() -> None:
+    claim = pod_claim(labelled("w", **{REPLICATED: "workers", JOB: "1", GLOBAL: "3", COMPLETION: "2"}))
+    assert (claim.among(1), claim.among(2), claim.replicated_job) == ((1, 2), (3, 2), "workers")
+
+
+def test_a_claim_outside_a_jobset_is_the_same_among_any() -> None:
+    claim = pod_claim(completion("a", "3"))
+    assert (claim.among(1), claim.among(2), claim.replicated_job) == ((0, 3), (0, 3), None)
+
+
+@pytest.mark.parametrize(
+    ("known", "starts"),
+    [
+        ([], [0]),
+        ([(0, 0)], [0, 1]),
+        ([(0, 3)], [0, 4]),
+        ([(0, 1), (0, 3), (1, 0)], [0, 4, 5]),
+        ([(0, 1), (3, 2)], [0, 2, 5, 8, 11]),
+    ],
+)
+def test_groups_start_where_the_known_ones_end(known: list[tuple[int, int]], starts: list[int]) -> None:
+    assert group_starts("worker", [PodIndex(*index) for index in known]) == starts
+
+
+@given(st.lists(st.integers(1, 4), max_size=5))
+def test_groups_that_are_whole_start_where_they_do_in_order(sizes: list[int]) -> None:
+    pods = [
+        labelled(f"{group}-{member}", **{GROUP: str(group), WORKER: str(member)})
+        for group, size in enumerate(sizes)
+        for member in range(size)
+    ]
+    starts = group_starts("worker", [index for pod in pods if (index := pod_index(pod))])
+    tasks = [starts[index.group] + index.member for pod in pods if (index := pod_index(pod))]
+    assert tasks == list(range(len(pods))) == index_order("worker", pods)
+    assert starts[-1] == len(pods)
+
+
+@pytest.mark.parametrize("known", [[(0, 999_999_999)], [(999_999_999, 0)], [(0, 99_999), (3, 0)]])
+def test_absurd_groups_cost_no_memory(known: list[tuple[int, int]]) -> None:
+    with pytest.raises(PodIndexError, match="more than a cluster can have pods"):
+        group_starts("worker", [PodIndex(*index) for index in known])

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, PodIndexError, PodNotRunningError
-from aioresolve.kubernetes.members import Candidate, endpoint, pod_candidates, row_candidates, tasks
+from aioresolve.kubernetes.members import (
+    Candidate,
+    Sighting,
+    endpoint,
+    pod_candidates,
+    row_candidates,
+    sighting,
+    tasks,
+)
 from aioresolve.kubernetes.pods import Rows
 from aioresolve.spec import Endpoint
 
@@ -138,3 +148,30 @@ def test_an_endpoint_knows_its_pod() -> None:
     seen = endpoint(pod_candidates([found], "pod_ip", 8470)[0])
     assert seen == Endpoint("10.8.0.13:8470", name="train-3", uid="uid-of-train-3", namespace="ml", index=3)
     assert (seen.node, seen.ready) == ("node-a", True)
+
+
+def test_a_sighting_of_a_member_is_its_endpoint() -> None:
+    found = pod(status={"conditions": READY})
+    (candidate,) = pod_candidates([found], "pod_ip", 8470)
+    seen = sighting(found, "pod_ip", 8470)
+    assert (seen.endpoint, seen.reason, seen.full_name) == (endpoint(candidate), None, "ml/train-0")
+
+
+def test_a_sighting_tells_nodes_and_readiness_too() -> None:
+    def seen(**more: Any) -> Sighting:
+        return sighting(pod(**more), "pod_ip", 8470)
+
+    assert seen().tells(seen(metadata={"resourceVersion": "7", "annotations": {"a": "b"}}))
+    assert not seen().tells(seen(spec={"nodeName": "node-b"}))
+    assert not seen().tells(seen(status={"conditions": READY}))
+    assert not seen().tells(seen(phase="Pending"))
+    assert not seen(phase="Pending").tells(seen(phase="Failed"))
+    assert seen(phase="Pending").tells(seen(phase="Pending", ip=None))
+
+
+@given(st.lists(st.text("abz019-.", min_size=1, max_size=8), unique=True))
+def test_the_keys_of_sightings_order_pods_as_their_names_do(names: list[str]) -> None:
+    pods = [pod(name) for name in names]
+    by_key = sorted(pods, key=lambda found: sighting(found, "pod_ip", 8470).key)
+    members = tasks({"worker": [pod_candidates(pods, "pod_ip", 8470)]}, order_by="name", not_running="raise")
+    assert [found.metadata.name for found in by_key] == [member.name for member in members["worker"]]

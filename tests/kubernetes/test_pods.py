@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.messages import Pod, PodList, Table, decode_answer
-from aioresolve.kubernetes.pods import natural_keys, pod_address, rows, why_no_member
+from aioresolve.kubernetes.messages import PodList, Table, decode_answer
+from aioresolve.kubernetes.pods import (
+    natural_key,
+    natural_keys,
+    pod_address,
+    rows,
+)
 
-from .samples import COLUMNS, READY, ROWS, UNSCHEDULABLE, pod, pod_json, table, terminated, waiting
+from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 
 
 def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
@@ -126,6 +131,17 @@ def test_numbered_names_come_in_the_order_of_their_numbers(numbers: list[int]) -
     assert in_order(names) == [f"worker-{number}" for number in sorted(numbers)]
 
 
+@given(st.lists(st.text("abz019-.", max_size=12)))
+def test_a_name_has_the_same_place_by_a_key_of_its_own(names: list[str]) -> None:
+    assert sorted(names, key=lambda name: (natural_key(name), name)) == in_order(names)
+
+
+@given(st.lists(st.integers(0, 10**40), unique=True))
+def test_a_key_of_its_own_orders_numbers_of_any_length(numbers: list[int]) -> None:
+    names = [f"worker-{number}" for number in numbers]
+    assert sorted(names, key=natural_key) == [f"worker-{number}" for number in sorted(numbers)]
+
+
 @pytest.mark.parametrize(
     ("choice", "address"),
     [
@@ -163,66 +179,12 @@ def test_a_pod_without_an_ip_has_no_address_yet(choice: str) -> None:
         (lambda pod: 7, "returned 7; it has to return a host"),
         (lambda pod: ("host", "port"), "it has to return a host"),
         (lambda pod: "host:1", "without a port"),
+        (lambda pod: "\ud800", "surrogates not allowed"),
     ],
 )
 def test_an_address_that_cannot_be_says_why(choice: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         pod_address(pod(), choice, 8470)
-
-
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (pod(), None),
-        (pod(phase="Running", status={"containerStatuses": waiting("CrashLoopBackOff")}), None),
-        (
-            pod(phase="Pending", ip=None, status={"conditions": UNSCHEDULABLE}),
-            "Pending (Unschedulable: 0/1 nodes are available)",
-        ),
-        (
-            pod(phase="Pending", status={"containerStatuses": waiting("ErrImagePull", "no such image")}),
-            "Pending (ErrImagePull: no such image)",
-        ),
-        (
-            pod(
-                phase="Pending",
-                status={
-                    "initContainerStatuses": waiting("CrashLoopBackOff"),
-                    "containerStatuses": waiting("PodInitializing"),
-                },
-            ),
-            "Pending (CrashLoopBackOff)",
-        ),
-        (
-            pod(phase="Failed", status={"reason": "Evicted", "message": "low on memory"}),
-            "Failed (Evicted: low on memory)",
-        ),
-        (pod(phase="Succeeded"), "Succeeded"),
-        (
-            pod(phase="Failed", status={"containerStatuses": terminated(137, "OOMKilled")}),
-            "Failed (OOMKilled: exit code 137)",
-        ),
-        (
-            pod(
-                phase="Pending",
-                status={
-                    "initContainerStatuses": terminated(1, "Error"),
-                    "containerStatuses": waiting("PodInitializing"),
-                },
-            ),
-            "Pending (Error: exit code 1)",
-        ),
-        (pod(phase="Succeeded", status={"containerStatuses": terminated(0, "Completed")}), "Succeeded"),
-        (pod(phase="Unknown", status={"reason": "NodeLost"}), "Unknown (NodeLost)"),
-        (pod(phase=""), "Unknown"),
-    ],
-)
-def test_why_a_pod_is_no_member(found: Pod, reason: str | None) -> None:
-    assert why_no_member(found, "10.8.0.10:8470") == reason
-
-
-def test_a_running_pod_without_an_address_is_not_running_yet() -> None:
-    assert why_no_member(pod(ip=None), None) == "Running, but without an address yet"
 
 
 def test_ready_is_the_ready_condition() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import socket
+import threading
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -613,20 +615,24 @@ class TestConnections:
     async def test_a_call_that_looks_a_name_up_at_the_end_of_async_with_ends_in_one_error(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = asyncio.Event()
+        loop, asked, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
-        async def getaddrinfo(*_: Any, **__: Any) -> Any:
-            asked.set()
-            await anyio.sleep_forever()
+        def getaddrinfo(*_: Any, **__: Any) -> Any:
+            loop.call_soon_threadsafe(asked.set)
+            may_end.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         loopback.edit_kubeconfig(server="https://slow-dns.example:6443")
         resolver = loopback.resolver({"worker": "app=train", "ps": "app=ps"})
-        async with resolver:
-            call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
-            await asked.wait()
-        with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
-            await call
+        try:
+            async with resolver:
+                call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
+                await asked.wait()
+            with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
+                await call
+        finally:
+            may_end.set()
 
     @pytest.mark.parametrize("limit", [1, 3])
     async def test_no_more_than_the_bound_are_asked_at_a_time(self, loopback: Loopback, limit: int) -> None:

@@ -1,0 +1,102 @@
+"""Bytes of a watch, cut anywhere, become the same events."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.kubernetes.events import MAX_EVENT, EventLines
+from aioresolve.kubernetes.messages import Added, Bookmark, WatchEvent
+
+from .samples import pod, pod_json
+
+NAMES = ["train-0", "train-é", "train-2", "☃" * 20]
+LINES = [
+    json.dumps({"type": "ADDED", "object": pod_json(name)}, ensure_ascii=False).encode() for name in NAMES
+]
+EVENTS: list[WatchEvent] = [Added(pod(name)) for name in NAMES]
+
+
+def bookmark(version: int) -> bytes:
+    return b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%d"}}}\n' % version
+
+
+@given(
+    cuts=st.lists(st.integers(0, sum(map(len, LINES)) + 8)),
+    ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \r\n"]), min_size=4, max_size=4),
+)
+def test_any_cutting_gives_the_same_events(cuts: list[int], ends: list[bytes]) -> None:
+    stream = b"".join(line + end for line, end in zip(LINES, ends, strict=True))
+    places = [0, *sorted(cuts), len(stream)]
+    lines, events = EventLines(), []
+    for start, end in pairwise(places):
+        events += lines.feed(stream[start:end])
+    assert events == EVENTS
+    assert lines.at_boundary
+
+
+def test_byte_by_byte_an_event_comes_with_the_end_of_its_line() -> None:
+    lines = EventLines()
+    *inside, end = (bytes([byte]) for byte in bookmark(7))
+    assert all(lines.feed(byte) == [] for byte in inside)
+    assert not lines.at_boundary
+    (event,) = lines.feed(end)
+    assert isinstance(event, Bookmark)
+    assert lines.at_boundary
+
+
+def test_nothing_has_come_at_a_boundary() -> None:
+    lines = EventLines()
+    assert lines.at_boundary
+    assert lines.feed(b"") == []
+    assert lines.at_boundary
+
+
+def test_a_stream_that_ends_inside_a_line_is_at_no_boundary() -> None:
+    lines = EventLines()
+    assert len(lines.feed(bookmark(7) + b'{"type":')) == 1
+    assert not lines.at_boundary
+
+
+def test_a_line_that_is_no_event_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="malformed"):
+        EventLines().feed(b"<html>\n")
+
+
+def test_the_longest_line_is_taken_and_one_byte_more_is_refused() -> None:
+    head, tail = b'{"type":"BOOKMARK","object":{"padding":"', b'"}}'
+    longest = head + b"x" * (MAX_EVENT - len(head) - len(tail)) + tail
+    assert len(EventLines().feed(longest + b"\n")) == 1
+    for before in (b"x", b"\nx"):
+        with pytest.raises(ValueError, match="more than 8 MiB"):
+            EventLines().feed(before + longest + b"\n")
+
+
+def test_a_line_without_end_is_refused_before_it_is_held() -> None:
+    lines = EventLines()
+    for _ in range(8):
+        assert lines.feed(bytes(1 << 20)) == []
+    with pytest.raises(ValueError, match="more than 8 MiB"):
+        lines.feed(b"x")
+
+
+def seconds(pieces: int) -> float:
+    """Return how long a line of as many pieces takes."""
+    lines = EventLines()
+    line = b'{"type":"BOOKMARK","object":{"padding":"' + b"x" * (pieces * 16) + b'"}}\n'
+    started = time.perf_counter()
+    for start in range(0, len(line), 16):
+        lines.feed(line[start : start + 16])
+    assert lines.at_boundary
+    return time.perf_counter() - started
+
+
+def test_a_line_in_many_pieces_takes_time_in_proportion() -> None:
+    few = min(seconds(4_000) for _ in range(5))
+    many = min(seconds(64_000) for _ in range(3))
+    assert many < few * 16 * 4  # as the square it would be 256 times

@@ -1,0 +1,178 @@
+"""A fleet of Kubernetes clusters over real sockets: shared pools, watches, outages."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+import pytest
+
+from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ForbiddenError
+from aioresolve.fleet import Fleet
+from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.retry import RetryPolicy
+from aioresolve.testing import Hang, pod
+from tests.fleets import taken, until
+
+from .loopback import JOBS, TOKEN, TRAIN, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.testing import ThreadedKubernetesServer
+
+    from .loopback import Loopback
+
+
+@pytest.fixture
+def clusters(no_leak: None, tmp_path: Path) -> Iterator[dict[str, Loopback]]:
+    """Three servers, of one, two and three pods."""
+    with ExitStack() as stack:
+        clusters = {}
+        for number in (1, 2, 3):
+            folder = tmp_path / f"c{number}"
+            folder.mkdir()
+            clusters[f"c{number}"] = loopback = stack.enter_context(running(folder))
+            loopback.train(*(f"train-{n}" for n in range(number)))
+        yield clusters
+        for server in [loopback.server for loopback in clusters.values()]:
+            server.until(partial(_is_left, server))
+
+
+@pytest.fixture
+def quick_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the waits between attempts a few milliseconds."""
+    policy = WatchPolicy(waits=RetryPolicy(first_wait=0.001, longest_wait=0.02))
+    monkeypatch.setattr(KubernetesClusterResolver, "watch_policy", policy)
+
+
+def _is_left(server: ThreadedKubernetesServer) -> bool:
+    return server.connections == server.watches == 0
+
+
+def fleet_of(clusters: dict[str, Loopback]) -> Fleet:
+    return Fleet({name: loopback.resolver() for name, loopback in clusters.items()}, timeout=10.0)
+
+
+async def test_fifty_targets_on_one_server_share_its_connections(loopback: Loopback) -> None:
+    for number in range(50):
+        loopback.server.add(pod(f"p-{number}", "ml", labels={"app": f"a{number}"}))
+    targets = {f"t{n}": loopback.resolver({"worker": [f"app=a{n}"]}, namespace="ml") for n in range(50)}
+    async with Fleet(targets, max_concurrency=4, timeout=10.0) as fleet:
+        for _ in range(3):
+            readings = await fleet.resolve()
+            assert [(reading.num_tasks, reading.error) for reading in readings.values()] == [(1, None)] * 50
+            assert 1 <= loopback.server.connections <= 4
+        assert len(loopback.requests) == 150
+
+
+async def test_outside_of_async_with_they_share_them_for_the_one_call(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    targets = {f"t{n}": loopback.resolver() for n in range(20)}
+    readings = await Fleet(targets, max_concurrency=2, timeout=10.0).resolve()
+    assert [reading.error for reading in readings.values()] == [None] * 20
+    await until(lambda: loopback.server.connections == 0)
+
+
+async def test_two_users_of_one_server_do_not_share(loopback: Loopback, tmp_path: Path) -> None:
+    loopback.train("train-0")
+    loopback.server.tokens = {TOKEN: "alice", "another-token": "bob"}
+    other = loopback.server.write_kubeconfig(tmp_path / "other", token="another-token")
+    targets = {
+        "alice": loopback.resolver(),
+        "bob": loopback.resolver(kubeconfig=other),
+        "alice again": loopback.resolver(),
+    }
+    async with Fleet(targets, max_concurrency=1, timeout=10.0) as fleet:
+        assert [reading.error for reading in (await fleet.resolve()).values()] == [None] * 3
+        assert [request.user for request in loopback.requests] == ["alice", "bob", "alice"]
+        assert loopback.server.connections == 2
+
+
+async def test_the_last_target_that_is_removed_closes_the_connections(clusters: dict[str, Loopback]) -> None:
+    fleet = fleet_of(clusters)
+    async with aclosing(fleet.poll(interval=0.05)) as readings:
+        await taken(readings, 3)
+        fleet.add("c1 again", clusters["c1"].resolver())
+        await until(lambda: "c1 again" in fleet.readings)
+        fleet.remove("c1")
+        await taken(readings, 6)
+        assert clusters["c1"].server.connections >= 1
+        fleet.remove("c1 again")
+        await until(lambda: clusters["c1"].server.connections == 0)
+        assert clusters["c2"].server.connections >= 1
+
+
+async def test_watches_tell_each_change_of_each_cluster(clusters: dict[str, Loopback]) -> None:
+    fleet = fleet_of(clusters)
+    async with aclosing(fleet.watch()) as readings:
+        assert {reading.name: reading.num_tasks for reading in await taken(readings, 3)} == {
+            "c1": 1,
+            "c2": 2,
+            "c3": 3,
+        }
+        await until(lambda: all(loopback.server.watches == 1 for loopback in clusters.values()))
+        clusters["c2"].train("train-9")
+        [reading] = await taken(readings, 1)
+        assert (reading.name, reading.num_tasks, reading.error) == ("c2", 3, None)
+        clusters["c3"].server.delete("train-0", "ml")
+        [reading] = await taken(readings, 1)
+        assert (reading.name, reading.num_tasks) == ("c3", 2)
+        fleet.remove("c3")
+        await until(lambda: clusters["c3"].server.connections == 0)
+
+
+async def test_a_server_that_goes_down_is_stale_until_it_is_back_and_the_others_go_on(
+    clusters: dict[str, Loopback], quick_watches: None
+) -> None:
+    fleet = fleet_of(clusters)
+    async with aclosing(fleet.watch()) as readings:
+        await taken(readings, 3)
+        await until(lambda: all(loopback.server.watches == 1 for loopback in clusters.values()))
+        with ExitStack() as stack:
+            await anyio.to_thread.run_sync(stack.enter_context, clusters["c2"].server.down())
+            [stale] = await taken(readings, 1)
+            assert (stale.name, stale.num_tasks, stale.is_stale) == ("c2", 2, True)
+            assert isinstance(stale.error, ConnectionFailedError)
+            clusters["c1"].train("train-9")
+            [reading] = await taken(readings, 1)
+            assert (reading.name, reading.num_tasks) == ("c1", 2)
+            await anyio.to_thread.run_sync(stack.close)
+        [well] = await taken(readings, 1)
+        assert (well.name, well.num_tasks, well.error, well.stale_since) == ("c2", 2, None, None)
+
+
+async def test_a_server_that_hangs_costs_the_others_nothing(clusters: dict[str, Loopback]) -> None:
+    clusters["c2"].server.inject(Hang(), times=None)
+    fleet = Fleet({name: loopback.resolver() for name, loopback in clusters.items()}, timeout=1.0)
+    async with aclosing(fleet.poll(interval=0.05)) as readings:
+        names = [reading.name for reading in await taken(readings, 10)]
+        assert set(names) <= {"c1", "c3"}
+        await until(lambda: "c2" in fleet.readings)
+        error = fleet.readings["c2"].error
+        assert isinstance(error, DeadlineExceededError)
+        assert "has not answered" in str(error)
+
+
+async def test_a_server_that_says_no_is_asked_again_when_it_says_yes(clusters: dict[str, Loopback]) -> None:
+    clusters["c1"].server.allow = {"alice": set()}
+    fleet = fleet_of(clusters)
+    async with aclosing(fleet.watch(interval=0.05)) as readings:
+        first = {reading.name: reading for reading in await taken(readings, 3)}
+        assert isinstance(first["c1"].error, ForbiddenError)
+        assert TOKEN not in str(first["c1"].error)
+        clusters["c1"].server.allow = None
+        [well] = await taken(readings, 1)
+        assert (well.name, well.num_tasks, well.error) == ("c1", 1, None)
+
+
+async def test_pods_that_are_not_running_are_told_beside_the_members(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.add(pod("train-1", "ml", labels=TRAIN, phase="Pending"))
+    [reading] = (await Fleet({"a": loopback.resolver(JOBS)}).resolve()).values()
+    assert (reading.num_tasks, reading.error) == (1, None)
+    assert [missing.name for missing in reading.absent] == ["ml/train-1"]

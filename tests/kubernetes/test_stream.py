@@ -1,0 +1,572 @@
+"""Answers read as they come: bytes, ends, failures, and what is left when nobody reads on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
+from aioresolve.kubernetes.clients import client_transport
+from aioresolve.kubernetes.credentials import CredentialCache, find_connection
+from aioresolve.kubernetes.transport import AiohttpTransport
+from aioresolve.testing import Answer, Cut, Hang, Redirect, Reset, Trickle, pod
+
+from .loopback import TOKEN, Loopback, all_text, client_sockets, running, trusted_peer
+from .peer_clients import async_client, sync_client
+from .peers import deaf, head, silent
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from aioresolve.kubernetes.transport import Stream, Transport
+    from aioresolve.testing import Fault
+
+PODS = "/api/v1/pods"
+JSON = "application/json"
+NEW_ONLY = {"watch": "true", "sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
+PATIENCE = 10.0
+"""Seconds after which a test has hung."""
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(params=["tls", "plain"])
+def served(request: pytest.FixtureRequest, no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
+    """A server of no pods yet, with TLS and without. After the test nobody is connected.
+
+    A token is sent over TLS alone; without, the server is open to everybody.
+    """
+    is_secure = request.param == "tls"
+    with running(tmp_path, tls=is_secure, tokens={TOKEN: "alice"} if is_secure else None) as loopback:
+        yield loopback
+        loopback.server.until(lambda: loopback.server.connections == 0)
+
+
+@asynccontextmanager
+async def transport_to(loopback: Loopback) -> AsyncIterator[AiohttpTransport]:
+    """Yield our own way to a server, and close it."""
+    connection = await find_connection(kubeconfig=loopback.kubeconfig, cache=CredentialCache())
+    transport = AiohttpTransport(connection)
+    try:
+        with anyio.fail_after(PATIENCE):
+            yield transport
+    finally:
+        await transport.aclose()
+
+
+@asynccontextmanager
+async def watching(loopback: Loopback, query: Mapping[str, str] = NEW_ONLY) -> AsyncIterator[Stream]:
+    """Yield a watch that the server knows of, through a transport of its own."""
+    async with transport_to(loopback) as transport, transport.stream(PODS, query, JSON) as stream:
+        assert stream.answer.status == 200
+        assert stream.answer.body == b""
+        await until(loopback, lambda: loopback.server.watches == 1)
+        yield stream
+
+
+async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
+    await asyncio.to_thread(loopback.server.until, condition)
+
+
+async def received(stream: Stream, size: int) -> bytes:
+    """Return the next so many bytes, or all that come before the end."""
+    body = b""
+    while len(body) < size and (some := await stream.read()):
+        body += some
+    return body
+
+
+def event(loopback: Loopback, kind: str, name: str) -> bytes:
+    shown = json.dumps(loopback.server.pod(name), separators=(",", ":"))
+    return f'{{"type":"{kind}","object":{shown}}}\n'.encode()
+
+
+async def failure_of(call: Awaitable[Any]) -> ResolveError:
+    with pytest.raises(ResolveError) as caught:
+        await call
+    assert TOKEN not in all_text(caught.value)
+    return caught.value
+
+
+# Bytes
+
+
+async def test_bytes_arrive_as_they_are_sent(served: Loopback) -> None:
+    async with watching(served) as stream:
+        for name in ("train-0", "train-1"):
+            served.server.add(pod(name))
+            expected = event(served, "ADDED", name)
+            assert await received(stream, len(expected)) == expected
+
+
+async def test_a_line_longer_than_any_buffer_arrives_whole(served: Loopback) -> None:
+    async with watching(served) as stream:
+        served.server.add(pod("big", annotations={"blob": "x" * 2_000_000}))
+        expected = event(served, "ADDED", "big")
+        assert await received(stream, len(expected)) == expected
+
+
+async def test_what_is_asked_is_the_path_and_the_query_and_nothing_compressed(loopback: Loopback) -> None:
+    seen: list[bytes] = []
+
+    def handle(connection: socket.socket) -> None:
+        seen.append(head(connection))
+        connection.sendall(CHUNKED + b"0\r\n\r\n")
+
+    with trusted_peer(loopback, handle):
+        async with transport_to(loopback) as transport, transport.stream(PODS, {"a": "b c"}, JSON) as stream:
+            assert await stream.read() == b""
+    assert seen[0].startswith(b"GET /api/v1/pods?a=b+c HTTP/1.1\r\n")
+    assert b"\r\nAccept-Encoding: identity\r\n" in seen[0]
+    assert b"\r\nAccept: application/json\r\n" in seen[0]
+    assert f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode() in seen[0]
+
+
+async def test_a_cancelled_read_loses_nothing(served: Loopback) -> None:
+    names = [f"train-{number}" for number in range(40)]
+    async with watching(served) as stream:
+        body = b""
+        for turn, name in enumerate(names):
+            reading = asyncio.ensure_future(stream.read())
+            await asyncio.sleep(0)
+            served.server.add(pod(name))
+            # As often before the bytes have come as in the very round of the loop in which they do.
+            deadline = time.monotonic() + 0.0005 * (turn % 10)
+            while not reading.done() and time.monotonic() < deadline:  # noqa: ASYNC110 - rounds are the point
+                await asyncio.sleep(0)
+            reading.cancel()
+            outcome = (await asyncio.gather(reading, return_exceptions=True))[0]
+            body += b"" if isinstance(outcome, BaseException) else outcome
+        expected = b"".join(event(served, "ADDED", name) for name in names)
+        assert body + await received(stream, len(expected) - len(body)) == expected
+
+
+async def test_a_read_cancelled_when_its_bytes_have_come_loses_nothing(served: Loopback) -> None:
+    async with watching(served) as stream:
+        reading = asyncio.ensure_future(stream.read())
+        await asyncio.sleep(0)
+        waiter: asyncio.Future[None] = reading._fut_waiter  # type: ignore[attr-defined] # pyright: ignore
+        served.server.add(pod("train-0"))
+        while not waiter.done():  # noqa: ASYNC110 - each round is looked at
+            await asyncio.sleep(0)
+        # The bytes are there, and the task that waits for them has not run since.
+        assert not reading.done()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        expected = event(served, "ADDED", "train-0")
+        assert await received(stream, len(expected)) == expected
+
+
+# Ends
+
+
+async def test_the_end_of_a_watch_is_no_bytes(served: Loopback) -> None:
+    served.server.add(pod("train-0"))
+    expected = event(served, "ADDED", "train-0")
+    async with watching(served, {"watch": "true", "timeoutSeconds": "1"}) as stream:
+        assert await received(stream, 1 << 20) == expected
+        assert await stream.read() == b""
+
+
+async def test_a_connection_whose_stream_has_ended_is_used_again(served: Loopback) -> None:
+    async with transport_to(served) as transport:
+        for _ in range(3):
+            async with transport.stream(PODS, {}, JSON) as stream:
+                assert json.loads(await received(stream, 1 << 20))["kind"] == "PodList"
+            assert served.server.connections == 1
+
+
+@pytest.mark.parametrize("fault", [Cut(after=40), Reset(after=40)], ids=str)
+async def test_a_body_that_breaks_off_is_a_broken_connection(served: Loopback, fault: Fault) -> None:
+    served.server.add(pod("train-0"))
+    served.server.inject(fault)
+    async with transport_to(served) as transport, transport.stream(PODS, {"watch": "true"}, JSON) as stream:
+        error = await failure_of(received(stream, 1 << 20))
+        again = await failure_of(stream.read())
+    assert type(error) is type(again) is ConnectionFailedError
+    assert error.retryable
+    assert f"the connection to {served.server.url} (from kubeconfig" in str(error)
+    assert f"broke during GET {PODS}: the answer was not whole; try again" in str(error)
+    assert (vars(error)["host"], vars(error)["scope"]) == (served.server.url, f"GET {PODS}")
+
+
+async def test_a_server_that_restarts_breaks_the_connection(served: Loopback) -> None:
+    async with watching(served) as stream:
+        reading = asyncio.ensure_future(failure_of(stream.read()))
+        await asyncio.to_thread(served.server.restart)
+        error = await reading
+    assert type(error) is ConnectionFailedError
+    assert error.retryable
+
+
+async def test_a_server_that_restarts_while_nobody_reads_breaks_the_connection(served: Loopback) -> None:
+    async with watching(served) as stream:
+        await asyncio.to_thread(served.server.restart)
+        assert type(await failure_of(stream.read())) is ConnectionFailedError
+
+
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["to one who reads", "to one who will"])
+async def test_chunks_that_are_none_are_no_http(loopback: Loopback, is_waiting: bool) -> None:
+    sending = threading.Event()
+
+    def handle(connection: socket.socket) -> None:
+        request = head(connection)
+        connection.sendall(CHUNKED + b"3\r\nabc\r\n")
+        sending.wait(PATIENCE)
+        # What comes back has the token in it.
+        connection.sendall(b"zz " + request)
+        silent(connection)
+
+    with trusted_peer(loopback, handle):
+        async with transport_to(loopback) as transport, transport.stream(PODS, {}, JSON) as stream:
+            assert await stream.read() == b"abc"
+            if not is_waiting:
+                sending.set()
+                await asyncio.to_thread(_until, lambda: client_sockets(loopback) == 0)
+            reading = asyncio.ensure_future(failure_of(stream.read()))
+            await asyncio.sleep(0)
+            sending.set()
+            error = await reading
+    assert type(error) is ProtocolError
+    assert "answered GET /api/v1/pods with what is no HTTP" in str(error)
+
+
+async def test_an_aiohttp_that_does_not_tell_of_lost_connections_is_asked_before_each_read(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiohttp.client_proto.ResponseHandler.closed", None)
+    sending = threading.Event()
+
+    def handle(connection: socket.socket) -> None:
+        head(connection)
+        connection.sendall(CHUNKED)
+        sending.wait(PATIENCE)
+        connection.sendall(b"zz\r\n")
+        silent(connection)
+
+    with trusted_peer(loopback, handle):
+        async with transport_to(loopback) as transport, transport.stream(PODS, {}, JSON) as stream:
+            sending.set()
+            await asyncio.to_thread(_until, lambda: client_sockets(loopback) == 0)
+            assert type(await failure_of(stream.read())) is ProtocolError
+
+
+async def test_such_an_aiohttp_ends_a_read_when_the_transport_is_closed(
+    served: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiohttp.client_proto.ResponseHandler.closed", None)
+    async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        reading = asyncio.ensure_future(failure_of(stream.read()))
+        await until(served, lambda: served.server.watches == 1)
+        await transport.aclose()
+        assert "closed meanwhile" in str(await reading)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+# Answers that are no stream
+
+
+async def test_a_token_is_renewed_once_after_a_401(loopback: Loopback) -> None:
+    loopback.server.tokens = {"a-newer-token": "alice"}
+    async with transport_to(loopback) as transport:
+        loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
+        async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
+            assert stream.answer.status == 200
+            assert loopback.server.connections == 1
+    assert [request.user for request in loopback.requests] == [None, "alice"]
+
+
+async def test_the_connection_of_a_401_is_used_for_the_second_question(loopback: Loopback) -> None:
+    def handle(connection: socket.socket) -> None:
+        head(connection)
+        connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n")
+        time.sleep(0.05)  # the body comes late, and is waited for all the same
+        connection.sendall(b"no")
+        head(connection)
+        connection.sendall(CHUNKED + b"3\r\nyes\r\n0\r\n\r\n")
+
+    with trusted_peer(loopback, handle):
+        async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+            assert await stream.read() == b"yes"
+
+
+async def test_a_401_that_stays_is_answered_whole(loopback: Loopback) -> None:
+    loopback.server.tokens = {"another": "bob"}
+    async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        assert stream.answer.status == 401
+        assert json.loads(stream.answer.body)["reason"] == "Unauthorized"
+        assert await stream.read() == b""
+    assert len(loopback.requests) == 2
+
+
+async def test_the_body_of_a_failure_is_whole_and_without_the_token(loopback: Loopback) -> None:
+    body = b"%s: Bearer %s" % (b"x" * 1_000_000, TOKEN.encode())
+    loopback.server.inject(Answer(403, body, {"Retry-After": "3"}))
+    async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        assert stream.answer.status == 403
+        assert stream.answer.body == body.replace(TOKEN.encode(), b"(secret)")
+        assert stream.answer.retry_after == 3.0
+        assert await stream.read() == b""
+
+
+async def test_a_failure_without_an_end_is_not_read_on(
+    served: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
+    served.server.inject(Answer(500, b"x" * (1 << 21)))
+    async with transport_to(served) as transport:
+        error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+    assert type(error) is ProtocolError
+    assert "longer than 1 MiB" in str(error)
+
+
+async def test_a_redirect_is_not_followed(served: Loopback) -> None:
+    served.server.inject(Redirect("https://elsewhere.example/login?token=x"))
+    async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        assert (stream.answer.status, stream.answer.location) == (307, "https://elsewhere.example")
+
+
+async def test_a_server_that_is_down_is_told(served: Loopback) -> None:
+    async with transport_to(served) as transport:
+        with served.server.down():
+            error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+    assert type(error) is ConnectionFailedError
+    assert error.retryable
+    assert "was not reached" in str(error)
+
+
+async def test_an_echo_is_no_http_and_shows_no_token(loopback: Loopback) -> None:
+    with trusted_peer(loopback, lambda connection: connection.sendall(head(connection))):
+        async with transport_to(loopback) as transport:
+            error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+    assert type(error) is ProtocolError
+
+
+# What is left
+
+
+async def test_leaving_closes_the_connection_and_no_other(served: Loopback) -> None:
+    async with transport_to(served) as transport:
+        async with transport.stream(PODS, NEW_ONLY, JSON) as kept:
+            async with transport.stream(PODS, NEW_ONLY, JSON):
+                await until(served, lambda: served.server.watches == 2)
+            await until(served, lambda: served.server.watches == 1)
+            await until(served, lambda: served.server.connections == 1)
+            assert (await transport.get(PODS, {}, JSON)).status == 200
+            served.server.add(pod("train-0"))
+            expected = event(served, "ADDED", "train-0")
+            assert await received(kept, len(expected)) == expected
+        await until(served, lambda: served.server.watches == 0)
+
+
+async def test_leaving_while_bytes_flow_closes_the_connection(served: Loopback) -> None:
+    async with watching(served) as stream:
+        served.server.add(*(pod(f"big-{n}", annotations={"blob": "x" * 500_000}) for n in range(20)))
+        assert await stream.read()
+    await until(served, lambda: served.server.connections == 0)
+
+
+async def test_an_error_of_the_block_is_raised_as_it_is(served: Loopback) -> None:
+    async with transport_to(served) as transport:
+        mine = ConnectionResetError("of the block")
+        with pytest.raises(ConnectionResetError) as caught:
+            async with transport.stream(PODS, NEW_ONLY, JSON):
+                raise mine
+        assert caught.value is mine
+        await until(served, lambda: served.server.connections == 0)
+
+
+@pytest.mark.parametrize("fault", [None, Hang()], ids=["the bytes", "the headers"])
+async def test_being_cancelled_while_waiting_closes_the_connection(
+    served: Loopback, fault: Fault | None
+) -> None:
+    if fault is not None:
+        served.server.inject(fault)
+    async with transport_to(served) as transport:
+        tasks = asyncio.all_tasks()
+
+        async def read() -> None:
+            async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
+                await stream.read()
+
+        reading = asyncio.ensure_future(read())
+        await until(served, lambda: len(served.requests) == 1)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert asyncio.all_tasks() == tasks
+        await until(served, lambda: served.server.connections == 0)
+        assert (await transport.get(PODS, {}, JSON)).status == 200
+
+
+async def test_a_deadline_around_a_read_leaves_the_stream_as_it_was(served: Loopback) -> None:
+    async with watching(served) as stream:
+        with anyio.move_on_after(0.01) as silence:
+            await stream.read()
+        assert silence.cancelled_caught
+        served.server.add(pod("train-0"))
+        expected = event(served, "ADDED", "train-0")
+        assert await received(stream, len(expected)) == expected
+
+
+async def test_leaving_does_not_wait_for_a_deaf_peer(loopback: Loopback) -> None:
+    def handle(connection: socket.socket) -> None:
+        head(connection)
+        connection.sendall(CHUNKED + b"3\r\nabc\r\n")
+        deaf(connection)
+
+    with trusted_peer(loopback, handle):
+        async with transport_to(loopback) as transport:
+            async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
+                assert await stream.read() == b"abc"
+            started = time.monotonic()
+        assert client_sockets(loopback) == 0
+        assert time.monotonic() - started < 1.0
+
+
+async def test_closing_the_transport_ends_a_read_and_every_later_one(served: Loopback) -> None:
+    async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        reading = asyncio.ensure_future(failure_of(stream.read()))
+        await until(served, lambda: served.server.watches == 1)
+        await transport.aclose()
+        for error in (await reading, await failure_of(stream.read())):
+            assert type(error) is ConnectionFailedError
+            assert not error.retryable
+            assert "closed meanwhile; let its calls end inside its `async with`" in str(error)
+
+
+async def test_closing_the_transport_ends_the_wait_for_the_headers(served: Loopback) -> None:
+    served.server.inject(Hang())
+    async with transport_to(served) as transport:
+        opening = asyncio.ensure_future(failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__()))
+        await until(served, lambda: len(served.requests) == 1)
+        await transport.aclose()
+        assert "closed meanwhile" in str(await opening)
+        assert "closed meanwhile" in str(await failure_of(transport.stream(PODS, {}, JSON).__aenter__()))
+
+
+async def test_closing_the_transport_ends_the_wait_for_the_rest_of_an_answer(served: Loopback) -> None:
+    served.server.inject(Answer(200, b"x" * 5000), Trickle(1, PATIENCE))
+    async with transport_to(served) as transport:
+        asking = asyncio.ensure_future(failure_of(transport.get(PODS, {}, JSON)))
+        await until(served, lambda: len(served.requests) == 1)
+        await asyncio.sleep(0.05)
+        await transport.aclose()
+        assert "closed meanwhile" in str(await asking)
+
+
+async def test_hundreds_of_streams_are_read_at_a_time(served: Loopback) -> None:
+    many = 200
+    async with transport_to(served) as transport, AsyncExitStack() as stack:
+        opening = [transport.stream(PODS, NEW_ONLY, JSON) for _ in range(many)]
+        streams = [await stack.enter_async_context(each) for each in opening]
+        await until(served, lambda: served.server.watches == many)
+        served.server.add(pod("train-0"))
+        expected = event(served, "ADDED", "train-0")
+        assert await asyncio.gather(*(received(each, len(expected)) for each in streams)) == [expected] * many
+    await until(served, lambda: served.server.connections == 0)
+
+
+# Clients that were handed in
+
+
+@asynccontextmanager
+async def client_to(served: Loopback, **fields: Any) -> AsyncIterator[Transport]:
+    """Yield the way to a server of a kubernetes_asyncio client."""
+    async with async_client(served, **fields) as client:
+        transport = client_transport(client)
+        with anyio.fail_after(PATIENCE):
+            yield transport
+        await transport.aclose()
+
+
+async def test_an_async_client_streams_too(loopback: Loopback) -> None:
+    async with client_to(loopback) as transport:
+        assert transport.can_stream
+        async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
+            await until(loopback, lambda: loopback.server.watches == 1)
+            loopback.server.add(pod("train-0"))
+            expected = event(loopback, "ADDED", "train-0")
+            assert await received(stream, len(expected)) == expected
+        await until(loopback, lambda: loopback.server.connections == 0)
+        assert (await transport.get(PODS, {}, JSON)).status == 200
+
+
+async def test_an_async_clients_stream_has_no_deadline_but_for_connecting(loopback: Loopback) -> None:
+    given: list[Any] = []
+    async with async_client(loopback) as client:
+        call = client.call_api
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            given.append(options["_request_timeout"])
+            return call(*arguments, **options)
+
+        client.call_api = noted
+        async with client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream:
+            assert stream.answer.status == 200
+    assert [(each.total, each.sock_read, each.sock_connect) for each in given] == [(None, None, 10.0)]
+
+
+async def test_an_async_clients_stream_that_breaks_off_is_a_broken_connection(loopback: Loopback) -> None:
+    async with client_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        reading = asyncio.ensure_future(failure_of(stream.read()))
+        await until(loopback, lambda: loopback.server.watches == 1)
+        await asyncio.to_thread(loopback.server.restart)
+        error = await reading
+    assert type(error) is ConnectionFailedError
+    assert "(from override_client) broke during GET" in str(error)
+
+
+async def test_an_async_clients_failure_is_answered_whole_without_the_token(loopback: Loopback) -> None:
+    loopback.server.inject(Answer(403, f"Bearer {TOKEN}".encode()))
+    async with client_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
+        assert (stream.answer.status, stream.answer.body) == (403, b"Bearer (secret)")
+
+
+async def test_closing_its_transport_ends_an_async_clients_stream_and_leaves_the_client_open(
+    loopback: Loopback,
+) -> None:
+    async with client_to(loopback) as transport:
+        async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
+            reading = asyncio.ensure_future(failure_of(stream.read()))
+            await until(loopback, lambda: loopback.server.watches == 1)
+            await transport.aclose()
+            assert "closed meanwhile" in str(await reading)
+        await until(loopback, lambda: loopback.server.connections == 0)
+        assert (await transport.get(PODS, {}, JSON)).status == 200
+
+
+async def test_an_async_client_that_is_closed_ends_its_streams(loopback: Loopback) -> None:
+    async with (
+        async_client(loopback) as client,
+        client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream,
+    ):
+        reading = asyncio.ensure_future(failure_of(stream.read()))
+        await until(loopback, lambda: loopback.server.watches == 1)
+        await client.close()
+        for error in (await reading, await failure_of(stream.read())):
+            assert type(error) is ConnectionFailedError
+
+
+async def test_a_synchronous_client_is_not_streamed(loopback: Loopback) -> None:
+    with sync_client(loopback) as client:
+        transport = client_transport(client)
+        assert not transport.can_stream
+        with pytest.raises(ConfigurationError, match="give a kubernetes_asyncio ApiClient"):
+            transport.stream(PODS, NEW_ONLY, JSON)

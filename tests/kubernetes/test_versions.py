@@ -1,0 +1,51 @@
+"""resourceVersions and their order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.kubernetes.versions import is_newer, is_older, oldest_version, version_number
+
+
+@pytest.mark.parametrize(
+    ("version", "number"),
+    [("8470", 8470), ("0", 0), ("", None), ("abc", None), ("-1", None), ("²", None), ("٣", None)],
+)
+def test_a_version_is_a_number_or_compares_with_none(version: str, number: int | None) -> None:
+    assert version_number(version) == number
+
+
+def test_an_endless_version_costs_nothing() -> None:
+    assert version_number("9" * 100_000) is None
+
+
+@given(st.integers(0, 2**128), st.integers(0, 2**128))
+def test_versions_compare_as_numbers(one: int, other: int) -> None:
+    assert is_newer(version_number(str(one)), version_number(str(other))) == (one > other)
+    assert is_older(version_number(str(one)), version_number(str(other))) == (one < other)
+
+
+def test_of_versions_that_do_not_compare_the_last_to_come_is_the_newer() -> None:
+    assert is_newer(None, 7)
+    assert is_newer(7, None)
+    assert not is_older(None, 7)
+    assert not is_older(7, None)
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest"),
+    [
+        (["9", "10"], "9"),
+        (["10"], "10"),
+        (["abc"], "abc"),
+        (["abc", "abc"], "abc"),
+        (["abc", "10"], None),
+        (["10", ""], None),
+        ([""], None),
+        ([], None),
+    ],
+)
+def test_a_state_is_as_old_as_the_oldest_of_its_lists(versions: list[str], oldest: str | None) -> None:
+    assert oldest_version(versions) == oldest

@@ -1,0 +1,290 @@
+"""Waiting for pods over real sockets: never too early, never past the moment, a report at the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve import ConfigurationError, FailedClusterError, ForbiddenError, IncompleteClusterError
+from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.retry import RetryPolicy
+from aioresolve.testing import Answer, Cut, Delay, pod
+
+from .loopback import TRAIN, client_sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aioresolve import ClusterState, KubernetesClusterResolver
+    from aioresolve.testing import RequestRecord
+
+    from .loopback import Loopback
+
+UNSCHEDULABLE = "0/5 nodes are available: 5 Insufficient google.com/tpu."
+
+
+def resolver_of(loopback: Loopback, jobs: Any = None, **arguments: Any) -> KubernetesClusterResolver:
+    resolver = loopback.resolver(jobs, **arguments)
+    resolver.watch_policy = WatchPolicy(waits=RetryPolicy(first_wait=0.01, longest_wait=0.05))
+    return resolver
+
+
+async def waiting(call: Awaitable[ClusterState]) -> asyncio.Task[ClusterState]:
+    """Return the task of a wait that has begun."""
+    return asyncio.ensure_future(call)
+
+
+async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
+    await anyio.to_thread.run_sync(loopback.server.until, condition)
+
+
+async def watching(loopback: Loopback) -> None:
+    """Return once a watch is connected."""
+    await until(loopback, lambda: loopback.server.watches > 0)
+
+
+def is_watch(request: RequestRecord) -> bool:
+    return request.verb == "watch"
+
+
+def unschedulable(name: str) -> dict[str, Any]:
+    unscheduled = pod(name, "ml", labels=TRAIN, phase="Pending", node=None)
+    unscheduled["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNSCHEDULABLE}
+    ]
+    return unscheduled
+
+
+def owned(one: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod as a Job's, which puts another in its place when it fails."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
+    one["metadata"]["ownerReferences"] = [owner]
+    return one
+
+
+async def test_a_complete_cluster_is_returned_at_once(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    state = await resolver_of(loopback).wait(2, timeout=10)
+    assert state.spec.num_tasks("worker") == 2
+    assert client_sockets(loopback) == 0
+
+
+async def test_the_last_pod_that_becomes_ready_completes_it(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.train("train-1", ready=False)
+    loopback.train("train-2", phase="Pending")
+    task = await waiting(resolver_of(loopback).wait(3, timeout=10))
+    await watching(loopback)
+    loopback.train("train-2")
+    loopback.train("train-1", ready=False, restarts=1)
+    assert not task.done()
+    loopback.train("train-1")
+    assert (await task).spec.num_tasks("worker") == 3
+    assert [request.verb for request in loopback.requests] == ["list", "watch"]
+
+
+async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loopback: Loopback) -> None:
+    loopback.train("train-0", ready=False)
+    loopback.server.inject(Delay(0.2), match=is_watch)
+    task = await waiting(resolver_of(loopback).wait(1, timeout=10))
+    await until(loopback, lambda: any(map(is_watch, loopback.requests)))
+    assert loopback.server.watches == 0
+    loopback.train("train-0")
+    assert (await task).endpoints["worker"][0].ready
+
+
+async def test_readiness_is_no_matter_where_it_is_not_asked_for(loopback: Loopback) -> None:
+    loopback.train("train-0", ready=False)
+    assert (await resolver_of(loopback).wait(1, ready=False, timeout=10)).spec.num_tasks("worker") == 1
+
+
+async def test_a_pod_being_deleted_does_not_count(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    loopback.server.delete("train-1", "ml", grace_period_seconds=30)
+    with pytest.raises(IncompleteClusterError) as caught:
+        await resolver_of(loopback).wait(2, timeout=0.5)
+    assert caught.value.found == {"worker": 1}
+
+
+async def test_a_pod_deleted_while_its_successor_starts_never_completes_it(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    task = await waiting(resolver_of(loopback).wait(2, stable_for=0.3, timeout=10))
+    await watching(loopback)
+    loopback.server.delete("train-1", "ml", grace_period_seconds=30)
+    loopback.train("train-1-next", phase="Pending")
+    await anyio.sleep(0.4)
+    assert not task.done()
+    loopback.train("train-1-next", ip="10.7.7.7")
+    assert (await task).spec.task_address("worker", 1) == "10.7.7.7:8470"
+
+
+async def test_without_a_number_nobody_who_was_found_may_be_missing(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.add(unschedulable("train-1"))
+    task = await waiting(resolver_of(loopback).wait(timeout=10))
+    await watching(loopback)
+    loopback.train("train-1")
+    assert (await task).spec.num_tasks("worker") == 2
+
+
+async def test_each_job_has_its_number(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    resolver = resolver_of(loopback, {"worker": ["app=train"], "ps": ["app=ps"]})
+    task = await waiting(resolver.wait(jobs={"worker": 2, "ps": 1}, timeout=10))
+    await watching(loopback)
+    assert (await resolver.wait(jobs={"worker": 2}, timeout=10)).spec.num_tasks("worker") == 2
+    assert not task.done()
+    loopback.server.add(pod("ps-0", "ml", labels={"app": "ps"}))
+    assert (await task).spec.num_tasks("ps") == 1
+
+
+async def test_at_the_deadline_each_pod_has_its_reason(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.add(unschedulable("train-1"))
+    loopback.train("train-2", phase="Pending", waiting="ImagePullBackOff")
+    loopback.train("train-3", ready=False, waiting="CrashLoopBackOff", restarts=7)
+    with pytest.raises(IncompleteClusterError) as caught:
+        await resolver_of(loopback).wait(4, timeout=0.5)
+    error = caught.value
+    assert isinstance(error, TimeoutError)
+    assert (error.found, error.wanted) == ({"worker": 1}, {"": 4})
+    assert set(error.missing) == {"ml/train-1", "ml/train-2", "ml/train-3"}
+    assert UNSCHEDULABLE in error.missing["ml/train-1"]
+    assert "ImagePullBackOff" in error.missing["ml/train-2"]
+    assert "CrashLoopBackOff" in error.missing["ml/train-3"]
+    assert "7 restarts" in error.missing["ml/train-3"]
+    assert all(reason in str(error) for reason in error.missing.values())
+
+
+async def test_pods_that_nobody_replaces_end_it_at_once(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.train("train-1", phase="Failed", reason="Evicted", message="The node was low on memory.")
+    started = time.monotonic()
+    with pytest.raises(FailedClusterError, match=r"ml/train-1: Failed \(Evicted"):
+        await resolver_of(loopback).wait(2, timeout=60)
+    assert time.monotonic() - started < 10
+
+
+async def test_a_failed_pod_of_a_job_is_waited_for_to_be_replaced(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.add(owned(pod("train-1", "ml", labels=TRAIN, phase="Failed")))
+    task = await waiting(resolver_of(loopback).wait(2, timeout=10))
+    await watching(loopback)
+    loopback.server.add(owned(pod("train-1-again", "ml", labels=TRAIN)))
+    assert (await task).spec.num_tasks("worker") == 2
+
+
+async def test_a_failed_pod_is_no_matter_where_others_are_enough(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    loopback.train("old", phase="Failed")
+    assert (await resolver_of(loopback).wait(2, timeout=10)).spec.num_tasks("worker") == 2
+
+
+async def test_it_waits_for_the_members_to_stay_the_same(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    task = await waiting(resolver_of(loopback).wait(1, stable_for=0.5, timeout=10))
+    await watching(loopback)
+    started = time.monotonic()
+    for number in range(1, 4):
+        await anyio.sleep(0.2)
+        loopback.train(f"train-{number}")
+    assert (await task).spec.num_tasks("worker") == 4
+    assert time.monotonic() - started >= 0.9
+
+
+async def test_readiness_that_comes_and_goes_is_not_stable(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    task = await waiting(resolver_of(loopback).wait(1, stable_for=0.5, timeout=10))
+    await watching(loopback)
+    loopback.train("train-0", ready=False)
+    await anyio.sleep(0.7)
+    assert not task.done()
+    loopback.train("train-0")
+    changed = time.monotonic()
+    await task
+    assert time.monotonic() - changed >= 0.4
+
+
+async def test_a_task_is_reachable_when_it_accepts_tcp(loopback: Loopback) -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        loopback.train("train-0", ip="127.0.0.1")
+        resolver = resolver_of(loopback, tf_server_port=port)
+        await resolver.wait(1, reachable="tcp", timeout=10)
+    with pytest.raises(IncompleteClusterError, match=f"no TCP connection to 127.0.0.1:{port}"):
+        await resolver.wait(1, reachable=True, timeout=0.5)
+
+
+async def test_an_outage_of_the_api_server_is_waited_out(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    task = await waiting(resolver_of(loopback).wait(2, timeout=20))
+    await watching(loopback)
+    with loopback.server.down():
+        loopback.train("train-1")
+    assert (await task).spec.num_tasks("worker") == 2
+
+
+async def test_what_was_seen_before_an_outage_proves_nothing(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    task = await waiting(resolver_of(loopback).wait(1, stable_for=0.6, timeout=20))
+    await watching(loopback)
+    loopback.server.inject(Answer(503), times=None)
+    loopback.server.disturb(Cut(after=0))
+    await anyio.sleep(0.8)
+    assert not task.done()
+    loopback.server.clear_faults()
+    await task
+
+
+async def test_an_api_server_that_was_never_there_is_named_at_the_deadline(loopback: Loopback) -> None:
+    with (
+        loopback.server.down(),
+        pytest.raises(IncompleteClusterError, match=r"the source: .*was not reached"),
+    ):
+        await resolver_of(loopback).wait(1, timeout=0.5)
+
+
+async def test_a_403_ends_it_at_once(loopback: Loopback) -> None:
+    loopback.server.allow = {"alice": ["elsewhere"]}
+    with pytest.raises(ForbiddenError):
+        await resolver_of(loopback).wait(1, timeout=60)
+
+
+async def test_a_wait_that_is_cancelled_leaves_nothing(loopback: Loopback) -> None:
+    task = await waiting(resolver_of(loopback).wait(1, timeout=60))
+    await watching(loopback)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client_sockets(loopback) == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({"count": 0}, "count=0"),
+        ({"count": True}, "count=True"),
+        ({"count": 2, "jobs": {"worker": 2}}, "one of the two"),
+        ({"jobs": {}}, "jobs="),
+        ({"jobs": {"worker": -1}}, "jobs\\['worker'\\]=-1"),
+        ({"jobs": ["worker"]}, "jobs="),
+        ({"reachable": "udp"}, "reachable='udp'"),
+        ({"stable_for": -1.0}, "stable_for=-1.0"),
+        ({"stable_for": float("inf")}, "stable_for=inf"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"interval": 0}, "interval=0"),
+    ],
+)
+async def test_an_argument_that_makes_no_sense_is_named(
+    loopback: Loopback, arguments: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=place):
+        await partial(resolver_of(loopback).wait, **arguments)()
+    assert not loopback.requests

@@ -1,0 +1,458 @@
+"""Watching pods over real sockets: each change once, whatever happens to the server and on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve import (
+    ConfigurationError,
+    DeadlineExceededError,
+    ForbiddenError,
+    ResolveError,
+    UnauthorizedError,
+)
+from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.retry import RetryPolicy
+from aioresolve.testing import Answer, Cut, End, Hang, Reset, Stall, WatchError, pod
+
+from .loopback import JOBS, TOKEN, TRAIN, client_sockets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from aioresolve import ClusterState, KubernetesClusterResolver
+    from aioresolve.testing import RequestRecord
+
+    from .loopback import Loopback
+
+QUICK = WatchPolicy(waits=RetryPolicy(first_wait=0.01, longest_wait=0.05))
+IMPATIENT = WatchPolicy(silence=0.3, answering=0.3, waits=QUICK.waits)
+
+
+def watched(resolver: KubernetesClusterResolver, policy: WatchPolicy = QUICK) -> KubernetesClusterResolver:
+    resolver.watch_policy = policy
+    return resolver
+
+
+def names(state: ClusterState, job: str = "worker") -> list[str | None]:
+    return [endpoint.name for endpoint in state.endpoints[job]]
+
+
+async def following(states: AsyncGenerator[ClusterState, None]) -> ClusterState:
+    with anyio.fail_after(10):
+        return await anext(states)
+
+
+def is_watch(request: RequestRecord) -> bool:
+    return request.verb == "watch"
+
+
+def is_list(request: RequestRecord) -> bool:
+    return request.verb == "list"
+
+
+def resumed_from(loopback: Loopback) -> list[str]:
+    """Return the versions that watches were asked for from, oldest first."""
+    return [request.query["resourceVersion"] for request in loopback.requests if is_watch(request)]
+
+
+async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
+    """Return once `condition` holds."""
+    await anyio.to_thread.run_sync(loopback.server.until, condition)
+
+
+def has_asked(loopback: Loopback, number: int) -> bool:
+    """Whether so many watches were asked for."""
+    return len(resumed_from(loopback)) >= number
+
+
+async def left_alone(loopback: Loopback) -> None:
+    """Return once no task but this one is there, and no socket to the server."""
+    with anyio.fail_after(5):
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - the garbage collector's own task tells nobody
+            await anyio.sleep(0.001)
+    assert client_sockets(loopback) == 0
+
+
+async def connected(loopback: Loopback, number: int = 1) -> None:
+    """Return once so many watches are connected."""
+    await until(loopback, lambda: loopback.server.watches == number)
+
+
+async def test_the_first_state_comes_at_once_and_then_one_for_each_change(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-10", "train-2")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        assert names(await following(states)) == ["train-0", "train-2", "train-10"]
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1", "train-2", "train-10"]
+        loopback.server.delete("train-0", "ml")
+        assert names(await following(states)) == ["train-1", "train-2", "train-10"]
+        loopback.server.patch("train-1", "ml", patch={"status": {"podIP": "10.9.9.9"}})
+        state = await following(states)
+        assert state.spec.task_address("worker", 0) == "10.9.9.9:8470"
+        assert state.version == str(loopback.server.resource_version)
+    assert [request.verb for request in loopback.requests] == ["list", "watch"]
+
+
+async def test_what_changes_no_membership_is_no_state(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        loopback.server.patch("train-0", "ml", patch={"metadata": {"annotations": {"a": "b"}}})
+        loopback.server.add(pod("other", "ml", labels={"app": "other"}))
+        loopback.train("train-0", ready=False, ip=loopback.address("train-0").split(":")[0])
+        loopback.server.bookmark()
+        loopback.train("train-1", phase="Pending")
+        loopback.train("train-2")
+        assert names(await following(states)) == ["train-0", "train-2"]
+
+
+async def test_a_pod_is_a_member_while_it_runs_and_until_it_is_being_deleted(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        loopback.train("train-1", phase="Pending")
+        loopback.train("train-1", ip="10.1.1.1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+        loopback.server.delete("train-1", "ml", grace_period_seconds=30)
+        assert names(await following(states)) == ["train-0"]
+
+
+async def test_labels_take_a_pod_into_a_selector_and_out_of_it(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.add(pod("spare", "ml", labels={"app": "spare"}))
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        loopback.server.patch("spare", "ml", patch={"metadata": {"labels": {"app": "train"}}})
+        assert names(await following(states)) == ["spare", "train-0"]
+        loopback.server.patch("train-0", "ml", patch={"metadata": {"labels": {"app": "spare"}}})
+        assert names(await following(states)) == ["spare"]
+
+
+async def test_a_pod_that_changes_jobs_is_never_in_none(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    jobs = {"worker": ["app=train"], "ps": ["app=ps"]}
+    async with aclosing(watched(loopback.resolver(jobs)).watch()) as states:
+        await following(states)
+        await connected(loopback, 2)
+        for job, label in [("ps", "ps"), ("worker", "train")] * 3:
+            loopback.server.patch("train-1", "ml", patch={"metadata": {"labels": {"app": label}}})
+            state = await following(states)
+            assert "train-1" in names(state, job)
+            assert len(state.members) == 2
+
+
+async def test_several_namespaces_and_selectors_make_one_state(loopback: Loopback) -> None:
+    for namespace in ("ml", "lab", "elsewhere"):
+        loopback.server.add(pod("train-0", namespace, labels=TRAIN))
+    loopback.server.add(pod("ps-0", "lab", labels={"app": "ps"}))
+    resolver = loopback.resolver({"worker": ["app=train"], "ps": ["app=ps"]}, namespace=["lab", "ml"])
+    async with aclosing(watched(resolver).watch()) as states:
+        first = await following(states)
+        assert [endpoint.full_name for endpoint in first.endpoints["worker"]] == ["lab/train-0", "ml/train-0"]
+        assert names(first, "ps") == ["ps-0"]
+        loopback.server.delete("train-0", "lab")
+        assert [e.full_name for e in (await following(states)).endpoints["worker"]] == ["ml/train-0"]
+
+
+async def test_with_order_by_index_a_missing_pod_leaves_its_task_index_empty(loopback: Loopback) -> None:
+    for index in range(3):
+        loopback.train(f"train-{index}", index=index)
+    async with aclosing(watched(loopback.resolver(order_by="index")).watch()) as states:
+        assert (await following(states)).spec.task_indices("worker") == [0, 1, 2]
+        loopback.server.delete("train-1", "ml")
+        assert (await following(states)).spec.task_indices("worker") == [0, 2]
+        loopback.train("train-1-again", index=1)
+        assert names(await following(states)) == ["train-0", "train-1-again", "train-2"]
+
+
+async def test_two_pods_of_one_index_hold_the_state_until_one_goes(loopback: Loopback) -> None:
+    loopback.train("train-0", index=0)
+    async with aclosing(watched(loopback.resolver(order_by="index")).watch()) as states:
+        await following(states)
+        loopback.train("twin-0", index=0)
+        loopback.server.delete("train-0", "ml")
+        assert names(await following(states)) == ["twin-0"]
+
+
+async def test_two_pods_of_one_index_at_first_are_told_at_the_deadline(loopback: Loopback) -> None:
+    loopback.train("train-0", "twin-0", index=0)
+    resolver = watched(loopback.resolver(order_by="index", timeout=0.5))
+    with pytest.raises(DeadlineExceededError, match="index 0 is taken by ml/train-0 and ml/twin-0"):
+        async for _ in resolver.watch():
+            pass
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Cut(after=0),
+        Cut(after=40),
+        Reset(after=0),
+        End(after=0),
+        End(after=40),
+        WatchError(500),
+        WatchError(429, retry_after=0),
+        WatchError(410),
+    ],
+    ids=repr,
+)
+async def test_a_watch_that_ends_is_resumed_and_nothing_is_missed_or_told_twice(
+    loopback: Loopback, fault: Any
+) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        for round_ in range(1, 4):
+            await connected(loopback)
+            loopback.server.disturb(fault)
+            loopback.train(f"train-{round_}")
+            assert names(await following(states)) == [f"train-{n}" for n in range(round_ + 1)]
+    lists = sum(map(is_list, loopback.requests))
+    assert lists == (4 if fault == WatchError(410) else 1)
+
+
+async def test_a_watch_that_falls_silent_is_given_up_and_resumed(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver(), IMPATIENT).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        loopback.server.disturb(Stall())
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+    assert sum(map(is_list, loopback.requests)) == 1
+
+
+async def test_a_server_that_does_not_answer_a_watch_is_asked_again(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(Hang(), match=is_watch)
+    async with aclosing(watched(loopback.resolver(), IMPATIENT).watch()) as states:
+        await following(states)
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+
+
+async def test_bookmarks_move_the_version_that_a_watch_is_resumed_from(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        loopback.server.add(pod("other", "ml", labels={"app": "other"}))
+        version = str(loopback.server.resource_version)
+        # Whether the bookmark was read before the end is for the network to say: as often as it takes.
+        with anyio.fail_after(10):
+            number = 1
+            while resumed_from(loopback)[-1:] != [version]:
+                await connected(loopback)
+                loopback.server.bookmark()
+                loopback.server.disturb(End())
+                number += 1
+                await until(loopback, partial(has_asked, loopback, number))
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+    assert sum(map(is_list, loopback.requests)) == 1
+
+
+async def test_a_restart_of_the_server_is_survived(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        with loopback.server.down():
+            loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+
+
+async def test_a_version_that_was_compacted_meanwhile_is_given_up_for_a_list(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        with loopback.server.down():
+            loopback.server.delete("train-0", "ml")
+            loopback.train("train-2")
+            loopback.server.compact()
+        assert names(await following(states)) == ["train-1", "train-2"]
+    assert sum(map(is_list, loopback.requests)) == 2
+
+
+async def test_a_403_is_final_when_the_watch_begins(loopback: Loopback) -> None:
+    loopback.server.allow = {"alice": ["elsewhere"]}
+    with pytest.raises(ForbiddenError) as caught:
+        async for _ in watched(loopback.resolver(namespace="ml")).watch():
+            pass
+    assert "verbs: [list, watch]" in caught.value.manifest
+
+
+async def test_a_403_that_stays_is_final_later_too(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        loopback.server.allow = {"alice": ["elsewhere"]}
+        loopback.server.disturb(End())
+        with pytest.raises(ForbiddenError, match="may not watch pods"):
+            await following(states)
+
+
+async def test_a_403_of_a_server_that_is_starting_is_survived(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        loopback.server.inject(Answer(403), match=is_watch, times=3)
+        loopback.server.disturb(End())
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+
+
+async def test_a_token_that_was_rotated_is_read_anew(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        loopback.server.tokens = {"a-newer-token": "alice"}
+        loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
+        loopback.server.disturb(End())
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+
+
+async def test_a_token_that_is_no_longer_accepted_ends_the_watch(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        loopback.server.tokens = {"a-newer-token": "alice"}
+        loopback.server.disturb(End())
+        with pytest.raises(UnauthorizedError) as caught:
+            await following(states)
+    assert TOKEN not in str(caught.value)
+
+
+async def test_a_429_is_obeyed(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        loopback.server.inject(Answer(429, headers={"Retry-After": "1"}), match=is_watch)
+        loopback.server.disturb(End())
+        loopback.train("train-1")
+        await following(states)
+    turned_away, asked_again = [request.time for request in loopback.requests if is_watch(request)][-2:]
+    assert asked_again - turned_away >= 1.0
+
+
+async def test_without_a_first_answer_the_deadline_says_why(loopback: Loopback) -> None:
+    loopback.server.inject(Answer(503), times=None)
+    with pytest.raises(DeadlineExceededError, match="503"):
+        async for _ in watched(loopback.resolver(timeout=0.5)).watch():
+            pass
+    loopback.server.clear_faults()
+
+
+async def test_a_wrong_selector_is_told_at_once(loopback: Loopback) -> None:
+    with pytest.raises(ConfigurationError, match="correct the selector"):
+        async for _ in watched(loopback.resolver({"worker": ["app in train"]})).watch():
+            pass
+
+
+async def test_a_slow_consumer_sees_the_newest_state_and_no_queue(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(watched(loopback.resolver()).watch()) as states:
+        await following(states)
+        await connected(loopback)
+        for number in range(1, 50):
+            loopback.train(f"train-{number}")
+        seen = [names(await following(states))]
+        while len(seen[-1]) < 50:
+            seen.append(names(await following(states)))
+    assert len(seen) < 10  # as many as there were reads, which is for the network to say
+
+
+@pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])
+async def test_leaving_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
+    loopback.train("train-0")
+    resolver = watched(loopback.resolver())
+
+    async def leave() -> None:
+        async for _ in resolver.watch():
+            break
+        gc.collect()
+        await connected(loopback, 0)
+
+    if entered:
+        async with resolver:
+            await leave()
+            assert (await resolver.cluster_spec()).num_tasks("worker") == 1
+    else:
+        await leave()
+    await left_alone(loopback)
+
+
+async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    started = asyncio.Event()
+
+    async def consume() -> None:
+        async for _ in watched(loopback.resolver()).watch():
+            started.set()
+
+    task = asyncio.create_task(consume())
+    await started.wait()
+    await connected(loopback)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client_sockets(loopback) == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_leaving_the_resolver_ends_its_watches_with_an_error(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    resolver = watched(loopback.resolver())
+    async with aclosing(resolver.watch()) as states:
+        async with resolver:
+            states = resolver.watch()
+            await following(states)
+        with pytest.raises(ResolveError, match="closed meanwhile"):
+            await following(states)
+
+
+async def test_many_watches_of_an_entered_resolver_share_its_pool_and_not_its_turns(
+    loopback: Loopback,
+) -> None:
+    loopback.train("train-0")
+    async with watched(loopback.resolver(max_concurrency=1)) as resolver:
+        watches = [resolver.watch() for _ in range(5)]
+        for states in watches:
+            await following(states)
+        loopback.train("train-1")
+        for states in watches:
+            assert names(await following(states)) == ["train-0", "train-1"]
+            await states.aclose()
+
+
+async def test_a_watch_asks_for_bookmarks_and_for_an_end(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    async with aclosing(loopback.resolver(JOBS).watch()) as states:
+        await following(states)
+        await connected(loopback)
+    query = next(request.query for request in loopback.requests if is_watch(request))
+    assert query["allowWatchBookmarks"] == "true"
+    assert 300 <= int(query["timeoutSeconds"]) <= 600
+
+
+async def test_an_end_by_the_servers_clock_is_resumed_at_once(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    policy = WatchPolicy(shortest=1.0, longest=1.0, waits=RetryPolicy(first_wait=60.0, longest_wait=60.0))
+    async with aclosing(watched(loopback.resolver(), policy).watch()) as states:
+        await following(states)
+        await until(loopback, partial(has_asked, loopback, 3))
+        loopback.train("train-1")
+        assert names(await following(states)) == ["train-0", "train-1"]
+    assert sum(map(is_list, loopback.requests)) == 1

@@ -16,6 +16,7 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
+from aioresolve.retry import PASSING
 
 from .messages import Failure, decode_failure
 
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
     from .question import Question
     from .transport import Answer
 
-__all__ = ["PASSING", "Asker", "failure"]
-
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that pass: the same request may succeed later."""
+__all__ = ["Asker", "failure"]
 
 RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
 """Reasons for a 403 or 429 that pass within the minute."""

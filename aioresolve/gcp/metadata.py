@@ -7,17 +7,19 @@ and an address that swallows packets or a stranger that answers must cost nobody
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Self
 
 import anyio
 from yarl import URL
 
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
-from aioresolve.retry import Progress, RetryPolicy, retrying
+from aioresolve.retry import PASSING, Progress, RetryPolicy, retrying
+from aioresolve.telemetry import HTTPRequest
 
-from .failures import PASSING
 from .metadata_host import metadata_host
 from .names import checked_project, checked_zone
 from .tpu_env import TpuEnvironment, tpu_environment, worker_hosts, worker_number
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from .transport import Answer
 
 __all__ = ["MetadataServer"]
+
+logger = logging.getLogger("aioresolve.gcp")
 
 CONNECT_TIMEOUT = 1.0
 """Seconds to find the server's name and reach its socket: on Google Cloud it is on the same machine."""
@@ -75,22 +79,27 @@ class MetadataServer:
         self, path: str, progress: Progress | None = None, *, query: Mapping[str, str] | None = None
     ) -> str | None:
         """Return the value at `path`, such as `instance/zone`; None where the server has none there."""
-        progress = progress or Progress()
-        host = metadata_host(os.environ, self._host)
-        url = URL(f"http://{host}/computeMetadata/v1/{path}").with_query(query or {})
-        scope = f"metadata {path}"
-
-        async with self._opened() as client:
-
-            async def attempt() -> Answer:
-                return await _answer(client, str(url), f"http://{host}", scope)
-
-            progress.waiting(scope, f"{host} has not answered")
-            answer = await retrying(
-                attempt, policy=POLICY, on_failure=lambda error, wait: progress.failed(scope, error)
-            )
-        progress.done(scope, "answered")
+        answer = await self._asked(path, progress, query or {}, ANSWER_TIMEOUT)
         return None if answer.status == 404 else answer.body.decode("utf-8", "replace").strip()
+
+    async def attributes_tag(
+        self, other_than: str = "", within: int = 0, progress: Progress | None = None
+    ) -> str:
+        """Return the entity tag of all of the instance's attributes, which every change of one changes.
+
+        Args:
+            other_than: a tag that is known: the server holds its answer back until there is another.
+            within: seconds after which it answers nevertheless, with the tag that is known.
+            progress: what is waited for is noted here.
+
+        Returns:
+            The tag; empty where the server gives none, as imitations of it do.
+        """
+        query = {"recursive": "true"}
+        if other_than:
+            query |= {"wait_for_change": "true", "last_etag": other_than, "timeout_sec": str(within)}
+        answer = await self._asked("instance/attributes/", progress, query, within + ANSWER_TIMEOUT)
+        return answer.headers.get("ETag", "")
 
     async def attribute(self, name: str, progress: Progress | None = None) -> str | None:
         """Return one of the instance's attributes; None where it has none of that name."""
@@ -163,6 +172,28 @@ class MetadataServer:
     ) -> None:
         await self.aclose()
 
+    async def _asked(
+        self, path: str, progress: Progress | None, query: Mapping[str, str], timeout: float
+    ) -> Answer:
+        """Return the answer, 200 or 404, each attempt at which may take `timeout` seconds."""
+        progress = progress or Progress()
+        host = metadata_host(os.environ, self._host)
+        url = URL(f"http://{host}/computeMetadata/v1/{path}").with_query(query)
+        scope = f"metadata {path}"
+        attempts = count(1)
+
+        async with self._opened() as client:
+
+            async def attempt() -> Answer:
+                return await _answer(client, url, f"http://{host}", scope, next(attempts), timeout)
+
+            progress.waiting(scope, f"{host} has not answered")
+            answer = await retrying(
+                attempt, policy=POLICY, on_failure=lambda error, wait: progress.failed(scope, error)
+            )
+        progress.done(scope, "answered")
+        return answer
+
     async def _known(self, path: str, progress: Progress | None) -> str:
         value = await self.value(path, progress)
         if not value:
@@ -192,19 +223,24 @@ def _client() -> HTTPClient:
     return HTTPClient(connect_timeout=CONNECT_TIMEOUT, use_proxies=False)
 
 
-async def _answer(client: HTTPClient, url: str, host: str, scope: str) -> Answer:
+async def _answer(
+    client: HTTPClient, url: URL, host: str, scope: str, attempt: int, timeout: float
+) -> Answer:
     """Return the metadata server's answer, 200 or 404, once it is sure to be the metadata server's."""
     answer = None
-    with anyio.move_on_after(ANSWER_TIMEOUT):
+    request = HTTPRequest(logger, "GET", host, url.raw_path, scope=scope, attempt=attempt, expected=(404,))
+    with anyio.move_on_after(timeout):
         try:
-            answer = await client.send("GET", url, scope=scope, mend=MEND, headers=FLAVOR)
+            with request:
+                answer = await client.send("GET", str(url), scope=scope, mend=MEND, headers=FLAVOR)
+                request.answered(answer.status, len(answer.body))
         except ConnectionFailedError as error:
             # Whoever is on Google Cloud reaches it at once; whoever is not would be kept waiting.
             error.retryable = False
             raise
     if answer is None:
         raise ConnectionFailedError(
-            f"{host} did not answer {scope} within {ANSWER_TIMEOUT:g} s; {MEND}",
+            f"{host} did not answer {scope} within {timeout:g} s; {MEND}",
             host=host,
             scope=scope,
             retryable=False,

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Question"]
+__all__ = ["NOT_MODIFIED", "Question"]
+
+NOT_MODIFIED = 304
+"""The status of an answer that is not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Question:
         query: the URL's query.
         method: `GET`; `POST` for the lists of Compute Engine that want it so.
         body: the JSON sent with a POST.
+        known_tag: the entity tag of an answer that is known, which need not be sent again.
     """
 
     service: str
@@ -36,6 +40,7 @@ class Question:
     query: Mapping[str, str] = field(default_factory=dict)
     method: str = "GET"
     body: bytes | None = None
+    known_tag: str = ""
 
     def page(self, token: str) -> Question:
         """Return the same question for the page that `token` names; for the first page where it is empty."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
+from itertools import count
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -13,15 +13,17 @@ from yarl import URL
 
 from aioresolve.errors import ConfigurationError, CredentialsError
 from aioresolve.retry import RetryPolicy, retrying
+from aioresolve.telemetry import HTTPRequest
 
 from .credentials import CLOUD_PLATFORM, GoogleCredentials
 from .failures import Asker, failure
 from .grant import ANONYMOUS, Grant
+from .question import NOT_MODIFIED
 from .transport import HTTPClient, is_loopback, origin
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from aioresolve.retry import Progress
@@ -100,29 +102,27 @@ class GoogleSession:
         Raises:
             ResolveError: no usable answer; see `failures.failure` for which status is which error.
         """
+        return (await self.answer(question, progress)).body
+
+    async def answer(self, question: Question, progress: Progress) -> Answer:
+        """Return the answer to `question`, as `ask` does; 304, without a body, where the tag known stands.
+
+        Raises:
+            ResolveError: as `ask`.
+        """
         opened = self._opened()
-        scope, host = question.scope, self.host(question.service)
+        attempts = count(1)
 
         async def attempt() -> Answer:
             async with opened.turns:
-                started = time.perf_counter()
-                answer = await self._answer(opened.client, question, progress)
-            logger.info(
-                "%s %s%s: %d, %d bytes in %.3f s",
-                question.method,
-                host,
-                question.path,
-                answer.status,
-                len(answer.body),
-                time.perf_counter() - started,
-            )
-            return answer
+                return await self._answer(opened.client, question, attempts, progress)
 
+        scope = question.scope
         answer = await retrying(
             attempt, policy=self._policy, on_failure=lambda error, wait: progress.failed(scope, error)
         )
         progress.done(scope, "answered")
-        return answer.body
+        return answer
 
     async def aclose(self) -> None:
         """Close every connection. Closing twice does nothing."""
@@ -149,17 +149,20 @@ class GoogleSession:
             )
         return opened
 
-    async def _answer(self, client: HTTPClient, question: Question, progress: Progress) -> Answer:
-        """Return the answer, whose status is 200; the credentials are renewed once where they are refused."""
+    async def _answer(
+        self, client: HTTPClient, question: Question, attempts: Iterator[int], progress: Progress
+    ) -> Answer:
+        """Return the answer, which is no failure; the credentials are renewed once where they are refused."""
         host = self.host(question.service)
         if host.startswith("http:"):
             progress.waiting(question.scope, f"{host} has not answered")
-            answer, asker = await self._sent(client, question, ANONYMOUS), NOBODY
+            answer, asker = await self._sent(client, question, next(attempts), ANONYMOUS), NOBODY
         else:
             progress.waiting(question.scope, f"no access token yet, from {self._credentials.asker.source}")
             grant = await self._credentials.grant(client)
             progress.waiting(question.scope, f"{host} has not answered")
-            answer, asker = await self._sent(client, question, grant), self._credentials.asker
+            answer = await self._sent(client, question, next(attempts), grant)
+            asker = self._credentials.asker
             if answer.status == 401 and grant.headers:
                 try:
                     grant = await self._credentials.renewed(client, grant)
@@ -167,23 +170,32 @@ class GoogleSession:
                     if error.retryable:
                         raise
                     raise failure(answer, question, host=host, asker=asker) from error
-                answer, asker = await self._sent(client, question, grant), self._credentials.asker
-        if answer.status != 200:
+                answer = await self._sent(client, question, next(attempts), grant)
+                asker = self._credentials.asker
+        is_known = bool(question.known_tag) and answer.status == NOT_MODIFIED
+        if answer.status != 200 and not is_known:
             raise failure(answer, question, host=host, asker=asker)
         return answer
 
-    async def _sent(self, client: HTTPClient, question: Question, grant: Grant) -> Answer:
+    async def _sent(self, client: HTTPClient, question: Question, attempt: int, grant: Grant) -> Answer:
         content = {"Content-Type": "application/json"} if question.body is not None else {}
+        condition = {"If-None-Match": question.known_tag} if question.known_tag else {}
         values = [value for name, value in grant.headers.items() if name.lower() in SECRET_HEADERS]
-        return await client.send(
-            question.method,
-            str(URL(self._endpoints[question.service] + question.path).with_query(question.query)),
-            scope=question.scope,
-            mend="see that the endpoint is right and that the network lets it through",
-            headers={"Accept": "application/json", **content, **grant.headers},
-            body=question.body,
-            secrets={secret for value in values for secret in (value, value.partition(" ")[2])},
-        )
+        url, host = URL(self._endpoints[question.service] + question.path), self.host(question.service)
+        with HTTPRequest(
+            logger, question.method, host, url.raw_path, scope=question.scope, attempt=attempt
+        ) as request:
+            answer = await client.send(
+                question.method,
+                str(url.with_query(question.query)),
+                scope=question.scope,
+                mend="see that the endpoint is right and that the network lets it through",
+                headers={"Accept": "application/json", **content, **condition, **grant.headers},
+                body=question.body,
+                secrets={secret for value in values for secret in (value, value.partition(" ")[2])},
+            )
+            request.answered(answer.status, len(answer.body))
+        return answer
 
 
 class _Open:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import urllib.parse
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ import anyio.to_thread
 from yarl import URL
 
 from aioresolve.errors import APIError, ConfigurationError
+from aioresolve.http.tls import closing_one_sidedly
+from aioresolve.retry import PASSING
+from aioresolve.telemetry import HTTPRequest
 
-from .failures import PASSING
 from .metadata_host import is_metadata_host
 from .transport import is_loopback, origin
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from .transport import Answer, HTTPClient
 
 __all__ = ["ask_token_server"]
+
+logger = logging.getLogger("aioresolve.gcp")
 
 SECRET_FIELDS = frozenset(
     {"assertion", "refresh_token", "client_secret", "subject_token", "actor_token", "access_token"}
@@ -51,17 +56,20 @@ async def ask_token_server(
         APIError: the server is overloaded or not well.
         ResolveError: it was not reached.
     """
-    host, scope = checked_host(url), f"{method} {URL(url).path}"
-    answer = await client.send(
-        method,
-        url,
-        scope=scope,
-        mend="see that the credentials name the right token server and that the network lets it through",
-        headers=headers,
-        body=body,
-        secrets=_secrets(headers, body),
-        ssl_context=await _showing(certificate),
-    )
+    host, path = checked_host(url), URL(url).path
+    scope, context = f"{method} {path}", await _showing(certificate)
+    with HTTPRequest(logger, method, host, path, scope=scope) as request:
+        answer = await client.send(
+            method,
+            url,
+            scope=scope,
+            mend="see that the credentials name the right token server and that the network lets it through",
+            headers=headers,
+            body=body,
+            secrets=_secrets(headers, body),
+            ssl_context=context,
+        )
+        request.answered(answer.status, len(answer.body))
     if answer.status in PASSING:
         raise APIError(
             f"the token server {host} answered {answer.status} for {scope}; try again later",
@@ -104,7 +112,7 @@ async def _showing(certificate: tuple[str, str] | None) -> ssl.SSLContext | None
         return None
 
     def load() -> ssl.SSLContext:
-        context = ssl.create_default_context()
+        context = closing_one_sidedly(ssl.create_default_context())
         context.load_cert_chain(*certificate)
         return context
 

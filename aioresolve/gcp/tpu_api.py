@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from aioresolve.retry import Progress
 
+    from .conditional import KnownAnswers
     from .names import NodeName, QueuedResourceName
     from .session import GoogleSession
 
@@ -77,16 +78,24 @@ class TPUAPI:
     Args:
         session: what it is asked through.
         version: `v2` or `v1`.
+        known: what was answered before, which is not to be sent again; None where that is no matter.
 
     Raises:
         ConfigurationError: there is no such version.
     """
 
-    def __init__(self, session: GoogleSession, version: TPUVersion = "v2") -> None:
+    def __init__(
+        self, session: GoogleSession, version: TPUVersion = "v2", known: KnownAnswers | None = None
+    ) -> None:
         if version not in ("v1", "v2"):
             raise ConfigurationError(f"api_version={version!r} is none of 'v2' and 'v1'")
         self._session = session
-        self._version = version
+        self._version: TPUVersion = version
+        self._known = known
+
+    def remembering(self, known: KnownAnswers) -> TPUAPI:
+        """Return the same API, asked for nodes and queued resources only as far as they have changed."""
+        return TPUAPI(self._session, self._version, known)
 
     async def node(self, name: NodeName, progress: Progress) -> Node:
         """Return one node as it is now.
@@ -96,7 +105,7 @@ class TPUAPI:
             ResolveError: no usable answer.
         """
         question = self._question(name.path, f"TPU node {name.path}", "tpu.nodes.get", name.project)
-        return self._understood(decode_node, await self._session.ask(question, progress), question)
+        return await self._one(question, decode_node, progress)
 
     async def nodes(self, project: str, zone: str, progress: Progress) -> NodeList:
         """Return the nodes of a zone, or of all of them where it is `-`.
@@ -121,7 +130,7 @@ class TPUAPI:
         question = self._question(
             name.path, f"queued resource {name.path}", "tpu.queuedResources.get", name.project
         )
-        return self._understood(decode_queued_resource, await self._session.ask(question, progress), question)
+        return await self._one(question, decode_queued_resource, progress)
 
     async def queued_resources(self, project: str, zone: str, progress: Progress) -> QueuedResourceList:
         """Return the queued resources of a zone, or of all of them where it is `-`.
@@ -160,6 +169,14 @@ class TPUAPI:
             raise ConfigurationError(
                 "the Cloud TPU API v1 has no queued resources; ask with api_version='v2'"
             )
+
+    async def _one(self, question: Question, decode: Callable[[bytes], T], progress: Progress) -> T:
+        def understood(body: bytes) -> T:
+            return self._understood(decode, body, question)
+
+        if self._known is None:
+            return understood(await self._session.ask(question, progress))
+        return await self._known.decoded(self._session, question, understood, progress)
 
     async def _pages(
         self, question: Question, decode: Callable[[bytes], PageT], progress: Progress

@@ -61,7 +61,7 @@ class ProbeChannels:
     """How workers are reached; inside `async with`, channels stay open from one probe to the next.
 
     ```
-    async with ProbeChannels(credentials=grpc.ssl_channel_credentials(ca)) as channels:
+    async with ProbeChannels.over_tls(ca) as channels:
         for _ in range(10):
             await probe_workers(addresses, channels=channels)
     ```
@@ -108,6 +108,16 @@ class ProbeChannels:
         self._max_channels = max_channels
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: dict[str, WorkerChannel] = {}  # the one used longest ago first
+
+    @classmethod
+    def over_tls(cls, root_certificates: bytes | None = None) -> Self:
+        """Return channels over TLS that show no certificate of their own.
+
+        Args:
+            root_certificates: the authorities to trust, as PEM; where None, those of the file that
+                `$GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` names, else gRPC's own.
+        """
+        return cls(credentials=grpc.ssl_channel_credentials(root_certificates))
 
     def __repr__(self) -> str:
         return f"<ProbeChannels {'in plain' if self._credentials is None else 'over TLS'}>"

@@ -108,9 +108,9 @@ def deadline_passed(address: str, method: str, timeout: float, *, connected: boo
 def nobody_tells(address: str, no_tensorflow: ProbeError, no_libtpu: ProbeError) -> ProbeError:
     """Return the error for a worker without a TensorFlow server whose libtpu does not tell either."""
     return ProbeError(
-        f"{address} cannot be probed, which is not to say that it is dead: {no_tensorflow}; and libtpu does"
-        f" not tell either: {no_libtpu}. Start a tf.distribute.Server there, or a program that holds the TPU,"
-        " and give its TPU_RUNTIME_METRICS_PORTS as libtpu_ports",
+        f"{no_tensorflow}; and libtpu does not tell either: {no_libtpu}. That is not to say that the worker"
+        " is dead: start a tf.distribute.Server there, or a program that holds the TPU, and give its"
+        " TPU_RUNTIME_METRICS_PORTS as libtpu_ports",
         address=address,
         code=no_tensorflow.code,
         retryable=no_tensorflow.retryable or no_libtpu.retryable,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 import time
 from contextlib import asynccontextmanager
@@ -13,22 +15,28 @@ import anyio
 
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.retry import checked_timeout
+from aioresolve.telemetry import WorkerProbing
 
 from .addresses import bare_address
 from .channels import ProbeChannels
 from .deadline import Deadline
 from .devices import WorkerProbe
 from .failures import given_up, never_asked, nobody_tells
-from .libtpu import libtpu_runtime
+from .libtpu import GET_METRIC, libtpu_runtime
 from .one_loop import in_polled_loop
-from .tensorflow import tensorflow_devices
+from .tensorflow import GET_STATUS, tensorflow_devices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 __all__ = ["LIBTPU_PORTS", "probe_worker", "probe_workers", "stream_workers"]
 
+logger = logging.getLogger("aioresolve.probe")
+
 LIBTPU_PORTS = (8431,)
+
+METHODS = {"tensorflow": GET_STATUS, "libtpu": GET_METRIC}
+"""What a worker's devices are asked with, by who tells them."""
 
 
 async def probe_worker(
@@ -120,13 +128,15 @@ async def stream_workers(
         with send:
             await plan.probe_all(lambda _, probe: send.send_nowait(probe))
 
-    failure: Exception | None = None
+    failure: BaseException | None = None
     with receive:
         async with anyio.create_task_group() as group:
             group.start_soon(probe_all)
             try:
                 yield receive
-            except Exception as error:  # the caller's own, which the task group would wrap
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # the caller's own, which the task group would wrap
                 failure = error
             group.cancel_scope.cancel()
     if failure is not None:
@@ -196,7 +206,10 @@ class _Plan:
     async def _probe(self, address: str) -> WorkerProbe:
         began = time.monotonic()
         try:
-            probe = await self._answered(address, Deadline.after(self.worker_timeout))
+            with WorkerProbing(logger, address, GET_STATUS) as probing:
+                probe = await self._answered(address, Deadline.after(self.worker_timeout))
+                assert probe.source is not None
+                probing.answered(probe.source, METHODS[probe.source])
         except ProbeError as error:
             probe = WorkerProbe(address, error=_without_frames(error))
         return replace(probe, latency=time.monotonic() - began)

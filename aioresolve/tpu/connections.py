@@ -1,4 +1,4 @@
-"""What an entered resolver's calls share: sessions and channels, each opened by the first to need it.
+"""What the calls of one resolver share, or of several: sessions and channels, each opened when first needed.
 
 What they stand on is imported then too: aiohttp takes a third of a second and grpc a fifth, and workers whose
 addresses are given need neither.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata import MetadataServer
@@ -55,9 +54,17 @@ class Way:
         from aioresolve.gcp.credentials import GoogleCredentials
 
         self.service = None if service is None else _service_api(service)
+        self._given = service, credentials
         self._credentials = GoogleCredentials(credentials if service is None else "default")
         self._endpoints = endpoints
         self._version: TPUVersion = version
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for ways that may share connections, tokens included. Both have to be alive."""
+        service, credentials = self._given
+        who = "default" if service is not None or credentials in (None, "default") else id(credentials)
+        return "tpu", self._version, tuple(sorted(self._endpoints.items())), id(service), who
 
     def session(self) -> GoogleSession:
         """Return a session, not yet entered."""
@@ -90,6 +97,11 @@ class Connections:
         self._metadata: MetadataServer | None = None
         self._channels: ProbeChannels | None = None
         self._is_closed = False
+
+    @property
+    def key(self) -> Hashable:
+        """Equal to the key of each way that may use them."""
+        return self._way.key
 
     async def api(self) -> NodeAPI:
         """Return the Cloud TPU API."""
@@ -125,14 +137,3 @@ class Connections:
         if self._is_closed:
             raise ConfigurationError("the resolver's `async with` ended while this call was being made")
         return await self._stack.enter_async_context(opened)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()

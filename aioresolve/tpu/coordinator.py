@@ -30,7 +30,7 @@ class Coordinator:
     def __init__(self, name: str | None, address: str | None) -> None:
         self._name = name
         self._address = address
-        self._server: tuple[Any, int] | None = None
+        self._server: tuple[Any, str] | None = None
         self._starting = Turn()
 
     async def jobs(self, connections: Connections, progress: Progress) -> dict[str, str]:
@@ -44,12 +44,14 @@ class Coordinator:
             return {}
         if self._address is not None:
             return {self._name: self._address}
-        host = await self._own_host(connections, progress)
-        progress.waiting("coordinator", "TensorFlow has not started its server")
         async with self._starting:
             if self._server is None:
-                self._server = await started_server()
-        address = host_port(host, self._server[1])
+                host = await self._own_host(connections, progress)
+                progress.waiting("coordinator", "TensorFlow has not started its server")
+                server, port = await started_server()
+                self._server = server, host_port(host, port)
+        # A server that runs stays where it is, whoever cannot be asked at present.
+        address = self._server[1]
         progress.done("coordinator", address)
         return {self._name: address}
 

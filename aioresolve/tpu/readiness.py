@@ -57,6 +57,7 @@ class Unready:
         state: in the API's words.
         health: in the API's words; empty where it does not tell.
         symptoms: one line each.
+        workers: how many it has; None where the API does not tell yet.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Unready:
     state: str = ""
     health: str = ""
     symptoms: tuple[str, ...] = ()
+    workers: int | None = None
 
 
 def unready_node(node: Node) -> Unready | None:
@@ -88,7 +90,8 @@ def unready_node(node: Node) -> Unready | None:
     if mend := MENDS.get(node.state) or MENDS.get(node.health):
         words.append(mend)
     name = node.name.rpartition("/")[2]
-    return Unready(name, "; ".join(words), is_passing, node.state, node.health, symptoms)
+    workers = len(node.endpoints) or None
+    return Unready(name, "; ".join(words), is_passing, node.state, node.health, symptoms, workers)
 
 
 def unready_queued_resource(resource: QueuedResource) -> Unready | None:

@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from contextlib import asynccontextmanager
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.polling import checked_interval, polled
+from aioresolve.pooling import Sharing
 from aioresolve.retry import within_deadline
 
 from . import tensorflow
+from .accelerators import TPUProbing
 from .arguments import api_base, checked_coordinator, checked_text, checked_version
 from .connections import Connections, Way
 from .coordinator import Coordinator
-from .discovery import Local, NamedTPUs, checked_tpu, tpu_source
+from .discovery import Local, NamedTPUs, OwnVM, checked_tpu, tpu_source
 from .finding import Finder
-from .inspection import TPUInspection
-from .slices import cluster_of, shared_topology
+from .observing import observation_of
+from .own_vm import own_vm_observations
+from .slices import cluster_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Hashable, Sequence
+    from contextlib import AbstractContextManager
 
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.messages import Node
     from aioresolve.gcp.tpu_api import TPUVersion
-    from aioresolve.probe import WorkerProbe
+    from aioresolve.pooling import Pool
     from aioresolve.retry import Progress
-    from aioresolve.spec import ClusterState
+    from aioresolve.spec import ClusterState, Observation
 
     from .discovery import Source
     from .slices import TPUSlice
-    from .system import TPUSystemMetadata
 
 __all__ = ["TPUClusterResolver"]
-
-T = TypeVar("T")
 
 INITIALIZATION = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system: as long as its own resolver gives it."""
 
 
-class TPUClusterResolver(TPUInspection):
+class TPUClusterResolver(TPUProbing):
     """Finds the workers of Cloud TPUs and answers with their addresses, one job, slice after slice.
 
     >>> resolver = TPUClusterResolver("grpc://10.130.0.2:8470,grpc://10.130.0.3")
@@ -62,6 +63,11 @@ class TPUClusterResolver(TPUInspection):
     this VM's metadata server tells the slice that it is part of. They are looked at in every call.
 
     `task_type` is `job_name` and `task_id` 0, as in TensorFlow.
+
+    Calls raise an error where a TPU is not ready; `watch` and `wait` take the slices that are, and go on.
+    That a TPU is preempted or deleted, or that there is none of its name yet, ends no watch: it may come
+    (again) under that name. `wait` waits for a TPU that does not exist, for somebody may be creating it, and
+    says so at its deadline; one that exists and is lost is a FailedClusterError at once.
 
     Args:
         tpu: a TPU's name, id or full; a queued resource's, which stands for its nodes; a list of names, each
@@ -111,13 +117,8 @@ class TPUClusterResolver(TPUInspection):
         self._job_name = job_name
         self._finder = Finder(checked_text("project", project), checked_text("zone", zone), self._version)
         base = api_base(discovery_url, os.environ, self._version)
-        self._way = Way(
-            credentials,
-            service,
-            {} if base is None else {"tpu": base},
-            self._version,
-        )
-        self._connections: Connections | None = None
+        self._way = Way(credentials, service, {} if base is None else {"tpu": base}, self._version)
+        self._sharing = Sharing(self, self.new_pool)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
@@ -149,10 +150,38 @@ class TPUClusterResolver(TPUInspection):
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Ask for every TPU, at once, and return their workers, slice after slice."""
-        async with self._opened() as connections:
+        async with self._sharing.opened() as connections:
             slices = await self._finder.slices(self._source(), connections, progress)
             others = await self._coordinator.jobs(connections, progress) if slices else {}
         return cluster_of(slices, self.get_job_name(), others, datetime.now(UTC))
+
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Ask for every TPU, at once, and return the workers of those that are ready, and who is not."""
+        async with self._sharing.opened() as connections:
+            return await self._observed(self._source(), self._finder, connections, progress)
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield what is seen of the TPUs: the workers of those that are ready, and who is not, and why.
+
+        The Cloud TPU API is asked at intervals, and need not answer in full what has not changed. This VM's
+        metadata server tells by itself when it has changed. Who names the TPUs is looked up once.
+        """
+        source, finder = self._source(), self._finder.for_watch()
+        interval = checked_interval(interval)
+        async with self._sharing.opened() as connections:
+
+            async def fetch() -> Observation:
+                observed = partial(self._observed, source, finder, connections)
+                return await within_deadline(self._timeout, f"a question to {self!r}", observed)
+
+            if isinstance(source, OwnVM):
+                metadata = await connections.metadata()
+                told = own_vm_observations(source, metadata, fetch, interval)
+            else:
+                told = polled(fetch, interval)
+            async with aclosing(told) as observations:
+                async for observation in observations:
+                    yield observation
 
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
         """Return the slices as they are now, in the order of their tasks; none where the TPU is local.
@@ -164,7 +193,18 @@ class TPUClusterResolver(TPUInspection):
             TPUNotReadyError: (a RuntimeError) a TPU is not ready; it lists every such one.
             ResolveError: the source could not be asked.
         """
-        return await self._within(timeout, "slices()", self._found_slices)
+        return await self._within(timeout, "slices()", self.fetch_slices)
+
+    async def fetch_slices(self, progress: Progress) -> tuple[TPUSlice, ...]:
+        """Ask for every TPU, at once, and return the slices; for whoever shows the progress of it.
+
+        It has no deadline of its own: call it within `aioresolve.retry.within_deadline`.
+
+        Raises:
+            ResolveError: as `slices`.
+        """
+        async with self._sharing.opened() as connections:
+            return await self._finder.slices(self._source(), connections, progress)
 
     async def nodes(self, *, timeout: float | None = None) -> tuple[Node, ...]:
         """Return what the Cloud TPU API says of each TPU, in whatever state; none where it is not asked.
@@ -216,56 +256,6 @@ class TPUClusterResolver(TPUInspection):
         """Return the job that the workers are."""
         return self.task_type or self._job_name
 
-    async def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-        *,
-        timeout: float | None = None,
-    ) -> dict[str, int]:
-        """Return `{"TPU": cores per host}`, every worker having been asked at once; 0 where none has any.
-
-        Cores are counted as TensorFlow counts them: they are its TPU devices.
-
-        Args:
-            task_type: not used, as in TensorFlow: all workers have to agree.
-            task_id: not used.
-            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` bounds the call too.
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            ProbeError: (a RuntimeError) hosts did not answer, or differ; it names each, with reason or count.
-            DeadlineExceededError: hosts did not answer in time.
-            MissingDependencyError: the TPU is local, and TensorFlow is not installed.
-            ResolveError: the workers were not found.
-        """
-        metadata = await self._system(config_proto, timeout)
-        return {"TPU": metadata.num_of_cores_per_host}
-
-    async def get_tpu_system_metadata(self, *, timeout: float | None = None) -> TPUSystemMetadata:
-        """Return numbers of cores and hosts, and the devices, every worker having been asked at once.
-
-        Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            ResolveError: as `num_accelerators`.
-        """
-        return await self._system(None, timeout)
-
-    async def probe(self, *, timeout: float | None = None) -> tuple[WorkerProbe, ...]:
-        """Return what each worker says of its devices, or why it does not, in task order.
-
-        Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            ResolveError: the workers were not found. No worker's fault is raised: each has its row.
-        """
-        _, probes, _ = await self._probed(self._deadline(timeout))
-        return tuple(probes.values())
-
     async def initialize_system(self, *, timeout: float = INITIALIZATION) -> None:
         """Connect this process's TensorFlow to the workers, and initialize their TPU system.
 
@@ -294,64 +284,45 @@ class TPUClusterResolver(TPUInspection):
         await self._within(max(deadline.left, 0.001), "initialize_system()", initialize)
 
     async def __aenter__(self) -> Self:
-        if self._connections is not None:
-            raise ConfigurationError(f"{self!r} is entered already; use the one resolver, or make another")
-        self._connections = Connections(self._way)
+        self._sharing.enter()
         return self
 
     async def aclose(self) -> None:
         """Close the connections that the calls inside `async with` shared."""
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
+        await self._sharing.aclose()
+
+    @property
+    def pool_key(self) -> Hashable:
+        """The credentials, service, endpoint and version: whoever is given the same shares connections."""
+        return self._way.key
+
+    def new_pool(self) -> Connections:
+        """Return connections for the resolvers that have this `pool_key`, and the access tokens they use."""
+        return Connections(self._way)
+
+    def using(self, pool: Pool) -> AbstractContextManager[None]:
+        """Let the calls and watches inside the block use `pool`, which its owner closes; not in `async with`.
+
+        Raises:
+            ConfigurationError: it is entered already, or the pool is one of another `pool_key`.
+        """
+        if not isinstance(pool, Connections) or pool.key != self._way.key:
+            raise self._sharing.unfit(pool)
+        return self._sharing.using(pool)
 
     def _source(self) -> Source:
         return tpu_source(self._tpu, os.environ)
 
-    async def _within(
-        self, timeout: float | None, asked: str, operation: Callable[[Progress], Awaitable[T]]
-    ) -> T:
-        return await within_deadline(self._deadline(timeout), f"{asked} of {self!r}", operation)
-
-    async def _found_slices(self, progress: Progress) -> tuple[TPUSlice, ...]:
-        async with self._opened() as connections:
-            return await self._finder.slices(self._source(), connections, progress)
+    async def _observed(
+        self, source: Source, finder: Finder, connections: Connections, progress: Progress
+    ) -> Observation:
+        found = await finder.found(source, connections, progress)
+        others = await self._coordinator.jobs(connections, progress) if found.slices else {}
+        return observation_of(source, found, self.get_job_name(), others, datetime.now(UTC))
 
     async def _found_nodes(self, progress: Progress) -> tuple[Node, ...]:
         source = self._source()
         if not isinstance(source, NamedTPUs):
             return ()
-        async with self._opened() as connections:
+        async with self._sharing.opened() as connections:
             return tuple(await self._finder.nodes(source, connections, progress))
-
-    async def _system(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
-        from .probing import local_system, operation_timeout, system_metadata  # which loads grpc
-
-        within = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
-        if isinstance(self._source(), Local):
-            return local_system(
-                await self._within(within, "the devices", lambda _: tensorflow.local_devices())
-            )
-        slices, probes, had = await self._probed(within)
-        return system_metadata(probes, shared_topology(slices), had)
-
-    async def _probed(self, within: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
-        """Return the slices, their workers' answers, and the seconds that the workers had."""
-        from .probing import Deadline, probed_slices  # which loads grpc
-
-        deadline = Deadline.after(within)
-        slices = await self.slices(timeout=within)
-        left = max(deadline.left, 0.001)
-        async with self._opened() as connections:
-            return slices, await probed_slices(slices, left, await connections.channels()), left
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Connections]:
-        """Yield the shared connections inside `async with`, and this call's own outside it."""
-        shared = self._connections
-        # Sockets belong to the loop that opened them: a call from another one brings its own.
-        if shared is not None and shared.loop is asyncio.get_running_loop():
-            yield shared
-            return
-        async with Connections(self._way) as own:
-            yield own

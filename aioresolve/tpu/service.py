@@ -15,10 +15,12 @@ import anyio.to_thread
 from aioresolve.concurrency import Turn
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp.messages import Node, QueuedResource, decode_node, decode_queued_resource
+from aioresolve.retry import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aioresolve.gcp.conditional import KnownAnswers
     from aioresolve.gcp.names import NodeName, QueuedResourceName
     from aioresolve.retry import Progress
 
@@ -27,7 +29,6 @@ __all__ = ["ServiceAPI"]
 T = TypeVar("T")
 
 SOURCE = "the service object"
-PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class ServiceAPI:
@@ -64,6 +65,10 @@ class ServiceAPI:
             decode_queued_resource,
             progress,
         )
+
+    def remembering(self, known: KnownAnswers) -> ServiceAPI:
+        """Return itself: googleapiclient shows no entity tags."""
+        return self
 
     def _locations(self) -> Any:
         return self._service.projects().locations()

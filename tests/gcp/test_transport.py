@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError
-from aioresolve.gcp import transport
 from aioresolve.gcp.transport import Answer, HTTPClient, is_loopback, origin
 from aioresolve.testing import Answer as Answered
 from aioresolve.testing import Endless, GoogleServer
@@ -47,7 +46,7 @@ async def test_an_answer_is_whole_whatever_its_status() -> None:
 
 
 async def test_a_body_without_an_end_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
     async with GoogleServer() as server:
         server.inject(Endless())
         error = await refusal(sent(server.url))

@@ -73,9 +73,10 @@ def test_a_worker_that_is_connected_and_one_that_is_not_run_out_of_time_in_other
 
 
 def test_a_refusal_is_not_called_death() -> None:
-    refused = ProbeError("nothing listens", address=HOST, code="refused", retryable=True)
+    refused = failed_call(HOST, METHOD, "UNAVAILABLE", f"{THERE}connect: Connection refused (111)")
     unimplemented = ProbeError("another service", address="10.0.0.1:8431", code="unimplemented")
     error = nobody_tells(HOST, refused, unimplemented)
     assert (error.code, error.address, error.retryable) == ("refused", HOST, True)
-    assert "not to say that it is dead" in str(error)
+    assert "not to say that the worker is dead" in str(error)
+    assert str(error).count(HOST) == 1
     assert "libtpu_ports" in str(error)

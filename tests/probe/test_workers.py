@@ -67,6 +67,13 @@ class started:  # noqa: N801 - reads as a verb
             await worker.__aexit__(None, None, None)
 
 
+async def called(worker: TPUWorker) -> None:
+    """Return once somebody has asked the worker something."""
+    with anyio.fail_after(GENEROUS):
+        while not worker.calls:  # noqa: ASYNC110 - a list tells nobody when it grows
+            await anyio.sleep(0.002)
+
+
 async def test_a_worker_tells_its_devices() -> None:
     async with TPUWorker(devices=4, job="trainer", task=3) as worker:
         before = time.monotonic()
@@ -108,11 +115,37 @@ async def test_leaving_a_stream_ends_the_rest(hundred: list[str], slow: dict[str
     assert time.monotonic() - before < GENEROUS / 2
 
 
-async def test_an_error_of_the_caller_leaves_a_stream_as_it_is() -> None:
-    async with TPUWorker() as worker:
-        with pytest.raises(KeyError, match="mine"):
-            async with stream_workers([worker.address]):
-                raise KeyError("mine")
+@pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3), GeneratorExit()])
+async def test_an_error_of_the_caller_leaves_a_stream_as_it_is(error: BaseException) -> None:
+    worker = TPUWorker(faults=[Hang()])
+
+    async def fail() -> None:
+        async with stream_workers([worker.address]):
+            await called(worker)
+            raise error
+
+    async with worker:
+        with pytest.raises(type(error)) as caught:
+            await fail()
+    assert caught.value is error
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_cancelling_the_caller_ends_a_stream() -> None:
+    worker = TPUWorker(faults=[Hang()])
+
+    async def consume() -> None:
+        async with stream_workers([worker.address], worker_timeout=GENEROUS) as probes:
+            async for _ in probes:
+                pass
+
+    async with worker:
+        task = asyncio.create_task(consume())
+        await called(worker)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_one_worker_that_does_not_tell_is_an_error(closed_address: str) -> None:
@@ -252,7 +285,7 @@ async def test_metadata_are_sent_along() -> None:
 async def test_over_tls_the_workers_certificate_is_checked() -> None:
     async with TPUWorker(tls=True) as worker, TPUWorker(tls=True) as other:
         trusting = grpc.ssl_channel_credentials(worker.certificate_authority)
-        channels = ProbeChannels(credentials=trusting)
+        channels = ProbeChannels.over_tls(worker.certificate_authority)
         addresses = [worker.address, other.address]
         good, bad = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
         misnamed = ProbeChannels(credentials=trusting, tls_server_name="worker.example")
@@ -267,7 +300,7 @@ async def test_over_tls_the_workers_certificate_is_checked() -> None:
 
 async def test_tls_asked_of_a_worker_that_speaks_plain_is_said_so() -> None:
     async with TPUWorker() as worker:
-        channels = ProbeChannels(credentials=grpc.ssl_channel_credentials())
+        channels = ProbeChannels.over_tls()
         with pytest.raises(ProbeError, match="see that it speaks TLS") as caught:
             await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
     assert caught.value.code == "tls"

@@ -18,6 +18,7 @@ from aioresolve.errors import (
     TPUNotReadyError,
     UnauthorizedError,
 )
+from aioresolve.retry import Progress
 from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
@@ -374,3 +375,15 @@ async def test_a_metadata_server_that_is_not_ready_is_asked_again(google: Google
 async def test_a_resolver_shows_what_it_was_asked_for() -> None:
     assert repr(TPUClusterResolver(["a", "b"])) == "<TPUClusterResolver of a, b>"
     assert repr(TPUClusterResolver()) == "<TPUClusterResolver of the TPU of this environment>"
+
+
+async def test_the_progress_of_fetching_slices_can_be_seen(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", workers=2))
+    google.inject(Answer(503), match=lambda request: request.service == "tpu")
+    failures: list[str] = []
+    progress = Progress(on_failure=lambda error: failures.append(str(error)))
+    (one,) = await TPUClusterResolver("my-tpu").fetch_slices(progress)
+    assert one.tasks == range(2)
+    assert {scope.rpartition("/")[2] for scope in progress.reached} == {"project-id", "zone", "my-tpu"}
+    assert len(failures) == 1
+    assert "answered 503" in failures[0]

@@ -1,0 +1,159 @@
+"""Asking only for what has changed: entity tags of the APIs, and of the metadata server."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError
+from aioresolve.gcp import metadata
+from aioresolve.gcp.conditional import KnownAnswers
+from aioresolve.gcp.metadata import MetadataServer
+from aioresolve.gcp.names import NodeName, QueuedResourceName
+from aioresolve.gcp.tpu_api import TPUAPI
+from aioresolve.retry import Progress
+from aioresolve.testing import Answer, GoogleServer, Hang, queued_resource, tpu_node
+
+from .loopback import MY_TPU, PROJECT, ZONE, session, to
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aioresolve.gcp.messages import Node
+    from aioresolve.gcp.session import GoogleSession
+
+OTHER = NodeName(PROJECT, ZONE, "other")
+PATIENCE = 5.0
+
+
+@asynccontextmanager
+async def opened(*, etags: bool = True) -> AsyncIterator[tuple[GoogleServer, GoogleSession]]:
+    nodes = [tpu_node("my-tpu"), tpu_node("other"), queued_resource("my-request")]
+    async with GoogleServer(nodes, etags=etags) as server, session(server) as asking:
+        yield server, asking
+
+
+async def node(api: TPUAPI, name: NodeName = MY_TPU) -> Node:
+    return await api.node(name, Progress())
+
+
+async def test_what_has_not_changed_is_the_very_answer_that_is_known() -> None:
+    async with opened() as (server, asking):
+        api = TPUAPI(asking).remembering(KnownAnswers())
+        first = await node(api)
+        assert await node(api) is first
+        server.patch("my-tpu", state="PREEMPTED")
+        changed = await node(api)
+        assert changed.state == "PREEMPTED"
+        assert await node(api) is changed
+
+
+async def test_each_node_and_queued_resource_is_known_by_itself() -> None:
+    async with opened() as (server, asking):
+        api = TPUAPI(asking).remembering(KnownAnswers())
+        request = QueuedResourceName(PROJECT, ZONE, "my-request")
+        known = [await node(api), await node(api, OTHER), await api.queued_resource(request, Progress())]
+        server.patch("other", state="PREEMPTED")
+        again = [await node(api), await node(api, OTHER), await api.queued_resource(request, Progress())]
+    assert [new is old for new, old in zip(again, known, strict=True)] == [True, False, True]
+
+
+async def test_an_api_without_tags_is_asked_as_ever() -> None:
+    async with opened(etags=False) as (_, asking):
+        api = TPUAPI(asking).remembering(KnownAnswers())
+        first = await node(api)
+        second = await node(api)
+    assert second == first
+    assert second is not first
+
+
+async def test_without_a_memory_nothing_is_known() -> None:
+    async with opened() as (_, asking):
+        api = TPUAPI(asking)
+        assert await node(api) is not await node(api)
+        known = KnownAnswers()
+        first = await node(api.remembering(known))
+        assert await node(api.remembering(KnownAnswers())) is not first
+        assert await node(api.remembering(known)) is first
+
+
+async def test_a_failure_in_between_changes_nothing() -> None:
+    async with opened() as (server, asking):
+        api = TPUAPI(asking).remembering(KnownAnswers())
+        first = await node(api)
+        server.inject(Answer(404), match=to("tpu"))
+        with pytest.raises(APIError):
+            await node(api)
+        server.inject(Answer(503), match=to("tpu"))
+        assert await node(api) is first
+
+
+async def test_a_304_to_a_question_that_named_no_tag_is_an_error() -> None:
+    async with opened() as (server, asking):
+        server.inject(Answer(304, body=b""), match=to("tpu"), times=None)
+        with pytest.raises(ProtocolError):
+            await node(TPUAPI(asking))
+        with pytest.raises(ProtocolError):
+            await node(TPUAPI(asking).remembering(KnownAnswers()))
+
+
+# The metadata server
+
+
+async def test_the_tag_of_all_attributes_changes_with_each_of_them() -> None:
+    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
+        asking = MetadataServer(server.metadata_host)
+        first = await asking.attributes_tag()
+        assert first
+        assert await asking.attributes_tag() == first
+        server.metadata["instance/attributes/b"] = "2"
+        second = await asking.attributes_tag()
+        assert second != first
+        assert await asking.attributes_tag(first, 60) == second
+
+
+async def test_another_tag_is_waited_for() -> None:
+    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
+        asking = MetadataServer(server.metadata_host)
+        first = await asking.attributes_tag()
+
+        async def change() -> None:
+            await server.until(lambda: "wait_for_change" in server.requests[-1].query)
+            server.metadata["instance/attributes/a"] = "2"
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(change)
+                assert await asking.attributes_tag(first, 60) != first
+    query = server.requests[-1].query
+    assert query == {"recursive": "true", "wait_for_change": "true", "last_etag": first, "timeout_sec": "60"}
+
+
+async def test_the_known_tag_comes_back_when_nothing_has_changed_for_so_long() -> None:
+    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
+        asking = MetadataServer(server.metadata_host)
+        first = await asking.attributes_tag()
+        before = time.monotonic()
+        assert await asking.attributes_tag(first, 1) == first
+        assert 1.0 <= time.monotonic() - before < PATIENCE
+
+
+async def test_a_server_that_holds_its_answer_back_for_too_long_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata, "ANSWER_TIMEOUT", 0.1)
+    async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
+        server.inject(Hang(), match=to("metadata"))
+        with anyio.fail_after(PATIENCE), pytest.raises(ConnectionFailedError, match=r"within 1\.1 s"):
+            await MetadataServer(server.metadata_host).attributes_tag("known", 1)
+
+
+async def test_without_attributes_or_tags_there_is_none() -> None:
+    async with GoogleServer() as server:
+        assert await MetadataServer(server.metadata_host).attributes_tag() == ""
+        server.inject(Answer(200, b"{}", {"Metadata-Flavor": "Google"}))
+        assert await MetadataServer(server.metadata_host).attributes_tag("known", 60) == ""

@@ -1,0 +1,214 @@
+"""Waiting for TPUs: until they are ready, in vain, or not at all once one is lost."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve import TPUClusterResolver
+from aioresolve.errors import FailedClusterError, ForbiddenError, IncompleteClusterError
+from aioresolve.testing import Answer, TPUWorker, queued_resource, tpu_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aioresolve.spec import ClusterState
+    from aioresolve.testing import GoogleServer
+
+PROJECT, ZONE = "demo-project", "us-central2-b"
+PATIENCE = 10.0
+"""Seconds for what has to happen, on a machine that may be busy."""
+
+
+async def waited(*names: str, timeout: float = PATIENCE, **wanted: Any) -> ClusterState:
+    resolver = TPUClusterResolver(list(names), ZONE, PROJECT, timeout=0.5)
+    return await resolver.wait(timeout=timeout, **{"interval": 0.01, **wanted})
+
+
+def addresses(state: ClusterState) -> list[str]:
+    return [endpoint.address for endpoint in state.endpoints["worker"]]
+
+
+def questions(google: GoogleServer) -> int:
+    return sum(request.service == "tpu" for request in google.requests)
+
+
+async def after(google: GoogleServer, number: int, change: Callable[[], object]) -> None:
+    """Make a change once there were so many questions more."""
+    before = questions(google)
+    await google.until(lambda: questions(google) >= before + number)
+    change()
+
+
+async def test_creating_to_ready(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1", "10.0.0.2"], state="CREATING"))
+    google.script("my-tpu", "CREATING", "CREATING", "CREATING", "READY")
+    assert addresses(await waited("my-tpu")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    assert questions(google) in (4, 5)  # one more may be on its way when the fourth is answered
+
+
+async def test_a_tpu_that_is_there_already_is_not_waited_for(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    await waited("my-tpu", interval=1000.0)
+    assert questions(google) == 1
+
+
+async def test_a_tpu_that_somebody_is_about_to_create_is_waited_for(google: GoogleServer) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, google, 4, lambda: google.add(tpu_node("my-tpu", ips=["10.0.0.1"])))
+        assert addresses(await waited("my-tpu")) == ["10.0.0.1:8470"]
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
+async def test_a_tpu_that_is_lost_ends_it_at_once(google: GoogleServer, state: str) -> None:
+    google.add(tpu_node("a"), tpu_node("b", state="CREATING"), tpu_node("c", state="CREATING"))
+    google.script("b", "CREATING", state)
+    before = time.monotonic()
+    with pytest.raises(FailedClusterError) as raised:
+        await waited("a", "b", "c", timeout=600.0)
+    assert time.monotonic() - before < PATIENCE
+    assert raised.value.missing["b"].startswith(f"state {state}")
+    assert raised.value.missing["c"] == "state CREATING"
+    assert raised.value.found == {"worker": 1}
+    assert "delete it and create it again" in str(raised.value)
+    assert not raised.value.retryable
+
+
+async def test_a_lost_tpu_does_not_matter_where_others_are_enough(google: GoogleServer) -> None:
+    google.add(tpu_node("a", workers=2), tpu_node("b", workers=2, state="PREEMPTED"))
+    assert len(addresses(await waited("a", "b", count=2))) == 2
+    with pytest.raises(FailedClusterError, match="2 of 4 tasks in all"):
+        await waited("a", "b", count=4)
+
+
+async def test_a_tpu_whose_size_nobody_knows_yet_may_be_enough(google: GoogleServer) -> None:
+    google.add(tpu_node("a", workers=2, state="PREEMPTED"), tpu_node("b", workers=4, state="CREATING"))
+    google.patch("b", networkEndpoints=None)
+    ready = tpu_node("b", workers=4)
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, google, 4, lambda: google.add(ready))
+        assert len(addresses(await waited("a", "b", jobs={"worker": 4}))) == 4
+
+
+async def test_a_queued_resource_on_its_way_to_its_nodes(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", nodes=2, node_id="part", state="ACCEPTED"))
+    states = [{"state": {"state": state}} for state in ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")]
+    google.script("my-request", *states)
+
+    def create() -> None:
+        google.add(tpu_node("part-0", ips=["10.0.0.1"]), tpu_node("part-1", ips=["10.0.0.2"]))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, google, 10, create)
+        assert addresses(await waited("my-request")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+
+
+@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
+async def test_a_queued_resource_that_brings_nothing_ends_it_at_once(
+    google: GoogleServer, state: str
+) -> None:
+    google.add(queued_resource("my-request", state="ACCEPTED", error="no capacity"))
+    google.script("my-request", {"state": {"state": "ACCEPTED"}}, {"state": {"state": state}})
+    with pytest.raises(FailedClusterError, match=f"my-request: queued resource in state {state}"):
+        await waited("my-request", timeout=600.0)
+
+
+async def test_an_unhealthy_tpu_is_waited_for_until_it_is_well(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", health="UNHEALTHY_MAINTENANCE"))
+    google.script("my-tpu", *[{"health": "UNHEALTHY_MAINTENANCE"}] * 3, {"health": "HEALTHY"})
+    await waited("my-tpu")
+    assert questions(google) == 4
+
+
+async def test_the_deadline_says_of_each_tpu_why_it_is_missing(google: GoogleServer) -> None:
+    symptom = {"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}
+    google.add(
+        tpu_node("a"),
+        tpu_node("b", state="REPAIRING"),
+        tpu_node("c", health="UNHEALTHY_TENSORFLOW", health_description="down", symptoms=[symptom]),
+        queued_resource("d", state="WAITING_FOR_RESOURCES"),
+    )
+    with pytest.raises(IncompleteClusterError) as raised:
+        await waited("a", "b", "c", "d", "e", timeout=0.5)
+    assert raised.value.found == {"worker": 1}
+    reasons = raised.value.missing
+    assert list(reasons) == ["b", "c", "d", "e"]
+    assert reasons["b"] == "state REPAIRING"
+    assert reasons["c"].startswith("state READY, health UNHEALTHY_TENSORFLOW; 'down'; symptoms: MESH")
+    assert "queued resource in state WAITING_FOR_RESOURCES" in reasons["d"]
+    assert "there is no projects/demo-project/locations/us-central2-b/nodes/e yet" in reasons["e"]
+    for reason in reasons.values():
+        assert reason in str(raised.value)
+
+
+async def test_an_outage_in_between_is_survived(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", state="CREATING"))
+
+    def break_down() -> None:
+        google.inject(Answer(503), match=lambda request: request.service == "tpu", times=None)
+        google.patch("my-tpu", state="READY")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, google, 2, break_down)
+        group.start_soon(after, google, 5, google.clear_faults)
+        assert len(addresses(await waited("my-tpu"))) == 1
+
+
+async def test_an_outage_at_the_deadline_is_named(google: GoogleServer) -> None:
+    google.inject(Answer(503), match=lambda request: request.service == "tpu", times=None)
+    with pytest.raises(IncompleteClusterError, match="answered 503") as raised:
+        await waited("my-tpu", timeout=1.5)
+    assert list(raised.value.missing) == ["the source"]
+
+
+async def test_who_is_told_to_come_back_later_does_not_come_back_before(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.inject(Answer(429, headers={"Retry-After": "1"}), match=lambda request: request.service == "tpu")
+    await waited("my-tpu")  # whose questions may take less than that
+    first, second = [request.time for request in google.requests if request.service == "tpu"]
+    assert second - first >= 1.0
+
+
+async def test_what_does_not_pass_ends_it(google: GoogleServer) -> None:
+    google.denied.add("tpu.nodes.get")
+    with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get"):
+        await waited("my-tpu", timeout=600.0)
+
+
+async def test_a_tpu_that_goes_before_all_are_there_is_not_returned(google: GoogleServer) -> None:
+    google.add(tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2"], state="CREATING"))
+    google.script("a", "READY", "READY", "RESTARTING", "RESTARTING", "RESTARTING", "READY")
+    google.script("b", "CREATING", "CREATING", "READY", "READY", "READY", "READY")
+    assert addresses(await waited("a", "b")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    assert questions(google) == 12
+
+
+async def test_a_tpu_that_flaps_is_not_stable(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.script("my-tpu", *["READY", "REPAIRING"] * 3, "READY")
+    before = time.monotonic()
+    await waited("my-tpu", stable_for=0.2)
+    assert questions(google) > 7
+    assert time.monotonic() - before >= 0.2
+
+
+async def test_workers_have_to_answer_the_probe_where_that_is_asked_for(google: GoogleServer) -> None:
+    async with TPUWorker() as worker:
+        google.add(tpu_node("my-tpu", ips=["127.0.0.1"], port=worker.port))
+        await waited("my-tpu", reachable="probe")
+        assert worker.calls == ["/tensorflow.WorkerService/GetStatus"]
+    with pytest.raises(IncompleteClusterError, match="my-tpu/worker-0: nothing listens at 127"):
+        await waited("my-tpu", reachable="probe", timeout=0.5)
+
+
+async def test_a_local_tpu_has_no_workers_to_wait_for() -> None:
+    with pytest.raises(FailedClusterError, match="this host's own TPU has no workers"):
+        await TPUClusterResolver("local").wait(timeout=600.0)
+
+
+async def test_given_addresses_are_complete() -> None:
+    state = await TPUClusterResolver("grpc://10.0.0.1,grpc://10.0.0.2").wait(2, timeout=PATIENCE)
+    assert addresses(state) == ["10.0.0.1:8470", "10.0.0.2:8470"]

@@ -1,0 +1,488 @@
+"""Watching TPUs: slices that are ready, changes, outages, conditional requests, this VM's own metadata."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aioresolve import TPUClusterResolver
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ForbiddenError,
+    ProtocolError,
+    TPUNotFoundError,
+    TPUNotReadyError,
+)
+from aioresolve.retry import within_deadline
+from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
+from aioresolve.tpu import own_vm
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from aioresolve.spec import ClusterState, Observation
+
+PROJECT, ZONE = "demo-project", "us-central2-b"
+PATIENCE = 10.0
+"""Seconds for what has to happen, on a machine that may be busy."""
+
+QUICK = 0.01
+LONG = 1000.0
+"""Seconds between two questions: nobody waits for the second."""
+
+
+def resolver(*names: str, **options: Any) -> TPUClusterResolver:
+    return TPUClusterResolver(list(names), ZONE, PROJECT, **options)
+
+
+@asynccontextmanager
+async def watched(
+    source: TPUClusterResolver, interval: float = QUICK
+) -> AsyncIterator[AsyncGenerator[ClusterState, None]]:
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(source.watch(interval=interval)) as states:
+            yield states
+
+
+async def observation(source: TPUClusterResolver) -> Observation:
+    return await within_deadline(PATIENCE, "an observation", source.fetch_observation)
+
+
+def addresses(state: ClusterState | None) -> list[str]:
+    assert state is not None
+    return [endpoint.address for endpoint in state.endpoints["worker"]]
+
+
+def to_tpu(request: Any) -> bool:
+    return bool(request.service == "tpu")
+
+
+# What is observed
+
+
+async def test_the_slices_that_are_ready_are_the_state_numbered_without_the_others(
+    google: GoogleServer,
+) -> None:
+    google.add(
+        tpu_node("a", ips=["10.0.0.1", "10.0.0.2"]),
+        tpu_node("b", workers=4, health="UNHEALTHY_MAINTENANCE", health_description="soon"),
+        tpu_node("c", ips=["10.0.0.3"]),
+    )
+    seen = await observation(resolver("a", "b", "c"))
+    assert addresses(seen.state) == ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"]
+    (absent,) = seen.absent
+    assert (absent.job, absent.name, absent.is_final, absent.tasks) == ("worker", "b", False, 4)
+    assert "health UNHEALTHY_MAINTENANCE; 'soon'" in absent.reason
+    assert (seen.unready, seen.error) == ((), None)
+
+
+async def test_where_no_slice_is_ready_the_job_is_there_without_tasks(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", state="CREATING"))
+    google.patch("my-tpu", networkEndpoints=None)
+    seen = await observation(resolver("my-tpu", coordinator_name="chief", coordinator_address="h:1"))
+    assert seen.state is not None
+    assert seen.state.spec.as_dict() == {"worker": {}}
+    (absent,) = seen.absent
+    assert (absent.reason, absent.is_final, absent.tasks) == ("state CREATING", False, None)
+
+
+async def test_a_coordinator_is_a_member_as_soon_as_a_slice_is(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    seen = await observation(resolver("my-tpu", coordinator_name="chief", coordinator_address="h:1"))
+    assert seen.state is not None
+    assert seen.state.spec.as_dict() == {"worker": ["10.0.0.1:8470"], "chief": ["h:1"]}
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "DELETING"])
+async def test_a_lost_tpu_is_lost_for_good(google: GoogleServer, state: str) -> None:
+    symptom = {"symptomType": "OUT_OF_MEMORY", "workerId": "3", "createTime": "2026-11-20T11:00:00Z"}
+    google.add(tpu_node("my-tpu", workers=2, state=state, symptoms=[symptom]))
+    (absent,) = (await observation(resolver("my-tpu"))).absent
+    assert (absent.is_final, absent.tasks) == (True, 2)
+    assert absent.reason.startswith(f"state {state}; symptoms: OUT_OF_MEMORY on worker 3")
+
+
+@pytest.mark.parametrize(
+    ("state", "is_final"), [("WAITING_FOR_RESOURCES", False), ("SUSPENDED", True), ("FAILED", True)]
+)
+async def test_a_queued_resource_without_nodes_is_missing_as_itself(
+    google: GoogleServer, state: str, is_final: bool
+) -> None:
+    google.add(queued_resource("my-request", nodes=2, state=state), tpu_node("a", ips=["10.0.0.1"]))
+    seen = await observation(resolver("my-request", "a"))
+    assert addresses(seen.state) == ["10.0.0.1:8470"]
+    (absent,) = seen.absent
+    assert (absent.name, absent.is_final, absent.tasks) == ("my-request", is_final, None)
+    assert f"queued resource in state {state}" in absent.reason
+
+
+async def test_of_a_queued_resource_that_is_active_each_node_is_looked_at(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", nodes=3, node_id="part"))
+    google.add(tpu_node("part-0", ips=["10.0.0.1"]), tpu_node("part-1", state="CREATING"))
+    seen = await observation(resolver("my-request"))
+    assert addresses(seen.state) == ["10.0.0.1:8470"]
+    assert [one.name for one in seen.absent] == ["part-1", "part-2"]
+
+
+async def test_a_name_that_nothing_has_is_not_there_yet(google: GoogleServer) -> None:
+    (absent,) = (await observation(resolver("my-tpu"))).absent
+    assert (absent.name, absent.is_final, absent.tasks) == ("my-tpu", False, None)
+    assert f"there is no projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu yet" in absent.reason
+    with pytest.raises(TPUNotFoundError):
+        await resolver("my-tpu").cluster_state()
+
+
+async def test_a_lookup_still_lists_all_that_is_not_ready(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", state="ACCEPTED"))
+    google.add(tpu_node("a"), tpu_node("b", state="STARTING"))
+    source = resolver("a", "my-request", "b")
+    with pytest.raises(TPUNotReadyError, match="2 TPUs are not ready; try again later") as raised:
+        await source.cluster_state()
+    assert list(raised.value.tpus) == ["my-request", "b"]
+    with pytest.raises(TPUNotReadyError, match="my-request"):
+        await source.nodes()
+
+
+# Watching
+
+
+async def test_a_tpu_that_comes_and_goes_is_one_state_each_time(google: GoogleServer) -> None:
+    source = resolver("my-tpu")
+    async with watched(source) as states:
+        assert addresses(await anext(states)) == []
+        google.add(tpu_node("my-tpu", ips=["10.0.0.1"], state="CREATING"))
+        google.script("my-tpu", "CREATING", "CREATING", "READY")
+        assert addresses(await anext(states)) == ["10.0.0.1:8470"]
+        google.patch("my-tpu", state="PREEMPTED")
+        assert addresses(await anext(states)) == []
+        google.delete("my-tpu")
+        google.add(tpu_node("my-tpu", ips=["10.0.0.9"]))
+        assert addresses(await anext(states)) == ["10.0.0.9:8470"]
+
+
+async def test_a_tpu_made_anew_at_the_same_address_is_another_one(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    google.patch("my-tpu", id="1")
+    async with watched(resolver("my-tpu")) as states:
+        before = await anext(states)
+        google.patch("my-tpu", id="2")
+        after = await anext(states)
+    assert after.spec == before.spec
+    assert [member.endpoint.uid for member in after.diff(before).joined] == ["2/0"]
+
+
+async def test_a_queued_resource_becomes_its_nodes(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", node_id="part", state="WAITING_FOR_RESOURCES"))
+    async with watched(resolver("my-request")) as states:
+        assert addresses(await anext(states)) == []
+        google.patch("my-request", state={"state": "ACTIVE"})
+        google.add(tpu_node("part", ips=["10.0.0.1"]))
+        assert addresses(await anext(states)) == ["10.0.0.1:8470"]
+
+
+async def test_an_outage_is_told_and_survived(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    source = resolver("my-tpu", timeout=0.2)
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(source.observations(interval=QUICK)) as observations:
+            before = await anext(observations)
+            google.inject(Answer(503), match=to_tpu, times=None)
+            stale = [one async for one in _until(observations, lambda one: one.error is not None)][-1]
+            again = await anext(observations)
+            google.clear_faults()
+            well = [one async for one in _until(observations, lambda one: one.error is None)][-1]
+    assert isinstance(stale.error, APIError)
+    assert stale.state == before.state
+    assert stale.stale_since is not None
+    assert again.stale_since == stale.stale_since
+    assert (addresses(well.state), well.stale_since) == (["10.0.0.1:8470"], None)
+
+
+async def _until(
+    observations: AsyncGenerator[Observation, None], condition: Callable[[Observation], bool]
+) -> AsyncIterator[Observation]:
+    async for one in observations:
+        yield one
+        if condition(one):
+            return
+
+
+async def test_what_does_not_pass_ends_a_watch(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    async with watched(resolver("my-tpu")) as states:
+        await anext(states)
+        google.denied.add("tpu.nodes.get")
+        with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get"):
+            await anext(states)
+
+
+async def test_the_place_is_looked_up_once_and_needs_no_metadata_server_then(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    async with watched(TPUClusterResolver("my-tpu")) as states:
+        await anext(states)
+        google.inject(Answer(500), match=lambda request: request.service == "metadata", times=None)
+        google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.2", "port": 8470}])
+        assert addresses(await anext(states)) == ["10.0.0.2:8470"]
+    assert sum(request.service == "metadata" for request in google.requests) == 2
+
+
+async def test_given_addresses_are_one_state(google: GoogleServer) -> None:
+    source = TPUClusterResolver("grpc://10.0.0.1,grpc://10.0.0.2")
+    async with watched(source) as states:
+        assert addresses(await anext(states)) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+        with anyio.move_on_after(0.1):
+            raise AssertionError(await anext(states))
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), "30", True])
+async def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
+    with pytest.raises(ConfigurationError, match="interval="):
+        await anext(resolver("my-tpu").watch(interval=interval))
+
+
+@pytest.mark.usefixtures("no_leak")
+async def test_a_watch_that_is_left_leaves_nothing(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    async for _ in (states := resolver("my-tpu").watch(interval=LONG)):
+        break
+    await states.aclose()
+    with anyio.move_on_after(0.05):
+        async with watched(resolver("my-tpu"), LONG) as states:
+            async for _ in states:
+                pass
+
+
+# Asking only for what has changed
+
+
+def statuses(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """The status of each answer of an API, as the log tells it."""
+    return [
+        int(getattr(record, "status", 0))
+        for record in caplog.records
+        if record.name == "aioresolve.gcp" and "/v2/" in record.getMessage()
+    ]
+
+
+@pytest.fixture
+async def tagging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
+    """Google Cloud, whose APIs tell entity tags, with `my-tpu` at 10.0.0.1."""
+    async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])], etags=True) as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+async def test_what_has_not_changed_is_not_sent_again(
+    tagging: GoogleServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aioresolve.gcp")
+    async with watched(resolver("my-tpu")) as states:
+        assert addresses(await anext(states)) == ["10.0.0.1:8470"]
+        async with anyio.create_task_group() as group:
+            group.start_soon(_patched_after, tagging, 4)
+            assert addresses(await anext(states)) == ["10.0.0.2:8470"]
+    assert statuses(caplog)[:4] == [200, 304, 304, 304]
+    assert statuses(caplog).count(200) == 2
+
+
+async def _patched_after(server: GoogleServer, questions: int) -> None:
+    await server.until(lambda: sum(map(to_tpu, server.requests)) >= questions)
+    server.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.2", "port": 8470}])
+
+
+async def test_nothing_is_remembered_from_one_call_or_watch_to_another(
+    tagging: GoogleServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aioresolve.gcp")
+    async with resolver("my-tpu") as source:
+        for _ in range(2):
+            await source.cluster_state()
+            async with watched(source, LONG) as states:
+                await anext(states)
+    assert statuses(caplog) == [200] * 4
+
+
+async def test_a_tpu_that_is_gone_and_comes_back_unchanged_is_seen(tagging: GoogleServer) -> None:
+    node = tpu_node("my-tpu", ips=["10.0.0.1"])
+    async with watched(resolver("my-tpu")) as states:
+        await anext(states)
+        tagging.delete("my-tpu")
+        assert addresses(await anext(states)) == []
+        tagging.add(node)
+        assert addresses(await anext(states)) == ["10.0.0.1:8470"]
+
+
+async def test_a_304_that_nobody_asked_for_is_no_answer(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu"))
+    google.inject(Answer(304, body=b""), match=to_tpu, times=None)
+    with pytest.raises(ProtocolError, match="redirects"):
+        await resolver("my-tpu").cluster_state()
+
+
+# The VM's own metadata
+
+
+@pytest.fixture
+async def vm(google: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> GoogleServer:
+    """Google Cloud, seen by the first of two hosts of a TPU VM."""
+    monkeypatch.setattr(own_vm, "QUIET", 0.05)
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], accelerator_type="v4-16"))
+    return google
+
+
+def moved(server: GoogleServer, *hosts: str) -> None:
+    server.metadata.update(tpu_vm(hosts=list(hosts), accelerator_type="v4-16"))
+
+
+async def test_this_vm_tells_a_change_by_itself(vm: GoogleServer) -> None:
+    async with watched(TPUClusterResolver(), LONG) as states:
+        assert addresses(await anext(states)) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+        for last in ("10.0.0.3", "10.0.0.4"):
+            vm.forget_requests()
+            async with anyio.create_task_group() as group:
+                group.start_soon(_moved_while_waited_for, vm, last)
+                assert addresses(await anext(states)) == ["10.0.0.1:8470", f"{last}:8470"]
+
+
+async def _moved_while_waited_for(server: GoogleServer, last: str) -> None:
+    await server.until(lambda: any("wait_for_change" in request.query for request in server.requests))
+    moved(server, "10.0.0.1", last)
+
+
+async def test_a_change_between_the_tag_and_the_values_is_not_missed(vm: GoogleServer) -> None:
+    source = TPUClusterResolver()
+    async with aclosing(source.observations(interval=LONG)) as observations:
+        with anyio.fail_after(PATIENCE):
+            await anext(observations)
+            moved(vm, "10.0.0.9", "10.0.0.2")  # nobody waits at the server at this moment
+            assert addresses((await anext(observations)).state) == ["10.0.0.9:8470", "10.0.0.2:8470"]
+
+
+async def test_a_vm_without_a_change_asks_for_nothing(
+    vm: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_vm, "HELD_BACK", 1)
+    async with watched(TPUClusterResolver(), QUICK) as states:
+        await anext(states)
+        vm.forget_requests()
+        async with anyio.create_task_group() as group:
+            group.start_soon(anext, states)
+            await vm.until(lambda: len(vm.requests) >= 2)
+            group.cancel_scope.cancel()
+    assert {request.path for request in vm.requests} == {"/computeMetadata/v1/instance/attributes/"}
+
+
+async def test_a_metadata_server_that_knows_no_tags_is_asked_at_intervals(
+    vm: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm.inject(Answer(200, b"{}", {"Metadata-Flavor": "Google"}), match=_to_all_attributes, times=None)
+    async with watched(TPUClusterResolver(), QUICK) as states:
+        await anext(states)
+        moved(vm, "10.0.0.5", "10.0.0.2")
+        assert addresses(await anext(states)) == ["10.0.0.5:8470", "10.0.0.2:8470"]
+
+
+async def test_a_metadata_server_that_does_not_hold_back_is_asked_at_intervals(vm: GoogleServer) -> None:
+    tag = {"Metadata-Flavor": "Google", "ETag": "0123456789abcdef"}
+    vm.inject(Answer(200, b"{}", tag), match=_to_all_attributes, times=None)
+    async with watched(TPUClusterResolver(), LONG) as states:
+        await anext(states)
+        vm.forget_requests()
+        with anyio.move_on_after(0.3):
+            await anext(states)
+    assert len(vm.requests) <= 1
+
+
+def _to_all_attributes(request: Any) -> bool:
+    return bool(request.path.endswith("/instance/attributes/"))
+
+
+async def test_an_outage_of_the_metadata_server_is_survived(vm: GoogleServer) -> None:
+    stranger = Answer(404, b"not here")
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(TPUClusterResolver().observations(interval=QUICK)) as observations:
+            before = await anext(observations)
+            vm.inject(stranger, match=lambda request: request.service == "metadata", times=None)
+            moved(vm, "10.0.0.1", "10.0.0.3")
+            stale = await anext(observations)
+            vm.clear_faults()
+            well = [one async for one in _until(observations, lambda one: one.error is None)][-1]
+    assert stale.state == before.state
+    assert "is no metadata server" in str(stale.error)
+    assert "no TPU was named" not in str(stale.error)
+    assert addresses(well.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
+
+
+async def test_a_machine_that_is_no_tpu_vm_is_told_so_at_once(google: GoogleServer) -> None:
+    with anyio.fail_after(PATIENCE), pytest.raises(TPUNotFoundError, match="it is no TPU VM"):
+        await anext(TPUClusterResolver().watch(interval=QUICK))
+
+
+async def test_off_google_cloud_a_watch_ends_at_once() -> None:
+    with anyio.fail_after(3.0), pytest.raises(TPUNotFoundError, match="no TPU was named and none was found"):
+        await anext(TPUClusterResolver().watch(interval=QUICK))
+
+
+# Connections that several resolvers share
+
+
+async def test_resolvers_of_one_pool_share_sockets_and_tokens(tmp_path: Any, monkeypatch: Any) -> None:
+    nodes = [tpu_node(name, ips=[f"10.0.0.{number}"]) for number, name in enumerate("abc")]
+    async with GoogleServer(nodes, tls=True, tokens={}) as server:
+        for name, value in server.environ(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        sources = [resolver(name) for name in "abc"]
+        pool = sources[0].new_pool()
+        for source in sources:
+            with source.using(pool):
+                await source.cluster_state()
+                await source.aclose()  # which closes what `async with` opened: nothing
+                async with watched(source, LONG) as states:
+                    await anext(states)
+        await pool.aclose()
+        await pool.aclose()
+        assert sum(request.service == "oauth2" for request in server.requests) == 1
+        assert len({source.pool_key for source in sources}) == 1
+
+
+async def test_only_what_is_asked_in_the_same_way_has_the_same_key() -> None:
+    credentials = [_credentials(), _credentials()]
+    ways: list[dict[str, Any]] = [
+        {},
+        {"api_version": "v1"},
+        {"discovery_url": "https://tpu.example/$discovery/rest"},
+        {"credentials": credentials[0]},
+        {"credentials": credentials[1]},
+    ]
+    sources = [[resolver(name, **way) for name in "ab"] for way in ways]
+    assert all(a.pool_key == b.pool_key for a, b in sources)
+    assert len({a.pool_key for a, _ in sources}) == len(ways)
+    assert resolver("a", credentials=None).pool_key == resolver("b").pool_key
+
+
+def _credentials() -> Any:
+    from google.auth.credentials import AnonymousCredentials
+
+    return AnonymousCredentials()
+
+
+async def test_a_pool_of_others_and_a_resolver_that_is_entered_are_refused(google: GoogleServer) -> None:
+    source, other = resolver("a"), resolver("b", api_version="v1")
+    pool = source.new_pool()
+    with pytest.raises(ConfigurationError, match="is no pool for"), other.using(pool):
+        pass
+    with source.using(pool):
+        with pytest.raises(ConfigurationError, match="is entered already"):
+            await source.__aenter__()
+        with pytest.raises(ConfigurationError, match="is entered already"), source.using(pool):
+            pass
+    async with source:
+        with pytest.raises(ConfigurationError, match="is entered already"), source.using(pool):
+            pass
+    await pool.aclose()

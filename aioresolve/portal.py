@@ -21,7 +21,7 @@ import anyio.from_thread
 from .errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from anyio.abc import TaskGroup
 
@@ -57,6 +57,7 @@ class Portal:
     _context: contextvars.Context
     _ended: anyio.Event
     _stays: TaskGroup
+    _works: TaskGroup
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,8 +120,15 @@ class Portal:
         """Let `guest` stay, in a task and a context of its own. Called in the loop."""
         self._context.run(self._stays.start_soon, self._host, guest)
 
+    def go_on(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work`, which raises nothing, beside the calls; it is cancelled before the guests have to leave.
+
+        It sees the context variables of the caller. Called in the loop.
+        """
+        self._works.start_soon(work)
+
     def close(self) -> None:
-        """Cancel the calls, let the guests leave, end the thread; wait for it `CLOSING` seconds at most."""
+        """Cancel calls and works, let the guests leave, end the thread; wait `CLOSING` seconds at most."""
         self.soon(self._end)
         self._thread.join(CLOSING)
 
@@ -150,12 +158,14 @@ class Portal:
         self._loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as self._stays:
             self._context = contextvars.copy_context()
-            async with anyio.from_thread.BlockingPortal() as self._calls:
-                started.set_result(None)
-                if not self._unwanted:
-                    await self._ended.wait()
-                self._ending = True
-                await self._calls.stop(cancel_remaining=True)
+            async with anyio.create_task_group() as self._works:
+                async with anyio.from_thread.BlockingPortal() as self._calls:
+                    started.set_result(None)
+                    if not self._unwanted:
+                        await self._ended.wait()
+                    self._ending = True
+                    await self._calls.stop(cancel_remaining=True)
+                self._works.cancel_scope.cancel()
             for guest in tuple(self._guests):
                 guest.leave()
 

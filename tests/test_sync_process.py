@@ -228,6 +228,78 @@ def test_ctrl_c_ends_a_script_with_nothing_but_its_traceback(
     assert ended.took < PROMPT
 
 
+def test_a_script_ends_clean_with_a_watch_open(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
+    source = """
+fleet = Fleet({"a": resolver})
+watches = [resolver.watch(), fleet.watch(), fleet.poll()]
+print(next(watches[0]).spec, next(watches[1]).num_tasks, next(watches[2]).num_tasks)
+pause("watching")
+"""
+    script = Script(source, kubeconfig)
+    assert [script.line(), script.line()] == [f"{SPEC} 2 2", "watching"]
+    server.until(lambda: server.watches == 2, PATIENCE)
+    ended = script.ended("\n")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
+    assert ended.took < PROMPT
+    server.until(lambda: server.watches == 0)
+
+
+def test_a_script_ends_clean_while_another_thread_follows_a_watch(kubeconfig: Path) -> None:
+    source = """
+import threading
+
+def follow():
+    for state in resolver.watch():
+        print(state.spec, flush=True)
+
+threading.Thread(target=follow, daemon=True).start()
+sys.stdin.readline()
+"""
+    script = Script(source, kubeconfig)
+    assert script.line() == SPEC
+    ended = script.ended("\n")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
+    assert ended.took < PROMPT
+
+
+def test_ctrl_c_ends_the_next_of_a_watch_that_goes_on(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    source = """
+watch = resolver.watch()
+print(next(watch).spec, flush=True)
+try:
+    next(watch)
+except KeyboardInterrupt:
+    pause("interrupted")
+print(len(next(watch).members))
+"""
+    script = Script(source, kubeconfig)
+    assert script.line() == SPEC
+    server.until(lambda: server.watches == 1, PATIENCE)
+    script.interrupt()
+    assert script.line() == "interrupted"
+    server.add(pod("train-3", labels={"app": "train"}))
+    ended = script.ended("\n")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, ["3"], "")
+    assert ended.took < PROMPT
+
+
+def test_ctrl_c_in_a_loop_over_a_watch_ends_a_script_with_nothing_but_its_traceback(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    script = Script("for state in resolver.watch(): print(state.spec, flush=True)", kubeconfig)
+    assert script.line() == SPEC
+    server.until(lambda: server.watches == 1, PATIENCE)
+    script.interrupt()
+    ended = script.ended()
+    assert ended.code == -signal.SIGINT
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.took < PROMPT
+    server.until(lambda: server.watches == 0)
+
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
@@ -332,3 +404,41 @@ print(used[1].cluster_spec())
     assert ended.stdout[:3] == [own, own, union]
     assert ended.stdout[3].startswith("<Entered of jobs ['worker']> was entered before this process was fork")
     assert ended.stdout[4:] == [own]
+
+
+@needs_fork
+def test_after_a_fork_a_watch_goes_on_in_the_parent_and_a_fleet_is_used_afresh(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    script = Script(
+        """
+import aioresolve, gc
+fleet = Fleet({"a": resolver, "b": SimpleClusterResolver(aioresolve.ClusterSpec({"worker": ["b:1"]}))})
+watches = [resolver.watch(), fleet.watch()]
+print(next(watches[0]).spec, sorted([next(watches[1]).name, next(watches[1]).name]), flush=True)
+child = fork()
+if child == 0:
+    for watch in watches:
+        try:
+            next(watch)
+        except aioresolve.ConfigurationError as error:
+            print(error)
+        watch.close()
+    del watch, watches
+    gc.collect()
+    print({name: reading.num_tasks for name, reading in fleet.resolve().items()}, next(fleet.poll()).error)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+pause("parent")
+print(len(next(watches[0]).members), next(watches[1]).num_tasks)
+""",
+        kubeconfig,
+    )
+    assert script.line() == f"{SPEC} ['a', 'b']"
+    for _ in range(2):
+        assert script.line().startswith("this iterator was begun before this process was forked")
+    assert [script.line(), script.line()] == ["{'a': 2, 'b': 1} None", "parent"]
+    server.add(pod("train-3", labels={"app": "train"}))
+    ended = script.ended("\n")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, ["3 3"], "")
+    assert ended.took < PROMPT

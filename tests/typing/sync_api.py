@@ -4,17 +4,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import assert_type
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, TPUSlice, TPUSystemMetadata, TPUTopology
+from aioresolve import ClusterSpec, ClusterState, Reading, TPUSlice, TPUSystemMetadata, TPUTopology
 from aioresolve.sync import (
+    BlockingIterator,
     ClusterResolver,
+    Fleet,
     KubernetesClusterResolver,
     SimpleClusterResolver,
     TPUClusterResolver,
     UnionClusterResolver,
     blocking,
+    blocking_iterator,
 )
 
 
@@ -25,6 +29,32 @@ def methods_return_what_the_async_ones_return(resolver: KubernetesClusterResolve
     assert_type(resolver.master(), str)
     assert_type(resolver.master("worker", 0, "grpc", timeout=1.0), str)
     assert_type(resolver.close(), None)
+
+
+def waiting_returns_a_state_and_watching_an_iterator_of_them(resolver: ClusterResolver) -> Iterator[object]:
+    assert_type(resolver.wait(), ClusterState)
+    assert_type(resolver.wait(jobs={"worker": 2}, reachable="tcp", timeout=1.0), ClusterState)
+    assert_type(resolver.watch(), BlockingIterator[ClusterState])
+    assert_type(resolver.watch(interval=1.0).close(), None)
+    assert_type(next(resolver.watch()), ClusterState)
+    resolver.wait("2")  # type: ignore[arg-type]
+    resolver.watch(1.0)  # type: ignore[call-arg]
+    resolver.observations()  # type: ignore[attr-defined]
+    return resolver.watch()
+
+
+def a_fleet_is_made_of_facades_and_tells_readings(resolver: ClusterResolver) -> None:
+    fleet = Fleet({"a": resolver, "b": SimpleClusterResolver(ClusterSpec({}))}, shard=(0, 2))
+    assert_type(fleet.resolve(), dict[str, Reading])
+    assert_type(fleet.poll(interval=1.0), BlockingIterator[Reading])
+    assert_type(fleet.watch(), BlockingIterator[Reading])
+    assert_type(fleet.targets, Mapping[str, ClusterResolver])
+    assert_type(fleet.readings, Mapping[str, Reading])
+    assert_type(fleet.add("c", resolver), None)
+    with fleet as same:
+        assert_type(same, Fleet)
+    Fleet({"a": aioresolve.SimpleClusterResolver(ClusterSpec({}))})  # type: ignore[dict-item]
+    fleet.poll(1.0)  # type: ignore[call-arg]
 
 
 def methods_take_what_the_async_ones_take(resolver: ClusterResolver) -> None:
@@ -78,12 +108,17 @@ class Elector(aioresolve.SimpleClusterResolver):
     async def leader(self, job: str, *, patience: float = 1.0) -> int:
         return 0
 
+    async def leaders(self, job: str) -> AsyncGenerator[int, None]:
+        yield 0
+
 
 class SyncElector(ClusterResolver):
     leader = blocking(Elector.leader)
+    leaders = blocking_iterator(Elector.leaders)
 
 
 def a_resolver_of_ones_own_has_a_facade(elector: Elector) -> None:
     assert_type(ClusterResolver(elector).cluster_state(), ClusterState)
     assert_type(SyncElector(elector).leader("worker", patience=2.0), int)
+    assert_type(SyncElector(elector).leaders("worker"), BlockingIterator[int])
     SyncElector(elector).leader()  # type: ignore[call-arg]

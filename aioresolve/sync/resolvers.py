@@ -1,41 +1,27 @@
-"""The blocking facade: the resolvers of aioresolve, for code without an event loop.
-
->>> from aioresolve.sync import KubernetesClusterResolver
->>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
->>> resolver.cluster_spec()
-ClusterSpec({'worker': ['10.8.0.10:8470', '10.8.0.11:8470']})
-
-Every class has the name, the arguments, the methods and the errors of the async one. Calls may be made from
-any thread, many at a time, in a forked child, and inside a running event loop (a notebook), which they block
-meanwhile. They run in one loop thread, started by the first of them and ended with the interpreter, and see
-the context variables of their caller; Ctrl-C cancels the call it interrupts.
-
-The calls of one resolver share its connections. `close()`, the end of `with` and garbage collection close
-them, and so does the exit of the interpreter: no `with` is needed.
-"""
+"""The resolvers of aioresolve, blocking."""
 
 from __future__ import annotations
 
-import weakref
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from . import resolver as base
-from . import static
-from . import tpu as tpus
-from .errors import ConfigurationError, InvalidClusterError
-from .sharing import SharedResolver
+from aioresolve import resolver as base
+from aioresolve import static
+from aioresolve import tpu as tpus
+from aioresolve.errors import ConfigurationError, InvalidClusterError
+from aioresolve.sharing import SharedResolver
+
+from .facade import Facade, blocking, blocking_iterator
+from .in_loop import Attributes, InLoop
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Mapping, Sequence
 
-    from .gcp.credentials import AnyCredentials
-    from .gcp.tpu_api import TPUVersion
-    from .kubernetes import Pod
-    from .retry import Progress
-    from .spec import ClusterSpec, ClusterState
+    from aioresolve.gcp.credentials import AnyCredentials
+    from aioresolve.gcp.tpu_api import TPUVersion
+    from aioresolve.kubernetes import Pod
+    from aioresolve.spec import ClusterSpec
 
 __all__ = [
     "ClusterResolver",
@@ -43,74 +29,11 @@ __all__ = [
     "SimpleClusterResolver",
     "TPUClusterResolver",
     "UnionClusterResolver",
-    "blocking",
+    "in_fleet",
 ]
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def blocking(
-    method: Callable[Concatenate[Any, P], Awaitable[R]],
-) -> Callable[Concatenate[ClusterResolver, P], R]:
-    """Return `method` of an async resolver as a method of its facade: the same signature, without `await`.
-
-    The resolver's own override of it is what is called.
-    """
-    name = method.__name__
-
-    @wraps(method)
-    def blocking_method(self: ClusterResolver, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: R = self._shared.ask(name, *args, **kwargs)
-        return answer
-
-    return blocking_method
-
-
-class _Attributes:
-    """The attributes of the async resolver, read and set through its facade."""
-
-    _shared: SharedResolver
-
-    @property
-    def task_type(self) -> str | None:
-        """The job this process belongs to (`"worker"`, `"ps"`, ...), or None if that is not known."""
-        return self._shared.resolver.task_type
-
-    @task_type.setter
-    def task_type(self, task_type: str | None) -> None:
-        self._shared.resolver.task_type = task_type
-
-    @property
-    def task_id(self) -> int | None:
-        """This process's task index in its job, or None if that is not known."""
-        return self._shared.resolver.task_id
-
-    @task_id.setter
-    def task_id(self, task_id: int | None) -> None:
-        self._shared.resolver.task_id = task_id
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol of the tasks, such as `"grpc"`; None for bare addresses."""
-        return self._shared.resolver.rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._shared.resolver.rpc_layer = rpc_layer
-
-    @property
-    def environment(self) -> str:
-        """Where TensorFlow runs: `"google"` inside Google, the empty string everywhere else."""
-        return self._shared.resolver.environment
-
-    @property
-    def timeout(self) -> float:
-        """The total deadline of a call, in seconds, where the call names none."""
-        return self._shared.resolver.timeout
-
-
-class ClusterResolver(_Attributes):
+class ClusterResolver(Attributes, Facade[SharedResolver]):
     """An async resolver, blocking: the base of the facades here, and the facade of a resolver of your own.
 
     >>> class VariableResolver(aioresolve.ClusterResolver):
@@ -140,6 +63,8 @@ class ClusterResolver(_Attributes):
         InvalidClusterError: (a TypeError) it is no `aioresolve.ClusterResolver`.
     """
 
+    _made: Callable[[], base.ClusterResolver] | None = None
+
     def __init__(self, resolver: base.ClusterResolver) -> None:
         if not isinstance(resolver, base.ClusterResolver):
             raise InvalidClusterError(
@@ -149,38 +74,18 @@ class ClusterResolver(_Attributes):
         self._share(resolver, partial(_usable_in_child, resolver))
 
     def _share(self, resolver: base.ClusterResolver, remade: Callable[[], base.ClusterResolver]) -> None:
-        self._shared = SharedResolver(resolver, remade)
-        # At exit the portal itself leaves every resolver.
-        weakref.finalize(self, self._shared.release).atexit = False
+        super().__init__(SharedResolver(resolver, remade))
 
-    def __repr__(self) -> str:
-        return f"<sync {type(self).__name__} of {self._shared.resolver!r}>"
+    def _make(self, made: Callable[[], base.ClusterResolver]) -> None:
+        self._share(made(), made)
+        self._made = made
 
     cluster_spec = blocking(base.ClusterResolver.cluster_spec)
     cluster_state = blocking(base.ClusterResolver.cluster_state)
     master = blocking(base.ClusterResolver.master)
     num_accelerators = blocking(base.ClusterResolver.num_accelerators)
-
-    def close(self) -> None:
-        """Close the connections that the calls share, once those in flight in other threads are done.
-
-        Closing twice, or without having made a call, does nothing. The next call opens connections again.
-
-        Raises:
-            DeadlineExceededError: they could not be closed within `timeout` seconds.
-        """
-        self._shared.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    wait = blocking(base.ClusterResolver.wait)
+    watch = blocking_iterator(base.ClusterResolver.watch)
 
 
 class KubernetesClusterResolver(ClusterResolver):
@@ -203,7 +108,9 @@ class KubernetesClusterResolver(ClusterResolver):
         timeout: float = 30.0,
         max_concurrency: int = 16,
     ) -> None:
-        from . import kubernetes  # which costs 0.4 seconds, that the users of other resolvers shall not pay
+        from aioresolve import (
+            kubernetes,
+        )  # which takes 0.4 seconds that users of other resolvers shall not pay
 
         made = partial(
             kubernetes.KubernetesClusterResolver,
@@ -221,7 +128,7 @@ class KubernetesClusterResolver(ClusterResolver):
             timeout=timeout,
             max_concurrency=max_concurrency,
         )
-        self._share(made(), made)
+        self._make(made)
 
 
 class SimpleClusterResolver(ClusterResolver):
@@ -250,7 +157,7 @@ class SimpleClusterResolver(ClusterResolver):
             rpc_layer,
             timeout=timeout,
         )
-        self._share(made(), made)
+        self._make(made)
 
     master = blocking(static.SimpleClusterResolver.master)
     num_accelerators = blocking(static.SimpleClusterResolver.num_accelerators)
@@ -288,7 +195,7 @@ class TPUClusterResolver(ClusterResolver):
             api_version=api_version,
             timeout=timeout,
         )
-        self._share(made(), made)
+        self._make(made)
 
     @staticmethod
     @wraps(tpus.TPUClusterResolver.connect)
@@ -350,44 +257,26 @@ class UnionClusterResolver(ClusterResolver):
                 )
         made = partial(
             static.UnionClusterResolver,
-            *map(_InLoop, resolvers),
+            *map(InLoop, resolvers),
             rpc_layer=rpc_layer,
             task_type=task_type,
             task_id=task_id,
             timeout=timeout,
         )
-        self._share(made(), made)
+        self._make(made)
 
     master = blocking(static.UnionClusterResolver.master)
     num_accelerators = blocking(static.UnionClusterResolver.num_accelerators)
 
 
-class _InLoop(_Attributes, base.ClusterResolver):
-    """A facade as an async resolver of the loop thread: what a union of facades asks."""
+def in_fleet(facade: ClusterResolver) -> base.ClusterResolver:
+    """Return the async resolver that a fleet asks for `facade`, in the loop thread.
 
-    def __init__(self, facade: ClusterResolver) -> None:
-        super().__init__(timeout=facade.timeout)
-        self._facade = facade  # which closes its connections when nobody holds it
-        self._shared = facade._shared
-
-    def __repr__(self) -> str:
-        return repr(self._facade)
-
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        spec: ClusterSpec = await self._shared.answer("fetch_spec", progress)
-        return spec
-
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        state: ClusterState = await self._shared.answer("fetch_state", progress)
-        return state
-
-    async def master(self, *args: Any, **kwargs: Any) -> str:
-        master: str = await self._shared.answer("master", *args, **kwargs)
-        return master
-
-    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        accelerators: dict[str, int] = await self._shared.answer("num_accelerators", *args, **kwargs)
-        return accelerators
+    One that can share connections is made again, for them to be the fleet's. Any other is the facade's.
+    """
+    if facade._made is not None and facade._shared.resolver.pool_key is not None:
+        return facade._made()
+    return InLoop(facade)
 
 
 def _usable_in_child(resolver: base.ClusterResolver) -> base.ClusterResolver:

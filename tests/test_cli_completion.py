@@ -10,8 +10,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from aioresolve.cli import main
+from aioresolve.cli.answers import OUTPUTS, WATCHED
 from aioresolve.cli.application import application
-from aioresolve.cli.kubernetes import ADDRESSES, OUTPUTS
+from aioresolve.cli.pod_options import ADDRESSES
 from aioresolve.testing import KubernetesServer
 
 from .cli_process import COMMAND, environment
@@ -29,9 +30,9 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def offered(*words: str, incomplete: str = "") -> list[str]:
+def offered(*words: str, incomplete: str = "", command: tuple[str, ...] = ("kubernetes",)) -> list[str]:
     complete = ShellComplete(application, {}, "aioresolve", "_AIORESOLVE_COMPLETE")
-    return [item.value for item in complete.get_completions(["kubernetes", *words], incomplete)]
+    return [item.value for item in complete.get_completions([*command, *words], incomplete)]
 
 
 def test_contexts_are_those_of_the_kubeconfig(kubeconfig: Path) -> None:
@@ -68,6 +69,27 @@ def test_fixed_choices_are_offered(kubeconfig: Path) -> None:
     assert offered("--address") == list(ADDRESSES)
     assert offered("--order-by", incomplete="i") == ["index"]
     assert "--not-running" in offered(incomplete="--not")
+
+
+@pytest.mark.parametrize(
+    ("command", "outputs"),
+    [
+        (("watch", "kubernetes"), WATCHED),
+        (("watch", "tpu"), WATCHED),
+        (("wait", "kubernetes"), OUTPUTS),
+        (("wait", "tpu"), OUTPUTS),
+        (("poll",), ("table", "json")),
+    ],
+)
+def test_each_command_offers_its_own_choices(
+    kubeconfig: Path, command: tuple[str, ...], outputs: tuple[str, ...]
+) -> None:
+    assert offered("-o", command=command) == list(outputs)
+
+
+@pytest.mark.parametrize("command", ["watch", "wait"])
+def test_a_context_is_offered_to_whoever_follows_a_cluster(kubeconfig: Path, command: str) -> None:
+    assert offered("--context", command=(command, "kubernetes")) == offered("--context") != []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

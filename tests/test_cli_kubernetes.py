@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from aioresolve.cli import main
-from aioresolve.cli.kubernetes import ADDRESSES as ADDRESS_CHOICES
-from aioresolve.cli.kubernetes import OUTPUTS
+from aioresolve.cli.answers import OUTPUTS
+from aioresolve.cli.pod_options import ADDRESSES as ADDRESS_CHOICES
 from aioresolve.cli.request import WITH_IDENTITIES
 from aioresolve.kubernetes.credentials import discovery
 from aioresolve.kubernetes.pods import ADDRESSES

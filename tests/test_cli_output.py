@@ -178,6 +178,7 @@ CODES: dict[type[errors.ResolveError], int] = {
     errors.ConfigurationError: 2,
     errors.MissingDependencyError: 2,
     errors.DeadlineExceededError: 3,
+    errors.IncompleteClusterError: 3,
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +13,17 @@ import pytest
 
 from aioresolve.testing import Delay, Hang
 
-from .cli_process import COMMAND, PATIENCE, Ended, cluster, environment, run
+from .cli_process import (
+    COMMAND,
+    ESCAPE,
+    PATIENCE,
+    SHOW_CURSOR,
+    Ended,
+    cluster,
+    environment,
+    run,
+    without_colours,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
 pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 
 TRAIN = ("kubernetes", "-l", "worker=app=train")
-ESCAPE = "\x1b["
-SHOW_CURSOR = "\x1b[?25h"
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +78,6 @@ def on_a_terminal(
         finally:
             os.close(ours)
         return process.wait(PATIENCE), sent.decode().replace("\r\n", "\n")
-
-
-def without_colours(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 # Pipes and terminals
@@ -215,7 +218,16 @@ def loaded_by(arguments: tuple[str, ...], env: Mapping[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("kubernetes", "--help"), ("demo", "--help"), ("--version",)]
+    "arguments",
+    [
+        ("--help",),
+        ("kubernetes", "--help"),
+        ("watch", "kubernetes", "--help"),
+        ("wait", "tpu", "--help"),
+        ("poll", "--help"),
+        ("demo", "--help"),
+        ("--version",),
+    ],
 )
 def test_help_loads_nothing_but_click(arguments: tuple[str, ...], env: dict[str, str]) -> None:
     heavy = {"aiohttp", "anyio", "asyncio", "msgspec", "rich", "ssl", "tenacity", "trustme", "yaml"}
@@ -226,6 +238,12 @@ def test_resolving_in_a_pipe_loads_nothing_to_draw_with(env: dict[str, str]) -> 
     loaded = loaded_by(TRAIN, env)
     assert "aiohttp" in loaded
     assert loaded & {"rich", "trustme", "kubernetes_asyncio", "google", "hypothesis"} == set()
+
+
+def test_waiting_in_a_pipe_loads_nothing_to_draw_with_and_nothing_of_tpus(env: dict[str, str]) -> None:
+    loaded = loaded_by(("wait", *TRAIN), env)
+    assert "aiohttp" in loaded
+    assert loaded & {"rich", "grpc", "trustme", "google", "yaml"} == set()
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
@@ -254,6 +272,12 @@ def test_without_a_command_the_help_is_shown_as_wrong_usage(env: dict[str, str])
     answer = run((), env)
     assert (answer.code, answer.stdout) == (2, "")
     assert "kubernetes" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["watch", "wait"])
+def test_what_to_follow_has_to_be_said(env: dict[str, str], command: str) -> None:
+    mend = f"Try 'aioresolve {command} --help'.\n"
+    assert run((command,), env) == Ended(2, "", f"error: Missing command.\n{mend}")
 
 
 def test_an_unknown_command_is_wrong_usage(env: dict[str, str]) -> None:

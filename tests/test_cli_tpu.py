@@ -11,10 +11,10 @@ import yaml
 
 from aioresolve.cli import main
 from aioresolve.cli.probe_output import PROBE_COLUMNS
-from aioresolve.testing import Delay, GoogleServer, Hang, tpu_node, tpu_vm, tpu_worker_process
+from aioresolve.testing import Answer, Delay, GoogleServer, Hang, tpu_node, tpu_vm, tpu_worker_process
 
-from .cli_process import Ended, environment, run
-from .test_cli_process import ESCAPE, loaded_by, on_a_terminal, without_colours
+from .cli_process import ESCAPE, Ended, environment, run, without_colours
+from .test_cli_process import loaded_by, on_a_terminal
 from .tpu.conftest import VARIABLES
 
 if TYPE_CHECKING:
@@ -360,6 +360,18 @@ def test_no_secret_of_a_federated_workload_is_logged(
     assert not [secret for secret in secrets if secret in answer.stderr]
 
 
+def test_a_pipe_is_told_of_each_failure_that_is_tried_again(
+    open_google: ThreadedGoogleServer, tmp_path: Path
+) -> None:
+    open_google.inject(
+        Answer(503, headers={"Retry-After": "1"}), match=lambda request: "/nodes/" in request.path
+    )
+    done = run(("tpu", "my-tpu", "-o", "name"), environment(tmp_path / "none") | open_google.environ())
+    assert (done.code, len(done.stdout.split())) == (0, 5)
+    assert done.stderr.startswith("trying again: ")
+    assert "503" in done.stderr
+
+
 def test_a_terminal_gets_colours_and_sees_what_is_waited_for(
     open_google: ThreadedGoogleServer, tmp_path: Path
 ) -> None:
@@ -368,7 +380,7 @@ def test_a_terminal_gets_colours_and_sees_what_is_waited_for(
     code, sent = on_a_terminal(("tpu", "my-tpu"), env)
     assert code == 0
     assert ESCAPE in sent
-    assert "waiting for TPU my-tpu" in without_colours(sent)
+    assert "waiting for metadata project/project-id" in without_colours(sent)
     assert "10.0.0.5:8470" in without_colours(sent)
 
 

@@ -20,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: what follows the command's name; `sys.argv[1:]` where None.
+
+    Raises:
+        SystemExit: it was ended by SIGTERM (143), or whoever read stdout has gone (141).
     """
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:

@@ -16,8 +16,11 @@ from .completion import completion
 from .demo import demo
 from .failures import COULD_NOT_RESOLVE, INTERRUPTED, WRONG_USAGE, as_text, as_traceback, exit_code
 from .kubernetes import kubernetes
+from .poll import poll
 from .probe import probe
 from .tpu import tpu
+from .wait import wait
+from .watch import watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +51,8 @@ class Application(click.Group):
     cls=Application,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 answered, 1 could not resolve, 2 wrong usage or configuration, 3 too late.",
+    epilog="Exit codes: 0 answered, 1 could not resolve, 2 wrong usage or configuration, 3 too late,"
+    " 130 and 143 ended by Ctrl-C and SIGTERM.",
 )
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 @click.pass_context
@@ -56,10 +60,13 @@ def application(context: click.Context) -> None:
     """Who is in my cluster, at which address.
 
     \b
-    aioresolve kubernetes -l worker=app=trainer      the pods of a job, as tasks
-    aioresolve tpu my-tpu                            the workers of a Cloud TPU, as tasks
-    aioresolve probe 10.0.0.7 10.0.0.8               which devices do workers have
-    aioresolve demo                                  see it work, without a cluster
+    aioresolve kubernetes -l worker=app=trainer            the pods of a job, as tasks
+    aioresolve tpu my-tpu                                  the workers of a Cloud TPU, as tasks
+    aioresolve watch kubernetes -l worker=app=trainer      who joins them, and who leaves
+    aioresolve wait tpu my-tpu --timeout 30m               a cluster, once it is complete
+    aioresolve poll fleet.yaml                             many clusters, side by side
+    aioresolve probe 10.0.0.7 10.0.0.8                     which devices do workers have
+    aioresolve demo                                        see it work, without a cluster
     """
     if context.invoked_subcommand is None:
         streams.complain(f"{context.get_help()}\n")
@@ -68,6 +75,9 @@ def application(context: click.Context) -> None:
 
 application.add_command(kubernetes)
 application.add_command(tpu)
+application.add_command(watch)
+application.add_command(wait)
+application.add_command(poll)
 application.add_command(probe)
 application.add_command(demo)
 application.add_command(completion)

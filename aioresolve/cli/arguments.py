@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Task", "job_and_selector", "selectors_by_job", "task", "typed"]
+__all__ = ["Task", "job_and_count", "job_and_selector", "selectors_by_job", "shard", "task", "typed"]
 
 EXAMPLE = "such as -l worker=app=trainer"
 _NO_JOB_NAME = re.compile(r"[\s!(),]")
 """Characters that selectors have and job names do not."""
+_SHARDS = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
+_JOB_AND_COUNT = re.compile(r"(.+)=([1-9][0-9]{0,8})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,33 @@ def job_and_selector(text: str) -> tuple[str, str]:
             f"{text!r} has no label selector after the job's name; write JOB=SELECTOR, {EXAMPLE}"
         )
     return job, selector
+
+
+def job_and_count(text: str) -> tuple[str, int]:
+    """Return the two halves of `JOB=N`: a job and a number of its tasks.
+
+    Raises:
+        ValueError: it is not that; the message has the mend.
+    """
+    halves = _JOB_AND_COUNT.fullmatch(text)
+    if halves is None:
+        raise ValueError(f"{text!r} is no number of a job's tasks; write JOB=N, such as worker=16")
+    return halves[1], int(halves[2])
+
+
+def shard(text: str) -> int | tuple[int, int]:
+    """Return the number of shards that `N` says, or the index and the number that `I/N` says.
+
+    Raises:
+        ValueError: it is neither; the message has the mend.
+    """
+    parts = _SHARDS.fullmatch(text)
+    if parts is None:
+        raise ValueError(
+            f"{text!r} is no shard; write INDEX/N, such as 0/4, or in a pod of an Indexed Job N alone"
+        )
+    index, number = parts.groups()
+    return int(number) if index is None else (int(index), int(number))
 
 
 def selectors_by_job(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

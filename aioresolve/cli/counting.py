@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import streams
-from .progress import PATIENCE, PERIOD
+from .ticking import ticking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,27 +60,17 @@ class Count:
 def counted(total: int, *, quiet: bool) -> Iterator[Count]:
     """Yield a count, and draw it on stderr where that is a terminal and no log lines go there.
 
-    Nothing is drawn of what takes less than `PATIENCE`, nor left when the block ends.
+    Nothing is drawn of what takes less than `ticking.PATIENCE`, nor left when the block ends.
     """
     count = Count(total)
-    is_logged = logging.getLogger("aioresolve").isEnabledFor(logging.INFO)
-    if quiet or is_logged or not streams.is_terminal(sys.stderr):
+    if quiet or not streams.can_draw(sys.stderr):
         yield count
         return
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle
-
-    def look() -> None:
-        nonlocal timer
-        count.draw()
-        timer = loop.call_later(PERIOD, look)
-
-    timer = loop.call_later(PATIENCE, look)
-    try:
-        yield count
-    finally:
-        timer.cancel()
-        count.erase()
+    with ticking(count.draw):
+        try:
+            yield count
+        finally:
+            count.erase()
 
 
 def _columns() -> int:

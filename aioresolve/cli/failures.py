@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 from aioresolve.errors import (
     ConfigurationError,
     DeadlineExceededError,
+    FailedClusterError,
     ForbiddenError,
+    IncompleteClusterError,
     MissingDependencyError,
 )
 
-from .output import printable
+from .output import one_line, span
+from .wait_output import report
 
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
@@ -24,6 +27,7 @@ __all__ = [
     "DEADLINE",
     "INTERRUPTED",
     "OUTPUT_CLOSED",
+    "TERMINATED",
     "WRONG_USAGE",
     "as_options",
     "as_text",
@@ -38,6 +42,8 @@ INTERRUPTED = 130
 """128 + SIGINT, as a shell reports a process that Ctrl-C ended."""
 OUTPUT_CLOSED = 141
 """128 + SIGPIPE, as a shell reports a process whose reader (`head`, say) has gone."""
+TERMINATED = 143
+"""128 + SIGTERM."""
 
 AS_OPTIONS = {
     "not_running='skip'": "--not-running skip",
@@ -60,6 +66,10 @@ AS_OPTIONS = {
 _PLACE = re.compile(r"\b(project|zone)(?:=(?=[ ,])|(?=='))")
 """Arguments that a message puts together, one or several, with or without their values."""
 
+_OF_SHARDS = re.compile(r"\bshard=\(index, ([0-9]+)\)")
+_SHARD = re.compile(r"\bshard=([0-9]+)")
+"""Which part of a fleet is meant."""
+
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 
 
@@ -74,23 +84,37 @@ def exit_code(error: ResolveError) -> int:
 
 
 def as_text(error: ResolveError) -> str:
-    """Return `error: ...`, one paragraph that ends in a line feed.
+    """Return `error: ...`, one paragraph that ends in a line feed; of a wait, and below it who is missing.
 
     With the manifest of a ForbiddenError the whole is YAML, the paragraph a comment: it can be piped to
     `kubectl apply -f -` as it is.
     """
+    if isinstance(error, IncompleteClusterError | FailedClusterError):
+        return _wait_report(error)
     message = as_options(str(error))
     manifest = error.manifest if isinstance(error, ForbiddenError) else ""
     if not manifest:
-        return f"error: {_paragraph(message)}\n"
-    return f"# error: {_paragraph(message.removesuffix(manifest))}\n{manifest}"
+        return f"error: {one_line(message)}\n"
+    return f"# error: {one_line(message.removesuffix(manifest))}\n{manifest}"
+
+
+def _wait_report(error: IncompleteClusterError | FailedClusterError) -> str:
+    missing = {name: as_options(reason) for name, reason in error.missing.items()}
+    tables = report(error.found, error.wanted, missing)
+    if isinstance(error, FailedClusterError):
+        message = "the cluster can become complete no more: see to what is missing, and wait again"
+    else:
+        within = f" within {span(error.timeout)}" if error.timeout else ""
+        message = f"the cluster was not complete{within}: see to what is missing, raise --timeout,"
+        message += " or wait for less"
+    return f"error: {message}\n{tables}"
 
 
 def as_options(message: str) -> str:
     """Return a message of ours with its mends said as they are typed at a command line."""
     for api, option in AS_OPTIONS.items():
         message = message.replace(api, option)
-    return _PLACE.sub(r"--\1", message)
+    return _PLACE.sub(r"--\1", _SHARD.sub(r"--shards \1", _OF_SHARDS.sub(r"--shards INDEX/\1", message)))
 
 
 def as_traceback(error: BaseException) -> str:
@@ -99,7 +123,3 @@ def as_traceback(error: BaseException) -> str:
     Our messages hold none; those of the libraries below may quote a proxy's URL or a header.
     """
     return _SECRETS.sub("(secret)", "".join(traceback.format_exception(error)).rstrip())
-
-
-def _paragraph(message: str) -> str:
-    return printable(" ".join(message.split()))

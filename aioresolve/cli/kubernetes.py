@@ -8,27 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import streams
-from .arguments import job_and_selector, task, typed
-from .completion import contexts
-from .options import output_option, quiet_option, read_by, timeout_option, verbose_option
-from .output import (
-    address_lines,
-    cluster_json,
-    cluster_yaml,
-    printable,
-    spec_table,
-    state_table,
-    tf_config,
+from .answers import OUTPUTS, check_watched_output, cluster_text
+from .arguments import typed
+from .options import (
+    output_option,
+    quiet_option,
+    task_option,
+    timeout_option,
+    verbose_option,
+    watch_option,
 )
-from .request import Request
+from .output import printable
+from .pod_options import check_pods, pod_options, requests_at_once_option
+from .request import PodRequest
 
 if TYPE_CHECKING:
     from .lookup import Found
 
 __all__ = ["kubernetes"]
-
-ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
-OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 
 _LABEL_KEY = re.compile(r"[\w./-]+")
 """A selector that asks for a label and not for its value: often kubectl's `-l KEY=VALUE`, typed here."""
@@ -52,69 +49,17 @@ Examples:
   aioresolve kubernetes -A -l 'worker=app in (trainer, evaluator)' -o json
 
 \b
+  # who joins and who leaves, for as long as it is wanted
+  aioresolve kubernetes -l worker=app=trainer -w
+
+\b
 Exit codes: 0 answered, and if nothing was found stderr says so; 1 could not resolve;
 2 wrong usage or configuration; 3 the deadline passed.
 """
 
 
 @click.command(epilog=EPILOG, short_help="The pods of label selectors, as the tasks of a cluster.")
-@click.option(
-    "-l",
-    "--selector",
-    "selectors",
-    metavar="JOB=SELECTOR",
-    callback=read_by(job_and_selector),
-    multiple=True,
-    help="The pods of a job: its name, '=', and a label selector as kubectl takes it. Repeat it for more"
-    " selectors and more jobs.",
-)
-@click.option(
-    "-n",
-    "--namespace",
-    "namespaces",
-    metavar="NAMESPACE",
-    multiple=True,
-    help="Look in this namespace; repeat it for several.  [default: the context's own, else 'default']",
-)
-@click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces.")
-@click.option(
-    "--context",
-    metavar="CONTEXT",
-    shell_complete=contexts,
-    help="The kubeconfig's context.  [default: its current one]",
-)
-@click.option(
-    "--kubeconfig",
-    "kubeconfigs",
-    metavar="FILE",
-    type=click.Path(),
-    multiple=True,
-    help="The kubeconfig; several are merged.  [default: $KUBECONFIG, else the pod's service account, else"
-    " ~/.kube/config]",
-)
-@click.option(
-    "--port",
-    metavar="PORT",
-    type=click.IntRange(1, 65535),
-    default=8470,
-    show_default=True,
-    help="The port to put behind each host.",
-)
-@click.option(
-    "--address",
-    type=click.Choice(ADDRESSES),
-    default="pod_ip",
-    show_default=True,
-    help="Which address of a pod; hostname is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.",
-)
-@click.option(
-    "--order-by",
-    type=click.Choice(["name", "index"]),
-    default="name",
-    show_default=True,
-    help="How a selector's pods become tasks: by name (worker-2 before worker-10), or each at the index its"
-    " Job, StatefulSet, JobSet, LeaderWorkerSet or Kubeflow job gave it.",
-)
+@pod_options
 @click.option(
     "--not-running",
     type=click.Choice(["raise", "skip"]),
@@ -123,24 +68,13 @@ Exit codes: 0 answered, and if nothing was found stderr says so; 1 could not res
     help="What to do about pods that match and do not run: fail and say why, or leave them out.",
 )
 @output_option(OUTPUTS)
-@click.option(
-    "--task",
-    metavar="JOB:INDEX",
-    callback=read_by(task),
-    help="With -o tf-config: the task that will read it, such as worker:0.",
-)
-@timeout_option
-@click.option(
-    "--max-concurrency",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="How many requests are made at a time.",
-)
+@task_option
+@watch_option("kubernetes")
+@timeout_option()
+@requests_at_once_option
 @quiet_option
 @verbose_option
-def kubernetes(**parameters: Any) -> None:
+def kubernetes(is_watched: bool, **parameters: Any) -> None:
     """Print the pods of label selectors as the tasks of a cluster.
 
     Each job's pods are found by the selectors given for it; all selectors are asked for at once. The n-th
@@ -155,59 +89,26 @@ def kubernetes(**parameters: Any) -> None:
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       the addresses alone, one a line
     """
-    request = Request(**parameters)
-    _check(request)
+    request = PodRequest(**parameters)
+    check_pods(request)
     # Here and not above: `--help` and completion are not to pay for it.
+    if is_watched:
+        from .watching import watch_pods
+
+        check_watched_output(request.output)
+        watch_pods(request)
+        return
     from .lookup import found_cluster
 
     found = found_cluster(request)
     # The text first: where it cannot be made, nothing else is to be said.
-    text = _text(request, found)
+    text = cluster_text(request.output, found.spec, found.state, request.task)
     if not request.quiet:
         streams.complain(_note(request, found))
     streams.write(text)
 
 
-def _check(request: Request) -> None:
-    """Raise what is wrong with the request as a whole."""
-    if not request.selectors:
-        raise click.UsageError(
-            "nothing to look for: give -l JOB=SELECTOR at least once, such as -l worker=app=trainer"
-        )
-    if request.namespaces and request.all_namespaces:
-        raise click.UsageError("-n narrows what -A widens; give one of the two")
-    if request.task is None:
-        return
-    if request.output != "tf-config":
-        raise click.UsageError("--task goes with -o tf-config; leave it out, or add that")
-    if request.task.job not in {*request.jobs, "evaluator"}:
-        job = request.task.job
-        raise click.UsageError(
-            f"--task {job}:{request.task.index} is of a job that no -l names; add -l {job}=SELECTOR, or"
-            f" give a task of {' or '.join(request.jobs)}"
-        )
-
-
-def _text(request: Request, found: Found) -> str:
-    """Return what is printed on stdout."""
-    if found.state is not None:
-        match request.output:
-            case "wide":
-                return streams.table_text(state_table(found.state))
-            case "json":
-                return cluster_json(found.state)
-            case _:
-                return cluster_yaml(found.state)
-    match request.output:
-        case "tf-config":
-            return tf_config(found.spec, request.task)
-        case "name":
-            return address_lines(found.spec)
-        case _:
-            return streams.table_text(spec_table(found.spec))
-
-
-def _note(request: Request, found: Found) -> str:
+def _note(request: PodRequest, found: Found) -> str:
     """Return what is to be said of the jobs that have no tasks: nothing where each has some."""
     empty = [pair for pair in request.selectors if not found.spec.num_tasks(pair[0])]
     if not empty:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,14 +11,15 @@ from aioresolve.retry import within_deadline
 
 from .progress import shown
 from .request import WITH_IDENTITIES
+from .running import run
 
 if TYPE_CHECKING:
     from aioresolve.retry import Progress
     from aioresolve.spec import ClusterSpec, ClusterState
 
-    from .request import Request
+    from .request import PodRequest
 
-__all__ = ["Found", "found_cluster"]
+__all__ = ["Found", "found_cluster", "kubernetes_resolver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,25 @@ class Found:
     namespaces: tuple[str, ...] | None
 
 
-def found_cluster(request: Request) -> Found:
+def found_cluster(request: PodRequest) -> Found:
     """Return the cluster that was asked for.
 
     Raises:
         ResolveError: it was not found, or not before the deadline.
     """
-    return asyncio.run(_found(request))
+    return run(lambda _: _found(request))
 
 
-async def _found(request: Request) -> Found:
+async def kubernetes_resolver(request: PodRequest, progress: Progress) -> KubernetesClusterResolver:
+    """Return the resolver of what was asked for.
+
+    Raises:
+        ResolveError: the kubeconfig, which names the namespace to look in, cannot be read.
+    """
+    return _resolver(request, await _namespaces(request, progress))
+
+
+async def _found(request: PodRequest) -> Found:
     async def operation(progress: Progress) -> Found:
         with shown(progress, quiet=request.quiet):
             namespaces = await _namespaces(request, progress)
@@ -53,7 +62,7 @@ async def _found(request: Request) -> Found:
     return await within_deadline(request.timeout, request.asked, operation)
 
 
-async def _namespaces(request: Request, progress: Progress) -> tuple[str, ...] | None:
+async def _namespaces(request: PodRequest, progress: Progress) -> tuple[str, ...] | None:
     """Return the namespaces to look in, as kubectl chooses them: the context's own where none is given."""
     if request.all_namespaces:
         return None
@@ -64,11 +73,11 @@ async def _namespaces(request: Request, progress: Progress) -> tuple[str, ...] |
     connection = await find_connection(
         kubeconfig=request.kubeconfigs or None, context=request.context, cache=CredentialCache()
     )
-    del progress.missing[scope]
+    progress.ready(scope)
     return (connection.namespace or "default",)
 
 
-def _resolver(request: Request, namespaces: tuple[str, ...] | None) -> KubernetesClusterResolver:
+def _resolver(request: PodRequest, namespaces: tuple[str, ...] | None) -> KubernetesClusterResolver:
     return KubernetesClusterResolver(
         request.jobs,
         request.port,

@@ -6,20 +6,28 @@ import asyncio
 import secrets
 import tempfile
 import time
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.to_thread
+
+from aioresolve.concurrency import gather
 from aioresolve.errors import PodNotRunningError, ProtocolError
 from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.spec import ClusterState
 from aioresolve.testing import Delay, KubernetesServer, pod
 
 from .arguments import Task, typed
 from .failures import as_text
 from .output import Section, address_lines, spec_table, tf_config
+from .watch_output import ChangeRows
 
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
     from aioresolve.spec import ClusterSpec
+    from aioresolve.testing import ThreadedKubernetesServer
 
 __all__ = ["CODE", "sections"]
 
@@ -37,6 +45,9 @@ STOPPED = "train-b-1"
 
 LATENCY = 0.1
 """Seconds that the server takes for each answer, so that asking for all at once can be seen."""
+
+PATIENCE = 10.0
+"""Seconds after which a watch that does not tell what happens has failed."""
 
 CODE = f"""\
 import asyncio
@@ -72,6 +83,9 @@ def sections() -> list[Section]:
         seconds = time.perf_counter() - started
         _check(spec, {f"{each['status']['podIP']}:8470" for each in cluster.pods})
         cluster.add(pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], phase="Pending", node=None))
+        failure = _failure(resolver)
+        cluster.clear_faults()
+        changes, delay = asyncio.run(_changes(resolver, cluster))
         return [
             Section(
                 "A Kubernetes API server on loopback",
@@ -85,9 +99,50 @@ def sections() -> list[Section]:
                 f"{len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n",
             ),
             Section("-o tf-config --task worker:0", tf_config(spec, Task("worker", 0))),
-            Section(f"When {STOPPED} does not run", as_text(_failure(resolver))),
+            Section(f"When {STOPPED} does not run", as_text(failure)),
+            Section(f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} comes, ps-0 goes", changes),
+            Section(
+                f"aioresolve wait kubernetes ... --count {len(PODS)}",
+                f"It has waited for {STOPPED}, and ended {delay * 1000:.0f} ms after that was ready.\n",
+            ),
             Section("The same in Python", CODE, is_code=True),
         ]
+
+
+async def _changes(
+    resolver: KubernetesClusterResolver, cluster: ThreadedKubernetesServer
+) -> tuple[str, float]:
+    """Return what a watch says of a pod that comes and one that goes, and how soon a wait knew the first."""
+    complete = anyio.Event()
+    came_at = complete_at = 0.0
+
+    async def wait() -> str:
+        nonlocal complete_at
+        await resolver.wait(len(PODS))
+        complete_at = time.perf_counter()
+        complete.set()
+        return ""
+
+    async def watch() -> str:
+        nonlocal came_at
+        rows = ChangeRows(is_wide=False)
+        async with aclosing(resolver.watch()) as states:
+            older = await anext(states)
+            said = rows.text(older, ClusterState.of({}))
+            both_watch = 2 * len(SELECTORS)
+            await anyio.to_thread.run_sync(cluster.until, lambda: cluster.watches == both_watch)
+            came_at = time.perf_counter()
+            cluster.add(pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], ip="10.4.3.7", node="node-3"))
+            newer = await anext(states)
+            said += rows.text(newer, older)
+            await complete.wait()
+            cluster.delete("ps-0", NAMESPACE)
+            return said + rows.text(await anext(states), newer)
+
+    with anyio.fail_after(PATIENCE):
+        async with resolver:
+            said = await gather([watch, wait], limit=2)
+    return said[0], complete_at - came_at
 
 
 def _check(spec: ClusterSpec, expected: set[str]) -> None:

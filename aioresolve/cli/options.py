@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .durations import seconds
+from aioresolve.durations import seconds
+
+from . import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .arguments import Task
+
 __all__ = [
+    "check_task",
+    "interval_option",
     "output_option",
     "quiet_option",
     "read_by",
+    "stacked",
+    "task_option",
     "timeout_option",
     "verbose_option",
+    "watch_option",
     "worker_timeout_option",
     "workers_at_once_option",
 ]
@@ -39,6 +48,17 @@ def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     return callback
 
 
+def stacked(*options: Callable[[Any], Any]) -> Callable[[C], C]:
+    """Return the decorator that adds all these options, which `--help` shows in this order."""
+
+    def decorate(command: C) -> C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def output_option(formats: Sequence[str]) -> Callable[[C], C]:
     """Return `-o/--output`, one of `formats`; the first is the default."""
     return click.option(
@@ -51,13 +71,52 @@ def output_option(formats: Sequence[str]) -> Callable[[C], C]:
     )
 
 
-timeout_option = click.option(
-    "--timeout",
-    metavar="DURATION",
-    callback=read_by(seconds),
-    default="30s",
-    show_default=True,
-    help="Give up after this long in all: 30s, 2m, 1m30s, 500ms, or a number of seconds.",
+def timeout_option(default: str = "30s", what: str = "Give up after this long in all") -> Callable[[C], C]:
+    """Return `--timeout`; `what` is said in its help, and followed by the forms of a span."""
+    return click.option(
+        "--timeout",
+        metavar="DURATION",
+        callback=read_by(seconds),
+        default=default,
+        show_default=True,
+        help=f"{what}: 30s, 2m, 1m30s, 500ms, or a number of seconds.",
+    )
+
+
+def interval_option(default: str, of: str) -> Callable[[C], C]:
+    """Return `--interval`; `of` says in its help what is asked at intervals."""
+    return click.option(
+        "--interval",
+        metavar="DURATION",
+        callback=read_by(seconds),
+        default=default,
+        show_default=True,
+        help=f"How long to wait between two questions to {of}.",
+    )
+
+
+def watch_option(source: str) -> Callable[[C], C]:
+    """Return `-w/--watch` of the command that resolves `source`."""
+    return click.option(
+        "-w",
+        "--watch",
+        "is_watched",
+        is_flag=True,
+        help=f"Go on with a row for each change, as `aioresolve watch {source}` does.",
+    )
+
+
+def check_task(task: Task | None, output: str) -> None:
+    """Raise that `--task` was given to an output which does not name it."""
+    if task is not None and output != "tf-config":
+        raise click.UsageError("--task goes with -o tf-config; leave it out, or add that")
+
+
+task_option = click.option(
+    "--task",
+    metavar="JOB:INDEX",
+    callback=read_by(arguments.task),
+    help="With -o tf-config: the task that will read it, such as worker:0.",
 )
 
 worker_timeout_option = click.option(
@@ -84,14 +143,17 @@ quiet_option = click.option(
 
 
 def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -> None:
-    """Send our log lines to stderr until the command ends: at -v every request, at -vv everything."""
-    if not verbosity:
-        return
+    """Send our log lines to stderr until the command ends: at -v every request, at -vv everything.
+
+    Without it they go nowhere: a command says by itself what is wrong, in its own words.
+    """
     logger = logging.getLogger("aioresolve")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+    handler: logging.Handler = logging.NullHandler()
+    if verbosity:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+        logger.setLevel(logging.INFO if verbosity == 1 else logging.DEBUG)
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO if verbosity == 1 else logging.DEBUG)
 
     @context.find_root().call_on_close
     def undo() -> None:

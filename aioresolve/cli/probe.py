@@ -45,7 +45,7 @@ Exit codes: 0 every worker answered; 1 some did not, and each has its row all th
 @click.command(epilog=EPILOG, short_help="Which devices do workers have, asked of each over gRPC.")
 @click.argument("hosts", metavar="HOST[:PORT]...", nargs=-1, required=True)
 @output_option(("table", "json"))
-@timeout_option
+@timeout_option()
 @worker_timeout_option
 @workers_at_once_option
 @click.option(
@@ -94,11 +94,10 @@ def probe(
     """
     streams.hush_grpc()
     # Here and not above: `--help` and completion are not to pay for it.
-    import asyncio
-
     from aioresolve.tpu.addresses import worker_address
 
     from .probing import Probing, probed
+    from .running import run
 
     how = Probing(
         addresses=tuple(worker_address(host, "HOST") for host in hosts),
@@ -110,7 +109,7 @@ def probe(
         quiet=quiet,
     )
     text = json_line if output == "json" else _row_by_row(Rows(how.addresses))
-    answers = asyncio.run(probed(how, text))
+    answers = run(lambda _: probed(how, text))
     failed = sum(answer.error is not None for answer in answers)
     if failed:
         streams.complain(f"error: {failed} of {len(answers)} workers did not answer\n")

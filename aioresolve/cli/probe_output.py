@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .failures import as_options
-from .output import ABSENT, printable
+from .output import RowByRow, as_json_line, latency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ PROBE_COLUMNS = ("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR")
 
 
 class Rows:
-    """Rows that are printed one by one: their widths are known before their cells are.
+    """Rows that are printed one by one.
 
     Args:
         addresses: of all the workers that a row may be of.
@@ -28,19 +28,15 @@ class Rows:
 
     def __init__(self, addresses: Iterable[str]) -> None:
         longest = max(map(len, addresses), default=0)
-        self._widths = (max(longest, len("ADDRESS")), len("tensorflow"), len("TPU:4096"), 6, 6, 7, 0)
+        self._table = RowByRow(self.COLUMNS, (longest, len("tensorflow"), len("TPU:4096"), 6, 6, 7))
 
     def header(self) -> str:
         """Return the line of the columns' names."""
-        return self._line(self.COLUMNS)
+        return self._table.header()
 
     def row(self, probe: WorkerProbe) -> str:
         """Return the line of one worker."""
-        return self._line((probe.address, probe.source or "", *probe_cells(probe)))
-
-    def _line(self, cells: Iterable[str]) -> str:
-        shown = [printable(cell) or ABSENT for cell in cells]
-        return "   ".join(map(str.ljust, shown, self._widths)) + "\n"
+        return self._table.rows([(probe.address, probe.source or "", *probe_cells(probe))])
 
 
 def probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
@@ -49,7 +45,7 @@ def probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
         ",".join(f"{kind}:{number}" for kind, number in sorted(probe.accelerators.items())),
         "" if probe.cores is None else str(probe.cores),
         "" if probe.chips is None else str(probe.chips),
-        _latency(probe.latency),
+        latency(probe.latency),
         "" if probe.error is None else f"{probe.error.code}: {str(probe.error).partition('; ')[0]}",
     )
 
@@ -86,10 +82,4 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
 
 def json_line(probe: WorkerProbe) -> str:
     """Return a worker as one line of JSON."""
-    import msgspec
-
-    return msgspec.json.encode(probe_document(probe)).decode() + "\n"
-
-
-def _latency(seconds: float) -> str:
-    return f"{seconds * 1000:.1f}ms" if seconds < 1 else f"{seconds:.2f}s"
+    return as_json_line(probe_document(probe))

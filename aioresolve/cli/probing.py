@@ -1,11 +1,9 @@
-"""Asking workers for their devices, with a bar that moves on a terminal meanwhile. Loads grpc."""
+"""Asking workers for their devices, with a bar that moves on a terminal meanwhile."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import grpc
 
 from aioresolve.probe import LIBTPU_PORTS, ProbeChannels, stream_workers
 
@@ -44,8 +42,7 @@ async def probed(how: Probing, text: Callable[[WorkerProbe], str] = lambda _: ""
         SystemExit: whoever read stdout has gone.
     """
     answers: list[WorkerProbe] = []
-    gone: SystemExit | None = None
-    channels = ProbeChannels(credentials=grpc.ssl_channel_credentials() if how.is_tls else None)
+    channels = ProbeChannels.over_tls() if how.is_tls else ProbeChannels()
     with counted(len(how.addresses), quiet=how.quiet) as count:
         async with stream_workers(
             how.addresses,
@@ -58,11 +55,5 @@ async def probed(how: Probing, text: Callable[[WorkerProbe], str] = lambda _: ""
             async for probe in probes:
                 answers.append(probe)
                 count.add(is_failure=probe.error is not None)
-                try:
-                    count.write(text(probe))
-                except SystemExit as error:  # which the task group around us would wrap
-                    gone = error
-                    break
-    if gone is not None:
-        raise gone
+                count.write(text(probe))
     return answers

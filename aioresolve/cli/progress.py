@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from . import streams
 from .output import printable
+from .ticking import ticking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from .drawing import Line
 
 __all__ = ["shown", "waiting_line"]
-
-PATIENCE = 0.4
-"""Seconds before anything is said: an answer that comes sooner needs no word, nor the import of rich."""
-
-PERIOD = 0.1
-"""Seconds between two looks at the progress."""
 
 
 @contextmanager
@@ -37,22 +31,12 @@ def shown(progress: Progress, *, quiet: bool) -> Iterator[None]:
     if quiet:
         yield
         return
-    is_logged = logging.getLogger("aioresolve").isEnabledFor(logging.INFO)
-    show: _Show = _LinePerFailure() if is_logged or not streams.is_terminal(sys.stderr) else _MovingLine()
-    loop = asyncio.get_running_loop()
-    timer: asyncio.TimerHandle
-
-    def look() -> None:
-        nonlocal timer
-        show.update(progress)
-        timer = loop.call_later(PERIOD, look)
-
-    timer = loop.call_later(PATIENCE, look)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        show.stop()
+    show: _Show = _MovingLine() if streams.can_draw(sys.stderr) else _LinePerFailure()
+    with ticking(partial(show.update, progress)):
+        try:
+            yield
+        finally:
+            show.stop()
 
 
 def waiting_line(progress: Progress) -> str:

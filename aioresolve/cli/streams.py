@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, TextIO
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .output import Section, Table
 
 __all__ = [
+    "can_draw",
     "complain",
     "discard",
     "has_colours",
@@ -63,6 +65,11 @@ def complain(text: str) -> None:
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a person looks at `stream`, on a terminal that can move its cursor."""
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def can_draw(stream: TextIO | None) -> bool:
+    """Whether something may be drawn in place on `stream`: on a terminal, where no log lines come between."""
+    return is_terminal(stream) and not logging.getLogger("aioresolve").isEnabledFor(logging.INFO)
 
 
 def has_colours(stream: TextIO | None) -> bool:

@@ -7,29 +7,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import streams
-from .arguments import task
+from .answers import OUTPUTS, check_watched_output, workers_text
 from .failures import COULD_NOT_RESOLVE
 from .options import (
     output_option,
     quiet_option,
-    read_by,
+    task_option,
     timeout_option,
     verbose_option,
+    watch_option,
     worker_timeout_option,
     workers_at_once_option,
 )
-from .output import address_lines, as_json, as_yaml, printable, tf_config
-from .tpu_output import node_names, nodes_document, nodes_table, slices_document, workers_table
-from .tpu_request import TPURequest
+from .output import as_json, as_yaml, printable
+from .request import TPURequest
+from .tpu_options import check_tpus, tpu_options
+from .tpu_output import node_names, nodes_document, nodes_table
 
 if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import NodeList
 
-    from .tpu_lookup import FoundTPUs
-
 __all__ = ["tpu"]
-
-OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 
 EPILOG = """\
 \b
@@ -57,41 +55,26 @@ was not reached by --list; 2 wrong usage or configuration; 3 the deadline passed
 
 
 @click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@tpu_options
 @click.option(
-    "--zone",
-    metavar="ZONE",
-    help="The TPUs' zone; with --list, '-' is all of them.  [default: this VM's own; with --list, all]",
+    "--list",
+    "is_list",
+    is_flag=True,
+    help="List all TPUs, in whatever state, and resolve none: those of all zones, unless --zone names one.",
 )
-@click.option("--project", metavar="PROJECT", help="The TPUs' project.  [default: this VM's own]")
-@click.option(
-    "--api-version",
-    type=click.Choice(["v2", "v1"]),
-    default="v2",
-    show_default=True,
-    help="The version of the Cloud TPU API; v1 knows TPU nodes of old and no TPU VMs.",
-)
-@click.option(
-    "--job-name", metavar="JOB", default="worker", show_default=True, help="The job that the workers are."
-)
-@click.option("--list", "is_list", is_flag=True, help="List all TPUs, in whatever state, and resolve none.")
 @click.option(
     "--probe", "is_probed", is_flag=True, help="Ask every worker for its devices, and add what it answers."
 )
 @output_option(OUTPUTS)
-@click.option(
-    "--task",
-    metavar="JOB:INDEX",
-    callback=read_by(task),
-    help="With -o tf-config: the task that will read it, such as worker:0.",
-)
-@timeout_option
+@task_option
+@watch_option("tpu")
+@timeout_option()
 @worker_timeout_option
 @workers_at_once_option
 @quiet_option
 @verbose_option
 @click.pass_context
-def tpu(context: click.Context, /, **parameters: Any) -> None:
+def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
     """Print the workers of Cloud TPUs as the tasks of a cluster.
 
     NAME is a TPU's id or full name, a queued resource's, which stands for its nodes, or a worker's address.
@@ -111,6 +94,9 @@ def tpu(context: click.Context, /, **parameters: Any) -> None:
     """
     request = TPURequest(**parameters)
     _check(request)
+    if is_watched:
+        _watch(request)
+        return
     is_whole = _print_list(request) if request.is_list else _print_workers(request)
     if not is_whole:
         context.exit(COULD_NOT_RESOLVE)
@@ -125,8 +111,18 @@ def _check(request: TPURequest) -> None:
         raise click.UsageError("-o tf-config is of workers; name a TPU in place of --list")
     if request.is_probed and request.output in ("tf-config", "name"):
         raise click.UsageError(f"-o {request.output} has no place for what --probe finds; leave out one")
-    if request.task is not None and request.output != "tf-config":
-        raise click.UsageError("--task goes with -o tf-config; leave it out, or add that")
+    check_tpus(request)
+
+
+def _watch(request: TPURequest) -> None:
+    """Print the cluster, and go on with its changes."""
+    if request.is_list or request.is_probed:
+        raise click.UsageError("-w watches the cluster itself; leave out --list and --probe")
+    check_watched_output(request.output)
+    # Here and not above: `--help` and completion are not to pay for it.
+    from .watching import watch_tpus
+
+    watch_tpus(request)
 
 
 def _print_list(request: TPURequest) -> bool:
@@ -166,7 +162,7 @@ def _print_workers(request: TPURequest) -> bool:
     from .tpu_lookup import found_tpus
 
     found = found_tpus(request)
-    text = _workers_text(request, found)
+    text = workers_text(request, found)
     if not (found.slices or request.quiet):
         streams.complain("No workers: the TPU is this host's own, and none is reached over the network.\n")
     streams.write(text)
@@ -175,17 +171,3 @@ def _print_workers(request: TPURequest) -> bool:
     if failed:
         streams.complain(f"error: {failed} of {len(probes)} workers did not answer\n")
     return not failed
-
-
-def _workers_text(request: TPURequest, found: FoundTPUs) -> str:
-    match request.output:
-        case "json":
-            return as_json(slices_document(found))
-        case "yaml":
-            return as_yaml(slices_document(found))
-        case "tf-config":
-            return tf_config(found.state.spec, request.task)
-        case "name":
-            return address_lines(found.state.spec)
-        case _:
-            return streams.table_text(workers_table(found, is_wide=request.output == "wide"))

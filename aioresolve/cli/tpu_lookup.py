@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from dataclasses import dataclass
@@ -10,22 +9,24 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError, ResolveError
-from aioresolve.retry import Progress, within_deadline
+from aioresolve.retry import within_deadline
 from aioresolve.tpu import TPUClusterResolver
 from aioresolve.tpu.arguments import api_base
 from aioresolve.tpu.slices import cluster_of
 
 from .progress import shown
+from .running import run
 
 if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
+    from aioresolve.retry import Progress
     from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUSlice
 
-    from .tpu_request import TPURequest
+    from .request import TPURequest
 
-__all__ = ["FoundTPUs", "found_tpus", "listed_nodes"]
+__all__ = ["FoundTPUs", "found_tpus", "listed_nodes", "tpu_resolver"]
 
 ALL_ZONES = "-"
 
@@ -51,7 +52,7 @@ def found_tpus(request: TPURequest) -> FoundTPUs:
     Raises:
         ResolveError: they were not found, are not ready, or not before the deadline.
     """
-    return asyncio.run(_found(request))
+    return run(lambda _: _found(request))
 
 
 def listed_nodes(request: TPURequest) -> NodeList:
@@ -60,11 +61,12 @@ def listed_nodes(request: TPURequest) -> NodeList:
     Raises:
         ResolveError: the API could not be asked, or not before the deadline.
     """
-    return asyncio.run(_listed(request))
+    return run(lambda _: _listed(request))
 
 
-async def _found(request: TPURequest) -> FoundTPUs:
-    resolver = TPUClusterResolver(
+def tpu_resolver(request: TPURequest) -> TPUClusterResolver:
+    """Return the resolver of what was asked for."""
+    return TPUClusterResolver(
         request.names or None,
         request.zone,
         request.project,
@@ -72,12 +74,18 @@ async def _found(request: TPURequest) -> FoundTPUs:
         api_version=request.api_version,
         timeout=request.timeout,
     )
+
+
+async def _found(request: TPURequest) -> FoundTPUs:
     ends = time.monotonic() + request.timeout
-    progress = Progress()
-    progress.waiting(request.asked, "no answer yet")
-    async with resolver:
+
+    async def operation(progress: Progress) -> tuple[TPUSlice, ...]:
         with shown(progress, quiet=request.quiet):
-            slices = await resolver.slices()
+            return await resolver.fetch_slices(progress)
+
+    resolver = tpu_resolver(request)
+    async with resolver:
+        slices = await within_deadline(request.timeout, request.asked, operation)
     state = cluster_of(slices, resolver.get_job_name(), {}, datetime.now(UTC))
     probes = await _probes(request, slices, ends) if request.is_probed else None
     return FoundTPUs(slices, state, probes)

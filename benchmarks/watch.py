@@ -1,0 +1,391 @@
+"""Hearing of pods as they change: aioresolve beside other ways, as ratios within one run.
+
+    python benchmarks/watch.py [--quick]
+
+First, 5,000 pods of 8 KB change 1, 100 and 1,000 times a second, and the delay is measured from a change to
+the moment at which what was yielded shows it. They take turns, A B C A B C, each in a fresh process. At the
+end of a turn each has to show every change that was made. Then watches of 16 pods each, one and 500 in
+a process, over TLS and without, in which nothing changes.
+
+The server is a process of its own that sends prepared bytes. CPU is the client's, all threads, as a part of
+one core while changes were made: who needs more than 100 % does not keep up. Peak memory is that of the
+process, the interpreter, the imports and the first list included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    # Of a file that is run, its folder is searched first, and there `kubernetes` is a benchmark.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks.plot import Panel, plot_bars
+from benchmarks.report import Bar, aligned, bar_table, duration, environment, size, write_json
+from benchmarks.watch_changes import addresses_after, digest
+from benchmarks.watch_dialogue import SilenceError, running
+from benchmarks.watch_peers import WATCHERS, Watcher
+from benchmarks.watch_server import running_watch_server
+from benchmarks.watch_worker import Idled, Seen, Start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from benchmarks.watch_dialogue import Child
+
+PACKAGES = ("aioresolve", "aiohttp", "msgspec", "lightkube", "kubernetes-asyncio")
+CHANGING = ["watch", "msgspec", "lightkube", "kubernetes_asyncio", "poll"]
+IDLING = ["watch", "alone", "msgspec", "lightkube", "kubernetes_asyncio"]
+PODS = 5000
+IDLE_PODS = 16
+SETTLING = 1.0
+"""Seconds that watches are left alone before anything is measured."""
+
+PATIENCE = 60.0
+"""Seconds after the last change in which a way may still catch up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        rounds: how many turns each way has at each rate.
+        seconds: for which changes are made in a turn.
+        idle: seconds for which nothing changes.
+        watches: how many idle watches there are.
+        schemes: `https` or `http`, or both, over which these are.
+    """
+
+    rounds: int
+    seconds: float
+    idle: float
+    watches: int
+    schemes: tuple[str, ...] = ("https", "http")
+
+
+FULL = Effort(rounds=3, seconds=8.0, idle=30.0, watches=500)
+QUICK = Effort(rounds=1, seconds=2.0, idle=3.0, watches=100, schemes=("https",))
+
+
+@dataclass(slots=True)
+class Followed:
+    """What one way saw at one rate, in all of its turns.
+
+    Attributes:
+        name: its name in `WATCHERS`.
+        seconds: for which changes were made.
+        made: how many changes were.
+        delays: seconds from each change to when it was seen, as far as it was.
+        yields: how often something was yielded.
+        cpu: seconds of the client's CPU.
+        peak: the process's peak memory in bytes.
+    """
+
+    name: str
+    seconds: float = 0.0
+    made: int = 0
+    delays: list[float] = field(default_factory=list)
+    yields: int = 0
+    cpu: float = 0.0
+    peak: int = 0
+
+    @property
+    def watcher(self) -> Watcher:
+        return WATCHERS[self.name]
+
+    @property
+    def delay(self) -> float:
+        """The median delay in seconds; of a change that was not seen it is longer than any other."""
+        return self._delay_of(0.5)
+
+    @property
+    def long_delay(self) -> float:
+        """The delay in seconds that 99 of 100 changes do not exceed."""
+        return self._delay_of(0.99)
+
+    @property
+    def load(self) -> float:
+        """The client's CPU as a part of one core while changes were made."""
+        return self.cpu / self.seconds
+
+    def add(self, made: Sequence[float], seen: Seen, seconds: float) -> None:
+        """Take in one turn."""
+        self.seconds += seconds
+        self.made += len(made)
+        self.delays += [at - since for at, since in zip(seen.at, made, strict=False)]
+        self.yields += seen.yields
+        self.cpu += seen.cpu
+        self.peak = max(self.peak, seen.peak)
+
+    def _delay_of(self, part: float) -> float:
+        ranked = sorted(self.delays)
+        place = min(int(part * self.made), self.made - 1)
+        return ranked[place] if place < len(ranked) else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What one way's idle watches take.
+
+    Attributes:
+        name: its name in `WATCHERS`.
+        seconds: for which nothing changed.
+        one: with one watch.
+        many: with many in the same process.
+    """
+
+    name: str
+    seconds: float
+    one: Idled
+    many: Idled
+
+    @property
+    def watcher(self) -> Watcher:
+        return WATCHERS[self.name]
+
+    @property
+    def memory(self) -> float:
+        """Bytes of memory that each further watch takes."""
+        return (self.many.resident - self.one.resident) / (self.many.watches - self.one.watches)
+
+
+def running_way(name: str, kubeconfig: Path, pods: int) -> AbstractContextManager[Child]:
+    """Run the process that watches in one way, inside the block."""
+    return running("benchmarks.watch_worker", name, str(kubeconfig), str(pods))
+
+
+class Stage:
+    """A server of many pods, on which ways are measured in turn."""
+
+    def __init__(self, server: Child, kubeconfig: Path, pods: int) -> None:
+        self._server = server
+        self._kubeconfig = kubeconfig
+        self._pods = pods
+        self._changes = 0
+
+    def take_turn(self, followed: Followed, rate: float, seconds: float) -> None:
+        """Let one way watch while changes are made, and keep what it saw.
+
+        Raises:
+            SilenceError: it failed.
+            RuntimeError: it does not show what is there.
+        """
+        with running_way(followed.name, self._kubeconfig, self._pods) as way:
+            start = Start(**way.asked("open", watches=1))
+            self._check(followed.name, start.digest)
+            if followed.watcher.is_watch:
+                self._server.asked("wait", watches=1)
+            time.sleep(SETTLING)
+            way.asked("begin")
+            made = self._server.asked("change", rate=rate, seconds=seconds)
+            self._changes += len(made)
+            seen = Seen(**way.asked("end", changes=len(made), patience=PATIENCE))
+            if len(seen.at) == len(made):
+                self._check(followed.name, seen.digest)
+        followed.add(made, seen, seconds)
+        self._server.asked("wait", watches=0)
+
+    def _check(self, name: str, shown: str) -> None:
+        if shown != digest(addresses_after(self._changes, self._pods)):
+            raise RuntimeError(f"{name} does not show the {self._changes} changes that were made")
+
+
+def followed_at(
+    rates: Sequence[float], pods: int, names: Sequence[str], effort: Effort
+) -> Iterator[tuple[float, list[Followed]]]:
+    """Yield each rate, and what every way saw at it."""
+    names = list(names)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        kubeconfig = Path(folder, "kubeconfig")
+        with running_watch_server(pods, "https", kubeconfig) as server:
+            stage = Stage(server, kubeconfig, pods)
+            for rate in rates:
+                those = {name: Followed(name) for name in names}
+                for _ in range(effort.rounds):
+                    for name in list(names):
+                        try:
+                            stage.take_turn(those[name], rate, effort.seconds)
+                        except SilenceError as error:
+                            print(f"left out: {WATCHERS[name].title}: {error}", file=sys.stderr)
+                            names.remove(name)
+                            del those[name]
+                            server.asked("wait", watches=0)
+                yield rate, list(those.values())
+
+
+def idle_over(scheme: str, names: Sequence[str], effort: Effort) -> list[Idle]:
+    """Return what every way's idle watches take, over `https` or `http`."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        kubeconfig = Path(folder, "kubeconfig")
+        with running_watch_server(IDLE_PODS, scheme, kubeconfig) as server:
+            for name in names:
+                try:
+                    found.append(idle_of(name, server, kubeconfig, effort))
+                except SilenceError as error:
+                    print(f"left out: {WATCHERS[name].title}: {error}", file=sys.stderr)
+                server.asked("wait", watches=0)
+    return found
+
+
+def idle_of(name: str, server: Child, kubeconfig: Path, effort: Effort) -> Idle:
+    """Return what one way's idle watches take: one, then many.
+
+    Raises:
+        SilenceError: it failed.
+    """
+    with running_way(name, kubeconfig, IDLE_PODS) as way:
+        idled = []
+        for watches in (1, effort.watches):
+            way.asked("open", watches=watches)
+            server.asked("wait", watches=watches)
+            time.sleep(SETTLING)
+            idled.append(Idled(**way.asked("idle", seconds=effort.idle)))
+    return Idle(name, effort.idle, *idled)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--quick", action="store_true", help="two minutes: one short turn each, 100 watches")
+    parser.add_argument("--rates", type=float, nargs="*", default=[1, 100, 1000], metavar="N",
+                        help="changes a second (default: 1 100 1000)")  # fmt: skip
+    parser.add_argument(
+        "--pods", type=int, default=PODS, metavar="N", help="pods that change (default: 5000)"
+    )
+    options = parser.parse_args(arguments)
+    effort = QUICK if options.quick else FULL
+    about = environment(PACKAGES)
+    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
+    for watcher in WATCHERS.values():
+        if watcher.missing:
+            print(f"left out: {watcher.title}: {' and '.join(watcher.missing)} not installed")
+    changing, idling = ([name for name in each if not WATCHERS[name].missing] for each in (CHANGING, IDLING))
+    followed = {}
+    for rate, those in followed_at(options.rates, options.pods, changing, effort):
+        followed[rate] = those
+        print(f"\n{changes_title(rate, options.pods)}\n{followed_table(those)}", end="", flush=True)
+    idle = {}
+    for scheme in effort.schemes:
+        idle[scheme] = idle_over(scheme, idling, effort)
+        print(f"\n{idle_title(scheme, effort)}\n{idle_table(idle[scheme])}", end="", flush=True)
+    if bars := bars_of(followed if options.pods == PODS else {}, idle["https"]):
+        print(f"\n{bar_table(bars)}", end="")
+    figures = {
+        "changes": {f"{rate:g}": [asdict(each) for each in those] for rate, those in followed.items()},
+        "idle": {scheme: [asdict(each) for each in those] for scheme, those in idle.items()},
+    }
+    files = [write_json("watch", {"environment": about, "figures": figures})]
+    rows = [followed_panels(changes_title(rate, options.pods), those) for rate, those in followed.items()]
+    rows += [idle_panels(idle_title(scheme, effort), those) for scheme, those in idle.items()]
+    files += plot_bars("watch", "Hearing of pods as they change", rows)
+    print("\nwritten:", *files, sep="\n  ")
+    return 0
+
+
+def changes_title(rate: float, pods: int) -> str:
+    return f"{rate:,g} change{'s'[: rate != 1]} a second, {pods:,} pods"
+
+
+def idle_title(scheme: str, effort: Effort) -> str:
+    over = "TLS" if scheme == "https" else "plain HTTP"
+    return f"{effort.watches} idle watches over {over}, {IDLE_PODS} pods each, {effort.idle:g} s"
+
+
+def followed_table(those: Sequence[Followed]) -> str:
+    """Return one rate's figures."""
+    return aligned(
+        ("", "median delay", "99 of 100", "CPU", "peak memory", "seen", "yielded"),
+        [
+            (
+                each.watcher.title,
+                delay(each.delay),
+                delay(each.long_delay),
+                percent(each.load),
+                size(each.peak),
+                f"{len(each.delays):,} of {each.made:,}",
+                f"{each.yields:,} {each.watcher.yields}",
+            )
+            for each in those
+        ],
+    )
+
+
+def idle_table(those: Sequence[Idle]) -> str:
+    """Return the figures of idle watches."""
+    return aligned(
+        ("", "CPU of 1", "of many", "a core's part", "memory of 1", "of many", "each"),
+        [
+            (
+                each.watcher.title,
+                duration(each.one.cpu),
+                duration(each.many.cpu),
+                percent(each.many.cpu / each.seconds),
+                size(each.one.resident),
+                size(each.many.resident),
+                kilobytes(each.memory),
+            )
+            for each in those
+        ],
+    )
+
+
+def delay(seconds: float) -> str:
+    return duration(seconds) if seconds < float("inf") else "not seen"
+
+
+def percent(part: float) -> str:
+    return f"{part * 100:.2g} %" if part < 0.0995 else f"{part * 100:.0f} %"
+
+
+def kilobytes(bytes_: float) -> str:
+    return f"{bytes_ / 1e3:.0f} KB"
+
+
+def bars_of(followed: Mapping[float, Sequence[Followed]], idle: Sequence[Idle]) -> list[Bar]:
+    """Return the promises, as far as they were measured."""
+    bars = []
+    for ours in (each for each in followed.get(100, ()) if each.name == "watch"):
+        what = "a change reaches the consumer, median, 100 changes a second"
+        bars.append(Bar(what=what, measured=ours.delay * 1e3, most=20, unit=" ms"))
+    if every := [each for those in followed.values() for each in those if each.name == "watch"]:
+        missed = sum(each.made - len(each.delays) for each in every)
+        bars.append(Bar(what="changes that no state showed", measured=missed, most=0, unit=""))
+    for each in idle:
+        if each.name in ("watch", "alone") and each.many.watches == FULL.watches:
+            what = f"{each.watcher.title}, {FULL.watches} idle over TLS"
+            part = each.many.cpu / each.seconds * 100
+            bars.append(Bar(what=f"{what}, CPU of a core", measured=part, most=0.3, unit=" %"))
+            bars.append(Bar(what=f"{what}, each", measured=each.memory / 1e3, most=100, unit=" KB"))
+    return bars
+
+
+def followed_panels(title: str, those: Sequence[Followed]) -> list[Panel]:
+    """Return the panels of one rate: delay, as long as it was waited for, CPU and memory."""
+    return [
+        Panel(f"{title}: median delay", {e.watcher.title: min(e.delay, PATIENCE) for e in those}, duration),
+        Panel("CPU, of one core", {each.watcher.title: each.load for each in those}, percent),
+        Panel("peak memory of the process", {each.watcher.title: float(each.peak) for each in those}, size),
+    ]
+
+
+def idle_panels(title: str, those: Sequence[Idle]) -> list[Panel]:
+    """Return the panels of idle watches: memory of each, CPU and memory."""
+    return [
+        Panel(f"{title}: memory of each", {e.watcher.title: max(e.memory, 1.0) for e in those}, kilobytes),
+        Panel("CPU, of one core", {e.watcher.title: e.many.cpu / e.seconds for e in those}, percent),
+        Panel("memory of the process", {e.watcher.title: float(e.many.resident) for e in those}, size),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

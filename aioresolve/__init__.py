@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         ConnectionFailedError,
         CredentialsError,
         DeadlineExceededError,
+        FailedClusterError,
         ForbiddenError,
+        IncompleteClusterError,
         InvalidClusterError,
         MissingDependencyError,
         PodIndexError,
@@ -38,10 +40,11 @@ if TYPE_CHECKING:
         UnauthorizedError,
         UnknownTaskError,
     )
+    from .fleet import Fleet, Reading
     from .kubernetes import ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver
     from .retry import Progress
-    from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Move
+    from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Missing, Move, Observation
     from .static import SimpleClusterResolver, UnionClusterResolver
     from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
 
@@ -57,18 +60,24 @@ __all__ = [
     "DeadlineExceededError",
     "Endpoint",
     "ExecutableLocation",
+    "FailedClusterError",
+    "Fleet",
     "ForbiddenError",
+    "IncompleteClusterError",
     "InvalidClusterError",
     "KubernetesClusterResolver",
     "Member",
+    "Missing",
     "MissingDependencyError",
     "Move",
+    "Observation",
     "Pod",
     "PodIndexError",
     "PodNotRunningError",
     "ProbeError",
     "Progress",
     "ProtocolError",
+    "Reading",
     "ResolveError",
     "SimpleClusterResolver",
     "TLSError",
@@ -92,11 +101,15 @@ _ROOMS = {
     "ClusterState": "spec",
     "Endpoint": "spec",
     "ExecutableLocation": "kubernetes",
+    "Fleet": "fleet",
     "KubernetesClusterResolver": "kubernetes",
     "Member": "spec",
+    "Missing": "spec",
     "Move": "spec",
+    "Observation": "spec",
     "Pod": "kubernetes",
     "Progress": "retry",
+    "Reading": "fleet",
     "SimpleClusterResolver": "static",
     "TPUClusterResolver": "tpu",
     "TPUSlice": "tpu",

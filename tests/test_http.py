@@ -1,11 +1,15 @@
-"""HTTP's own room: which error of ours one of aiohttp is, and that none of aiohttp's is chained to it."""
+"""HTTP's own room: aiohttp's errors as ours, none of its own chained to them, and quiet connections."""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import gc
 import socket
 import ssl
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import aiohttp.http
@@ -17,6 +21,11 @@ from yarl import URL
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.http.answer import Answer, origin, told, without
 from aioresolve.http.failures import FAILURES, Exchange, Mends, connection_error, harmless_cause
+from aioresolve.http.tls import READ_BUFFER, restore_read_buffer, shrink_buffers
+from aioresolve.testing.tls import CertificateAuthority
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 SECRET = "a-secret-that-nobody-may-see"
 MENDS = Mends(
@@ -174,3 +183,99 @@ def test_an_origin_holds_no_secret() -> None:
     assert origin(f"https://user:{SECRET}@api.example:8443/a?b#c") == "https://api.example:8443"
     with pytest.raises(ConfigurationError):
         origin("no url")
+
+
+class Peer:
+    """A TLS server that answers a number of bytes, written on a line, with so many; 0 ends the connection."""
+
+    def __init__(self) -> None:
+        self._authority = CertificateAuthority()
+
+    async def __aenter__(self) -> Self:
+        context = self._authority.server_context()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Yield a connection over which something has come already."""
+        port = self._server.sockets[0].getsockname()[1]
+        context = ssl.create_default_context(cadata=self._authority.pem)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        try:
+            assert await asked(reader, writer, 1) == 1
+            yield reader, writer
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while length := int(await reader.readline() or 0):
+            writer.write(b"x" * length)
+        writer.close()
+        await writer.wait_closed()
+
+
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, length: int) -> int:
+    """Return how many bytes come where so many were asked for."""
+    writer.write(b"%d\n" % length)
+    async with asyncio.timeout(10.0):
+        return len(await reader.readexactly(length))
+
+
+class MallInfo(ctypes.Structure):
+    """What mallinfo2(3) returns."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
+    )
+
+
+def allocated() -> int:
+    """Return the bytes that this process holds from the C library, OpenSSL's buffers among them."""
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = MallInfo
+    info = library.mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not count")
+async def test_a_quiet_connection_gives_its_buffers_back() -> None:
+    connections = 20
+    async with Peer() as peer, AsyncExitStack() as stack:
+        transports = [
+            (await stack.enter_async_context(peer.connected()))[1].transport for _ in range(connections)
+        ]
+        gc.collect()
+        before = allocated()
+        for transport in transports:
+            shrink_buffers(transport)
+        # OpenSSL's buffer to write from, and asyncio's own of 256 KiB to read into.
+        of_each = 16_000 + (0 if "uvloop" in repr(transports[0]) else 255 * 1024)
+        assert before - allocated() > connections * of_each
+
+
+async def test_all_comes_over_a_connection_that_was_quiet() -> None:
+    async with Peer() as peer, peer.connected() as (reader, writer):
+        for length in (1, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 1_000_000):
+            shrink_buffers(writer.transport)
+            assert await asked(reader, writer, length) == length
+            restore_read_buffer(writer.transport)
+            assert await asked(reader, writer, length) == length
+
+
+async def test_a_connection_that_is_gone_has_nothing_to_give_back() -> None:
+    shrink_buffers(None)
+    async with Peer() as peer, peer.connected() as (reader, writer):
+        writer.write(b"0\n")
+        assert await reader.read() == b""
+        shrink_buffers(writer.transport)
+        writer.close()
+        shrink_buffers(writer.transport)
+        await writer.wait_closed()
+        shrink_buffers(writer.transport)

@@ -15,7 +15,7 @@ from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.retry import retry_after
 
 from .failures import FAILURES, connection_error, harmless_cause
-from .tls import READ_BUFFER, restore_read_buffer, shrink_read_buffer
+from .tls import READ_BUFFER, restore_read_buffer, shrink_buffers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
@@ -134,7 +134,7 @@ class OpenAnswer:
     def rest(self) -> None:
         """Keep the connection in little memory until much comes over it."""
         self._is_resting = True
-        shrink_read_buffer(self._transport)
+        shrink_buffers(self._transport)
 
     async def _next_in_time(self) -> bytes:
         """Return the next bytes; let the connection rest while nothing comes for long."""

@@ -8,10 +8,10 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["closing_one_sidedly", "restore_read_buffer", "shrink_read_buffer"]
+__all__ = ["READ_BUFFER", "closing_one_sidedly", "restore_read_buffer", "shrink_buffers"]
 
-READ_BUFFER = 4 * 1024
-"""Bytes that a quiet connection reads at a time."""
+READ_BUFFER = 1024
+"""Bytes that a quiet connection reads at a time: a bookmark is shorter."""
 
 
 class OneSidedClose(ssl.SSLObject):
@@ -31,14 +31,22 @@ def closing_one_sidedly(context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
-def shrink_read_buffer(transport: asyncio.BaseTransport | None) -> None:
-    """Let a quiet connection of asyncio's own TLS keep 4 KiB to read into, in place of 256 KiB.
+def shrink_buffers(transport: asyncio.BaseTransport | None) -> None:
+    """Let a quiet TLS connection keep no buffer to write from, and a small one to read into.
 
-    asyncio keeps a buffer for each connection, idle or not: 120 MB of 500 watches. It documents no way to say
-    how large it is to be. Where its insides are others than those of Python 3.11 to 3.14, and on uvloop,
-    nothing happens.
+    OpenSSL makes a buffer of 16 KiB to write from when the session tickets come that follow a handshake, and
+    keeps it until something has been written; for a watch that is never. A write of nothing is enough, and
+    sends nothing (SSL_write_ex(3)).
+
+    asyncio keeps a buffer of 256 KiB to read into: 120 MB for 500 watches. It documents no way to say how
+    large that is to be. Where its insides are others than those of Python 3.11 to 3.14, and on uvloop, it
+    stays.
     """
     protocol = _tls_protocol(transport)
+    tls = None if transport is None or transport.is_closing() else transport.get_extra_info("ssl_object")
+    if tls is not None:
+        with suppress(ssl.SSLError):  # the connection was closed by the peer meanwhile
+            tls.write(b"")
     if all(hasattr(protocol, name) for name in ("max_size", "_ssl_buffer", "_ssl_buffer_view")):
         protocol.max_size = READ_BUFFER
         protocol._ssl_buffer = bytearray(READ_BUFFER)

@@ -102,7 +102,8 @@ def sighting(pod: Pod, address: str | Callable[[Pod], Any], port: int, *, scope:
         elif not is_replaced(pod):
             reason = candidate.fault
     return Sighting(
-        f"{natural_key(name)}\0{name}\0{scope:06}{full_name}",
+        # With its slash: the server lists `a-b/name` before `a/name`.
+        f"{natural_key(name)}\0{name}\0{scope:06}{pod.metadata.namespace}/",
         full_name,
         pod.metadata.uid,
         seen,

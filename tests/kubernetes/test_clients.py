@@ -63,9 +63,9 @@ async def client_of(kind: str, loopback: Loopback, **fields: Any) -> AsyncIterat
 
 @pytest.fixture(scope="module", autouse=True)
 def _clients_are_imported() -> None:
-    """Import them outside of any loop: it takes seconds."""
-    importlib.import_module("kubernetes.client")
-    importlib.import_module("kubernetes_asyncio.client")
+    """Import them outside of any loop, lazy parts included: it takes seconds."""
+    importlib.import_module("kubernetes.client.api.core_v1_api")
+    importlib.import_module("kubernetes_asyncio.client.api.core_v1_api")
 
 
 def resolver_of(client: Any, loopback: Loopback, jobs: Any = None, **arguments: Any) -> Any:

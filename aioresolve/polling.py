@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import random
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
-from .errors import ConfigurationError, ResolveError
+from .errors import ResolveError
 from .retry import Backoff, RetryPolicy
 from .spec import Observation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["Pace", "checked_interval", "polled"]
+__all__ = ["Pace", "polled"]
 
 JITTER = 0.1
 """How much shorter or longer an interval may be, so that many pollers do not ask in step."""
@@ -75,16 +74,3 @@ async def polled(
             seen = seen.stale(error, datetime.now(UTC))
         yield seen
         await anyio.sleep_until(pace.after(asked_at, failure))
-
-
-def checked_interval(interval: Any) -> float:
-    """Return `interval` (seconds) where it is one to ask a source in.
-
-    Raises:
-        ConfigurationError: it is not a finite number above zero.
-    """
-    if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < math.inf:
-        raise ConfigurationError(
-            f"interval={interval!r}: give a finite number of seconds above zero, such as 30.0"
-        )
-    return float(interval)

@@ -7,9 +7,10 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from .arguments import checked_seconds
 from .errors import ConfigurationError
-from .polling import checked_interval, polled
-from .retry import Progress, checked_timeout, within_deadline
+from .polling import polled
+from .retry import Progress, within_deadline
 from .spec import Observation
 from .waiting import checked_wanted, complete_state
 
@@ -61,7 +62,7 @@ class ClusterResolver(abc.ABC):
         self._task_type = task_type
         self._task_id = task_id
         self._rpc_layer = rpc_layer
-        self._timeout = checked_timeout(timeout)
+        self._timeout = checked_seconds("timeout", timeout)
 
     @property
     def task_type(self) -> str | None:
@@ -133,7 +134,7 @@ class ClusterResolver(abc.ABC):
         async def fetch() -> Observation:
             return await within_deadline(self._timeout, f"a question to {self!r}", self.fetch_observation)
 
-        async with aclosing(polled(fetch, checked_interval(interval))) as observations:
+        async with aclosing(polled(fetch, checked_seconds("interval", interval))) as observations:
             async for observation in observations:
                 yield observation
 
@@ -207,9 +208,9 @@ class ClusterResolver(abc.ABC):
         """
         wanted = checked_wanted(count, jobs, ready, reachable, stable_for)
         return await complete_state(
-            self.observations(interval=checked_interval(interval)),
+            self.observations(interval=checked_seconds("interval", interval)),
             wanted,
-            timeout=checked_timeout(timeout),
+            timeout=checked_seconds("timeout", timeout),
             whose=repr(self),
         )
 
@@ -331,7 +332,7 @@ class ClusterResolver(abc.ABC):
         await self.aclose()
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else checked_timeout(timeout)
+        return self._timeout if timeout is None else checked_seconds("timeout", timeout)
 
 
 def master_url(address: str, rpc_layer: str | None) -> str:

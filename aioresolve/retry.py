@@ -8,7 +8,6 @@ long as its consumer wants it, a watch or a poll, takes its waits from a `Backof
 from __future__ import annotations
 
 import email.utils
-import math
 import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import tenacity
 
-from .errors import ConfigurationError, DeadlineExceededError, ResolveError
+from .arguments import checked_seconds
+from .errors import DeadlineExceededError, ResolveError
 from .telemetry import retried
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ __all__ = [
     "Backoff",
     "Progress",
     "RetryPolicy",
-    "checked_timeout",
     "retry_after",
     "retrying",
     "within_deadline",
@@ -119,21 +118,6 @@ class Progress:
         self.reached[scope] = what
 
 
-def checked_timeout(timeout: float) -> float:
-    """Return `timeout` (seconds) where it is a deadline: a finite number above zero.
-
-    Raises:
-        ConfigurationError: it is not; nothing in aioresolve waits for ever.
-    """
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise ConfigurationError(f"timeout={timeout!r} is not a number of seconds; give one, such as 30.0")
-    if not 0 < timeout < math.inf:
-        raise ConfigurationError(
-            f"timeout={timeout!r} is not a deadline; give a finite number of seconds above zero, such as 30.0"
-        )
-    return float(timeout)
-
-
 async def within_deadline(timeout: float, asked: str, operation: Callable[[Progress], Awaitable[T]]) -> T:
     """Return what `operation` returns, if that is within `timeout` seconds.
 
@@ -146,7 +130,7 @@ async def within_deadline(timeout: float, asked: str, operation: Callable[[Progr
         DeadlineExceededError: the deadline passed; it says what was reached and what was not.
     """
     progress = Progress()
-    with anyio.move_on_after(checked_timeout(timeout)):
+    with anyio.move_on_after(checked_seconds("timeout", timeout)):
         return await operation(progress)
     lines = [f"no complete answer to {asked} within {timeout:g} s"]
     lines += [f"still waiting for {scope} ({what})" for scope, what in progress.missing.items()]

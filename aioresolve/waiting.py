@@ -6,7 +6,6 @@ satisfies it for long enough.
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .arguments import checked_count, checked_seconds
 from .concurrency import Newest
 from .errors import ConfigurationError, FailedClusterError, IncompleteClusterError
 from .reachability import unreachable
@@ -101,20 +101,20 @@ def checked_wanted(
     if count is not None and jobs is not None:
         raise ConfigurationError("count= is for all jobs together and jobs= for each: give one of the two")
     if count is not None:
-        _check_number("count", count)
+        checked_count("count", count)
     if jobs is not None:
         if not isinstance(jobs, Mapping) or not jobs:
             raise ConfigurationError(
                 f"jobs={reprlib.repr(jobs)}: give the number of tasks of each job, such as {{'worker': 16}}"
             )
         for job, number in jobs.items():
-            _check_number(f"jobs[{job!r}]", number)
+            checked_count(f"jobs[{job!r}]", number)
     return Wanted(
         count,
         None if jobs is None else dict(jobs),
         ready,
         _reach(reachable),
-        _stability(stable_for),
+        checked_seconds("stable_for", stable_for, may_be_zero=True),
     )
 
 
@@ -127,18 +127,6 @@ def _reach(reachable: object) -> Reach | None:
         case "probe":
             return "probe"
     raise ConfigurationError(f"reachable={reachable!r}: give False, 'tcp' (or True), or 'probe'")
-
-
-def _stability(stable_for: Any) -> float:
-    is_number = isinstance(stable_for, int | float) and not isinstance(stable_for, bool)
-    if not is_number or not 0 <= stable_for < math.inf:
-        raise ConfigurationError(f"stable_for={stable_for!r}: give a finite number of seconds, such as 10.0")
-    return float(stable_for)
-
-
-def _check_number(name: str, number: object) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigurationError(f"{name}={number!r}: give a number of tasks, at least 1")
 
 
 def shortfall(observation: Observation, wanted: Wanted) -> Shortfall | None:

@@ -22,7 +22,8 @@ FILES = sorted(file for file in ROOT.rglob("*.py") if not file.name.endswith("_p
 FLOORS = [
     {"_version", "errors"},
     {"telemetry"},
-    {"durations", "retry", "concurrency", "pooling", "spec", "wire"},
+    {"arguments", "durations"},
+    {"retry", "concurrency", "pooling", "spec", "wire"},
     {"http", "probe"},
     {"merging", "polling", "reachability", "stays"},
     {"waiting"},

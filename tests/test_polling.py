@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ForbiddenError
-from aioresolve.polling import LONGEST_BACKOFF, Pace, checked_interval, polled
+from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError
+from aioresolve.polling import LONGEST_BACKOFF, Pace, polled
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 
 if TYPE_CHECKING:
@@ -143,14 +141,3 @@ class TestPolled:
         with anyio.move_on_after(0.01) as scope:
             await anext(polled(never, 1.0))
         assert scope.cancelled_caught
-
-
-@pytest.mark.parametrize("interval", [0, -1, float("inf"), float("nan"), "30", None, True, [1]])
-def test_what_is_no_interval_is_refused(interval: Any) -> None:
-    with pytest.raises(ConfigurationError, match="interval="):
-        checked_interval(interval)
-
-
-@given(st.floats(1e-6, 1e9) | st.integers(1, 10**6))
-def test_an_interval_is_a_finite_number_above_zero(interval: float) -> None:
-    assert checked_interval(interval) == interval

@@ -10,11 +10,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
+from aioresolve.arguments import checked_count, checked_seconds
 from aioresolve.concurrency import gather, newest_of
 from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.polling import checked_interval
 from aioresolve.resolver import ClusterResolver
-from aioresolve.retry import checked_timeout
 
 from .asking import Asking
 from .following import Following
@@ -75,8 +74,8 @@ class Fleet:
         max_concurrency: int = 256,
         shard: tuple[int, int] | int | None = None,
     ) -> None:
-        self._timeout = checked_timeout(timeout)
-        self._max_concurrency = _checked_concurrency(max_concurrency)
+        self._timeout = checked_seconds("timeout", timeout)
+        self._max_concurrency = checked_count("max_concurrency", max_concurrency)
         self._shard = checked_shard(shard, os.environ)
         self._targets: dict[str, Target] = {}
         self._resolvers: dict[str, ClusterResolver] = {}
@@ -187,7 +186,7 @@ class Fleet:
         Raises:
             ConfigurationError: (a ValueError) `interval` is no number of seconds above zero.
         """
-        seconds = checked_interval(interval)
+        seconds = checked_seconds("interval", interval)
         followed = self._followed(lambda asking: partial(asking.poll, interval=seconds))
         async with aclosing(followed) as readings:
             async for reading in readings:
@@ -207,7 +206,7 @@ class Fleet:
         Raises:
             ConfigurationError: (a ValueError) `interval` is no number of seconds above zero.
         """
-        seconds = checked_interval(interval)
+        seconds = checked_seconds("interval", interval)
         followed = self._followed(lambda asking: partial(asking.watch, interval=seconds))
         async with aclosing(followed) as readings:
             async for reading in readings:
@@ -270,9 +269,3 @@ class Fleet:
 
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and bool(name)
-
-
-def _checked_concurrency(number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigurationError(f"max_concurrency={number!r}: give a number of questions, at least 1")
-    return number

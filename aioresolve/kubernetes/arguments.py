@@ -9,7 +9,7 @@ from typing import Any
 
 from aioresolve.errors import ConfigurationError
 
-__all__ = ["checked_choice", "checked_count", "checked_jobs", "checked_namespaces", "checked_port"]
+__all__ = ["checked_choice", "checked_jobs", "checked_namespaces", "checked_port"]
 
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label, RFC 1123: what a namespace may be called. It becomes part of a URL's path."""
@@ -51,13 +51,6 @@ def checked_port(port: Any) -> int:
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
         raise ConfigurationError(f"tf_server_port={port!r} is not a port; give a number from 1 to 65535")
     return port
-
-
-def checked_count(name: str, count: Any) -> int:
-    """Return `count` where it is a whole number above zero."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigurationError(f"{name}={count!r}: give a whole number above zero")
-    return count
 
 
 def checked_choice(name: str, choice: Any, choices: Sequence[str]) -> str:

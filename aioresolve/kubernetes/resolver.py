@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from aioresolve.arguments import checked_count
 from aioresolve.concurrency import gather, newest_of
 from aioresolve.pooling import Sharing
 from aioresolve.resolver import ClusterResolver
@@ -14,7 +15,7 @@ from aioresolve.retry import Progress
 from aioresolve.spec import ClusterSpec, ClusterState
 
 from .api import FoundPods, PodAPI
-from .arguments import checked_choice, checked_count, checked_jobs, checked_namespaces, checked_port
+from .arguments import checked_choice, checked_jobs, checked_namespaces, checked_port
 from .clients import client_transport
 from .credentials import CredentialCache, checked_location, find_connection, kubeconfig_paths
 from .members import Candidate, endpoint, pod_candidates, row_candidates, tasks

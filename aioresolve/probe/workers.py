@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from aioresolve.arguments import checked_count, checked_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
-from aioresolve.retry import checked_timeout
 from aioresolve.telemetry import WorkerProbing
 
 from .addresses import bare_address
@@ -166,17 +166,13 @@ class _Plan:
     ) -> _Plan:
         if isinstance(addresses, str):
             raise ConfigurationError(f"addresses are several; write [{addresses!r}], or call probe_worker")
-        if max_concurrency < 1:
-            raise ConfigurationError(
-                f"max_concurrency={max_concurrency!r}: at least 1 worker is asked at a time"
-            )
         if not all(0 < port < 65536 for port in libtpu_ports):
             raise ConfigurationError(f"libtpu_ports={libtpu_ports!r} are ports, such as [8431, 8432]")
         return cls(
             tuple(map(bare_address, addresses)),
-            checked_timeout(timeout),
-            checked_timeout(worker_timeout),
-            max_concurrency,
+            checked_seconds("timeout", timeout),
+            checked_seconds("worker_timeout", worker_timeout),
+            checked_count("max_concurrency", max_concurrency),
             tuple(libtpu_ports),
             ProbeChannels() if channels is None else channels,
         )

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from aioresolve.polling import checked_interval, polled
+from aioresolve.arguments import checked_seconds
+from aioresolve.polling import polled
 from aioresolve.pooling import Sharing
 from aioresolve.retry import within_deadline
 
@@ -167,7 +168,7 @@ class TPUClusterResolver(TPUProbing):
         metadata server tells by itself when it has changed. Who names the TPUs is looked up once.
         """
         source, finder = self._source(), self._finder.for_watch()
-        interval = checked_interval(interval)
+        interval = checked_seconds("interval", interval)
         async with self._sharing.opened() as connections:
 
             async def fetch() -> Observation:

@@ -270,7 +270,7 @@ async def test_nobody_to_ask_is_no_row() -> None:
         ({"addresses": "a:1"}, "probe_worker"),
         ({"addresses": ["a"]}, "'a' is no worker's address"),
         ({"timeout": 0}, "timeout=0"),
-        ({"worker_timeout": float("inf")}, "timeout=inf"),
+        ({"worker_timeout": float("inf")}, "worker_timeout=inf"),
         ({"max_concurrency": 0}, "max_concurrency=0"),
         ({"libtpu_ports": [0]}, "libtpu_ports"),
     ],

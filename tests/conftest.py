@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import threading
 import time
 from functools import partial
@@ -27,6 +28,12 @@ SETTLING = 2.0
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start hear Ctrl-C, even where a shell runs the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_asyncio_loop_factories(

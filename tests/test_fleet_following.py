@@ -20,6 +20,7 @@ from aioresolve.errors import (
     ResolveError,
 )
 from aioresolve.fleet import Fleet, Reading
+from aioresolve.fleet.connections import Connections
 from aioresolve.spec import Missing, Observation
 from aioresolve.telemetry.gauges import stale_since, task_counts
 
@@ -228,6 +229,16 @@ class TestPoll:
             fleet.remove("b")
             await taken(readings, 2)
             assert resolver.history == ["entered", "left"]
+
+    async def test_who_is_removed_as_its_turn_comes_opens_nothing(self) -> None:
+        resolver, connections = Scripted(), Connections()
+        async with connections.kept():
+            with anyio.CancelScope() as removed:
+                removed.cancel()
+                async with connections.visit(resolver):
+                    raise AssertionError
+            await anyio.wait_all_tasks_blocked()
+            assert resolver.history == []
 
     async def test_a_poll_and_a_watch_and_a_question_may_go_on_at_a_time(self) -> None:
         targets = scripted(3)

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio.lowlevel
+
 from aioresolve.concurrency import ended
 from aioresolve.stays import Pools, Stay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from contextlib import AbstractAsyncContextManager
 
     from aioresolve.resolver import ClusterResolver
 
@@ -45,16 +46,20 @@ class Connections:
             if not self._keepers:
                 await self._closed()
 
-    def visit(self, resolver: ClusterResolver) -> AbstractAsyncContextManager[ClusterResolver]:
+    @asynccontextmanager
+    async def visit(self, resolver: ClusterResolver) -> AsyncIterator[ClusterResolver]:
         """Yield `resolver`, entered, inside `async with`.
 
         Raises:
             BaseException: what entering it raised.
         """
+        # Who was removed while its turn came is cancelled only now: it may not open again what was closed.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         stay = self._stays.get(id(resolver))
         if stay is None or stay.is_over:
             stay = self._stays[id(resolver)] = self._begun(resolver, after=stay)
-        return stay.visit()
+        async with stay.visit() as entered:
+            yield entered
 
     def release(self, resolver: ClusterResolver) -> None:
         """Let `resolver` be left as soon as no question to it is under way."""

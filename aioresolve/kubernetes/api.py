@@ -58,9 +58,6 @@ class PodAPI:
         transport: the way to ask it.
         max_concurrency: how many requests are made at a time; others wait their turn.
         policy: how often a request is made again.
-
-    Attributes:
-        is_closed: whether `aclose` was called.
     """
 
     def __init__(
@@ -69,7 +66,17 @@ class PodAPI:
         self._transport = transport
         self._turns = anyio.CapacityLimiter(max_concurrency)
         self._policy = policy or RetryPolicy()
-        self.is_closed = False
+        self._closed = anyio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `aclose` was called."""
+        return self._closed.is_set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so many seconds, or once `aclose` was called."""
+        with anyio.move_on_after(seconds):
+            await self._closed.wait()
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | FoundPods | None:
         """Return what the server projects to a Table's rows, or pods from a server that does not project.
@@ -168,8 +175,10 @@ class PodAPI:
 
     async def aclose(self) -> None:
         """Close the transport."""
-        self.is_closed = True
-        await self._transport.aclose()
+        try:
+            await self._transport.aclose()
+        finally:
+            self._closed.set()
 
     def not_understood(self, query: PodQuery, error: Exception) -> ProtocolError:
         """Return the error for an answer to `query` that is none; `error` says where it differs."""

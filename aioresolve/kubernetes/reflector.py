@@ -154,7 +154,7 @@ class PodReflector:
                 await self._recover(feed, error)
 
     async def _recover(self, feed: Feed, error: ResolveError) -> None:
-        """Wait until the next attempt is due.
+        """Wait until the next attempt is due; to a connection that is closed meanwhile, it is at once.
 
         Raises:
             ResolveError: `error`, if it does not pass.
@@ -165,7 +165,7 @@ class PodReflector:
         if feed.stale_since is not None:
             self._stir()
         retried(error, attempt=feed.failures, wait=wait)
-        await anyio.sleep(wait)
+        await self._api.sleep(wait)
 
     async def _list(self, feed: Feed) -> None:
         def failed(error: ResolveError) -> None:

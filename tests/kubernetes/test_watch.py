@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -421,6 +422,23 @@ async def test_leaving_the_resolver_ends_its_watches_with_an_error(loopback: Loo
             await following(states)
         with pytest.raises(ResolveError, match="closed meanwhile"):
             await following(states)
+
+
+async def test_leaving_the_resolver_ends_a_watch_that_waits_for_its_next_attempt(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "aioresolve")
+    loopback.train("train-0")
+    loopback.server.inject(Answer(503), match=is_watch, times=None)
+    patient = WatchPolicy(waits=RetryPolicy(first_wait=600.0, longest_wait=600.0))
+    async with watched(loopback.resolver(), patient) as resolver:
+        states = resolver.watch()
+        await following(states)
+        with anyio.fail_after(10):
+            while "is made again in" not in caplog.text:  # noqa: ASYNC110 - a log tells nobody when it grows
+                await anyio.sleep(0.001)
+    with pytest.raises(ResolveError, match="closed meanwhile"):
+        await following(states)
 
 
 async def test_many_watches_of_an_entered_resolver_share_its_pool_and_not_its_turns(

@@ -101,11 +101,11 @@ class PreparedPods:
         """Return the line that tells a watch of a change."""
         return b'{"type":"MODIFIED","object":%b}\n' % self._after(change)[1]
 
-    def bookmark(self) -> bytes:
-        """Return the line that tells a watch of the version."""
+    def bookmark(self, changes: int) -> bytes:
+        """Return the line that tells a watch that has been told so many changes their version."""
         return (
             b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d"},'
-            b'"spec":{"containers":null},"status":{}}}\n' % self.version
+            b'"spec":{"containers":null},"status":{}}}\n' % (FIRST_VERSION + changes)
         )
 
     def _after(self, change: int) -> tuple[int, bytes]:
@@ -234,7 +234,7 @@ class WatchServer:
                 if time.monotonic() >= bookmark_at:
                     bookmark_at += BOOKMARKS
                     if wants_bookmarks:
-                        await response.write(self._pods.bookmark())
+                        await response.write(self._pods.bookmark(told))
         finally:
             self._watches -= 1
             self._stir()

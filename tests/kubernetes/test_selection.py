@@ -61,6 +61,35 @@ def test_another_address_is_another_numbering(order_by: str) -> None:
     assert selection.numbering == ({0: "10.8.0.99:8470"}, 1)
 
 
+WRITES = st.tuples(
+    st.sampled_from(["w-0", "w-1", "w-2", "w-3"]),
+    st.none() | st.sampled_from(["10.8.1.1", "10.8.1.2", "10.8.1.3"]),
+    st.booleans(),
+)
+
+
+@given(st.sampled_from(["name", "index"]), st.lists(WRITES))
+def test_the_numbering_is_that_of_the_pods_whichever_way_they_came(
+    order_by: str, writes: list[tuple[str, str | None, bool]]
+) -> None:
+    selection = filled(order_by=order_by)
+    pods: dict[str, Sighting] = {}
+    shown: list[tuple[dict[int, str], dict[int, str]]] = []
+    for name, ip, is_looked_at in writes:
+        if ip is None:
+            selection.drop(seen(name))
+            pods.pop(name, None)
+        else:
+            pods[name] = seen(name, ip=ip)
+            selection.put(pods[name])
+        if is_looked_at:
+            found = selection.numbering
+            assert found == filled(*pods.values(), order_by=order_by).numbering
+            assert list(found.addresses) == sorted(found.addresses)
+            shown.append((found.addresses, dict(found.addresses)))
+    assert all(addresses == then for addresses, then in shown), "what was shown before has changed"
+
+
 def test_by_name_tasks_follow_without_gaps_and_by_index_with_them() -> None:
     pods = seen("w-0"), seen("w-2"), seen("w-3", phase="Pending")
     assert list(filled(*pods, order_by="name").numbering.addresses) == [0, 1]

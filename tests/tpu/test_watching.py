@@ -187,7 +187,7 @@ async def test_a_queued_resource_becomes_its_nodes(google: GoogleServer) -> None
 
 async def test_an_outage_is_told_and_survived(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    source = resolver("my-tpu", timeout=0.2)
+    source = resolver("my-tpu", timeout=1.0)
     with anyio.fail_after(PATIENCE):
         async with aclosing(source.observations(interval=QUICK)) as observations:
             before = await anext(observations)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from ._core.retry import Progress
     from .errors import (
         APIError,
         ConfigurationError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         DeadlineExceededError,
         FailedClusterError,
         ForbiddenError,
+        Hint,
         IncompleteClusterError,
         InvalidClusterError,
         MissingDependencyError,
@@ -42,10 +44,8 @@ if TYPE_CHECKING:
     )
     from .fleet import Fleet, Reading
     from .kubernetes import ExecutableLocation, KubernetesClusterResolver, Pod
-    from .resolver import ClusterResolver
-    from .retry import Progress
+    from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
     from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Missing, Move, Observation
-    from .static import SimpleClusterResolver, UnionClusterResolver
     from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "FailedClusterError",
     "Fleet",
     "ForbiddenError",
+    "Hint",
     "IncompleteClusterError",
     "InvalidClusterError",
     "KubernetesClusterResolver",
@@ -108,14 +109,14 @@ _ROOMS = {
     "Move": "spec",
     "Observation": "spec",
     "Pod": "kubernetes",
-    "Progress": "retry",
+    "Progress": "_core.retry",
     "Reading": "fleet",
-    "SimpleClusterResolver": "static",
+    "SimpleClusterResolver": "resolver",
     "TPUClusterResolver": "tpu",
     "TPUSlice": "tpu",
     "TPUSystemMetadata": "tpu",
     "TPUTopology": "tpu",
-    "UnionClusterResolver": "static",
+    "UnionClusterResolver": "resolver",
 }
 
 

@@ -1,42 +1,46 @@
-"""Every error aioresolve raises, under one root.
+"""Every error that aioresolve raises, derived from one root.
 
 ```
 ResolveError                                   the root: `except ResolveError` catches everything below
-├── ConfigurationError     (ValueError)        an argument, file or variable is wrong
-├── InvalidClusterError    (TypeError,         this is no description of a cluster
+├── ConfigurationError     (ValueError)        an argument, file or variable is invalid
+├── InvalidClusterError    (TypeError,         the value does not describe a cluster
 │                           ValueError)
 ├── UnknownTaskError       (ValueError)        the cluster has no such job or task
-├── TaskConflictError      (KeyError)          two resolvers of a union know the same task
+├── TaskConflictError      (KeyError)          two resolvers of a union return the same task
 ├── MissingDependencyError (ImportError)       an optional package is not installed
-├── CredentialsError       (RuntimeError)      no way to say who we are worked
-├── DeadlineExceededError  (TimeoutError)      the call's total deadline passed
-│   └── IncompleteClusterError                 a cluster that was waited for did not become complete
-├── FailedClusterError     (RuntimeError)      a cluster that was waited for can become complete no more
-├── ConnectionFailedError  (ConnectionError)   the server was not reached, or the connection broke
-│   └── TLSError                               the server was reached, its TLS was not accepted
-├── APIError               (RuntimeError)      the server answered with a failure status
-│   ├── UnauthorizedError                      401, and once more after the credentials were renewed
-│   └── ForbiddenError                         403; carries the smallest RBAC manifest that would do
-├── ProtocolError          (RuntimeError)      the server answered what cannot be understood or trusted
-├── ProbeError             (RuntimeError)      a worker did not tell its devices, or workers differ in them
-├── PodNotRunningError     (RuntimeError)      pods match the selector and are not running
-├── TPUNotReadyError       (RuntimeError)      TPUs exist and are not ready, or not healthy
-├── TPUNotFoundError       (ValueError,        no TPU was named, or there is none of that name
+├── CredentialsError       (RuntimeError)      no source of credentials worked
+├── DeadlineExceededError  (TimeoutError)      the total deadline of the call passed
+│   └── IncompleteClusterError                 the cluster was not complete before the deadline of `wait`
+├── FailedClusterError     (RuntimeError)      the cluster being waited for cannot become complete
+├── ConnectionFailedError  (ConnectionError)   the server could not be reached, or the connection broke
+│   └── TLSError                               the server was reached, but the TLS handshake failed
+├── APIError               (RuntimeError)      the server returned a failure status
+│   ├── UnauthorizedError                      401, also after the credentials were renewed
+│   └── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
+├── ProtocolError          (RuntimeError)      the response is malformed, too large, or a redirect
+├── ProbeError             (RuntimeError)      a worker did not report its devices, or workers differ
+├── PodNotRunningError     (RuntimeError)      pods match the selector but are not running
+├── TPUNotReadyError       (RuntimeError)      TPUs exist but are not ready, or not healthy
+├── TPUNotFoundError       (ValueError,        no TPU was named, or the named TPU does not exist
 │                           RuntimeError)
 └── PodIndexError          (RuntimeError)      a task index is missing or taken twice
 ```
 
-The second bases are what `tf.distribute.cluster_resolver` and the standard library promise, so an
-`except RuntimeError` written for TensorFlow's resolvers still works. Every message names the input, the
-place and the mend; none ever holds a token, a key or a certificate.
+The second base classes are those that `tf.distribute.cluster_resolver` and the standard library promise: an
+`except RuntimeError` written for TensorFlow's resolvers still works.
+
+A message has two parts: the summary (what failed, where and why) and a `Hint` (what to change). No message
+ever contains a token, key or password.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "APIError",
@@ -46,6 +50,7 @@ __all__ = [
     "DeadlineExceededError",
     "FailedClusterError",
     "ForbiddenError",
+    "Hint",
     "IncompleteClusterError",
     "InvalidClusterError",
     "MissingDependencyError",
@@ -62,92 +67,177 @@ __all__ = [
     "UnknownTaskError",
 ]
 
+_ARGUMENT = re.compile(r"\{(?P<name>[a-z_]+)(?:=(?P<value>[^{}]*))?\}")
 
-class ResolveError(Exception):
-    """The root of every error aioresolve raises.
+
+def _python_spelling(name: str, value: str | None) -> str:
+    return f"`{name}=`" if value is None else f"`{name}={value!r}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What to change so that the call succeeds, in a form that each interface can spell in its own way.
+
+    >>> Hint("Pass {not_running=skip} to leave them out, or raise {timeout}.").render()
+    "Pass `not_running='skip'` to leave them out, or raise `timeout=`."
 
     Attributes:
-        retryable: whether the same call may succeed when it is simply made again.
+        text: one or more sentences. `{name}` stands for an argument of the Python API, and `{name=value}` for
+            that argument with a value.
+        values: text to insert for other `{name}` placeholders, such as a file name from the user.
+    """
+
+    text: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def render(self, spell: Callable[[str, str | None], str] = _python_spelling) -> str:
+        """Return the hint as text.
+
+        Args:
+            spell: called with the name of an argument and its value, if any; returns how the reader would
+                write it. The default writes Python.
+        """
+
+        def replacement(match: re.Match[str]) -> str:
+            name, value = match["name"], match["value"]
+            if value is None and name in self.values:
+                return self.values[name]
+            return spell(name, value)
+
+        return _ARGUMENT.sub(replacement, self.text)
+
+
+class ResolveError(Exception):
+    """The root of every error that aioresolve raises.
+
+    Attributes:
+        summary: what failed, where and why, without the hint.
+        hint: what to change, if anything can be recommended.
+        retryable: whether the same call may succeed when it is made again unchanged.
     """
 
     retryable: bool = False
 
-    def __init__(self, message: str = "", *, retryable: bool | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, summary: str = "", *, hint: Hint | str | None = None, retryable: bool | None = None
+    ) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.hint = Hint(hint) if isinstance(hint, str) else hint
         if retryable is not None:
             self.retryable = retryable
 
+    def __str__(self) -> str:
+        return self.render()
+
+    def render(self, spell: Callable[[str, str | None], str] = _python_spelling) -> str:
+        """Return the summary and the hint as text, with arguments written by `spell` (see `Hint.render`)."""
+        if self.hint is None:
+            return self.summary
+        return f"{self.summary}. {self.hint.render(spell)}"
+
 
 class ConfigurationError(ResolveError, ValueError):
-    """An argument, a file or an environment variable is wrong; the message says which and how to mend it."""
+    """An argument, a file or an environment variable is invalid.
+
+    Attributes:
+        argument: the name of the invalid argument of the Python API; None if something else is invalid. The
+            summary then describes the value only, and `render` puts the argument before it.
+    """
+
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        argument: str | None = None,
+        hint: Hint | str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(summary, hint=hint, retryable=retryable)
+        self.argument = argument
+
+    def render(self, spell: Callable[[str, str | None], str] = _python_spelling) -> str:
+        """Return the argument, the summary and the hint as text (see `ResolveError.render`)."""
+        text = super().render(spell)
+        return text if self.argument is None else f"{spell(self.argument, None)}: {text}"
 
 
 class InvalidClusterError(ResolveError, TypeError, ValueError):
-    """The value given does not describe a cluster (see `ClusterSpec`).
+    """The value does not describe a cluster (see `ClusterSpec`).
 
-    `tf.train.ClusterSpec` promises a TypeError, and raises a ValueError where a conversion inside it fails.
+    `tf.train.ClusterSpec` documents a TypeError, and raises a ValueError if a conversion inside it fails.
     """
 
 
 class UnknownTaskError(ResolveError, ValueError):
-    """The cluster has no job of that name, or the job has no task of that index."""
+    """The cluster has no job of that name, or the job has no task with that index."""
 
 
 class TaskConflictError(ResolveError, KeyError):
-    """Two resolvers of a union each know the same task of a job whose tasks keep their indices.
+    """Two resolvers of a union return the same task of a job whose tasks keep their indices.
 
     Attributes:
         job: the job.
-        indices: the task indices that are taken twice.
+        indices: the task indices that both return.
     """
 
-    def __init__(self, message: str = "", *, job: str | None = None, indices: Sequence[int] = ()) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        hint: Hint | str | None = None,
+        job: str | None = None,
+        indices: Sequence[int] = (),
+    ) -> None:
+        super().__init__(summary, hint=hint)
         self.job = job
         self.indices = tuple(indices)
 
-    def __str__(self) -> str:
-        return Exception.__str__(self)  # KeyError would put the message in quotes
-
 
 class MissingDependencyError(ResolveError, ImportError):
-    """An optional package is needed and not installed; the message holds the `pip install` line."""
+    """An optional package is not installed; the hint contains the `pip install` command."""
 
 
 class CredentialsError(ResolveError, RuntimeError):
     """No source of credentials worked.
 
     Attributes:
-        tried: one line per source, in the order tried: what it was and why it failed.
+        tried: one line for each source, in the order tried: what it is and why it failed.
     """
 
     def __init__(
-        self, message: str = "", *, tried: Sequence[str] = (), retryable: bool | None = None
+        self,
+        summary: str = "",
+        *,
+        tried: Sequence[str] = (),
+        hint: Hint | str | None = None,
+        retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, retryable=retryable)
+        super().__init__(summary, hint=hint, retryable=retryable)
         self.tried = tuple(tried)
 
 
 class DeadlineExceededError(ResolveError, TimeoutError):
-    """The call's total deadline passed.
+    """The total deadline of the call passed.
 
     Attributes:
         timeout: the deadline, in seconds from the start of the call.
-        reached: what had been answered by then: scope to a few words on the answer.
-        missing: what had not: scope to what was being waited for, and the last error seen there.
+        reached: the requests that had completed: scope to a short description of the response.
+        missing: the requests that had not: scope to what was being waited for, with the last error.
     """
 
     retryable = True
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         timeout: float | None = None,
         reached: Mapping[str, str] | None = None,
         missing: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(summary, hint=hint)
         self.timeout = timeout
         self.reached = dict(reached or {})
         self.missing = dict(missing or {})
@@ -157,83 +247,87 @@ class IncompleteClusterError(DeadlineExceededError):
     """The deadline of `wait` passed before the cluster was complete.
 
     Attributes:
-        found: each job that was waited for to the number of its tasks that could be used.
-        wanted: each job to the number that was wanted of it, where one was given; that of all under `""`.
-        missing: `namespace/name` of each pod that is missing, or the TPU's name, to the reason why.
+        found: job name to the number of its usable tasks.
+        wanted: job name to the number of tasks that was requested; `""` for the total of all jobs.
+        missing: `namespace/name` of each missing pod, or the name of the TPU, to the reason.
     """
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         timeout: float | None = None,
         found: Mapping[str, int] | None = None,
         wanted: Mapping[str, int] | None = None,
         missing: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message, timeout=timeout, missing=missing)
+        super().__init__(summary, hint=hint, timeout=timeout, missing=missing)
         self.found, self.wanted = dict(found or {}), dict(wanted or {})
 
 
 class FailedClusterError(ResolveError, RuntimeError):
-    """What was waited for can come no more. Its attributes are as of `IncompleteClusterError`."""
+    """The cluster being waited for cannot become complete. Attributes: see `IncompleteClusterError`."""
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         found: Mapping[str, int] | None = None,
         wanted: Mapping[str, int] | None = None,
         missing: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(summary, hint=hint)
         self.found, self.wanted, self.missing = dict(found or {}), dict(wanted or {}), dict(missing or {})
 
 
 class ConnectionFailedError(ResolveError, ConnectionError):
-    """The server was not reached, or the connection broke before the answer was whole.
+    """The server could not be reached, or the connection broke before the response was complete.
 
     Attributes:
-        host: the server asked, `scheme://host:port`.
-        scope: what was asked of it.
+        host: the server, `scheme://host:port`.
+        scope: what was requested, as text.
     """
 
     retryable = True
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         host: str | None = None,
         scope: str | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, retryable=retryable)
+        super().__init__(summary, hint=hint, retryable=retryable)
         self.host = host
         self.scope = scope
 
 
 class TLSError(ConnectionFailedError):
-    """The server was reached, but its certificate (or ours) was not accepted, or it does not speak TLS."""
+    """The server was reached, but one side rejected the certificate of the other, or it does not use TLS."""
 
     retryable = False
 
 
 class APIError(ResolveError, RuntimeError):
-    """The server answered with a failure status.
+    """The server returned a failure status.
 
     Attributes:
-        host: the server asked, `scheme://host:port`.
-        scope: what was asked of it.
+        host: the server, `scheme://host:port`.
+        scope: what was requested, as text.
         status: the HTTP status code.
-        reason: the server's own word for it (`Expired`, `TooManyRequests`, ...), if it gave one.
-        retry_after: seconds the server asked to wait before the next try, if it did.
+        reason: the machine-readable reason in the response (`Expired`, `TooManyRequests`, ...), if any.
+        retry_after: the seconds that the server asked to wait before the next attempt, if it did.
     """
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         host: str | None = None,
         scope: str | None = None,
         status: int | None = None,
@@ -241,7 +335,7 @@ class APIError(ResolveError, RuntimeError):
         retry_after: float | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, retryable=retryable)
+        super().__init__(summary, hint=hint, retryable=retryable)
         self.host = host
         self.scope = scope
         self.status = status
@@ -250,126 +344,132 @@ class APIError(ResolveError, RuntimeError):
 
 
 class UnauthorizedError(APIError):
-    """401: the server does not accept our credentials, nor did it after they were renewed once."""
+    """401: the server rejected the credentials, also after they were renewed once."""
 
 
 class ForbiddenError(APIError):
-    """403: the server knows us and says no.
+    """403: the server authenticated the client but denied the request.
 
     Attributes:
-        manifest: the smallest Role (or ClusterRole) and binding that would allow it, as YAML for
-            `kubectl apply -f -`; empty where the server did not say who we are.
+        manifest: the smallest Role (or ClusterRole) and binding that would permit the request, as YAML for
+            `kubectl apply -f -`; empty if the server did not name the denied user.
     """
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         host: str | None = None,
         scope: str | None = None,
         status: int | None = None,
         reason: str | None = None,
         manifest: str = "",
     ) -> None:
-        super().__init__(message, host=host, scope=scope, status=status, reason=reason)
+        super().__init__(summary, hint=hint, host=host, scope=scope, status=status, reason=reason)
         self.manifest = manifest
 
 
 class ProtocolError(ResolveError, RuntimeError):
-    """The server answered what cannot be understood or trusted: no JSON, another shape, a redirect.
+    """The response is malformed, of an unexpected type, too large, or a redirect.
 
     Attributes:
-        host: the server asked, `scheme://host:port`.
-        scope: what was asked of it.
+        host: the server, `scheme://host:port`.
+        scope: what was requested, as text.
     """
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         host: str | None = None,
         scope: str | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, retryable=retryable)
+        super().__init__(summary, hint=hint, retryable=retryable)
         self.host = host
         self.scope = scope
 
 
 class ProbeError(ResolveError, RuntimeError):
-    """A worker did not tell which devices it has, or workers that should be alike have different ones.
+    """A worker did not report its devices, or workers that should be alike have different devices.
 
     Attributes:
-        address: the worker, `host:port`; None where it is about several.
+        address: the worker, `host:port`; None if the error concerns several workers.
         code: what happened.
 
-            - `"refused"`: nothing listens at that port. The worker cannot be probed this way, which is not to
-              say that it is dead.
-            - `"unimplemented"`: another gRPC service listens there.
-            - `"unreachable"`: there was no connection, or it broke.
-            - `"deadline"`: there was no answer in time.
-            - `"tls"`: one side speaks TLS and the other does not, or a certificate was not accepted.
-            - `"denied"`: the worker does not accept our credentials or metadata.
-            - `"malformed"`: the answer cannot be understood or believed.
-            - `"too_large"`: the answer is larger than it may be.
-            - `"failed"`: the worker answered with any other gRPC status.
+            - `"refused"`: nothing listens on that port. The worker may still be running, but cannot be
+              probed this way.
+            - `"unimplemented"`: a different gRPC service listens on that port.
+            - `"unreachable"`: the connection failed or broke.
+            - `"deadline"`: the worker did not respond in time.
+            - `"tls"`: only one side uses TLS, or a certificate was rejected.
+            - `"denied"`: the worker rejected the credentials or metadata.
+            - `"malformed"`: the response is invalid or implausible.
+            - `"too_large"`: the response exceeds the size limit.
+            - `"failed"`: the worker returned any other gRPC status.
             - `"uneven"`: workers that should be alike have different devices.
-        failures: where it is about several workers, each of those at fault to the reason.
+        failures: if the error concerns several workers, the address of each to the reason.
     """
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         address: str | None = None,
         code: str | None = None,
         failures: Mapping[str, str] | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, retryable=retryable)
+        super().__init__(summary, hint=hint, retryable=retryable)
         self.address = address
         self.code = code
         self.failures = dict(failures or {})
 
 
 class PodNotRunningError(ResolveError, RuntimeError):
-    """Pods match a selector and are not running.
+    """Pods match a selector but are not running.
 
     Attributes:
-        pods: `namespace/name` of every such pod to its phase and reason, in selector order.
+        pods: `namespace/name` of every such pod to its phase and reason, in the order of the selectors.
     """
 
     retryable = True
 
-    def __init__(self, message: str = "", *, pods: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, summary: str = "", *, hint: Hint | str | None = None, pods: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(summary, hint=hint)
         self.pods = dict(pods or {})
 
 
 class TPUNotReadyError(ResolveError, RuntimeError):
-    """TPUs, or the queued resources that are to bring them, exist and are not ready, or not healthy.
+    """TPUs or queued resources exist but are not ready, or not healthy.
 
-    It is `retryable` where every one of them may become ready by itself, as one being created or repaired
-    does; one that was preempted or terminated does not.
+    The error is `retryable` if each of them may become ready without user action, such as a TPU that is being
+    created or repaired. A preempted or terminated TPU does not.
 
     Attributes:
-        tpus: each TPU that is not ready, by name, to what is wrong with it.
-        state: the state of the first of them, in the API's words: `CREATING`, `PREEMPTED`, ...
-        health: its health: `UNHEALTHY_MAINTENANCE`, ...; empty where the API does not tell.
+        tpus: the name of each TPU that is not ready to the reason.
+        state: the state of the first of them, as the API reports it: `CREATING`, `PREEMPTED`, ...
+        health: its health: `UNHEALTHY_MAINTENANCE`, ...; empty if the API does not report it.
         symptoms: its symptoms, one line each.
     """
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         tpus: Mapping[str, str] | None = None,
         state: str = "",
         health: str = "",
         symptoms: Sequence[str] = (),
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message, retryable=retryable)
+        super().__init__(summary, hint=hint, retryable=retryable)
         self.tpus = dict(tpus or {})
         self.state = state
         self.health = health
@@ -377,15 +477,22 @@ class TPUNotReadyError(ResolveError, RuntimeError):
 
 
 class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
-    """No TPU was named and none was found, or there is none of the name given.
+    """No TPU was named and none was found, or the named TPU does not exist.
 
     Attributes:
-        tried: one line per place that was looked at, in order: what it is and what was found there.
-        names: the TPUs that were named and do not exist.
+        tried: one line for each place that was searched, in order: what it is and what was found.
+        names: the named TPUs that do not exist.
     """
 
-    def __init__(self, message: str = "", *, tried: Sequence[str] = (), names: Sequence[str] = ()) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        hint: Hint | str | None = None,
+        tried: Sequence[str] = (),
+        names: Sequence[str] = (),
+    ) -> None:
+        super().__init__(summary, hint=hint)
         self.tried = tuple(tried)
         self.names = tuple(names)
 
@@ -394,24 +501,25 @@ class PodIndexError(ResolveError, RuntimeError):
     """With `order_by="index"`: a pod has no index, an index is missing, or two pods claim the same one.
 
     Attributes:
-        job: the job whose tasks were being put in order.
+        job: the job whose tasks were being ordered.
         missing: task indices that no pod has.
         duplicates: task index to the `namespace/name` of the pods that claim it.
-        unindexed: `namespace/name` of the pods that carry no known index.
+        unindexed: `namespace/name` of the pods without a known index.
     """
 
     retryable = True
 
     def __init__(
         self,
-        message: str = "",
+        summary: str = "",
         *,
+        hint: Hint | str | None = None,
         job: str | None = None,
         missing: Sequence[int] = (),
         duplicates: Mapping[int, Sequence[str]] | None = None,
         unindexed: Sequence[str] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(summary, hint=hint)
         self.job = job
         self.missing = tuple(missing)
         self.duplicates = {index: tuple(names) for index, names in (duplicates or {}).items()}

@@ -104,7 +104,7 @@ async def bare_bodies(
     """
     import aiohttp
 
-    from aioresolve.kubernetes.credentials import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection
 
     connection = await find_connection(kubeconfig=kubeconfig, cache=CredentialCache())
     context, headers = await connection.ssl(), {**await connection.headers(), "Accept": accept}

@@ -70,7 +70,7 @@ async def bare_call(channel: Any, timeout: float) -> int:
     """Return the number of devices at the other end of a grpc.aio channel, by the call and nothing else."""
     import grpc.aio
 
-    from aioresolve.probe.wire.worker_pb2 import GetStatusResponse
+    from aioresolve.probe.worker_pb2 import GetStatusResponse
 
     try:
         body = await channel.unary_unary(GET_STATUS)(b"", timeout=timeout)
@@ -120,7 +120,7 @@ async def bare_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator
 async def serial(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
     import grpc
 
-    from aioresolve.probe.wire.worker_pb2 import GetStatusResponse
+    from aioresolve.probe.worker_pb2 import GetStatusResponse
 
     def one(address: str) -> int:
         with grpc.insecure_channel(address) as channel:

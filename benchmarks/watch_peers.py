@@ -117,7 +117,7 @@ async def by_msgspec(kubeconfig: Path) -> AsyncIterator[Follow]:
     import aiohttp
     import msgspec
 
-    from aioresolve.kubernetes.credentials import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection
 
     metadata = msgspec.defstruct("Metadata", [("name", str, ""), ("resourceVersion", str, "")])
     status = msgspec.defstruct("Status", [("podIP", str, "")])

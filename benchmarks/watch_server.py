@@ -249,7 +249,7 @@ async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
     import yaml
     from aiohttp import web
 
-    from aioresolve.testing.tls import CertificateAuthority
+    from aioresolve.testing.certificates import CertificateAuthority
 
     authority = CertificateAuthority() if scheme == "https" else None
     token = secrets.token_urlsafe(32)

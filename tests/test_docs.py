@@ -14,7 +14,7 @@ import pytest
 import aioresolve
 from aioresolve.testing import KubernetesServer, pod
 
-from .test_house import ALL_MODULES
+from .test_public_api import ALL_MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,4 +82,4 @@ async def answered(source: str, names: dict[str, Any]) -> Any:
 
 
 def test_there_are_examples() -> None:
-    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.ClusterResolver"} <= set(DOCUMENTED)
+    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.base.ClusterResolver"} <= set(DOCUMENTED)

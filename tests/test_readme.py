@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from aioresolve.kubernetes.rbac import manifest
+from aioresolve.kubernetes.api_errors import manifest
 from aioresolve.testing import GoogleServer, KubernetesServer, pod, tpu_node, tpu_worker_process
 
 if TYPE_CHECKING:

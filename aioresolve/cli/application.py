@@ -11,16 +11,16 @@ import click
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
-from . import streams
+from .commands.demo import demo
+from .commands.kubernetes import kubernetes
+from .commands.poll import poll
+from .commands.probe import probe
+from .commands.tpu import tpu
+from .commands.wait import wait
+from .commands.watch import watch
 from .completion import completion
-from .demo import demo
-from .failures import COULD_NOT_RESOLVE, INTERRUPTED, WRONG_USAGE, as_text, as_traceback, exit_code
-from .kubernetes import kubernetes
-from .poll import poll
-from .probe import probe
-from .tpu import tpu
-from .wait import wait
-from .watch import watch
+from .error_messages import COULD_NOT_RESOLVE, INTERRUPTED, WRONG_USAGE, as_text, as_traceback, exit_code
+from .terminal import streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 
 from aioresolve.errors import ConfigurationError
 
-from . import streams
+from .terminal import streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 def contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of contexts that begin with `incomplete`; none where no kubeconfig can be read."""
-    from aioresolve.kubernetes.credentials.kubeconfig import merged, parsed
+    from aioresolve.kubernetes.auth.kubeconfig import merged, parsed
 
     try:
         found = merged(

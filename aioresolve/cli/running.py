@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .failures import TERMINATED
+from .error_messages import TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from aioresolve.concurrency import ended
-from aioresolve.stays import Pools, Stay
+from aioresolve._core.concurrency import ended
+from aioresolve._core.shared_context import Pools, Stay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aioresolve.resolver import ClusterResolver
+    from aioresolve.resolver.base import ClusterResolver
 
 __all__ = ["Connections"]
 

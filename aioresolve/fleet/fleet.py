@@ -10,24 +10,24 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from aioresolve.arguments import checked_count, checked_seconds
-from aioresolve.concurrency import gather, newest_of
+from aioresolve._core.concurrency import gather, newest_of
+from aioresolve._core.validation import checked_count, checked_seconds
 from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.resolver import ClusterResolver
+from aioresolve.resolver.base import ClusterResolver
 
-from .asking import Asking
-from .following import Following
-from .shard import checked_shard, rendezvous
+from .poller import Asking
+from .sharding import checked_shard, rendezvous
 from .target import Target
+from .watcher import Following
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from aioresolve.concurrency import Newest
+    from aioresolve._core.concurrency import Newest
 
-    from .following import Work
-    from .reading import Reading
+    from .target import Reading
+    from .watcher import Work
 
 __all__ = ["Fleet"]
 

@@ -6,11 +6,11 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from aioresolve.concurrency import Turn
+from aioresolve._core.concurrency import Turn
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
-from .failures import Asker
-from .grant import Grant
+from .access_token import Grant
+from .google_errors import Asker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from google.auth.aio.credentials import Credentials as AsyncCredentials
     from google.auth.credentials import Credentials
 
-    from .default_credentials import FoundFile
+    from .application_default import FoundFile
     from .transport import HTTPClient
 
     AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
@@ -132,7 +132,7 @@ class _Given:
         self.name = name
 
     async def fetched(self, client: HTTPClient, *, anew: bool) -> Grant:
-        from .blocking import refreshed
+        from .google_auth import refreshed
 
         return await refreshed(self._credentials, client, self.name, anew=anew)
 
@@ -146,7 +146,7 @@ class _GivenAsync:
         self._credentials = credentials
 
     async def fetched(self, client: HTTPClient, *, anew: bool) -> Grant:
-        from .awaited import awaited
+        from .google_auth import awaited
 
         return await awaited(self._credentials, client, self.name, anew=anew)
 
@@ -160,7 +160,7 @@ class _Default:
         self._file: _Given | None = None
 
     async def fetched(self, client: HTTPClient, *, anew: bool) -> Grant:
-        from .default_credentials import file_credentials, metadata_grant
+        from .application_default import file_credentials, metadata_grant
 
         tried: list[str] = []
         if self._file is None:
@@ -173,7 +173,7 @@ class _Default:
             except CredentialsError:
                 self._file = None  # it is read again: its owner may have logged in anew meanwhile
                 raise
-        from .metadata import MetadataServer
+        from .metadata_server import MetadataServer
 
         try:
             grant = await metadata_grant(MetadataServer(), self._scopes, None)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .names import NodeName
+from .resource_names import NodeName
 
 __all__ = [
     "AcceleratorConfig",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from aioresolve.errors import ConfigurationError, ProtocolError
 
+from .api_request import Question
 from .messages import (
     Node,
     NodePage,
@@ -17,17 +18,16 @@ from .messages import (
     decode_queued_resource,
     decode_queued_resource_page,
 )
-from .names import checked_project, checked_zone
-from .question import Question
+from .resource_names import checked_project, checked_zone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aioresolve.retry import Progress
+    from aioresolve._core.retry import Progress
 
-    from .conditional import KnownAnswers
-    from .names import NodeName, QueuedResourceName
-    from .session import GoogleSession
+    from .api_request import KnownAnswers
+    from .client import GoogleSession
+    from .resource_names import NodeName, QueuedResourceName
 
 __all__ = ["TPUAPI", "NodeList", "QueuedResourceList", "TPUVersion"]
 

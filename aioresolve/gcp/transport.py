@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from yarl import URL
 
+from aioresolve._core.http.client import CONNECT_TIMEOUT, Answer, HTTPSession, origin
+from aioresolve._core.http.dns import AbandonableResolver
+from aioresolve._core.http.errors import Exchange, Mends
+from aioresolve._core.http.tls import closing_one_sidedly
 from aioresolve.errors import ConfigurationError
-from aioresolve.http.answer import Answer, origin
-from aioresolve.http.failures import Exchange, Mends
-from aioresolve.http.lookups import AbandonableResolver
-from aioresolve.http.session import CONNECT_TIMEOUT, HTTPSession
-from aioresolve.http.tls import closing_one_sidedly
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
 """KubernetesClusterResolver: the pods of label selectors as a cluster."""
 
-from .credentials import ExecutableLocation
-from .messages import Pod
+from .auth import ExecutableLocation
+from .objects import Pod
 from .resolver import KubernetesClusterResolver
 
 __all__ = ["ExecutableLocation", "KubernetesClusterResolver", "Pod"]

@@ -10,7 +10,7 @@ from aioresolve.spec import host_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .messages import Condition, ContainerStatus, Pod, Table, Terminated
+    from .objects import Condition, ContainerStatus, Pod, Table, Terminated
 
 __all__ = [
     "ADDRESSES",

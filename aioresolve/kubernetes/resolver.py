@@ -7,25 +7,22 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from aioresolve.arguments import checked_count
-from aioresolve.concurrency import gather, newest_of
-from aioresolve.pooling import Sharing
-from aioresolve.resolver import ClusterResolver
-from aioresolve.retry import Progress
+from aioresolve._core.concurrency import gather, newest_of
+from aioresolve._core.retry import Progress
+from aioresolve._core.shared_context import Sharing
+from aioresolve._core.validation import checked_count
+from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
 
-from .api import FoundPods, PodAPI
-from .arguments import checked_choice, checked_jobs, checked_namespaces, checked_port
-from .clients import client_transport
-from .credentials import CredentialCache, checked_location, find_connection, kubeconfig_paths
-from .members import Candidate, endpoint, pod_candidates, row_candidates, tasks
-from .membership import Membership
+from .auth import CredentialCache, checked_location, find_connection, kubeconfig_paths
+from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
+from .objects import oldest_version
+from .override_client import client_transport
+from .pod_cache import Membership
 from .pods import ADDRESSES
-from .pool import ConnectionPool
-from .query import PodQuery
+from .query import PodQuery, checked_choice, checked_jobs, checked_namespaces, checked_port
 from .reflector import PodReflector, WatchPolicy
-from .transport import AiohttpTransport
-from .versions import oldest_version
+from .tasks import Candidate, endpoint, pod_candidates, row_candidates, tasks
 
 if TYPE_CHECKING:
     import os
@@ -41,11 +38,11 @@ if TYPE_CHECKING:
     )
     from contextlib import AbstractContextManager
 
-    from aioresolve.concurrency import Newest
-    from aioresolve.pooling import Pool
+    from aioresolve._core.concurrency import Newest
+    from aioresolve._core.shared_context import Pool
     from aioresolve.spec import Observation
 
-    from .messages import Pod
+    from .objects import Pod
 
 T = TypeVar("T")
 

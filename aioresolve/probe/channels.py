@@ -1,10 +1,16 @@
-"""gRPC channels to workers: how they are opened, shared and asked, with grpc's errors made into ours."""
+"""Whether a server speaks TLS: gRPC, asked to connect in plain, only sees that such a server hangs up.
+
+gRPC channels to workers: how they are opened, shared and asked, with grpc's errors made into ours.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import ssl
+import time
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -13,18 +19,86 @@ import grpc.aio
 
 from aioresolve.errors import ConfigurationError, ProbeError
 
-from .addresses import split_address
-from .failures import deadline_passed, failed_call, speaks_tls_error
-from .one_loop import polled_loop
-from .tls import speaks_tls
+from .grpc_errors import deadline_passed, failed_call, speaks_tls_error
+from .grpc_loop import polled_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-    from .deadline import Deadline
 
-__all__ = ["ProbeChannels", "WorkerChannel"]
+__all__ = ["Deadline", "ProbeChannels", "WorkerChannel", "bare_address", "speaks_tls", "split_address"]
+
+
+ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The moment `timeout` seconds after it was set.
+
+    Attributes:
+        timeout: seconds from when it was set.
+        ends: the moment, in seconds of `time.monotonic()`.
+    """
+
+    timeout: float
+    ends: float
+
+    @classmethod
+    def after(cls, timeout: float) -> Self:
+        """Return the deadline so many seconds from now."""
+        return cls(timeout, time.monotonic() + timeout)
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, never negative."""
+        return max(0.0, self.ends - time.monotonic())
+
+
+def bare_address(address: object) -> str:
+    """Return `host:port` of a worker's address, which may have TensorFlow's `grpc://` before it.
+
+    Raises:
+        ConfigurationError: it is no such address.
+    """
+    bare = address.removeprefix("grpc://") if isinstance(address, str) else ""
+    found = ADDRESS.fullmatch(bare)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise ConfigurationError(
+            f"{address!r} is no worker's address; give host:port such as '10.0.0.7:8470', an IPv6 address in"
+            " brackets"
+        )
+    return bare
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host, an IPv6 address without its brackets, and the port of `host:port`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+async def speaks_tls(host: str, port: int, timeout: float) -> bool:
+    """Return whether the server at `host` and `port` begins a TLS handshake within `timeout` seconds.
+
+    Nothing is sent but the handshake, and its certificate is not looked at.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with anyio.move_on_after(timeout):
+        try:
+            stream = await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
+        except ssl.SSLError as error:
+            # An alert is TLS as well: such a server wants our certificate, or another version.
+            return "ALERT" in (error.reason or "").upper()
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
+            return False
+        await stream.aclose()
+        return True
+    return False
+
 
 OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.enable_http_proxy", 0),  # workers are inside the cluster, whatever the proxy's variables say

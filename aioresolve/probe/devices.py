@@ -2,26 +2,41 @@
 
 TensorFlow tells devices. libtpu tells the cores and chips it runs on and, by a metric, its devices. A TPU v4
 chip has two cores and is one device; a v3 chip has two cores and is two. None is reckoned from another.
+
+TensorFlow's `WorkerService/GetStatus`: an empty question, answered with the worker's own devices.
+
+libtpu's `RuntimeMetricService`: what a TPU's own runtime tells, whatever framework uses it.
+
+It listens while a program holds the TPU, on port 8431; several processes of one host listen on a port each,
+as `TPU_RUNTIME_METRICS_PORTS` says. Format: tpu-info 0.14.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from google.protobuf.message import DecodeError
 
+from aioresolve._core.concurrency import gather
 from aioresolve.errors import ProbeError
 
-from .wire.libtpu_pb2 import MetricResponse, RuntimeStatus
-from .wire.worker_pb2 import GetStatusResponse
+from .libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
+from .worker_pb2 import GetStatusResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from .channels import Deadline, ProbeChannels, WorkerChannel
 
 __all__ = [
+    "GET_METRIC",
+    "GET_RUNTIME_STATUS",
+    "GET_STATUS",
     "MOST_DEVICES",
+    "TOTAL_MEMORY",
     "Device",
     "Runtime",
     "WorkerProbe",
@@ -29,6 +44,8 @@ __all__ = [
     "core_and_chip_counts",
     "devices_of_metric",
     "devices_of_status",
+    "libtpu_runtime",
+    "tensorflow_devices",
     "whole_runtime",
 ]
 
@@ -200,3 +217,65 @@ def _malformed(address: str, what: str) -> ProbeError:
     return ProbeError(
         f"{address} answered {what}; see which program listens there", address=address, code="malformed"
     )
+
+
+GET_STATUS = "/tensorflow.WorkerService/GetStatus"
+
+
+async def tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -> tuple[Device, ...]:
+    """Return the devices of the TensorFlow server at the other end.
+
+    Raises:
+        ProbeError: there is no answer, or none that can be believed.
+    """
+    return devices_of_status(await channel.ask(GET_STATUS, b"", deadline), channel.address)
+
+
+SERVICE = "/tpu.monitoring.runtime.RuntimeMetricService"
+GET_RUNTIME_STATUS = f"{SERVICE}/GetTpuRuntimeStatus"
+GET_METRIC = f"{SERVICE}/GetRuntimeMetric"
+TOTAL_MEMORY = "tpu.runtime.hbm.memory.total.bytes"
+
+UNTOLD = frozenset({"failed", "unimplemented"})
+"""What an older or idle libtpu says to one question and need not say to the other."""
+
+
+async def libtpu_runtime(
+    channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline
+) -> Runtime:
+    """Return what the libtpu processes of one host tell, taken together.
+
+    Args:
+        channels: how they are reached.
+        host: the host, an IPv6 address in brackets.
+        ports: the port of each process. All of them have to answer, or the numbers would not be the host's.
+        deadline: when to give up.
+
+    Raises:
+        ProbeError: one of them does not answer, or what cannot be believed.
+    """
+    calls = [partial(_process_runtime, channels, f"{host}:{port}", port, deadline) for port in ports]
+    return whole_runtime(await gather(calls, limit=len(calls)))
+
+
+async def _process_runtime(channels: ProbeChannels, address: str, port: int, deadline: Deadline) -> Runtime:
+    """Return what one process tells: cores and chips by its status, devices by a metric that each has."""
+    cores = chips = None
+    async with channels.to(address, deadline) as channel:
+        try:
+            cores, chips = core_and_chip_counts(await channel.ask(GET_RUNTIME_STATUS, b"", deadline), address)
+        except ProbeError as error:
+            if error.code not in UNTOLD:
+                raise
+        try:
+            devices = await _devices(channel, port, deadline)
+        except ProbeError as error:
+            if cores is None or error.code not in UNTOLD | {"deadline"}:
+                raise
+            devices = ()
+    return Runtime(devices, cores, chips)
+
+
+async def _devices(channel: WorkerChannel, port: int, deadline: Deadline) -> tuple[Device, ...]:
+    request = MetricRequest(metric_name=TOTAL_MEMORY).SerializeToString()
+    return devices_of_metric(await channel.ask(GET_METRIC, request, deadline), channel.address, port)

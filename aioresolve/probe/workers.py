@@ -1,4 +1,9 @@
-"""Many workers at once: a bounded fan-out, a deadline for each and one for all, rows as they arrive."""
+"""A moment by which something has to be answered, on the clock that all event loops of a process share.
+
+`host:port` of a worker, taken apart.
+
+Many workers at once: a bounded fan-out, a deadline for each and one for all, rows as they arrive.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +18,28 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aioresolve.arguments import checked_count, checked_seconds
+from aioresolve._core.telemetry import WorkerProbing
+from aioresolve._core.validation import checked_count, checked_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
-from aioresolve.telemetry import WorkerProbing
 
-from .addresses import bare_address
-from .channels import ProbeChannels
-from .deadline import Deadline
-from .devices import WorkerProbe
-from .failures import given_up, never_asked, nobody_tells
-from .libtpu import GET_METRIC, libtpu_runtime
-from .one_loop import in_polled_loop
-from .tensorflow import GET_STATUS, tensorflow_devices
+from .channels import Deadline, ProbeChannels, bare_address, split_address
+from .devices import GET_METRIC, GET_STATUS, WorkerProbe, libtpu_runtime, tensorflow_devices
+from .grpc_errors import given_up, never_asked, nobody_tells
+from .grpc_loop import in_polled_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-__all__ = ["LIBTPU_PORTS", "probe_worker", "probe_workers", "stream_workers"]
+__all__ = [
+    "LIBTPU_PORTS",
+    "Deadline",
+    "bare_address",
+    "probe_worker",
+    "probe_workers",
+    "split_address",
+    "stream_workers",
+]
+
 
 logger = logging.getLogger("aioresolve.probe")
 

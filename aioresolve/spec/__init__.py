@@ -6,8 +6,7 @@ between two such moments. `Observation` is all that a source shows: the state, a
 """
 
 from .cluster import ClusterSpec
-from .observation import Missing, Observation
-from .state import ClusterDiff, ClusterState, Endpoint, Member, Move, host_port
+from .state import ClusterDiff, ClusterState, Endpoint, Member, Missing, Move, Observation, host_port
 
 __all__ = [
     "ClusterDiff",

@@ -12,7 +12,7 @@ from aioresolve.errors import InvalidClusterError, UnknownTaskError
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from aioresolve.wire.cluster_pb2 import ClusterDef
+    from .cluster_pb2 import ClusterDef
 
     # A tf.train.ClusterSpec is welcome as well, but TensorFlow has no types to say so.
     ClusterLike: TypeAlias = (
@@ -91,7 +91,7 @@ class ClusterSpec:
         Jobs are sorted by name, unless the spec was built from a message, whose order is kept.
         To compare bytes, write both with `SerializeToString(deterministic=True)` of the same protobuf.
         """
-        from aioresolve.wire.cluster_pb2 import ClusterDef
+        from .cluster_pb2 import ClusterDef
 
         if self._message is not None:
             return ClusterDef.FromString(self._message)
@@ -227,7 +227,7 @@ def _is_cluster_def(value: object) -> TypeGuard[Any]:
 def _from_message(message: bytes) -> Tasks:
     from google.protobuf.message import DecodeError
 
-    from aioresolve.wire.cluster_pb2 import ClusterDef
+    from .cluster_pb2 import ClusterDef
 
     try:
         jobs = ClusterDef.FromString(message).job

@@ -19,7 +19,7 @@ them, and so does the exit of the interpreter: no `with` is needed.
 
 from .facade import blocking, blocking_iterator
 from .fleet import Fleet
-from .iterating import BlockingIterator
+from .iteration import BlockingIterator
 from .resolvers import (
     ClusterResolver,
     KubernetesClusterResolver,

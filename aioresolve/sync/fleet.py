@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from aioresolve import fleet as fleets
 from aioresolve.errors import InvalidClusterError
-from aioresolve.sharing import Shared
 
 from .facade import Facade, blocking, blocking_iterator
 from .resolvers import ClusterResolver, in_fleet
+from .shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aioresolve import resolver as base
     from aioresolve.fleet import Reading
+    from aioresolve.resolver import base
 
 __all__ = ["Fleet"]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
-from aioresolve import resolver as base
-from aioresolve import static
 from aioresolve import tpu as tpus
 from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.sharing import SharedResolver
+from aioresolve.resolver import base, static
 
-from .facade import Facade, blocking, blocking_iterator
-from .in_loop import Attributes, InLoop
+from .facade import Attributes, Facade, InLoop, blocking, blocking_iterator
+from .shared import SharedResolver
 
 if TYPE_CHECKING:
     import os
@@ -109,8 +107,8 @@ class KubernetesClusterResolver(ClusterResolver):
         max_concurrency: int = 16,
     ) -> None:
         from aioresolve import (
-            kubernetes,
-        )  # which takes 0.4 seconds that users of other resolvers shall not pay
+            kubernetes,  # which takes 0.4 seconds that users of other resolvers shall not pay
+        )
 
         made = partial(
             kubernetes.KubernetesClusterResolver,

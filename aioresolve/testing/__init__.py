@@ -12,20 +12,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aioresolve.testing.faults import (
-        Answer,
-        Cut,
-        Delay,
-        End,
-        Endless,
-        Fault,
-        Hang,
-        Redirect,
-        Reset,
-        Stall,
-        Trickle,
-    )
-    from aioresolve.testing.google import (
+    from .faults import Answer, Cut, Delay, End, Endless, Fault, Hang, Redirect, Reset, Stall, Trickle
+    from .google import (
         GoogleRequest,
         GoogleServer,
         ThreadedGoogleServer,
@@ -34,7 +22,7 @@ if TYPE_CHECKING:
         tpu_node,
         tpu_vm,
     )
-    from aioresolve.testing.kubernetes import (
+    from .kubernetes import (
         EndlessPages,
         KubernetesServer,
         RequestRecord,
@@ -42,7 +30,7 @@ if TYPE_CHECKING:
         WatchError,
         pod,
     )
-    from aioresolve.testing.tpu_worker import Silence, TPUWorker, tpu_worker_process
+    from .tpu_worker import Silence, TPUWorker, tpu_worker_process
 
 __all__ = [
     "Answer",

@@ -20,13 +20,13 @@ import grpc
 import grpc.aio
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.probe.libtpu import GET_METRIC, GET_RUNTIME_STATUS, TOTAL_MEMORY
-from aioresolve.probe.one_loop import polled_loop
-from aioresolve.probe.tensorflow import GET_STATUS
-from aioresolve.probe.wire.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
-from aioresolve.probe.wire.worker_pb2 import GetStatusResponse
-from aioresolve.testing.faults import Answer, Delay, Fault, Hang, Reset
-from aioresolve.testing.tls import CertificateAuthority
+from aioresolve.probe.devices import GET_METRIC, GET_RUNTIME_STATUS, GET_STATUS, TOTAL_MEMORY
+from aioresolve.probe.grpc_loop import polled_loop
+from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
+from aioresolve.probe.worker_pb2 import GetStatusResponse
+
+from .certificates import CertificateAuthority
+from .faults import Answer, Delay, Fault, Hang, Reset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence

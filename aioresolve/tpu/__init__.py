@@ -2,7 +2,7 @@
 
 from .resolver import TPUClusterResolver
 from .slices import TPUSlice
-from .system import TPUSystemMetadata
+from .tensorflow_runtime import TPUSystemMetadata
 from .topology import TPUTopology
 
 __all__ = ["TPUClusterResolver", "TPUSlice", "TPUSystemMetadata", "TPUTopology"]

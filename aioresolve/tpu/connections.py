@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.gcp.metadata import MetadataServer
-    from aioresolve.gcp.session import GoogleSession
+    from aioresolve.gcp.metadata_server import MetadataServer
     from aioresolve.gcp.tpu_api import TPUAPI, TPUVersion
     from aioresolve.probe import ProbeChannels
 
@@ -68,7 +68,7 @@ class Way:
 
     def session(self) -> GoogleSession:
         """Return a session, not yet entered."""
-        from aioresolve.gcp.session import GoogleSession
+        from aioresolve.gcp.client import GoogleSession
 
         return GoogleSession(self._credentials, endpoints=self._endpoints)
 
@@ -80,7 +80,7 @@ class Way:
 
 
 def _service_api(service: Any) -> NodeAPI:
-    from .service import ServiceAPI
+    from .user_client import ServiceAPI
 
     return ServiceAPI(service)
 
@@ -112,7 +112,7 @@ class Connections:
 
     async def metadata(self) -> MetadataServer:
         """Return this machine's metadata server."""
-        from aioresolve.gcp.metadata import MetadataServer
+        from aioresolve.gcp.metadata_server import MetadataServer
 
         async with self._opening:
             if self._metadata is None:

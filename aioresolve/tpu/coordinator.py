@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.concurrency import Turn
+from aioresolve._core.concurrency import Turn
 from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.spec import host_port
 
-from .tensorflow import started_server
+from .tensorflow_runtime import started_server
 
 if TYPE_CHECKING:
-    from aioresolve.retry import Progress
+    from aioresolve._core.retry import Progress
 
     from .connections import Connections
 

@@ -1,4 +1,7 @@
-"""What the workers of a TPU say when they are all asked at once. Loads grpc: imported on first use."""
+"""`TPUSystemMetadata`: TensorFlow's tuple of facts, with what each worker said behind it. Pure.
+
+What the workers of a TPU say when they are all asked at once. Loads grpc: imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import TYPE_CHECKING
 from aioresolve.errors import ProbeError
 from aioresolve.probe import LIBTPU_PORTS, Device, ProbeChannels, WorkerProbe, probe_workers
 from aioresolve.probe.accelerators import accelerators_shared, operation_timeout
-from aioresolve.probe.deadline import Deadline
+from aioresolve.probe.channels import Deadline
 
-from .system import TPUSystemMetadata
+from .tensorflow_runtime import TPUSystemMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +30,7 @@ __all__ = [
     "system_metadata",
     "tensorflow_answers",
 ]
+
 
 TPU = "TPU"
 

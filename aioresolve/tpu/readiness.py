@@ -2,6 +2,8 @@
 
 Values: `google/cloud/tpu/v2/cloud_tpu.proto`. A state or health that is none of them is taken at its word:
 such a TPU is not `READY`, or is not known to be unhealthy.
+
+What a source shows of TPUs -> the workers of those that are ready, and who is missing. Pure.
 """
 
 from __future__ import annotations
@@ -10,14 +12,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from aioresolve.errors import TPUNotReadyError
+from aioresolve.errors import APIError, TPUNotReadyError
+from aioresolve.spec import ClusterState, Missing, Observation
+
+from .discovery import Local
+from .slices import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from aioresolve.gcp.messages import Node, QueuedResource, Symptom
 
-__all__ = ["Unready", "is_recoverable", "not_ready_error", "unready_node", "unready_queued_resource"]
+    from .discovery import Source
+    from .nodes import FoundTPUs
+
+__all__ = [
+    "NotThere",
+    "Unready",
+    "is_recoverable",
+    "not_ready_error",
+    "observation_of",
+    "unready_node",
+    "unready_queued_resource",
+]
 
 READY = "READY"
 ACTIVE = "ACTIVE"
@@ -44,6 +61,19 @@ MENDS = {
     "UNHEALTHY_TENSORFLOW": "see its runtime's logs, and restart it if it stays so",
     "FAILED": "delete the queued resource and create it again",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class NotThere:
+    """A name that nothing has.
+
+    Attributes:
+        path: the full name.
+        error: what the API said to it.
+    """
+
+    path: str
+    error: APIError
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +190,36 @@ def _symptom_line(symptom: Symptom) -> str:
         f"({symptom.details[:200]})" if symptom.details else "",
     ]
     return " ".join(filter(None, parts))
+
+
+def observation_of(
+    source: Source, found: FoundTPUs, job: str, others: dict[str, str], observed_at: datetime
+) -> Observation:
+    """Return what is seen of a source: its state has the slices that are ready, numbered without the others.
+
+    Where none is ready, the job is there without tasks. A name that nothing has may still come to be: whoever
+    watches it is told so, and not that it is an error.
+
+    Args:
+        source: who names the TPUs.
+        found: what it shows.
+        job: the job that the workers are.
+        others: further jobs of one task each, name to `host:port`.
+        observed_at: when it was asked.
+    """
+    if isinstance(source, Local):
+        alone = Missing(
+            job, "local", "this host's own TPU has no workers to wait for", is_final=True, tasks=0
+        )
+        return Observation(cluster_of((), job, {}, observed_at), (alone,))
+    absent = tuple(_missing(one, job) for one in found.absent)
+    if not found.slices:
+        return Observation(ClusterState.of({job: []}, observed_at=observed_at), absent)
+    return Observation(cluster_of(found.slices, job, others, observed_at), absent)
+
+
+def _missing(one: Unready | NotThere, job: str) -> Missing:
+    if isinstance(one, NotThere):
+        name = one.path.rpartition("/")[2]
+        return Missing(job, name, f"there is no {one.path} yet; see that its name is right", tasks=None)
+    return Missing(job, one.name, one.reason, is_final=not one.is_passing, tasks=one.workers)

@@ -1,44 +1,318 @@
-"""TPUClusterResolver: names, addresses or the environment -> the workers of Cloud TPUs."""
+"""The arguments of TPUClusterResolver, checked: each wrong one is told by its name, with the mend. Pure.
+
+What is asked of one TPU, each question being one field of what its source says.
+
+What the workers of TPUs are asked themselves: their devices, and how many cores each host has.
+
+TPUClusterResolver: names, addresses or the environment -> the workers of Cloud TPUs.
+"""
 
 from __future__ import annotations
 
+import abc
 import os
+import re
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
 
-from aioresolve.arguments import checked_seconds
-from aioresolve.polling import polled
-from aioresolve.pooling import Sharing
-from aioresolve.retry import within_deadline
+from aioresolve._core.retry import within_deadline
+from aioresolve._core.shared_context import Sharing
+from aioresolve._core.validation import checked_seconds
+from aioresolve.errors import ConfigurationError
+from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.polling import polled
 
-from . import tensorflow
-from .accelerators import TPUProbing
-from .arguments import api_base, checked_coordinator, checked_text, checked_version
+from . import tensorflow_runtime as tensorflow
 from .connections import Connections, Way
 from .coordinator import Coordinator
-from .discovery import Local, NamedTPUs, OwnVM, checked_tpu, tpu_source
-from .finding import Finder
-from .observing import observation_of
-from .own_vm import own_vm_observations
-from .slices import cluster_of
+from .discovery import Local, NamedTPUs, OwnVM, checked_tpu, tpu_source, worker_address
+from .metadata_source import own_vm_observations
+from .nodes import Finder
+from .readiness import is_recoverable, observation_of
+from .slices import cluster_of, shared_topology
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from aioresolve._core.retry import Progress
+    from aioresolve._core.shared_context import Pool
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.gcp.messages import Node
+    from aioresolve.gcp.messages import Node, Symptom
     from aioresolve.gcp.tpu_api import TPUVersion
-    from aioresolve.pooling import Pool
-    from aioresolve.retry import Progress
+    from aioresolve.probe import WorkerProbe
     from aioresolve.spec import ClusterState, Observation
 
     from .discovery import Source
     from .slices import TPUSlice
+    from .tensorflow_runtime import TPUSystemMetadata
+    from .topology import TPUTopology
 
-__all__ = ["TPUClusterResolver"]
+__all__ = [
+    "TPUClusterResolver",
+    "TPUInspection",
+    "TPUProbing",
+    "api_base",
+    "checked_coordinator",
+    "checked_text",
+    "checked_version",
+]
+
+DISCOVERY_VARIABLE = "TPU_API_DISCOVERY_URL"
+
+DIRECTORY = "/discovery/v1/apis/"
+"""Where Google keeps the discovery documents of all its APIs, whose host says nothing of where they are."""
+
+_PARAMETER = re.compile(r"\{(\w*)\}")
+
+
+def checked_text(name: str, text: Any) -> str | None:
+    """Return `text`, or None where it is None or empty, as the seed of every project and zone has it."""
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{name}={text!r} is no text; give its name")
+    return text
+
+
+def checked_version(version: Any) -> TPUVersion:
+    """Return the API's version where there is one of that name."""
+    if version not in ("v1", "v2"):
+        raise ConfigurationError(f"api_version={version!r} is none of 'v2' and 'v1'")
+    return version  # type: ignore[no-any-return]
+
+
+def checked_coordinator(name: Any, address: Any, job_name: str) -> tuple[str | None, str | None]:
+    """Return name and address of the coordinator; both None where it is to be no part of the cluster.
+
+    Raises:
+        ConfigurationError: one of them is none, or the name is that of the TPU's own job.
+    """
+    name = checked_text("coordinator_name", name)
+    address = checked_text("coordinator_address", address)
+    if name is None:
+        return None, None
+    if name == job_name:
+        raise ConfigurationError(
+            f"coordinator_name={name!r} is the job of the TPU workers; name the coordinator otherwise, or"
+            " them with job_name"
+        )
+    return name, None if address is None else worker_address(address, "coordinator_address")
+
+
+def api_base(discovery_url: Any, environ: Mapping[str, str], version: str) -> str | None:
+    """Return the base URL of the API that a discovery document's URL stands for; None for Google's own.
+
+    `$TPU_API_DISCOVERY_URL` comes before the argument. A discovery document is served by its API, so that the
+    URL's scheme and host are the API's; but for that in Google's directory of all documents.
+
+    Args:
+        discovery_url: a template with `{api}` and `{apiVersion}`, or None.
+        environ: the environment variables.
+        version: the API's version.
+
+    Raises:
+        ConfigurationError: it is no such template.
+    """
+    variable = environ.get(DISCOVERY_VARIABLE)
+    where = f"${DISCOVERY_VARIABLE}" if variable else "discovery_url"
+    template = variable or discovery_url
+    if not template:
+        return None
+    mend = "write it as https://tpu.googleapis.com/$discovery/rest?version={apiVersion}"
+    if not isinstance(template, str):
+        raise ConfigurationError(f"{where}={template!r} is no text; {mend}")
+    values = {"api": "tpu", "apiVersion": version}
+    if unknown := sorted(set(_PARAMETER.findall(template)) - values.keys()):
+        raise ConfigurationError(f"{where}={template!r} has the parameter {{{unknown[0]}}}; {mend}")
+    url = _PARAMETER.sub(lambda found: values[found[1]], template)
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise ConfigurationError(f"{where}={template!r} is no URL ({error}); {mend}") from error
+    if not is_url:
+        raise ConfigurationError(f"{where}={template!r} is no URL; {mend}")
+    if parts.path.startswith(DIRECTORY) and (parts.hostname or "").endswith(".googleapis.com"):
+        return None
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+T = TypeVar("T")
+
+
+class TPUInspection(ClusterResolver):
+    """A resolver of TPUs that can be asked about the one that it has.
+
+    Each method takes `timeout`, the call's total deadline in seconds (the resolver's own where None), and
+    raises a ConfigurationError where there are several TPUs: ask `nodes()` or `slices()` then.
+    """
+
+    @abc.abstractmethod
+    async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
+        """Return the slices as they are now, in the order of their tasks."""
+
+    @abc.abstractmethod
+    async def nodes(self, *, timeout: float | None = None) -> tuple[Node, ...]:
+        """Return what the Cloud TPU API says of each TPU, in whatever state; none where it is not asked."""
+
+    async def node(self, *, timeout: float | None = None) -> Node | None:
+        """Return what the Cloud TPU API says of the TPU, in whatever state; None where it is not asked.
+
+        Raises:
+            ConfigurationError: there are several; ask `nodes()`.
+            ResolveError: the API could not be asked.
+        """
+        return self._only(await self.nodes(timeout=timeout), "nodes()")
+
+    async def state(self, *, timeout: float | None = None) -> str | None:
+        """Return the TPU's state, `READY` and so on; None where nobody tells. Errors are as of `node`."""
+        node = await self.node(timeout=timeout)
+        return None if node is None else node.state or None
+
+    async def health(self, *, timeout: float | None = None) -> str | None:
+        """Return the TPU's health, `HEALTHY` and so on; None where nobody tells. Errors are as of `node`."""
+        node = await self.node(timeout=timeout)
+        return None if node is None else node.health or None
+
+    async def symptoms(self, *, timeout: float | None = None) -> tuple[Symptom, ...]:
+        """Return what has happened to the TPU's workers, as the API lists it. Errors are as of `node`."""
+        node = await self.node(timeout=timeout)
+        return () if node is None else node.symptoms
+
+    async def runtime_version(self, *, timeout: float | None = None) -> str | None:
+        """Return the TPU's software, such as `tpu-ubuntu2204-base`, or with v1 its version of TensorFlow.
+
+        It is None where nobody tells. Errors are as of `node`.
+        """
+        node = await self.node(timeout=timeout)
+        return None if node is None else node.runtime_version or node.tensorflow_version or None
+
+    async def recoverable(self, *, timeout: float | None = None) -> bool:
+        """Return whether a job may go on: no TPU is preempted or terminated, or ran out of memory just now.
+
+        Every TPU is looked at where there are several. One that the API is not asked for is taken to be well.
+
+        Raises:
+            ResolveError: the API could not be asked.
+        """
+        return is_recoverable(await self.nodes(timeout=timeout))
+
+    async def accelerator_type(self, *, timeout: float | None = None) -> str | None:
+        """Return the slice's type, such as `v4-16`; None where nobody tells.
+
+        Raises:
+            ConfigurationError: there are several; ask `slices()`.
+            ResolveError: as `slices`.
+        """
+        one = self._only(await self.slices(timeout=timeout), "slices()")
+        return None if one is None else one.accelerator_type
+
+    async def topology(self, *, timeout: float | None = None) -> TPUTopology | None:
+        """Return how the slice is built: chips, hosts and bounds; None where nobody tells.
+
+        Raises:
+            ConfigurationError: there are several; ask `slices()`.
+            ProtocolError: what its source says contradicts itself.
+            ResolveError: as `slices`.
+        """
+        one = self._only(await self.slices(timeout=timeout), "slices()")
+        return None if one is None else one.topology
+
+    def _only(self, found: Sequence[T], method: str) -> T | None:
+        if len(found) > 1:
+            raise ConfigurationError(f"{self!r} is {len(found)} TPUs; ask {method}, which tells of each")
+        return found[0] if found else None
+
+
+class TPUProbing(TPUInspection):
+    """A resolver of TPUs whose workers can be asked for their devices, all at once."""
+
+    _sharing: Sharing[Connections]
+
+    @abc.abstractmethod
+    def _source(self) -> Source:
+        """Return who names the workers."""
+
+    async def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, int]:
+        """Return `{"TPU": cores per host}`, every worker having been asked at once; 0 where none has any.
+
+        Cores are counted as TensorFlow counts them: they are its TPU devices.
+
+        Args:
+            task_type: not used, as in TensorFlow: all workers have to agree.
+            task_id: not used.
+            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` bounds the call too.
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            ProbeError: (a RuntimeError) hosts did not answer, or differ; it names each, with reason or count.
+            DeadlineExceededError: hosts did not answer in time.
+            MissingDependencyError: the TPU is local, and TensorFlow is not installed.
+            ResolveError: the workers were not found.
+        """
+        metadata = await self._system(config_proto, timeout)
+        return {"TPU": metadata.num_of_cores_per_host}
+
+    async def get_tpu_system_metadata(self, *, timeout: float | None = None) -> TPUSystemMetadata:
+        """Return numbers of cores and hosts, and the devices, every worker having been asked at once.
+
+        Args:
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            ResolveError: as `num_accelerators`.
+        """
+        return await self._system(None, timeout)
+
+    async def probe(self, *, timeout: float | None = None) -> tuple[WorkerProbe, ...]:
+        """Return what each worker says of its devices, or why it does not, in task order.
+
+        Args:
+            timeout: the call's total deadline in seconds; the resolver's own where None.
+
+        Raises:
+            ResolveError: the workers were not found. No worker's fault is raised: each has its row.
+        """
+        _, probes, _ = await self._probed(self._deadline(timeout))
+        return tuple(probes.values())
+
+    async def _within(
+        self, timeout: float | None, asked: str, operation: Callable[[Progress], Awaitable[T]]
+    ) -> T:
+        return await within_deadline(self._deadline(timeout), f"{asked} of {self!r}", operation)
+
+    async def _system(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
+        from .probing import local_system, operation_timeout, system_metadata  # which loads grpc
+
+        within = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
+        if isinstance(self._source(), Local):
+            return local_system(
+                await self._within(within, "the devices", lambda _: tensorflow.local_devices())
+            )
+        slices, probes, had = await self._probed(within)
+        return system_metadata(probes, shared_topology(slices), had)
+
+    async def _probed(self, within: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
+        """Return the slices, their workers' answers, and the seconds that the workers had."""
+        from .probing import Deadline, probed_slices  # which loads grpc
+
+        deadline = Deadline.after(within)
+        slices = await self.slices(timeout=within)
+        left = max(deadline.left, 0.001)
+        async with self._sharing.opened() as connections:
+            return slices, await probed_slices(slices, left, await connections.channels()), left
+
 
 INITIALIZATION = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system: as long as its own resolver gives it."""

@@ -9,7 +9,7 @@ from aioresolve.errors import ProtocolError
 from aioresolve.gcp.tpu_env import TpuEnvironment
 from aioresolve.spec import ClusterState, Endpoint, host_port
 
-from .addresses import TPU_PORT
+from .discovery import TPU_PORT
 from .topology import TPUTopology, bounds, slice_topology
 
 if TYPE_CHECKING:

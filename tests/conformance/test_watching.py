@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.retry import RetryPolicy
 from tests.kubernetes.convergence import (
     QUESTIONS,
     Finish,

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aioresolve._core.retry import Progress, RetryPolicy
 from aioresolve.errors import ResolveError
-from aioresolve.gcp.names import NodeName
-from aioresolve.gcp.session import GoogleSession
+from aioresolve.gcp.client import GoogleSession
+from aioresolve.gcp.resource_names import NodeName
 from aioresolve.gcp.tpu_api import TPUAPI
-from aioresolve.retry import Progress, RetryPolicy
 from aioresolve.testing import GoogleServer, tpu_node
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aioresolve._core.retry import Progress
 from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError
-from aioresolve.gcp import metadata
-from aioresolve.gcp.conditional import KnownAnswers
-from aioresolve.gcp.metadata import MetadataServer
-from aioresolve.gcp.names import NodeName, QueuedResourceName
+from aioresolve.gcp import metadata_server as metadata
+from aioresolve.gcp.api_request import KnownAnswers
+from aioresolve.gcp.metadata_server import MetadataServer
+from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI
-from aioresolve.retry import Progress
 from aioresolve.testing import Answer, GoogleServer, Hang, queued_resource, tpu_node
 
 from .loopback import MY_TPU, PROJECT, ZONE, session, to
@@ -23,8 +23,8 @@ from .loopback import MY_TPU, PROJECT, ZONE, session, to
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.messages import Node
-    from aioresolve.gcp.session import GoogleSession
 
 OTHER = NodeName(PROJECT, ZONE, "other")
 PATIENCE = 5.0

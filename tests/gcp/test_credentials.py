@@ -15,6 +15,7 @@ import google.auth.exceptions
 import google.oauth2.service_account
 import pytest
 
+from aioresolve._core.retry import RetryPolicy, within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -24,22 +25,9 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.gcp.credentials import GoogleCredentials
-from aioresolve.retry import RetryPolicy, within_deadline
 from aioresolve.testing import Answer, Hang, Reset
 
-from .loopback import (
-    ROBOT,
-    TOKEN,
-    all_text,
-    asked,
-    my_tpu,
-    refusal,
-    secure,
-    services,
-    session,
-    to,
-    within,
-)
+from .loopback import ROBOT, TOKEN, all_text, asked, my_tpu, refusal, secure, services, session, to, within
 from .samples import Awaiting, Blocking, refreshable, user
 
 if TYPE_CHECKING:

@@ -9,25 +9,12 @@ import google.oauth2.credentials
 import pytest
 from google.auth import iam
 
-from aioresolve.errors import (
-    APIError,
-    ConfigurationError,
-    CredentialsError,
-)
+from aioresolve._core.retry import within_deadline
+from aioresolve.errors import APIError, ConfigurationError, CredentialsError
 from aioresolve.gcp.credentials import GoogleCredentials
-from aioresolve.retry import within_deadline
 from aioresolve.testing import Answer
 
-from .loopback import (
-    ROBOT,
-    all_text,
-    asked,
-    members,
-    refusal,
-    secure,
-    services,
-    within,
-)
+from .loopback import ROBOT, all_text, asked, members, refusal, secure, services, within
 
 if TYPE_CHECKING:
     from pathlib import Path

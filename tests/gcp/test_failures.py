@@ -15,8 +15,8 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.gcp.failures import Asker, failure
-from aioresolve.gcp.question import Question
+from aioresolve.gcp.api_request import Question
+from aioresolve.gcp.google_errors import Asker, failure
 from aioresolve.gcp.transport import Answer
 
 HOST = "https://tpu.googleapis.com"

@@ -23,7 +23,7 @@ from aioresolve.gcp.messages import (
     decode_queued_resource_page,
     decode_token,
 )
-from aioresolve.gcp.names import NodeName
+from aioresolve.gcp.resource_names import NodeName
 
 PLACE = "projects/p/locations/z"
 CREATED = "2026-11-20T15:39:21Z"

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from aioresolve._core.retry import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
-from aioresolve.gcp import metadata
-from aioresolve.gcp.metadata import MetadataServer
-from aioresolve.gcp.metadata_host import metadata_host
-from aioresolve.retry import Progress, within_deadline
+from aioresolve.gcp import metadata_server as metadata
+from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Reset, Trickle, tpu_vm
 
 from .loopback import refusal, within

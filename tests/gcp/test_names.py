@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.gcp.names import (
+from aioresolve.gcp.resource_names import (
     NodeName,
     QueuedResourceName,
     checked_project,

@@ -10,27 +10,12 @@ import google.auth.aio.credentials
 import google.auth.exceptions
 import pytest
 
-from aioresolve.errors import (
-    APIError,
-    CredentialsError,
-    UnauthorizedError,
-)
-from aioresolve.gcp import grant
+from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
+from aioresolve.gcp import access_token as grant
 from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer, Delay, GoogleServer
 
-from .loopback import (
-    QUICK,
-    TOKEN,
-    all_text,
-    asked,
-    my_tpu,
-    refusal,
-    secure,
-    services,
-    session,
-    to,
-)
+from .loopback import QUICK, TOKEN, all_text, asked, my_tpu, refusal, secure, services, session, to
 from .samples import Blocking, refreshable, user
 
 pytestmark = pytest.mark.usefixtures("no_leak")

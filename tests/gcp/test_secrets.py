@@ -13,7 +13,7 @@ import pytest
 from aioresolve.errors import ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.gcp.transport import HTTPClient
 from aioresolve.testing import Cut, GoogleServer, Reset
-from aioresolve.testing.tls import CertificateAuthority
+from aioresolve.testing.certificates import CertificateAuthority
 from tests.kubernetes.peers import answering, deaf, head, peer, relaying
 
 from .loopback import TOKEN, all_text, refusal, trusting

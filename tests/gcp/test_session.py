@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aioresolve._core.retry import Progress, RetryPolicy, within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -20,9 +21,8 @@ from aioresolve.errors import (
     TLSError,
     UnauthorizedError,
 )
-from aioresolve.gcp.question import Question
-from aioresolve.gcp.session import GoogleSession
-from aioresolve.retry import Progress, RetryPolicy, within_deadline
+from aioresolve.gcp.api_request import Question
+from aioresolve.gcp.client import GoogleSession
 from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect, Reset, instance, tpu_node
 
 from .loopback import MY_TPU, QUICK, TOKEN, all_text, asked, my_tpu, refusal, secure, session, within

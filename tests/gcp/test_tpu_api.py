@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aioresolve._core.retry import Progress
 from aioresolve.errors import APIError, ConfigurationError, ProtocolError
-from aioresolve.gcp.names import NodeName, QueuedResourceName
+from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI
-from aioresolve.retry import Progress
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node
 from aioresolve.testing.google.resources import symptom
 

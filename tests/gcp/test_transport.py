@@ -46,7 +46,7 @@ async def test_an_answer_is_whole_whatever_its_status() -> None:
 
 
 async def test_a_body_without_an_end_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
     async with GoogleServer() as server:
         server.inject(Endless())
         error = await refusal(sent(server.url))

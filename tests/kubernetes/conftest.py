@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.retry import RetryPolicy
+from aioresolve._core.retry import RetryPolicy
 
 from .loopback import running
 
@@ -30,4 +30,4 @@ def loopback(no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the waits between attempts a few milliseconds, where the server does not name its own."""
     quick = partial(RetryPolicy, first_wait=0.001, longest_wait=0.004)
-    monkeypatch.setattr("aioresolve.kubernetes.api.RetryPolicy", quick)
+    monkeypatch.setattr("aioresolve.kubernetes.client.RetryPolicy", quick)

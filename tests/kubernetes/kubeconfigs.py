@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from aioresolve.kubernetes.credentials import Connection, CredentialCache, discovery, find_connection
+from aioresolve.kubernetes.auth import Connection, CredentialCache, discovery, find_connection
 
 if TYPE_CHECKING:
     from pathlib import Path

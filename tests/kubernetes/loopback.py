@@ -17,7 +17,7 @@ import psutil
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import KubernetesServer, pod
-from aioresolve.testing.tls import CertificateAuthority
+from aioresolve.testing.certificates import CertificateAuthority
 
 from .peers import peer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.credentials.addresses import (
+from aioresolve.kubernetes.auth.kubeconfig import (
     checked_proxy,
     checked_server,
     proxy_from_environment,

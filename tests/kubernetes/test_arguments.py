@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve import ConfigurationError, KubernetesClusterResolver
-from aioresolve.kubernetes.arguments import checked_jobs, checked_namespaces
+from aioresolve.kubernetes.query import checked_jobs, checked_namespaces
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
-from aioresolve.kubernetes.credentials.auth_provider import google_command, identity_of
-from aioresolve.kubernetes.credentials.entries import AuthProvider
-from aioresolve.kubernetes.credentials.identity import Identity
+from aioresolve.kubernetes.auth.auth_provider import google_command, identity_of
+from aioresolve.kubernetes.auth.identity import Identity
+from aioresolve.kubernetes.auth.kubeconfig import AuthProvider
 
 from .kubeconfigs import id_token, plugin
 

@@ -120,7 +120,7 @@ async def test_the_answers_are_those_of_our_own_way(loopback: Loopback, kind: st
 async def test_pages_are_read_through_a_client_too(
     loopback: Loopback, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
     loopback.train(*NAMES)
     async with client_of(kind, loopback) as client:
         state = await resolver_of(client, loopback).cluster_state()
@@ -206,7 +206,7 @@ LASTING: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
 async def test_a_fault_that_lasts_is_one_typed_error_without_a_secret(
     loopback: Loopback, kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
     faults, error_type, words = LASTING[fault]
     loopback.server.inject(*faults, times=None)
     async with client_of(kind, loopback) as client:
@@ -284,7 +284,7 @@ async def test_a_redirect_shows_the_token_to_nobody(loopback: Loopback, kind: st
 async def test_the_deadline_holds_and_no_thread_outlives_it(
     loopback: Loopback, kind: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.clients.THREAD_GRACE", 0.2)
+    monkeypatch.setattr("aioresolve.kubernetes.override_client.THREAD_GRACE", 0.2)
     loopback.server.inject(fault, times=None)
     threads = set(threading.enumerate())
     async with client_of(kind, loopback) as client:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from aioresolve.errors import CredentialsError
-from aioresolve.kubernetes.credentials.commands import MAX_STDERR, MAX_STDOUT, _Child, output_of
+from aioresolve.kubernetes.auth.exec_plugin import MAX_STDERR, MAX_STDOUT, _Child, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,12 +18,7 @@ import pytest
 import trustme
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
-from aioresolve.kubernetes.credentials import (
-    Connection,
-    CredentialCache,
-    ExecutableLocation,
-    checked_location,
-)
+from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, checked_location
 
 from .kubeconfigs import (
     SERVER,
@@ -479,7 +474,7 @@ def test_reading_a_kubeconfig_imports_no_client(tmp_path: Path) -> None:
     """The room is on the way of every short command; kubernetes_asyncio alone takes two seconds."""
     code = """
 import sys
-import aioresolve.kubernetes.credentials.discovery as discovery
+import aioresolve.kubernetes.auth.discovery as discovery
 heavy = {"yaml", "kubernetes_asyncio", "kubernetes", "google", "grpc", "tensorflow"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -12,7 +12,8 @@ import pytest
 import trustme
 
 from aioresolve.errors import ConfigurationError, CredentialsError
-from aioresolve.kubernetes.credentials import ExecutableLocation, discovery, refresh
+from aioresolve.kubernetes.auth import ExecutableLocation, discovery
+from aioresolve.kubernetes.auth import connection as refresh
 
 from .kubeconfigs import SERVER, bearer_of, connect, kubeconfig, without_surroundings, written
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.events import MAX_EVENT, EventLines
-from aioresolve.kubernetes.messages import Added, Bookmark, WatchEvent
+from aioresolve.kubernetes.objects import MAX_EVENT, Added, Bookmark, EventLines, WatchEvent
 
 from .samples import pod, pod_json
 

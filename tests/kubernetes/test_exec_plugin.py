@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
-from aioresolve.kubernetes.credentials.exec_plugin import ExecCall, exec_call, identity_in
-from aioresolve.kubernetes.credentials.identity import ClientCertificate, Identity
-from aioresolve.kubernetes.credentials.kubeconfig import parsed, selected
+from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, identity_in
+from aioresolve.kubernetes.auth.identity import ClientCertificate, Identity
+from aioresolve.kubernetes.auth.kubeconfig import parsed, selected
 
 from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, plugin
 

@@ -15,10 +15,9 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.failures import expired, failure
+from aioresolve.kubernetes.api_errors import denied_user, expired, failure, manifest
+from aioresolve.kubernetes.client import Answer
 from aioresolve.kubernetes.query import PodQuery
-from aioresolve.kubernetes.rbac import denied_user, manifest
-from aioresolve.kubernetes.transport import Answer
 
 HOST = "https://10.0.0.1:6443"
 

@@ -115,9 +115,9 @@ def passes(fault: Fault) -> bool:
 @pytest.fixture
 def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """Pods of four selectors, one of them with rows that do not prove them members, two to a page."""
-    monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
-    monkeypatch.setattr("aioresolve.kubernetes.api.MAX_PAGES", 5)
-    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 18)
+    monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.client.MAX_PAGES", 5)
+    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 18)
     for selector in SELECTORS:
         label = selector.partition("=")[2]
         for number in range(3):

@@ -74,7 +74,7 @@ SLACK = 3.0
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kind of request that goes wrong, in a cluster of three pods where there is such a request."""
-    monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
     loopback.train(*NAMES)
     kind: str = request.param
     if kind == "named":
@@ -275,8 +275,8 @@ async def test_a_fault_that_lasts_is_one_error_that_says_what_where_and_the_mend
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
-    monkeypatch.setattr("aioresolve.kubernetes.api.MAX_PAGES", 5)
+    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve.kubernetes.client.MAX_PAGES", 5)
     case = LASTING[fault]
     match = befalls(kind) if case.faults != (EndlessPages(2),) else None
     loopback.server.inject(*case.faults, match=match, times=None)
@@ -572,7 +572,7 @@ async def test_a_server_that_accepts_and_never_shakes_hands_is_given_up_at_the_d
 async def test_a_server_that_is_slow_to_connect_is_an_error_before_the_deadline(
     loopback: Loopback, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.transport.CONNECT_TIMEOUT", 0.02)
+    monkeypatch.setattr("aioresolve.kubernetes.client.CONNECT_TIMEOUT", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         loopback.edit_kubeconfig(server=f"https://127.0.0.1:{listener.getsockname()[1]}")
         error = await failed(loopback, caplog, timeout=30)

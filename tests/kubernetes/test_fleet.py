@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import pytest
 
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ForbiddenError
 from aioresolve.fleet import Fleet
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.retry import RetryPolicy
 from aioresolve.testing import Hang, pod
-from tests.fleets import taken, until
+from tests.fleet.fleets import taken, until
 
 from .loopback import JOBS, TOKEN, TRAIN, running
 

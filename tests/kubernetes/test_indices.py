@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.indices import PodIndex, group_starts, index_order, pod_claim, pod_index
+from aioresolve.kubernetes.pod_index import PodIndex, group_starts, index_order, pod_claim, pod_index
 
 from .samples import labelled, pod
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.messages import Pod
+    from aioresolve.kubernetes.objects import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"

@@ -14,8 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.credentials.entries import User
-from aioresolve.kubernetes.credentials.kubeconfig import Kubeconfig, Selection, merged, parsed, selected
+from aioresolve.kubernetes.auth.kubeconfig import Kubeconfig, Selection, User, merged, parsed, selected
 
 from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig
 

@@ -20,8 +20,8 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.credentials import CredentialCache, find_connection
-from aioresolve.kubernetes.credentials.discovery import Found, found
+from aioresolve.kubernetes.auth import CredentialCache, find_connection
+from aioresolve.kubernetes.auth.discovery import Found, found
 
 from .kubeconfigs import base64_of, client_pair, exec_user, kubeconfig, plugin, written
 

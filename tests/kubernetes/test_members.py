@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, PodIndexError, PodNotRunningError
-from aioresolve.kubernetes.members import (
+from aioresolve.kubernetes.pods import Rows
+from aioresolve.kubernetes.tasks import (
     Candidate,
     Sighting,
     endpoint,
@@ -18,7 +19,6 @@ from aioresolve.kubernetes.members import (
     sighting,
     tasks,
 )
-from aioresolve.kubernetes.pods import Rows
 from aioresolve.spec import Endpoint
 
 from .samples import READY, labelled, pod

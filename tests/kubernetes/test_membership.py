@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.kubernetes.messages import Added, Deleted, Failed, Modified, Status
+from aioresolve.kubernetes.objects import Added, Deleted, Failed, Modified, Status
 from aioresolve.kubernetes.query import PodQuery
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
@@ -27,7 +27,7 @@ from .watched_cluster import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.messages import Pod, WatchEvent
+    from aioresolve.kubernetes.objects import Pod, WatchEvent
 
 
 class TestAList:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.messages import Added, Deleted, Modified
+from aioresolve.kubernetes.objects import Added, Deleted, Modified
 
 from .samples import READY
 from .watched_cluster import (
@@ -25,7 +25,7 @@ from .watched_cluster import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.messages import Pod
+    from aioresolve.kubernetes.objects import Pod
 
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
 JOBSET, GLOBAL = "jobset.sigs.k8s.io/job-index", "jobset.sigs.k8s.io/job-global-index"

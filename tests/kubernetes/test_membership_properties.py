@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.members import pod_candidates
 from aioresolve.kubernetes.query import PodQuery
+from aioresolve.kubernetes.tasks import pod_candidates
 from aioresolve.spec import Observation
 
 from .samples import READY
@@ -31,7 +31,7 @@ from .watched_cluster import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.messages import WatchEvent
+    from aioresolve.kubernetes.objects import WatchEvent
 
 OWNED = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
 ONE_QUERY: Jobs = {"worker": [[PodQuery("a=1")]]}

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioresolve.kubernetes.messages import Added, Deleted, Modified
+from aioresolve.kubernetes.objects import Added, Deleted, Modified
 from aioresolve.kubernetes.query import PodQuery
 
-from .watched_cluster import (
-    EVAL,
-    NOW,
-    TRAIN,
-    leaving,
-    listed,
-    look_at,
-    membership,
-    names,
-    state,
-    versioned,
-)
+from .watched_cluster import EVAL, NOW, TRAIN, leaving, listed, look_at, membership, names, state, versioned
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.membership import Membership
-    from aioresolve.kubernetes.messages import Pod
+    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.kubernetes.pod_cache import Membership
 
 
 def are_apart(kept: Membership) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve.testing import pod
-from aioresolve.testing.tls import CertificateAuthority
+from aioresolve.testing.certificates import CertificateAuthority
 
 from .loopback import TRAIN
 from .peers import head, peer

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.messages import (
+from aioresolve.kubernetes.objects import (
     Added,
     Bookmark,
     Deleted,

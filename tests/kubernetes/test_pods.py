@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.messages import PodList, Table, decode_answer
-from aioresolve.kubernetes.pods import (
-    natural_key,
-    natural_keys,
-    pod_address,
-    rows,
-)
+from aioresolve.kubernetes.objects import PodList, Table, decode_answer
+from aioresolve.kubernetes.pods import natural_key, natural_keys, pod_address, rows
 
 from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 

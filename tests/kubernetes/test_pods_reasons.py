@@ -11,7 +11,7 @@ from aioresolve.kubernetes.pods import is_final, is_replaced, why_no_member, why
 from .samples import READY, UNSCHEDULABLE, pod, terminated, waiting
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.messages import Pod
+    from aioresolve.kubernetes.objects import Pod
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-from aioresolve.concurrency import Turn
+from aioresolve._core.concurrency import Turn
 from aioresolve.errors import CredentialsError
-from aioresolve.kubernetes.credentials.identity import Identity
-from aioresolve.kubernetes.credentials.refresh import EXPIRY_MARGIN, IdentitySource
+from aioresolve.kubernetes.auth.connection import EXPIRY_MARGIN, IdentitySource
+from aioresolve.kubernetes.auth.identity import Identity
 
 
 class Fetches:

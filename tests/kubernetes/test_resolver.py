@@ -25,7 +25,7 @@ from aioresolve.errors import (
     PodNotRunningError,
     UnknownTaskError,
 )
-from aioresolve.kubernetes.api import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
+from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import HANDFUL
 from aioresolve.testing import Answer, Delay, Hang, RequestRecord
 
@@ -483,7 +483,7 @@ class TestPages:
     async def test_a_list_whose_pages_expire_is_begun_again(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch, page: int
     ) -> None:
-        monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+        monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
         names = [f"train-{number}" for number in range(6)]
         loopback.train(*names)
 
@@ -502,7 +502,7 @@ class TestPages:
     async def test_a_list_whose_pages_always_expire_is_given_up(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aioresolve.kubernetes.api.PAGE", 2)
+        monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
         loopback.train("train-0", "train-1", "train-2")
 
         def expire(request: RequestRecord) -> bool:

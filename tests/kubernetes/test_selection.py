@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.members import Sighting, sighting
-from aioresolve.kubernetes.selection import Selection, Shelf
+from aioresolve.kubernetes.ordering import Selection, Shelf
+from aioresolve.kubernetes.tasks import Sighting, sighting
 
 from .samples import READY, pod
 

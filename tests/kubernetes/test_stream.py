@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
-from aioresolve.kubernetes.clients import client_transport
-from aioresolve.kubernetes.credentials import CredentialCache, find_connection
-from aioresolve.kubernetes.transport import AiohttpTransport
+from aioresolve.kubernetes.auth import CredentialCache, find_connection
+from aioresolve.kubernetes.client import AiohttpTransport
+from aioresolve.kubernetes.override_client import client_transport
 from aioresolve.testing import Answer, Cut, Hang, Redirect, Reset, Trickle, pod
 
 from .loopback import TOKEN, Loopback, all_text, client_sockets, running, trusted_peer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from pathlib import Path
 
-    from aioresolve.kubernetes.transport import Stream, Transport
+    from aioresolve.kubernetes.client import Stream, Transport
     from aioresolve.testing import Fault
 
 PODS = "/api/v1/pods"
@@ -328,7 +328,7 @@ async def test_the_body_of_a_failure_is_whole_and_without_the_token(loopback: Lo
 async def test_a_failure_without_an_end_is_not_read_on(
     served: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.http.answer.MAX_BODY", 1 << 20)
+    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
     served.server.inject(Answer(500, b"x" * (1 << 21)))
     async with transport_to(served) as transport:
         error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())

@@ -12,8 +12,8 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.credentials.identity import ClientCertificate
-from aioresolve.kubernetes.credentials.tls import Trust, ssl_context
+from aioresolve.kubernetes.auth.identity import ClientCertificate
+from aioresolve.kubernetes.auth.tls import Trust, ssl_context
 
 from .kubeconfigs import client_pair
 

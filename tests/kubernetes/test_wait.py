@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from aioresolve import ConfigurationError, FailedClusterError, ForbiddenError, IncompleteClusterError
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.retry import RetryPolicy
 from aioresolve.testing import Answer, Cut, Delay, pod
 
 from .loopback import TRAIN, client_sockets

@@ -19,8 +19,8 @@ from aioresolve import (
     ResolveError,
     UnauthorizedError,
 )
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.retry import RetryPolicy
 from aioresolve.testing import Answer, Cut, End, Hang, Reset, Stall, WatchError, pod
 
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import DeadlineExceededError
 from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.retry import RetryPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Trickle, WatchError, pod
 from tests.conftest import SLOW_CALLBACK
 

@@ -23,12 +23,11 @@ from aioresolve import (
     DeadlineExceededError,
     ResolveError,
 )
-from aioresolve.http.failures import Exchange, connection_error
-from aioresolve.kubernetes.feed import Feed
-from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.kubernetes.transport import MENDS
-from aioresolve.retry import RetryPolicy
-from aioresolve.telemetry import Outage
+from aioresolve._core.http.errors import Exchange, connection_error
+from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.telemetry import Outage
+from aioresolve.kubernetes.client import MENDS
+from aioresolve.kubernetes.reflector import Feed, WatchPolicy
 from aioresolve.testing import Answer
 
 from .loopback import JOBS, TOKEN, all_text, trusted_peer

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.members import endpoint, pod_candidates, tasks
-from aioresolve.kubernetes.membership import Membership
-from aioresolve.kubernetes.messages import Added, Bookmark, Deleted, ListMeta, Marked, Modified, Pod
+from aioresolve.kubernetes.objects import Added, Bookmark, Deleted, ListMeta, Marked, Modified, Pod
+from aioresolve.kubernetes.pod_cache import Membership
 from aioresolve.kubernetes.query import PodQuery
+from aioresolve.kubernetes.tasks import endpoint, pod_candidates, tasks
 from aioresolve.spec import ClusterState
 
 from . import samples
@@ -19,7 +19,7 @@ from . import samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aioresolve.kubernetes.messages import WatchEvent
+    from aioresolve.kubernetes.objects import WatchEvent
     from aioresolve.spec import Observation
 
 PORT = 8470

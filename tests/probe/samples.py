@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aioresolve.probe.wire.libtpu_pb2 import MetricResponse, RuntimeStatus
-from aioresolve.probe.wire.worker_pb2 import GetStatusResponse
+from aioresolve.probe.libtpu_pb2 import MetricResponse, RuntimeStatus
+from aioresolve.probe.worker_pb2 import GetStatusResponse
 
 TWO_CPUS = (
     b"\nL\n)/job:worker/replica:0/task:0/device:CPU:0\x12\x03CPU \x80\x80\x80\x80\x01"

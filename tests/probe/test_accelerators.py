@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.errors import (
-    ConfigurationError,
-    DeadlineExceededError,
-    ProbeError,
-    UnknownTaskError,
-)
+from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProbeError, UnknownTaskError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.accelerators import (
     accelerators_per_worker,

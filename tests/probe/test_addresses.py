@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.probe.addresses import bare_address, split_address
+from aioresolve.probe.channels import bare_address, split_address
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioresolve.errors import ProbeError
-from aioresolve.probe.failures import deadline_passed, failed_call, nobody_tells
+from aioresolve.probe.grpc_errors import deadline_passed, failed_call, nobody_tells
 
 HOST = "10.0.0.1:8470"
 METHOD = "/tensorflow.WorkerService/GetStatus"

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aioresolve.probe import ProbeChannels, probe_worker, probe_workers
-from aioresolve.probe.one_loop import in_polled_loop, polled_loop
+from aioresolve.probe.grpc_loop import in_polled_loop, polled_loop
 from aioresolve.testing.faults import Hang
 from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
 

@@ -183,7 +183,7 @@ def test_where_tensorflow_loses_a_task_below_zero_it_is_kept(tf_spec: Any) -> No
     assert ClusterSpec({"worker": tasks}).as_dict() == {"worker": tasks}
 
 
-OURS = "from aioresolve.spec import ClusterSpec; import aioresolve.wire.cluster_pb2"
+OURS = "from aioresolve.spec import ClusterSpec; import aioresolve.spec.cluster_pb2"
 THEIRS = "import tensorflow as tf"
 BOTH = """
 cluster = {"worker": ["a:1", "b:2"], "ps": {3: "c:4"}}

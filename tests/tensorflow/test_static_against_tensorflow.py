@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioresolve.resolver.static import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.spec import ClusterSpec
-from aioresolve.static import SimpleClusterResolver, UnionClusterResolver
 
 JOBS = st.sampled_from(["worker", "ps"])
 INDICES = st.integers(0, 3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.tpu.addresses import is_address, worker_address, worker_addresses, worker_host
+from aioresolve.tpu.discovery import is_address, worker_address, worker_addresses, worker_host
 
 if TYPE_CHECKING:
     import ipaddress

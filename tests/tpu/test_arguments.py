@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.tpu.arguments import api_base, checked_coordinator, checked_text, checked_version
+from aioresolve.tpu.resolver import api_base, checked_coordinator, checked_text, checked_version
 
 
 @pytest.mark.parametrize(

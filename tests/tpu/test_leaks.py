@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve.concurrency import gather
+from aioresolve._core.concurrency import gather
 from aioresolve.errors import ResolveError
 from aioresolve.testing import GoogleServer, Hang, tpu_node
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve.concurrency import gather
+from aioresolve._core.concurrency import gather
 from aioresolve.errors import ConfigurationError, ResolveError, TPUNotFoundError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from aioresolve.errors import (
     TPUNotReadyError,
     UnknownTaskError,
 )
-from aioresolve.resolver import ClusterResolver
+from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterState
 from aioresolve.testing import Hang, tpu_node
 from aioresolve.testing.tpu_worker import TPUWorker
@@ -25,7 +25,7 @@ from aioresolve.testing.tpu_worker import TPUWorker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve.retry import Progress
+    from aioresolve._core.retry import Progress
     from aioresolve.testing import GoogleServer
 
 NOBODY = "127.0.0.1:1"

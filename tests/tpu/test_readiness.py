@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.gcp.messages import Node, decode_node, decode_queued_resource
-from aioresolve.tpu.readiness import (
-    is_recoverable,
-    not_ready_error,
-    unready_node,
-    unready_queued_resource,
-)
+from aioresolve.tpu.readiness import is_recoverable, not_ready_error, unready_node, unready_queued_resource
 
 NAME = "projects/p/locations/z/nodes/my-tpu"
 ENDPOINTS = [{"ipAddress": "10.0.0.1", "port": 8470}]

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from aioresolve import ClusterSpec, TPUClusterResolver
+from aioresolve._core.retry import Progress
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -18,7 +19,6 @@ from aioresolve.errors import (
     TPUNotReadyError,
     UnauthorizedError,
 )
-from aioresolve.retry import Progress
 from aioresolve.testing import Answer, Hang, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:

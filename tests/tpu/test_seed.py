@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google.auth.aio.credentials import StaticCredentials
 
-import aioresolve.tpu.tensorflow
+import aioresolve.tpu.tensorflow_runtime
 from aioresolve import ClusterSpec, TPUClusterResolver, TPUSystemMetadata, sync
 from aioresolve.errors import MissingDependencyError, ProbeError, TPUNotFoundError, TPUNotReadyError
 from aioresolve.testing import GoogleServer, tpu_node
@@ -219,7 +219,7 @@ async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
     async def connected_system(addresses: list[str], job: str) -> None:
         connected.append((addresses, job))
 
-    monkeypatch.setattr(aioresolve.tpu.tensorflow, "connected_system", connected_system)
+    monkeypatch.setattr(aioresolve.tpu.tensorflow_runtime, "connected_system", connected_system)
     async with TPUWorker(4) as worker:
         resolver = await TPUClusterResolver.connect(f"grpc://{worker.address}")
         assert connected == [([worker.address], "worker")]
@@ -232,7 +232,7 @@ async def test_methods_connect_raises_not_found_if_there_are_no_tpu_devices(
     async def connected_system(addresses: list[str], job: str) -> None:
         raise TPUNotFoundError("no TPU devices")
 
-    monkeypatch.setattr(aioresolve.tpu.tensorflow, "connected_system", connected_system)
+    monkeypatch.setattr(aioresolve.tpu.tensorflow_runtime, "connected_system", connected_system)
     async with TPUWorker(0) as worker:
         with pytest.raises(TPUNotFoundError, match="no TPU devices"):
             await TPUClusterResolver.connect(f"grpc://{worker.address}")

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from aioresolve import TPUClusterResolver
+from aioresolve._core.retry import within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -18,9 +19,8 @@ from aioresolve.errors import (
     TPUNotFoundError,
     TPUNotReadyError,
 )
-from aioresolve.retry import within_deadline
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
-from aioresolve.tpu import own_vm
+from aioresolve.tpu import metadata_source as own_vm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

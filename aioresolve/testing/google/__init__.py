@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from aioresolve.testing.google.requests import GoogleRequest
-from aioresolve.testing.google.resources import instance, queued_resource, tpu_node, tpu_vm
-from aioresolve.testing.google.server import GoogleServer
-from aioresolve.testing.google.threaded import ThreadedGoogleServer
+from .requests import GoogleRequest
+from .resources import instance, queued_resource, tpu_node, tpu_vm
+from .server import GoogleServer, ThreadedGoogleServer
 
 __all__ = [
     "GoogleRequest",

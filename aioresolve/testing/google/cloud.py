@@ -15,8 +15,8 @@ from aioresolve.testing.faults import FaultScript
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aioresolve.testing.google.requests import GoogleRequest
-    from aioresolve.testing.google.tokens import Tokens
+    from .requests import GoogleRequest
+    from .tokens import Tokens
 
 __all__ = ["Cloud", "Shelf"]
 

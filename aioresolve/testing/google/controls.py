@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.testing.google.tokens import service_account_key
+
+from .tokens import service_account_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
 
+    from aioresolve.testing.certificates import CertificateAuthority
     from aioresolve.testing.faults import Fault
-    from aioresolve.testing.google.cloud import Cloud
-    from aioresolve.testing.google.requests import GoogleRequest
-    from aioresolve.testing.tls import CertificateAuthority
+
+    from .cloud import Cloud
+    from .requests import GoogleRequest
 
 __all__ = ["GoogleControls", "Listeners"]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aioresolve.testing.sending import Reply
+from aioresolve.testing.replies import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aioresolve.testing.google.cloud import Cloud
+    from .cloud import Cloud
 
 __all__ = ["awaited_metadata_reply", "default_metadata", "metadata_reply"]
 

@@ -1,10 +1,14 @@
-"""`GoogleServer`: Google Cloud's APIs, token servers and metadata server on loopback ports."""
+"""`GoogleServer`: Google Cloud's APIs, token servers and metadata server on loopback ports.
+
+`GoogleServer` for code without an event loop: it runs in a thread of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import urllib.parse
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,29 +17,28 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from aioresolve.errors import ConfigurationError
+from aioresolve.testing.certificates import CertificateAuthority
 from aioresolve.testing.faults import Answer, Endless, Redirect
-from aioresolve.testing.google.cloud import Cloud
-from aioresolve.testing.google.compute import compute_reply
-from aioresolve.testing.google.controls import GoogleControls, Listeners
-from aioresolve.testing.google.metadata import awaited_metadata_reply, default_metadata
-from aioresolve.testing.google.requests import GoogleRequest, service_of
-from aioresolve.testing.google.statuses import Failure, conditional, failure_of_status, no_such_page
-from aioresolve.testing.google.threaded import ThreadedGoogleServer
-from aioresolve.testing.google.tokens import Tokens
-from aioresolve.testing.google.tpu import tpu_reply
-from aioresolve.testing.listening import drop_connections, stop_listening
-from aioresolve.testing.sending import Reply, endless, hold_up, send
-from aioresolve.testing.tls import CertificateAuthority
+from aioresolve.testing.lifecycle import ThreadedServer, drop_connections, stop_listening
+from aioresolve.testing.replies import Reply, endless, hold_up, send
+
+from .apis import compute_reply, tpu_reply
+from .cloud import Cloud
+from .controls import GoogleControls, Listeners
+from .metadata import awaited_metadata_reply, default_metadata
+from .requests import GoogleRequest, service_of
+from .statuses import Failure, conditional, failure_of_status, no_such_page
+from .tokens import Tokens
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from aioresolve.testing.faults import Fault
 
-__all__ = ["GoogleServer"]
+__all__ = ["GoogleServer", "ThreadedGoogleServer"]
 
 
 class GoogleServer(GoogleControls):
@@ -246,3 +249,32 @@ async def _with_own_server_header(request: web.Request, response: web.StreamResp
     if "aiohttp" in response.headers.get("Server", ""):
         with contextlib.suppress(KeyError):
             del response.headers["Server"]
+
+
+class ThreadedGoogleServer(ThreadedServer[AbstractAsyncContextManager[object]], GoogleControls):
+    """What `GoogleServer.in_thread()` gives: `with` instead of `async with`, everything else the same."""
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        listeners: Listeners,
+        server: AbstractAsyncContextManager[object],
+        until: Callable[[Callable[[], bool], float], Awaitable[None]],
+        *,
+        tls: bool,
+    ) -> None:
+        super().__init__(cloud, listeners, tls=tls)
+        self._server = server
+        self._until = until
+
+    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+        """Return as soon as `condition` holds, such as `lambda: len(server.requests) == 2`.
+
+        Raises:
+            TimeoutError: it does not within `timeout` seconds.
+            RuntimeError: it is not running.
+        """
+        self._running.call(self._until, condition, timeout)
+
+    def _not_running(self) -> RuntimeError:
+        return RuntimeError("this GoogleServer is not running")

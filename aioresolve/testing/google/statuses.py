@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from aioresolve.testing.sending import Reply
+from aioresolve.testing.replies import Reply
 
 __all__ = [
     "NAMES",

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import MissingDependencyError
-from aioresolve.testing.google.statuses import json_reply, oauth_failure, unauthenticated
+
+from .statuses import json_reply, oauth_failure, unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aioresolve.testing.sending import Reply
+    from aioresolve.testing.replies import Reply
 
 __all__ = ["Tokens", "service_account_key"]
 

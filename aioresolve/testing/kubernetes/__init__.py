@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from aioresolve.testing.kubernetes.disturbances import WatchError
-from aioresolve.testing.kubernetes.endless_pages import EndlessPages
-from aioresolve.testing.kubernetes.pods import pod
-from aioresolve.testing.kubernetes.requests import RequestRecord
-from aioresolve.testing.kubernetes.server import KubernetesServer
-from aioresolve.testing.kubernetes.threaded import ThreadedKubernetesServer
+from .disturbances import WatchError
+from .endless_pages import EndlessPages
+from .pods import pod
+from .requests import RequestRecord
+from .server import KubernetesServer, ThreadedKubernetesServer
 
 __all__ = [
     "EndlessPages",

@@ -7,12 +7,12 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.testing.kubernetes.statuses import forbidden, unauthorized
+from .statuses import forbidden, unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from aioresolve.testing.kubernetes.requests import Target
+    from .requests import Target
 
 __all__ = ["ANONYMOUS", "Access", "Caller"]
 

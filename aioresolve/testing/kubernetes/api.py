@@ -1,4 +1,7 @@
-"""From a request to its reply, faults aside: routing, representation, lists, watches and writes."""
+"""What the server says of itself: its version and the resources it has.
+
+From a request to its reply, faults aside: routing, representation, lists, watches and writes.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +12,88 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from aioresolve.testing.kubernetes.discovery import PUBLIC_PATHS, discovery_body
-from aioresolve.testing.kubernetes.disturbances import RunningWatch
-from aioresolve.testing.kubernetes.encoding import indented_json
-from aioresolve.testing.kubernetes.endless_pages import endless_page
-from aioresolve.testing.kubernetes.lists import list_body, object_body, page
-from aioresolve.testing.kubernetes.negotiation import Representation, accepts_gzip, negotiated
-from aioresolve.testing.kubernetes.options import ListOptions, included_object, list_options
-from aioresolve.testing.kubernetes.statuses import (
+from aioresolve.testing.replies import Reply
+
+from .disturbances import RunningWatch
+from .endless_pages import endless_page
+from .lists import list_body, object_body, page
+from .options import ListOptions, Representation, accepts_gzip, included_object, list_options, negotiated
+from .statuses import (
     Failure,
     bad_request,
+    compact_json,
+    indented_json,
     method_not_allowed,
     no_such_resource,
     not_found,
     unauthorized,
     unsupported_media_type,
 )
-from aioresolve.testing.kubernetes.watches import EventEncoder, check_watch, watch_pieces
-from aioresolve.testing.sending import Reply
+from .watches import EventEncoder, check_watch, watch_pieces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from aioresolve.testing.faults import Interruption
-    from aioresolve.testing.kubernetes.access import Caller
-    from aioresolve.testing.kubernetes.cluster import Cluster
-    from aioresolve.testing.kubernetes.endless_pages import EndlessPages
-    from aioresolve.testing.kubernetes.options import IncludeObject
-    from aioresolve.testing.kubernetes.requests import RequestRecord, Target
-    from aioresolve.testing.kubernetes.store import StoredPod
 
-__all__ = ["Call", "failure_reply", "reply_to"]
+    from .access import Caller
+    from .cluster import Cluster
+    from .endless_pages import EndlessPages
+    from .options import IncludeObject
+    from .requests import RequestRecord, Target
+    from .store import StoredPod
+
+__all__ = ["PUBLIC_PATHS", "Call", "discovery_body", "failure_reply", "reply_to"]
+
+_HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
+PUBLIC_PATHS = _HEALTH | {"/version"}
+"""What is answered without credentials."""
+
+_VERSION = {
+    "major": "1",
+    "minor": "36",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.2",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-06-16T00:00:00Z",
+    "goVersion": "go1.26",
+    "compiler": "gc",
+    "platform": "linux/amd64",
+}
+_POD_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+
+
+def discovery_body(path: str) -> tuple[str, bytes] | None:
+    """Content type and body of the answer on `path`, None where there is none."""
+    if path in _HEALTH:
+        return "text/plain; charset=utf-8", b"ok"
+    if path == "/version":
+        return "application/json", indented_json(compact_json(_VERSION))
+    document = _DOCUMENTS.get(path)
+    return None if document is None else ("application/json", compact_json(document) + b"\n")
+
+
+def _pods(name: str, verbs: list[str], **more: Any) -> dict[str, Any]:
+    return {"name": name, "singularName": "", "namespaced": True, "kind": "Pod", "verbs": verbs, **more}
+
+
+_DOCUMENTS: dict[str, dict[str, Any]] = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [
+            _pods("pods", _POD_VERBS, shortNames=["po"], categories=["all"]) | {"singularName": "pod"},
+            _pods("pods/status", ["get", "patch", "update"]),
+        ],
+    },
+}
+
 
 _GZIP_FROM = 128 * 1024
 """The API server compresses bodies of at least this many bytes."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aioresolve.testing.faults import FaultScript
-from aioresolve.testing.kubernetes.writes import Writer
+
+from .writes import Writer
 
 if TYPE_CHECKING:
-    from aioresolve.testing.kubernetes.access import Access
-    from aioresolve.testing.kubernetes.disturbances import RunningWatch
-    from aioresolve.testing.kubernetes.requests import RequestRecord
-    from aioresolve.testing.kubernetes.store import Store
+    from .access import Access
+    from .disturbances import RunningWatch
+    from .requests import RequestRecord
+    from .store import Store
 
 __all__ = ["AnswerCache", "Cluster", "Pulse"]
 

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.testing.kubernetes.disturbances import Disturbance, checked_disturbance
-from aioresolve.testing.kubernetes.store import Expired
-from aioresolve.testing.kubernetes.writes import merged
+
+from .disturbances import Disturbance, checked_disturbance
+from .store import Expired
+from .writes import merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, MutableMapping
 
+    from aioresolve.testing.certificates import CertificateAuthority
     from aioresolve.testing.faults import Fault
-    from aioresolve.testing.kubernetes.cluster import Cluster
-    from aioresolve.testing.kubernetes.requests import RequestRecord
-    from aioresolve.testing.kubernetes.store import StoredPod
-    from aioresolve.testing.tls import CertificateAuthority
+
+    from .cluster import Cluster
+    from .requests import RequestRecord
+    from .store import StoredPod
 
 __all__ = ["Controls", "Listener", "no_connections", "not_running"]
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing.faults import Fault, Interruption
-from aioresolve.testing.kubernetes.statuses import Failure, failure_of_status
+
+from .statuses import Failure, failure_of_status
 
 if TYPE_CHECKING:
-    from aioresolve.testing.kubernetes.requests import RequestRecord
+    from .requests import RequestRecord
 
 __all__ = ["Disturbance", "RunningWatch", "WatchError", "checked_disturbance"]
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aioresolve.testing.faults import Fault
-from aioresolve.testing.kubernetes.continue_token import ContinueToken, InvalidTokenError
-from aioresolve.testing.kubernetes.lists import Page
-from aioresolve.testing.kubernetes.pods import pod
-from aioresolve.testing.kubernetes.statuses import bad_request
-from aioresolve.testing.kubernetes.store import stored_pod
+
+from .lists import ContinueToken, InvalidTokenError, Page
+from .pods import pod
+from .statuses import bad_request
+from .store import stored_pod
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from aioresolve.testing.kubernetes.options import ListOptions
+    from .options import ListOptions
 
 __all__ = ["EndlessPages", "endless_page"]
 

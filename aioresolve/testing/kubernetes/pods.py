@@ -7,8 +7,8 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from aioresolve.testing.kubernetes.encoding import compact_json
-from aioresolve.testing.kubernetes.managed_fields import managed_fields, owned_fields
+from .managed_fields import managed_fields, owned_fields
+from .statuses import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,13 +1,16 @@
-"""`KubernetesServer`: the Kubernetes pod API on a loopback port."""
+"""`KubernetesServer`: the Kubernetes pod API on a loopback port.
+
+`KubernetesServer` for code without an event loop: it runs in a thread of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -15,33 +18,35 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from aioresolve.errors import ConfigurationError, DeadlineExceededError
+from aioresolve.testing.certificates import CertificateAuthority
 from aioresolve.testing.faults import Answer, Endless, Redirect
-from aioresolve.testing.kubernetes.access import Access
-from aioresolve.testing.kubernetes.api import Call, reply_to
-from aioresolve.testing.kubernetes.cluster import Cluster
-from aioresolve.testing.kubernetes.controls import Controls, Listener, no_connections, not_running
-from aioresolve.testing.kubernetes.disturbances import WatchError
-from aioresolve.testing.kubernetes.endless_pages import EndlessPages
-from aioresolve.testing.kubernetes.requests import RequestRecord, target_of
-from aioresolve.testing.kubernetes.statuses import failure_of_status
-from aioresolve.testing.kubernetes.store import Store
-from aioresolve.testing.kubernetes.threaded import ThreadedKubernetesServer
-from aioresolve.testing.kubernetes.watches import error_line
-from aioresolve.testing.listening import drop_connections, stop_listening
-from aioresolve.testing.sending import Reply, endless, hold_up, send
-from aioresolve.testing.tls import CertificateAuthority
+from aioresolve.testing.lifecycle import ThreadedServer, drop_connections, stop_listening
+from aioresolve.testing.replies import Reply, endless, hold_up, send
+
+from .access import Access
+from .api import Call, reply_to
+from .cluster import Cluster
+from .controls import Controls, Listener, no_connections, not_running
+from .disturbances import WatchError
+from .endless_pages import EndlessPages
+from .requests import RequestRecord, target_of
+from .statuses import failure_of_status
+from .store import Store
+from .watches import error_line
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
     from aioresolve.testing.faults import Fault
-    from aioresolve.testing.kubernetes.access import Caller
-    from aioresolve.testing.kubernetes.requests import Target
 
-__all__ = ["KubernetesServer"]
+    from .access import Caller
+    from .requests import Target
+
+__all__ = ["KubernetesServer", "ThreadedKubernetesServer"]
 
 _LARGEST_BODY = 3 * 1024 * 1024
 _FLOW = {
@@ -290,3 +295,57 @@ def _scripted(faults: Sequence[Fault]) -> Reply | None:
 async def _without_server_header(request: web.Request, response: web.StreamResponse) -> None:
     with contextlib.suppress(KeyError):
         del response.headers["Server"]
+
+
+class _Server(Protocol):
+    """The part of `KubernetesServer` that needs a loop."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    async def restart(self) -> None: ...
+
+    def down(self) -> AbstractAsyncContextManager[None]: ...
+
+    async def until(self, condition: Callable[[], bool], timeout: float) -> None: ...
+
+
+class ThreadedKubernetesServer(ThreadedServer[_Server], Controls):
+    """What `KubernetesServer.in_thread()` gives: `with` instead of `async with`, everything else the same."""
+
+    def __init__(self, server: _Server, cluster: Cluster, listener: Listener, *, tls: bool) -> None:
+        super().__init__(cluster, listener, tls=tls)
+        self._server = server
+
+    def restart(self) -> None:
+        """Drop every connection and listen again, at the same port and with the same data.
+
+        Raises:
+            ConfigurationError: it is not running, or the port has been taken meanwhile.
+        """
+        self._running.call(self._server.restart)
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Refuse connections inside the block: the port is closed, every connection is dropped.
+
+        Raises:
+            ConfigurationError: it is not running, or the port has been taken meanwhile.
+        """
+        with self._running.wrap_async_context_manager(self._server.down()):
+            yield
+
+    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+        """Return as soon as `condition` holds, such as `lambda: server.watches == 1`.
+
+        Raises:
+            DeadlineExceededError: it does not within `timeout` seconds.
+            ConfigurationError: it is not running.
+        """
+        self._running.call(self._server.until, condition, timeout)
+
+    def _not_running(self) -> ConfigurationError:
+        return not_running()

@@ -1,10 +1,12 @@
-"""The failures of the API server: HTTP status, reason and the `Status` object that is their body."""
+"""JSON as the API server writes it: Go's encoding/json, compact or indented by two spaces, HTML-safe.
+
+The failures of the API server: HTTP status, reason and the `Status` object that is their body.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
-
-from aioresolve.testing.kubernetes.encoding import compact_json, indented_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,12 +15,14 @@ __all__ = [
     "Failure",
     "already_exists",
     "bad_request",
+    "compact_json",
     "conflict",
     "expired_list",
     "expired_page",
     "expired_watch",
     "failure_of_status",
     "forbidden",
+    "indented_json",
     "method_not_allowed",
     "no_such_resource",
     "no_such_transformation",
@@ -29,6 +33,29 @@ __all__ = [
     "unprocessable",
     "unsupported_media_type",
 ]
+
+
+def compact_json(value: Any) -> bytes:
+    """`value` as one line of UTF-8 JSON without spaces, `<`, `>` and `&` escaped as Go escapes them."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _html_safe(text).encode()
+
+
+def indented_json(body: bytes) -> bytes:
+    """The JSON document `body` indented by two spaces, as a person's client (curl, a browser) is answered."""
+    return _html_safe(json.dumps(json.loads(body), ensure_ascii=False, indent=2)).encode()
+
+
+def _html_safe(text: str) -> str:
+    # Outside of strings JSON has none of these characters, so replacing them everywhere is exact.
+    return (
+        text.replace("&", "\\u0026")
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
 
 _CONTINUE_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. "

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.testing.kubernetes.encoding import compact_json
-from aioresolve.testing.kubernetes.table import table_row
+from .statuses import compact_json
+from .table import table_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

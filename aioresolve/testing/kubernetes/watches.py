@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from aioresolve.testing.kubernetes.disturbances import WatchError
-from aioresolve.testing.kubernetes.encoding import compact_json
-from aioresolve.testing.kubernetes.lists import COLUMNS, row_of
-from aioresolve.testing.kubernetes.statuses import Failure, expired_watch, too_large_version
-from aioresolve.testing.kubernetes.store import Expired
+from .disturbances import WatchError
+from .lists import COLUMNS, row_of
+from .statuses import Failure, compact_json, expired_watch, too_large_version
+from .store import Expired
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import AsyncGenerator, Iterator
 
     from aioresolve.testing.faults import Interruption
-    from aioresolve.testing.kubernetes.disturbances import Disturbance
-    from aioresolve.testing.kubernetes.negotiation import Kind, Representation
-    from aioresolve.testing.kubernetes.options import IncludeObject, ListOptions, Selection
-    from aioresolve.testing.kubernetes.store import Event, Store, StoredPod
+
+    from .disturbances import Disturbance
+    from .options import IncludeObject, Kind, ListOptions, Representation, Selection
+    from .store import Event, Store, StoredPod
 
 __all__ = ["EventEncoder", "Signals", "check_watch", "error_line", "seen", "watch_pieces"]
 

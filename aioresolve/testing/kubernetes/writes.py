@@ -9,22 +9,16 @@ import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.testing.kubernetes.managed_fields import managed_fields
-from aioresolve.testing.kubernetes.pods import with_defaults
-from aioresolve.testing.kubernetes.statuses import (
-    already_exists,
-    bad_request,
-    conflict,
-    not_found,
-    unprocessable,
-)
-from aioresolve.testing.kubernetes.store import timestamp
+from .managed_fields import managed_fields
+from .pods import with_defaults
+from .statuses import already_exists, bad_request, conflict, not_found, unprocessable
+from .store import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from aioresolve.testing.kubernetes.store import Store, StoredPod
+    from .store import Store, StoredPod
 
 __all__ = ["Writer", "deleted", "merged", "updated"]
 

@@ -1,0 +1,1 @@
+"""Shared machinery of the package: concurrency, deadlines, HTTP, telemetry. Private."""

@@ -1,0 +1,1 @@
+"""What the commands print: pure functions from values to text."""

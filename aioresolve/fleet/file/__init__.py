@@ -1,5 +1,0 @@
-"""Reading fleet.yaml; for its format see `aioresolve.fleet.file.fleet_file`."""
-
-from .fleet_file import FleetFile, fleet_of, read_fleet
-
-__all__ = ["FleetFile", "fleet_of", "read_fleet"]

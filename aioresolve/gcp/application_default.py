@@ -1,0 +1,216 @@
+"""Application default credentials: who we are, as every Google client library finds it out.
+
+Order and files: https://cloud.google.com/docs/authentication/application-default-credentials. google-auth's
+own `default()` is not used: off Google Cloud it waits up to fifteen seconds for the metadata server, asks
+other APIs on the way, and says of a failure neither where it looked nor what it found there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+
+from .access_token import Grant
+from .messages import decode_token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from google.auth.credentials import Credentials
+
+    from aioresolve._core.retry import Progress
+
+    from .metadata_server import MetadataServer
+
+__all__ = ["FoundFile", "file_credentials", "metadata_grant"]
+
+VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
+TYPES = (
+    "service_account",
+    "authorized_user",
+    "external_account",
+    "external_account_authorized_user",
+    "impersonated_service_account",
+)
+AWS_TOKEN = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105 - the name of a kind of token
+LARGEST_FILE = 1 << 20
+"""Bytes of a credentials file at most; a key is 2 KB."""
+
+DEFAULT_ACCOUNT = "instance/service-accounts/default"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """Credentials that a file holds.
+
+    Attributes:
+        credentials: of google-auth, not refreshed yet.
+        source: where they come from, in words.
+    """
+
+    credentials: Credentials
+    source: str
+
+
+async def file_credentials(scopes: Sequence[str], tried: list[str]) -> FoundFile | None:
+    """Return the credentials of the file the environment names, or gcloud's; None where there is neither.
+
+    Args:
+        scopes: OAuth scopes, for the credentials that take them.
+        tried: what was looked at and not there is appended, a line each.
+
+    Raises:
+        CredentialsError: there is such a file, and it cannot be used.
+    """
+    return await anyio.to_thread.run_sync(
+        _file_credentials, dict(os.environ), tuple(scopes), tried, abandon_on_cancel=True
+    )
+
+
+async def metadata_grant(
+    server: MetadataServer, scopes: Sequence[str], quota_project: str | None, progress: Progress | None = None
+) -> Grant:
+    """Return what the metadata server grants this machine's default service account.
+
+    Raises:
+        CredentialsError: the machine has no service account, or the answer is none.
+        ResolveError: there is no metadata server.
+    """
+    asked_at = time.time()
+    body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": ",".join(scopes)})
+    if body is None:
+        raise CredentialsError(
+            "this machine has no service account, says the metadata server;"
+            " attach one with `gcloud compute instances set-service-account`, or give credentials"
+        )
+    try:
+        token = decode_token(body.encode())
+    except ValueError as error:
+        raise CredentialsError(f"the metadata server's access token cannot be read: {error}") from error
+    email = await server.value(f"{DEFAULT_ACCOUNT}/email", progress)
+    headers = {"authorization": f"Bearer {token.access_token}"}
+    if quota_project := quota_project or os.environ.get(QUOTA_VARIABLE):
+        headers["x-goog-user-project"] = quota_project
+    member = f"serviceAccount:{email}" if email and "@" in email else None
+    return Grant(headers, asked_at + token.expires_in, member)
+
+
+def _file_credentials(
+    environ: Mapping[str, str], scopes: tuple[str, ...], tried: list[str]
+) -> FoundFile | None:
+    named = environ.get(VARIABLE)
+    if named:
+        return _loaded(Path(named), f"{named} (from ${VARIABLE})", environ, scopes)
+    tried.append(f"${VARIABLE}: not set")
+    file = _gcloud_file(environ)
+    if file is None or not file.is_file():
+        tried.append(f"{file or 'the file of gcloud'}: there is none")
+        return None
+    return _loaded(file, f"{file} (from gcloud)", environ, scopes)
+
+
+def _gcloud_file(environ: Mapping[str, str]) -> Path | None:
+    """Return where `gcloud auth application-default login` writes."""
+    name = "application_default_credentials.json"
+    if folder := environ.get("CLOUDSDK_CONFIG"):
+        return Path(folder) / name
+    if os.name == "nt":
+        return Path(environ["APPDATA"]) / "gcloud" / name if environ.get("APPDATA") else None
+    try:
+        return Path("~/.config/gcloud").expanduser() / name
+    except RuntimeError:
+        return None  # there is no home
+
+
+def _loaded(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str, ...]) -> FoundFile:
+    from .google_auth import FAILURES, credentials_error
+
+    info = _object(file, source)
+    try:
+        credentials = _credentials(info, source, scopes)
+        quota_project = environ.get(QUOTA_VARIABLE)
+        if quota_project:
+            credentials = credentials.with_quota_project(quota_project)
+    except ResolveError:
+        raise
+    except FAILURES as error:
+        raise credentials_error(error, source) from error
+    return FoundFile(credentials, source)
+
+
+def _object(file: Path, source: str) -> dict[str, Any]:
+    """Return the JSON object that `file` holds."""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ValueError(f"it is larger than {LARGEST_FILE >> 20} MiB")
+        info = json.loads(text)
+        if not isinstance(info, dict):
+            raise ValueError("it holds no JSON object")
+    except (OSError, ValueError) as error:
+        # A JSONDecodeError keeps the whole document, and a key is in it.
+        reason = error.strerror if isinstance(error, OSError) else _shown(error)
+        raise CredentialsError(
+            f"the credentials file {source} cannot be read: {reason};"
+            " name a file that `gcloud auth application-default login` wrote, or a service account's key",
+            tried=[f"{source}: {reason}"],
+        ) from (error if isinstance(error, OSError) else None)
+    return info
+
+
+def _shown(error: ValueError) -> str:
+    return f"it is no JSON (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _credentials(info: dict[str, Any], source: str, scopes: tuple[str, ...]) -> Any:
+    """Return the credentials that a file's object describes; each type's library is loaded when it is met."""
+    match info.get("type"):
+        case "service_account":
+            from google.oauth2 import service_account
+
+            return service_account.Credentials.from_service_account_info(info, scopes=scopes)
+        case "authorized_user":
+            from google.oauth2 import credentials
+
+            return credentials.Credentials.from_authorized_user_info(info)
+        case "external_account":
+            return _external_account(info, scopes)
+        case "external_account_authorized_user":
+            from google.auth import external_account_authorized_user
+
+            return external_account_authorized_user.Credentials.from_info(info)
+        case "impersonated_service_account":
+            from google.auth import impersonated_credentials
+
+            return impersonated_credentials.Credentials.from_impersonated_service_account_info(
+                info, scopes=scopes
+            )
+    raise ConfigurationError(
+        f"the credentials file {source} is of type {str(info.get('type'))[:60]!r}, which is none of"
+        f" {', '.join(TYPES)}; make it anew with `gcloud auth application-default login`"
+    )
+
+
+def _external_account(info: dict[str, Any], scopes: tuple[str, ...]) -> Any:
+    source = info.get("credential_source")
+    if info.get("subject_token_type") == AWS_TOKEN:
+        from google.auth import aws
+
+        return aws.Credentials.from_info(info, scopes=scopes)
+    if isinstance(source, dict) and source.get("executable") is not None:
+        from google.auth import pluggable
+
+        return pluggable.Credentials.from_info(info, scopes=scopes)
+    from google.auth import identity_pool
+
+    return identity_pool.Credentials.from_info(info, scopes=scopes)

@@ -1,1 +1,0 @@
-"""Messages on the wire: `.proto` files and what protoc made of them."""

@@ -1,0 +1,116 @@
+"""`aioresolve demo`: what it shows is so, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aioresolve.cli import main
+from aioresolve.cli.commands import demo as loopback
+from aioresolve.cli.commands import demo as loopback_tpu
+from aioresolve.testing import KubernetesServer, TPUWorker, pod
+
+from .process import environment, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .process import Ended
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def shown(temporary: Path) -> Ended:
+    return run(("demo",), environment(temporary.parent / "no-kubeconfig", TMPDIR=str(temporary)))
+
+
+def test_the_demo_shows_a_real_answer_on_two_plain_screens(shown: Ended, temporary: Path) -> None:
+    assert (shown.code, shown.stderr) == (0, "")
+    lines = shown.stdout.splitlines()
+    assert len(lines) <= 66
+    assert "\x1b" not in shown.stdout
+    assert "worker   3      10.4.3.7:8470" in lines
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_demo_shows_the_first_workers_tf_config(shown: Ended) -> None:
+    line = next(line for line in shown.stdout.splitlines() if line.startswith('{"cluster"'))
+    assert json.loads(line) == {
+        "cluster": {
+            "worker": [f"10.4.{number}.7:8470" for number in range(4)],
+            "ps": ["10.4.4.7:8470"],
+        },
+        "task": {"type": "worker", "index": 0},
+    }
+
+
+def test_the_demo_shows_what_a_pod_that_does_not_run_looks_like(shown: Ended) -> None:
+    assert "error: 1 pod that matches is not running: training/train-b-1: Pending" in shown.stdout
+
+
+def test_the_demo_asks_for_all_selectors_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loopback, "LATENCY", 0.4)
+    assert main(["demo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    title = next(line for line in lines if line.startswith("# 5 tasks in "))
+    assert 400 <= int(title.split()[-2]) < 1200
+
+
+def test_the_demo_probes_the_workers_of_two_slices(shown: Ended) -> None:
+    rows = [line.split() for line in shown.stdout.splitlines() if line.startswith("worker")]
+    addresses = [row[2] for row in rows if row[3:4] and row[3].startswith("trainer-")]
+    assert [row[3:] for row in rows if row[2] in addresses][:4] == [
+        [f"trainer-{task // 2}", str(task % 2), "READY", "HEALTHY", "v4-16"] for task in range(4)
+    ]
+    probed = [row for row in rows if "TPU:4" in row]
+    assert [row[2] for row in probed] == addresses
+    assert f"trainer-1/worker-1 at {addresses[3]} has 3" in shown.stdout
+
+
+def test_a_demo_whose_workers_tell_other_devices_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loopback_tpu, "TPUWorker", partial(TPUWorker, device_type="GPU"))
+    assert main(["demo"]) == 1
+    assert "error: the demo failed: the workers are [" in capsys.readouterr().err
+
+
+def test_the_python_that_the_demo_shows_runs(shown: Ended, tmp_path: Path) -> None:
+    assert loopback.CODE in shown.stdout
+    pods = [pod(name, loopback.NAMESPACE, labels=labels) for name, labels in loopback.PODS.items()]
+    with KubernetesServer(pods, tls=True, tokens={"demo-token": "me"}).in_thread() as server:
+        env = environment(server.write_kubeconfig(tmp_path / "config"))
+        done = subprocess.run(
+            [sys.executable, "-c", loopback.CODE], env=env, capture_output=True, text=True, check=True
+        )
+    assert done.stdout.startswith("ClusterSpec({'ps': ['10.")
+
+
+def test_a_demo_that_fails_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "trustme", None)
+    assert main(["demo"]) == 1
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith("error: the demo failed: ")
+    assert "pip install 'aioresolve[testing]'" in written.err
+
+
+def test_a_demo_that_finds_other_pods_than_there_are_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(loopback.PODS, "ps-0", {"app": "another"})
+    assert main(["demo"]) == 1
+    assert "error: the demo failed: the server holds pods at" in capsys.readouterr().err

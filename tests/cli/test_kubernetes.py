@@ -1,0 +1,333 @@
+"""`aioresolve kubernetes`: its answers, its words and its exit codes, against a loopback cluster."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+import yaml
+
+from aioresolve.cli import main
+from aioresolve.cli.options import ADDRESSES as ADDRESS_CHOICES
+from aioresolve.cli.options import WITH_IDENTITIES
+from aioresolve.cli.output.cluster_text import OUTPUTS
+from aioresolve.kubernetes.auth import discovery
+from aioresolve.kubernetes.pods import ADDRESSES
+from aioresolve.testing import Answer, KubernetesServer
+
+from .process import TOKEN, Ended, cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.testing import ThreadedKubernetesServer
+
+TRAIN = ("-l", "worker=app=train")
+TRAIN_AND_PS = (*TRAIN, "-l", "ps=app=ps")
+
+
+class Command(Protocol):
+    def __call__(self, *arguments: str) -> Ended: ...
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ThreadedKubernetesServer]:
+    with cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ThreadedKubernetesServer) -> Iterator[ThreadedKubernetesServer]:
+    running.forget_requests()
+    yield running
+    running.clear_faults()
+    running.allow = None
+
+
+@pytest.fixture
+def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return server.write_kubeconfig(tmp_path / "config", namespace="ml", context="here")
+
+
+@pytest.fixture
+def aioresolve(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command `aioresolve kubernetes`, with pipes for its streams."""
+
+    def command(*arguments: str) -> Ended:
+        code = main(["kubernetes", *arguments])
+        written = capsys.readouterr()
+        return Ended(code, written.out, written.err)
+
+    return command
+
+
+# What it answers
+
+
+def test_the_table_shows_each_job_in_the_order_of_its_tasks(aioresolve: Command) -> None:
+    assert aioresolve(*TRAIN_AND_PS) == Ended(
+        0,
+        "JOB      TASK   ADDRESS\n"
+        "worker   0      10.0.0.1:8470\n"
+        "worker   1      10.0.0.2:8470\n"
+        "worker   2      10.0.0.10:8470\n"
+        "ps       0      [fd00::7]:8470\n",
+        "",
+    )
+
+
+def test_wide_adds_who_each_pod_is(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+    answer = aioresolve(*TRAIN_AND_PS, "-o", "wide")
+    uid = server.pod("ps-0", "ml")["metadata"]["uid"]
+    assert answer.stdout.splitlines()[-1].split() == [
+        *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid)
+    ]
+
+
+def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+    found = json.loads(aioresolve(*TRAIN, "-o", "json").stdout)
+    assert found["jobs"]["worker"][2] == {
+        "task": 2,
+        "address": "10.0.0.10:8470",
+        "name": "train-10",
+        "namespace": "ml",
+        "uid": server.pod("train-10", "ml")["metadata"]["uid"],
+        "node": "node-a",
+        "ready": True,
+        "index": 10,
+    }
+    assert found["version"] == str(server.resource_version)
+    as_yaml = yaml.safe_load(aioresolve(*TRAIN, "-o", "yaml").stdout)
+    assert as_yaml["jobs"] == found["jobs"]
+
+
+def test_name_is_the_addresses_alone(aioresolve: Command) -> None:
+    assert aioresolve(*TRAIN_AND_PS, "-o", "name", "--port", "80").stdout.split() == [
+        *("10.0.0.1:80", "10.0.0.2:80", "10.0.0.10:80", "[fd00::7]:80")
+    ]
+
+
+def test_tf_config_is_what_tensorflow_reads(aioresolve: Command) -> None:
+    answer = aioresolve(*TRAIN_AND_PS, "-o", "tf-config", "--task", "worker:1")
+    assert json.loads(answer.stdout) == {
+        "cluster": {
+            "worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470"],
+            "ps": ["[fd00::7]:8470"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_pods_are_fetched_whole_only_for_what_tells_who_they_are(
+    aioresolve: Command, server: ThreadedKubernetesServer, output: str
+) -> None:
+    assert aioresolve(*TRAIN_AND_PS, "-o", output).code == 0
+    assert len(server.requests) == 2
+    assert {"as=Table" not in request.accept for request in server.requests} == {output in WITH_IDENTITIES}
+
+
+def test_selectors_of_one_job_follow_each_other(aioresolve: Command) -> None:
+    assert aioresolve("-l", "all=app=ps", "-l", "all=app=train", "-o", "name").stdout.split() == [
+        *("[fd00::7]:8470", "10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470")
+    ]
+
+
+def test_every_choice_of_address_and_order_is_the_resolvers(aioresolve: Command) -> None:
+    assert ADDRESS_CHOICES == ADDRESSES
+    assert aioresolve(*TRAIN, "--address", "host_ip", "-o", "name").stdout.split() == ["192.168.0.1:8470"] * 3
+    by_index = aioresolve(*TRAIN, "--order-by", "index")
+    assert by_index.code == 1
+    assert "no pod has index 0" in by_index.stderr
+    assert by_index.stderr.endswith("or use --order-by name\n")
+
+
+# Where it looks
+
+
+def test_without_a_namespace_it_is_the_contexts_own(
+    aioresolve: Command, server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    aioresolve(*TRAIN)
+    server.write_kubeconfig(kubeconfig)
+    assert aioresolve(*TRAIN, "-o", "name").stdout == "10.0.9.9:8470\n"
+    assert [request.namespace for request in server.requests] == ["ml", "default"]
+
+
+def test_in_a_pod_it_is_the_pods_own_namespace(
+    aioresolve: Command, server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.in_cluster(tmp_path / "account", namespace="ml").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(discovery, "SERVICE_ACCOUNT_FOLDER", str(tmp_path / "account"))
+    monkeypatch.delenv("KUBECONFIG")
+    assert aioresolve(*TRAIN).code == 0
+    assert [request.namespace for request in server.requests] == ["ml"]
+
+
+def test_namespaces_narrow_and_all_namespaces_widen(
+    aioresolve: Command, server: ThreadedKubernetesServer
+) -> None:
+    aioresolve(*TRAIN, "-n", "default", "-n", "ml")
+    aioresolve(*TRAIN, "-A")
+    assert [request.namespace for request in server.requests[2:]] == [None]
+    assert {request.namespace for request in server.requests[:2]} == {"default", "ml"}
+
+
+def test_a_context_and_kubeconfigs_are_chosen(
+    aioresolve: Command, server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG")
+    server.write_kubeconfig(tmp_path / "one", context="one", namespace="ml")
+    server.write_kubeconfig(tmp_path / "two", context="two", namespace="default")
+    files = ("--kubeconfig", str(tmp_path / "one"), "--kubeconfig", str(tmp_path / "two"))
+    assert aioresolve(*TRAIN, *files).code == 0
+    assert aioresolve(*TRAIN, *files, "--context", "two").code == 0
+    assert [request.namespace for request in server.requests] == ["ml", "default"]
+
+
+# What it says when there is nothing, or something else
+
+
+def test_no_pods_are_no_error_and_said_on_stderr(aioresolve: Command) -> None:
+    assert aioresolve("-l", "worker=app=nobody") == Ended(
+        0,
+        "",
+        "No resources found in namespace ml: no running pod matches -l worker=app=nobody;"
+        " -n and -A look elsewhere.\n",
+    )
+
+
+def test_a_job_without_pods_beside_one_with_some_is_named(aioresolve: Command) -> None:
+    answer = aioresolve(*TRAIN, "-l", "ps=app=nobody", "-A", "-o", "json")
+    assert answer.stderr == (
+        "No resources found in any namespace: no running pod matches -l ps=app=nobody.\n"
+    )
+    assert json.loads(answer.stdout)["jobs"]["ps"] == []
+
+
+def test_kubectls_selector_typed_here_is_told_apart(aioresolve: Command) -> None:
+    answer = aioresolve("-l", "app=train", "-n", "ml")
+    assert answer.code == 0
+    assert "for pods labelled app=train give -l worker=app=train" in answer.stderr
+
+
+def test_quiet_says_nothing_but_errors(aioresolve: Command) -> None:
+    assert aioresolve("-l", "worker=app=nobody", "-q") == Ended(0, "", "")
+    assert aioresolve("-l", "worker=app=stuck", "-q").stderr.startswith("error: ")
+
+
+def test_pods_that_do_not_run_are_an_error_or_left_out(aioresolve: Command) -> None:
+    answer = aioresolve("-l", "worker=app=stuck")
+    assert (answer.code, answer.stdout) == (1, "")
+    assert answer.stderr.startswith("error: 1 pod that matches is not running: ml/stuck-1: Pending")
+    assert answer.stderr.endswith("or leave them out with --not-running skip\n")
+    skipped = aioresolve("-l", "worker=app=stuck", "--not-running", "skip", "-o", "name")
+    assert skipped == Ended(0, "10.0.8.1:8470\n", "")
+
+
+def test_a_missing_task_is_no_answer(aioresolve: Command) -> None:
+    answer = aioresolve(*TRAIN, "-o", "tf-config", "--task", "worker:7")
+    assert (answer.code, answer.stdout) == (1, "")
+    assert answer.stderr == "error: no task 7 in job 'worker', which has tasks 0 to 2\n"
+
+
+def test_a_forbidden_list_prints_the_role_that_would_do(
+    aioresolve: Command, server: ThreadedKubernetesServer
+) -> None:
+    server.allow = {"alice": ["ml"]}
+    answer = aioresolve(*TRAIN, "-A")
+    assert (answer.code, answer.stdout) == (1, "")
+    assert answer.stderr.startswith("# error: user 'alice' may not list pods in all namespaces")
+    assert "or pass -n NAMESPACE, for which a Role there is enough" in answer.stderr
+    kinds = [document["kind"] for document in yaml.safe_load_all(answer.stderr)]
+    assert kinds == ["ClusterRole", "ClusterRoleBinding"]
+
+
+def test_what_is_tried_again_is_said_once(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+    server.inject(Answer(503, headers={"Retry-After": "1"}))
+    answer = aioresolve(*TRAIN, "-o", "name")
+    assert (answer.code, len(answer.stdout.split())) == (0, 3)
+    assert answer.stderr.startswith(f"trying again: {server.url} answered 503 for selector 'app=train'")
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing to look for: give -l JOB=SELECTOR at least once, such as -l worker=app=trainer"),
+        (("-l", "worker"), "such as -l worker=app=trainer"),
+        (("-l", "app!=train"), "such as -l 'worker=app!=train'"),
+        ((*TRAIN, "-n", "ml", "-A"), "-n narrows what -A widens"),
+        ((*TRAIN, "-n", "No_Name"), "namespace='No_Name' cannot be a namespace"),
+        ((*TRAIN, "--timeout", "soon"), "give one such as 30s"),
+        ((*TRAIN, "--port", "0"), "--port"),
+        ((*TRAIN, "--max-concurrency", "0"), "--max-concurrency"),
+        ((*TRAIN, "-o", "xml"), "'xml'"),
+        ((*TRAIN, "--task", "worker:0"), "--task goes with -o tf-config"),
+        ((*TRAIN, "-o", "tf-config", "--task", "worker"), "such as worker:0"),
+        ((*TRAIN, "-o", "tf-config", "--task", "chief:0"), "add -l chief=SELECTOR"),
+        ((*TRAIN, "--context", "nowhere"), "there is no context 'nowhere'; there are: 'here'"),
+        ((*TRAIN, "--kubeconfig", "/nowhere/config"), "/nowhere/config"),
+        (("-l", "worker=app in"), "correct the selector 'app in'"),
+        ((*TRAIN, "--address", "pod_ipv6"), "use another --address"),
+    ],
+)
+def test_wrong_usage_and_configuration_exit_with_2_and_the_mend(
+    aioresolve: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    answer = aioresolve(*arguments)
+    assert (answer.code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error: ")
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+# How much it says
+
+
+def test_verbose_logs_each_request_with_its_duration(aioresolve: Command) -> None:
+    answer = aioresolve(*TRAIN_AND_PS, "-v")
+    lines = answer.stderr.splitlines()
+    assert len(lines) == 2
+    assert all("/api/v1/namespaces/ml/pods" in line and line.endswith(" s") for line in lines)
+    assert answer.stdout.startswith("JOB")
+
+
+def test_verbose_shows_where_an_error_came_from(aioresolve: Command) -> None:
+    assert "Traceback" not in aioresolve("-l", "worker=app=stuck").stderr
+    answer = aioresolve("-l", "worker=app=stuck", "-v")
+    assert "Traceback" in answer.stderr
+    assert "PodNotRunningError" in answer.stderr
+
+
+def test_logging_is_as_it_was_afterwards(aioresolve: Command) -> None:
+    logger = logging.getLogger("aioresolve")
+    before = (logger.level, list(logger.handlers))
+    aioresolve(*TRAIN, "-vv")
+    assert (logger.level, list(logger.handlers)) == before
+
+
+def test_not_even_the_most_verbose_shows_a_secret(
+    aioresolve: Command, server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    outputs = [aioresolve(*TRAIN, "-vv", "-o", "json")]
+    server.allow = {}
+    outputs.append(aioresolve(*TRAIN, "-vv"))
+    server.inject(Answer(401, body=f"Bearer {TOKEN} is not known".encode()), times=None)
+    outputs.append(aioresolve(*TRAIN, "-vv"))
+    server.clear_faults()
+    document = json.loads(kubeconfig.read_text())
+    with KubernetesServer().in_thread() as no_proxy:
+        document["clusters"][0]["cluster"]["proxy-url"] = f"http://alice:{TOKEN}@127.0.0.1:{no_proxy.port}"
+        kubeconfig.write_text(json.dumps(document))
+        outputs.append(aioresolve(*TRAIN, "-vv", "--timeout", "1s"))
+    assert [output.code for output in outputs] == [0, 1, 1, 1]
+    assert "through the proxy" in outputs[3].stderr
+    for output in outputs:
+        assert TOKEN not in output.stdout + output.stderr

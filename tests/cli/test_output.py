@@ -1,0 +1,239 @@
+"""What is printed: tables, documents, TF_CONFIG, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aioresolve
+from aioresolve import ClusterSpec, ClusterState, Endpoint, errors
+from aioresolve.cli.error_messages import AS_OPTIONS, as_text, as_traceback, exit_code
+from aioresolve.cli.options import Task
+from aioresolve.cli.output.formats import (
+    Table,
+    address_lines,
+    aligned,
+    cluster_json,
+    cluster_yaml,
+    printable,
+    spec_table,
+    state_table,
+    tf_config,
+)
+from aioresolve.cli.terminal.drawing import drawn_table
+
+SPEC = ClusterSpec({"worker": ["10.0.0.1:8470", "[fd00::7]:8470"], "ps": {3: "10.0.0.3:8470"}})
+STATE = ClusterState.of(
+    {
+        "worker": [
+            Endpoint(
+                "10.0.0.1:8470", name="train-0", namespace="ml", uid="u-1", node="node-a", ready=True, index=0
+            ),
+            Endpoint("[fd00::7]:8470", name="train-1", namespace="ml", uid="u-2", ready=False),
+        ],
+        "ps": {3: Endpoint("1:20")},
+        "chief": [],
+    },
+    version="41",
+    observed_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+)
+DOCUMENT = {
+    "jobs": {
+        "worker": [
+            {
+                "task": 0,
+                "address": "10.0.0.1:8470",
+                "name": "train-0",
+                "namespace": "ml",
+                "uid": "u-1",
+                "node": "node-a",
+                "ready": True,
+                "index": 0,
+            },
+            {
+                "task": 1,
+                "address": "[fd00::7]:8470",
+                "name": "train-1",
+                "namespace": "ml",
+                "uid": "u-2",
+                "node": None,
+                "ready": False,
+                "index": None,
+            },
+        ],
+        "ps": [
+            {"task": 3, "address": "1:20"}
+            | dict.fromkeys(("name", "namespace", "uid", "node", "ready", "index"))
+        ],
+        "chief": [],
+    },
+    "version": "41",
+    "observed_at": "2026-01-02T03:04:05Z",
+}
+CELLS = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_size=1)
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_a_table_of_addresses_has_one_row_per_task() -> None:
+    assert aligned(spec_table(SPEC)) == (
+        "JOB      TASK   ADDRESS\n"
+        "worker   0      10.0.0.1:8470\n"
+        "worker   1      [fd00::7]:8470\n"
+        "ps       3      10.0.0.3:8470\n"
+    )
+
+
+def test_the_wide_table_tells_who_each_pod_is_and_what_is_not_known() -> None:
+    lines = aligned(state_table(STATE)).splitlines()
+    assert [line.split() for line in lines] == [
+        ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID"],
+        ["worker", "0", "10.0.0.1:8470", "train-0", "ml", "node-a", "true", "u-1"],
+        ["worker", "1", "[fd00::7]:8470", "train-1", "ml", "<none>", "false", "u-2"],
+        ["ps", "3", "1:20", "<none>", "<none>", "<none>", "<none>", "<none>"],
+    ]
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1))
+def test_a_tables_columns_begin_in_one_place_and_no_line_ends_in_space(rows: list[tuple[str, ...]]) -> None:
+    header, *lines = aligned(Table(("A", "B", "C"), rows)).splitlines()
+    places = [header.index(name) for name in "ABC"]
+    for line, row in zip(lines, rows, strict=True):
+        assert line.split() == list(row)
+        assert [line.startswith(cell, place) for cell, place in zip(row, places, strict=True)] == [True] * 3
+        assert line == line.rstrip()
+
+
+def test_a_table_without_rows_is_nothing_as_kubectl_has_it() -> None:
+    assert aligned(Table(("A", "B"), [])) == drawn_table(Table(("A", "B"), [])) == ""
+
+
+def test_a_drawn_table_says_what_the_plain_one_says() -> None:
+    plain, drawn = aligned(state_table(STATE)), drawn_table(state_table(STATE))
+    assert "\x1b[" in drawn
+    assert [line.split() for line in ESCAPES.sub("", drawn).splitlines()] == [
+        line.split() for line in plain.splitlines()
+    ]
+
+
+def test_a_drawn_address_is_never_cut_nor_taken_for_markup() -> None:
+    long = f"[{'fd00:' * 7}1]:8470"
+    assert long in ESCAPES.sub("", drawn_table(Table(("ADDRESS", "NAME"), [(long, "x" * 300)])))
+
+
+def test_addresses_alone_are_one_a_line() -> None:
+    assert address_lines(SPEC) == "10.0.0.1:8470\n[fd00::7]:8470\n10.0.0.3:8470\n"
+
+
+def test_json_is_the_documented_object() -> None:
+    assert json.loads(cluster_json(STATE)) == DOCUMENT
+
+
+def test_yaml_is_the_same_object_with_its_strings_still_strings() -> None:
+    assert yaml.safe_load(cluster_yaml(STATE)) == DOCUMENT
+
+
+@pytest.mark.parametrize("observed", [None, datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)])
+def test_the_time_of_observation_is_rfc_3339_or_null(observed: datetime | None) -> None:
+    state = ClusterState.from_spec(SPEC, observed_at=observed)
+    assert json.loads(cluster_json(state))["observed_at"] == (observed and "2026-01-02T03:04:05.678901Z")
+
+
+def test_tf_config_is_one_line_with_the_cluster() -> None:
+    text = tf_config(SPEC)
+    assert text.count("\n") == 1
+    assert json.loads(text) == {
+        "cluster": {"worker": ["10.0.0.1:8470", "[fd00::7]:8470"], "ps": {"3": "10.0.0.3:8470"}}
+    }
+
+
+def test_tf_config_names_the_task_that_reads_it() -> None:
+    assert json.loads(tf_config(SPEC, Task("worker", 1)))["task"] == {"type": "worker", "index": 1}
+
+
+def test_an_evaluator_is_no_part_of_the_cluster_and_a_task_all_the_same() -> None:
+    assert json.loads(tf_config(SPEC, Task("evaluator", 0)))["task"] == {"type": "evaluator", "index": 0}
+
+
+@pytest.mark.parametrize("task", [Task("worker", 2), Task("ps", 0), Task("chief", 0)])
+def test_tf_config_of_a_task_that_is_not_there_is_an_error(task: Task) -> None:
+    with pytest.raises(errors.UnknownTaskError):
+        tf_config(SPEC, task)
+
+
+@given(st.text())
+def test_nothing_that_could_steer_a_terminal_is_printed(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(text) == text or not text.isprintable()
+
+
+CODES: dict[type[errors.ResolveError], int] = {
+    errors.ConfigurationError: 2,
+    errors.MissingDependencyError: 2,
+    errors.DeadlineExceededError: 3,
+    errors.IncompleteClusterError: 3,
+}
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_each_error_has_its_exit_code(name: str) -> None:
+    error: type[errors.ResolveError] = getattr(errors, name)
+    assert exit_code(error("what")) == CODES.get(error, 1)
+
+
+def test_an_error_is_one_paragraph_that_no_terminal_obeys() -> None:
+    error = errors.PodNotRunningError("1 pod is not running: it says\n \x1b[2Jboo")
+    assert as_text(error) == "error: 1 pod is not running: it says \\x1b[2Jboo\n"
+
+
+def test_a_forbidden_error_is_yaml_that_kubectl_can_apply() -> None:
+    manifest = "kind: Role\n---\nkind: RoleBinding\n"
+    error = errors.ForbiddenError(f"user 'alice' may not: have this applied:\n{manifest}", manifest=manifest)
+    text = as_text(error)
+    assert text.startswith("# error: user 'alice' may not: have this applied:\n")
+    assert list(yaml.safe_load_all(text)) == [{"kind": "Role"}, {"kind": "RoleBinding"}]
+
+
+def test_a_forbidden_error_without_a_manifest_is_an_error_like_any_other() -> None:
+    assert as_text(errors.ForbiddenError("nobody may")) == "error: nobody may\n"
+
+
+SOURCES = "".join(
+    file.read_text() for file in Path(aioresolve.__file__).parent.rglob("*.py") if "cli" not in file.parts
+)
+
+
+@pytest.mark.parametrize("wording", AS_OPTIONS)
+def test_each_mend_said_as_an_option_is_one_that_is_given(wording: str) -> None:
+    assert wording in SOURCES
+    assert as_text(errors.ResolveError(f"so {wording} now")) == f"error: so {AS_OPTIONS[wording]} now\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "407 from http://user:hunter2@proxy:3128",
+        "sent Authorization: Bearer hunter2",
+        "sent Authorization: Basic hunter2",
+    ],
+)
+def test_a_traceback_keeps_what_looks_like_a_credential_to_itself(said: str) -> None:
+    def fail() -> Any:
+        try:
+            raise OSError(said)
+        except OSError as cause:
+            raise errors.ConnectionFailedError("not reached") from cause
+
+    with pytest.raises(errors.ConnectionFailedError) as raised:
+        fail()
+    text = as_traceback(raised.value)
+    assert "hunter2" not in text
+    assert "(secret)" in text
+    assert "not reached" in text

@@ -1,0 +1,559 @@
+"""`aioresolve watch`: each change told once, whoever reads it, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import subprocess
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve import ClusterState, Endpoint
+from aioresolve.cli.options import Task
+from aioresolve.cli.output.change_lines import ChangeRows, SpecLines, change_document
+from aioresolve.cli.terminal.views import WatchPicture
+from aioresolve.errors import ConnectionFailedError, UnknownTaskError
+from aioresolve.spec import Missing, Observation
+from aioresolve.testing import GoogleServer, Hang, pod, tpu_node
+
+from .process import (
+    COMMAND,
+    ESCAPE,
+    HIDE_CURSOR,
+    PATIENCE,
+    SHOW_CURSOR,
+    Running,
+    Terminal,
+    cluster,
+    environment,
+    run,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.testing import ThreadedGoogleServer, ThreadedKubernetesServer
+
+pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+
+TRAIN = ("watch", "kubernetes", "-l", "worker=app=train")
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    with cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def env(server: ThreadedKubernetesServer, tmp_path: Path) -> dict[str, str]:
+    return environment(server.write_kubeconfig(tmp_path / "config", namespace="ml"))
+
+
+def trainer(number: int, **told: Any) -> dict[str, Any]:
+    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **told})
+
+
+# Rows
+
+
+def test_the_members_are_told_first_and_then_each_change(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running(TRAIN, env) as watch:
+        assert [line.split() for line in watch.lines(4)] == [
+            ["EVENT", "JOB", "TASK", "ADDRESS", "WAS"],
+            ["JOINED", "worker", "0", "10.0.0.1:8470", "<none>"],
+            ["JOINED", "worker", "1", "10.0.0.2:8470", "<none>"],
+            ["JOINED", "worker", "2", "10.0.0.10:8470", "<none>"],
+        ]
+        server.add(trainer(11))
+        assert watch.line().split() == ["JOINED", "worker", "3", "10.0.0.11:8470", "<none>"]
+        server.delete("train-2", "ml")
+        assert [line.split() for line in watch.lines(3)] == [
+            ["LEFT", "worker", "1", "10.0.0.2:8470", "<none>"],
+            ["MOVED", "worker", "1", "10.0.0.10:8470", "2@10.0.0.10:8470"],
+            ["MOVED", "worker", "2", "10.0.0.11:8470", "3@10.0.0.11:8470"],
+        ]
+
+
+def test_the_columns_stay_where_they_are(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running((*TRAIN, "-o", "wide"), env) as watch:
+        lines = watch.lines(4)
+        server.delete("train-1", "ml")
+        lines += watch.lines(3)
+    starts = {line.index(line.split()[3]) for line in lines}
+    assert len(starts) == 1
+    assert {len(line.split()) for line in lines} == {10}
+    assert lines[0].split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID"]
+    assert lines[4].split()[5:9] == ["train-1", "ml", "node-a", "true"]
+
+
+def test_w_is_the_same_as_watch(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running(("kubernetes", "-l", "worker=app=train", "-w"), env) as short, Running(TRAIN, env) as long:
+        assert short.lines(4) == long.lines(4)
+        server.delete("train-10", "ml")
+        assert short.line() == long.line()
+
+
+def test_a_pod_that_begins_to_run_joins_and_one_that_is_to_go_leaves(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.add(trainer(3, phase="Pending", node=None, ip=None))
+    with Running(TRAIN, env) as watch:
+        assert len(watch.lines(4)) == 4
+        server.add(trainer(3))
+        assert watch.line().split()[:3] == ["MOVED", "worker", "3"]
+        assert watch.line().split()[:3] == ["JOINED", "worker", "2"]
+        server.delete("train-3", "ml", grace_period_seconds=30)
+        assert watch.line().split()[:3] == ["LEFT", "worker", "2"]
+
+
+def test_where_nobody_is_there_yet_it_says_so_and_goes_on(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running(("watch", "kubernetes", "-l", "worker=app=late"), env) as watch:
+        assert watch.line().split() == ["EVENT", "JOB", "TASK", "ADDRESS", "WAS"]
+        assert watch.complaint() == "nobody is there yet: -l worker=app=late"
+        server.add(pod("late-0", "ml", labels={"app": "late"}, ip="10.0.1.1"))
+        assert watch.line().split()[:4] == ["JOINED", "worker", "0", "10.0.1.1:8470"]
+
+
+# Documents
+
+
+def addresses(server: ThreadedKubernetesServer) -> set[str]:
+    """Where the running trainers of `ml` are, as the server holds them."""
+    return {
+        f"{each['status']['podIP']}:8470"
+        for each in server.pods
+        if each["metadata"]["labels"].get("app") == "train"
+        and each["metadata"]["namespace"] == "ml"
+        and each["status"]["phase"] == "Running"
+    }
+
+
+def found(document: dict[str, Any]) -> set[str]:
+    return {task["address"] for task in document["jobs"]["worker"]}
+
+
+def folded(members: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the tasks by uid after what a line says of the change."""
+    members = dict(members)
+    for task in document["left"]:
+        del members[task["uid"]]
+    for move in document["moved"]:
+        assert members[move["from"]["uid"]] == move["from"]
+        members[move["to"]["uid"]] = move["to"]
+    for task in document["joined"]:
+        assert task["uid"] not in members
+        members[task["uid"]] = task
+    return members
+
+
+def test_json_lines_fold_to_what_the_server_holds(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    choose = random.Random(4)
+    members: dict[str, Any] = {}
+    with Running((*TRAIN, "-o", "json"), env) as watch:
+        for _ in range(25):
+            while True:
+                document = json.loads(watch.line())
+                members = folded(members, document)
+                tasks = [{"job": "worker", **task} for task in document["jobs"]["worker"]]
+                assert sorted(members.values(), key=lambda task: int(task["task"])) == tasks
+                if found(document) == addresses(server):
+                    break
+            number = choose.randrange(1, 9)
+            if f"10.0.0.{number}:8470" in addresses(server):
+                server.delete(f"train-{number}", "ml")
+            else:
+                server.add(trainer(number))
+
+
+def test_yaml_is_a_stream_of_documents(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running((*TRAIN, "-o", "yaml"), env) as watch:
+        assert watch.line() == "---"
+        lines = []
+        while not (line := watch.line()).startswith("moved:"):
+            lines.append(line)
+        document = yaml.safe_load("\n".join(lines))
+        assert found(document) == addresses(server)
+        assert len(document["joined"]) == 3
+        server.delete("train-10", "ml")
+        assert watch.line() == "---"
+
+
+def test_tf_config_is_a_line_for_each_spec_that_differs(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*TRAIN, "-o", "tf-config", "--task", "worker:2"), env) as watch:
+        first = json.loads(watch.line())
+        assert first["task"] == {"type": "worker", "index": 2}
+        assert len(first["cluster"]["worker"]) == 3
+        server.delete("train-1", "ml")
+        assert "no task 2" in watch.complaint() or "nothing printed" in watch.complaint()
+        server.add(trainer(20))
+        assert json.loads(watch.line())["cluster"]["worker"][2] == "10.0.0.20:8470"
+
+
+def test_a_list_of_names_is_no_form_of_changes(env: dict[str, str]) -> None:
+    refused = run(("kubernetes", "-l", "worker=app=train", "-w", "-o", "name"), env)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "-o name is of one moment and does not tell changes; give -o table" in refused.stderr
+    assert run((*TRAIN, "-o", "name"), env).code == 2
+
+
+# What is wrong meanwhile
+
+
+def test_an_outage_is_told_on_stderr_and_misses_nothing(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running(TRAIN, env) as watch:
+        watch.lines(4)
+        server.until(lambda: server.watches == 1, PATIENCE)
+        with server.down():
+            said = watch.complaint()
+            assert said.startswith("not up to date since 20")
+            assert server.url in said
+            server.delete("train-10", "ml")
+        assert watch.line().split()[0] == "LEFT"
+        said = watch.complaint()
+        while said != "up to date again":
+            assert said.startswith("not up to date")
+            said = watch.complaint()
+
+
+def test_quiet_says_nothing_of_an_outage(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running((*TRAIN, "-q"), env) as watch:
+        watch.lines(4)
+        server.until(lambda: server.watches == 1, PATIENCE)
+        with server.down():
+            server.delete("train-10", "ml")
+        watch.line()
+        assert watch.ended(signal.SIGTERM).stderr == ""
+
+
+def test_without_a_first_answer_the_deadline_ends_it(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.inject(Hang(), times=None)
+    late = run((*TRAIN, "--timeout", "300ms"), env)
+    assert (late.code, late.stdout) == (3, "")
+    assert "no complete answer to -l worker=app=train within 0.3 s" in late.stderr
+    assert "raise --timeout" in late.stderr
+
+
+def test_an_error_that_does_not_pass_ends_it(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    server.allow = {"alice": []}
+    refused = run(TRAIN, env)
+    assert (refused.code, refused.stdout) == (1, "")
+    assert [document["kind"] for document in yaml.safe_load_all(refused.stderr)] == ["Role", "RoleBinding"]
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_its_connections(
+    env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
+) -> None:
+    with Running(TRAIN, env) as watch:
+        watch.lines(4)
+        ended = watch.ended(number)
+    assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
+    server.until(lambda: server.connections == 0)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_before_the_first_answer_as_well(
+    env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
+) -> None:
+    server.inject(Hang(), times=None)
+    with Running(TRAIN, env) as watch:
+        server.until(lambda: len(server.requests) == 1, PATIENCE)
+        ended = watch.ended(number)
+    assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
+
+
+def test_a_hangup_kills_it_as_it_kills_others(env: dict[str, str]) -> None:
+    # Of whoever runs the tests under nohup, a child would inherit that.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with Running(TRAIN, env) as watch:
+            watch.lines(4)
+            assert watch.ended(signal.SIGHUP).code == -signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_reader_who_goes_ends_it_though_nothing_changes(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running(TRAIN, env) as watch:
+        assert watch.first_line().startswith("EVENT")
+        watch.leave()
+        ended = watch.ended()
+    assert (ended.code, ended.stderr) == (141, "")
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_pipeline_ends_with_its_head(env: dict[str, str]) -> None:
+    script = f"{COMMAND[0]} -m aioresolve {' '.join(TRAIN)} | head -2"
+    done = subprocess.run(
+        ["sh", "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["EVENT", "JOINED"]
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def crowded(server: ThreadedKubernetesServer) -> ThreadedKubernetesServer:
+    """The cluster with so many pods that one state is more than a pipe holds."""
+    server.add(*(trainer(1000 + number, ip=f"10.1.{number // 250}.{number % 250}") for number in range(800)))
+    return server
+
+
+def test_a_reader_who_does_not_read_holds_up_nothing(
+    env: dict[str, str], crowded: ThreadedKubernetesServer
+) -> None:
+    with Running((*TRAIN, "-o", "json"), env) as watch:
+        assert watch.process.stdout is not None
+        assert watch.process.stdout.read(1) == b"{"
+        crowded.until(lambda: crowded.watches == 1, PATIENCE)
+        watch.process.send_signal(signal.SIGTERM)
+        assert watch.process.wait(PATIENCE) == 143
+        crowded.until(lambda: crowded.connections == 0)
+
+
+def test_a_reader_who_is_slow_gets_the_newest_state_and_not_each_before_it(
+    env: dict[str, str], crowded: ThreadedKubernetesServer
+) -> None:
+    with Running((*TRAIN, "-o", "json"), env) as watch:
+        crowded.until(lambda: crowded.watches == 1, PATIENCE)
+        for number in range(60):
+            crowded.delete(f"train-{1000 + number}", "ml")
+        members: dict[str, Any] = {}
+        read = 0
+        while True:
+            document = json.loads(watch.line())
+            members = folded(members, document)
+            read += 1
+            if found(document) == addresses(crowded):
+                break
+    assert {task["address"] for task in members.values()} == addresses(crowded)
+    assert read < 60
+
+
+# On a terminal
+
+
+def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Terminal(TRAIN, env) as terminal:
+        shown = terminal.until_it_shows("3 tasks")
+        assert [line.split()[:3] for line in shown[:4]] == [
+            ["JOB", "TASK", "ADDRESS"],
+            ["worker", "0", "10.0.0.1:8470"],
+            ["worker", "1", "10.0.0.2:8470"],
+            ["worker", "2", "10.0.0.10:8470"],
+        ]
+        server.add(trainer(3, phase="Pending", node=None, ip=None))
+        terminal.until_it_shows("worker: ml/train-3: Pending (Unschedulable")
+        server.add(trainer(3))
+        shown = terminal.until_it_shows("4 tasks")
+        assert [line.split()[2] for line in shown[1:5]] == [
+            *("10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470", "10.0.0.10:8470")
+        ]
+        assert any("JOINED  /job:worker/task:2 at 10.0.0.3:8470 (ml/train-3)" in line for line in shown)
+        assert not any("Pending" in line for line in shown)
+
+
+def test_a_terminal_shows_since_when_it_is_out_of_date_and_why(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Terminal(TRAIN, env) as terminal:
+        terminal.until_it_shows("3 tasks")
+        server.until(lambda: server.watches == 1, PATIENCE)
+        with server.down():
+            shown = terminal.until_it_shows("ago, and since then:")
+            assert any("10.0.0.1:8470" in line for line in shown)
+            assert server.url in "".join(shown)
+        terminal.until(lambda shown: not any("since then" in line for line in shown))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_gives_the_terminal_back_with_the_last_table_on_it(
+    env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
+) -> None:
+    with Terminal(TRAIN, env) as terminal:
+        terminal.until_it_shows("3 tasks")
+        assert terminal.ended(number) == code
+        sent, shown = terminal.sent, terminal.shown
+    assert sent.count(HIDE_CURSOR) == sent.count(SHOW_CURSOR) == 1
+    assert sent.endswith(f"\r\n{SHOW_CURSOR}")
+    assert shown[1].split() == ["worker", "0", "10.0.0.1:8470"]
+    assert "Traceback" not in sent
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_terminal_that_takes_no_more_holds_up_nothing(
+    env: dict[str, str], crowded: ThreadedKubernetesServer
+) -> None:
+    with Terminal((*TRAIN, "-o", "wide"), env, size=(60, 200)) as terminal:
+        terminal.until_it_shows("803 tasks")
+        terminal.pause()
+        for number in range(40):
+            crowded.delete(f"train-{1000 + number}", "ml")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(PATIENCE) == 143
+        crowded.until(lambda: crowded.connections == 0)
+
+
+def test_a_terminal_with_few_lines_shows_as_many_tasks_as_fit(
+    env: dict[str, str], crowded: ThreadedKubernetesServer
+) -> None:
+    with Terminal(TRAIN, env, size=(12, 60)) as terminal:
+        shown = terminal.until_it_shows("803 tasks")
+        crowded.delete("train-1000", "ml")
+        shown = terminal.until_it_shows("802 tasks")
+    assert len(shown) <= 12
+    assert shown[0].split() == ["JOB", "TASK", "ADDRESS"]
+    assert any(line.startswith("... and ") and line.endswith(" more") for line in shown)
+    assert max(map(len, shown)) <= 60
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {}])
+def test_where_nothing_can_be_drawn_in_place_a_terminal_gets_rows(
+    env: dict[str, str], variables: dict[str, str]
+) -> None:
+    options = () if variables else ("-v",)
+    with Terminal((*TRAIN, *options), env | variables) as terminal:
+        terminal.until_it_shows("10.0.0.10:8470")
+        assert any(line.startswith("EVENT") for line in terminal.shown)
+        assert ESCAPE not in terminal.sent
+
+
+def test_a_terminal_whose_owner_wants_no_colours_gets_none(env: dict[str, str]) -> None:
+    with Terminal(TRAIN, env | {"NO_COLOR": "1"}) as terminal:
+        terminal.until_it_shows("3 tasks")
+        assert set(re.findall(r"\x1b\[[0-9;]*m", terminal.sent)) <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}
+
+
+# TPUs
+
+
+@pytest.fixture
+def google() -> Iterator[ThreadedGoogleServer]:
+    nodes = [tpu_node(f"slice-{n}", ips=[f"10.130.{n}.2", f"10.130.{n}.3"]) for n in range(2)]
+    with GoogleServer(nodes).in_thread() as server:
+        yield server
+
+
+def test_tpus_are_asked_again_and_again(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+    env = environment(tmp_path / "none") | google.environ()
+    with Running(("watch", "tpu", "slice-0", "slice-1", "--interval", "50ms"), env) as watch:
+        assert [line.split()[:4] for line in watch.lines(5)][1:] == [
+            ["JOINED", "worker", str(task), f"10.130.{task // 2}.{2 + task % 2}:8470"] for task in range(4)
+        ]
+        google.script("slice-0", "PREEMPTED")
+        assert [line.split()[:3] for line in watch.lines(4)] == [
+            ["LEFT", "worker", "0"],
+            ["LEFT", "worker", "1"],
+            ["MOVED", "worker", "0"],
+            ["MOVED", "worker", "1"],
+        ]
+        assert watch.ended(signal.SIGINT).code == 130
+
+
+def test_w_watches_no_list_of_tpus_and_no_probe(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+    env = environment(tmp_path / "none") | google.environ()
+    for option in ("--list", "--probe"):
+        refused = run(("tpu", "-w", option), env)
+        assert (refused.code, refused.stdout) == (2, "")
+        assert "leave out --list and --probe" in refused.stderr
+
+
+# What is made of states
+
+
+def state(*members: tuple[str, str]) -> ClusterState:
+    """The state of one job whose tasks have these uids and addresses."""
+    return ClusterState.of(
+        {"worker": [Endpoint(address, name=f"pod-{uid}", uid=uid) for uid, address in members]}
+    )
+
+
+states = st.lists(
+    st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["1:1", "2:2", "3:3"])),
+    unique_by=lambda member: member[0],
+    max_size=6,
+).map(lambda members: state(*members))
+
+
+@given(st.lists(states, min_size=1, max_size=6))
+def test_documents_fold_to_each_state(found: list[ClusterState]) -> None:
+    members: dict[str, Any] = {}
+    for older, newer in zip([ClusterState.of({}), *found], found, strict=False):
+        document = change_document(newer, older)
+        members = folded(members, document)
+        tasks = [{"job": "worker", **task} for task in document["jobs"]["worker"]]
+        assert sorted(members.values(), key=lambda task: int(task["task"])) == tasks
+
+
+@given(st.lists(states, min_size=1, max_size=6))
+def test_rows_fold_to_each_state_and_have_as_many_cells(found: list[ClusterState]) -> None:
+    rows, members = ChangeRows(is_wide=False), set[tuple[str, str]]()
+    older = ClusterState.of({})
+    for number, newer in enumerate(found):
+        lines = rows.text(newer, older).splitlines()
+        assert (lines[:1] == ["EVENT    JOB      TASK   ADDRESS                 WAS"]) is (number == 0)
+        gone, come = set[tuple[str, str]](), set[tuple[str, str]]()
+        for event, job, task, address, was in (line.split() for line in lines[number == 0 :]):
+            assert job == "worker"
+            if event == "MOVED":
+                before, _, there = was.partition("@")
+                gone.add((before, there))
+            (gone if event == "LEFT" else come).add((task, address))
+        assert gone <= members
+        members = (members - gone) | come
+        assert members == {(str(one.task_index), one.endpoint.address) for one in newer.members}
+        older = newer
+
+
+def test_spec_lines_are_for_the_task_that_reads_them() -> None:
+    lines = SpecLines(Task("worker", 1))
+    two = state(("a", "1:1"), ("b", "2:2"))
+    assert json.loads(lines.text(two, ClusterState.of({})))["task"] == {"type": "worker", "index": 1}
+    replaced = state(("c", "1:1"), ("b", "2:2"))
+    assert lines.text(replaced, two) == ""
+    with pytest.raises(UnknownTaskError):
+        lines.text(state(("b", "2:2")), replaced)
+
+
+def test_a_picture_never_has_more_lines_than_the_terminal() -> None:
+    picture = WatchPicture("-l worker=app=train", is_wide=True)
+    now = datetime.now(UTC)
+    many = state(*((str(number), f"{number}:1") for number in range(100)))
+    few = state(*((str(number), f"{number}:1") for number in range(3)))
+    missing = tuple(Missing("worker", f"ml/pod-{number}", "Pending") for number in range(30))
+    error = ConnectionFailedError("nobody answers " * 40)
+    for shown in (
+        Observation(few),
+        Observation(many, missing),
+        Observation(few, missing).stale(error, now),
+        Observation(many, unready=missing),
+    ):
+        picture.show(shown, now)
+        for lines in range(24, 60):
+            drawn = picture.drawn(80, lines)
+            assert len(getattr(drawn, "renderables", [])) <= lines

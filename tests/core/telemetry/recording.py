@@ -1,0 +1,104 @@
+"""What a test's calls told OpenTelemetry, kept in memory by its SDK."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from aioresolve._core.telemetry import otel
+from aioresolve._core.telemetry import otel as gauges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.metrics.export import Metric
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Tracer
+
+__all__ = ["Recording", "recorded"]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Spans and metrics so far.
+
+    Attributes:
+        tracer: for spans of the test's own.
+    """
+
+    tracer: Tracer
+    exporter: InMemorySpanExporter
+    reader: InMemoryMetricReader
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """Our spans that have ended, in the order of their ends."""
+        return [span for span in self.exporter.get_finished_spans() if scope_of(span) == "aioresolve"]
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """Our metrics by name, with what was measured so far."""
+        data = self.reader.get_metrics_data()
+        if data is None:
+            return {}
+        return {
+            metric.name: metric
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            if scope.scope.name == "aioresolve"
+            for metric in scope.metrics
+        }
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], float]]:
+        """Return each point of a metric: its attributes, and its value; of a histogram, its count."""
+        points = []
+        for point in self.metrics[name].data.data_points if name in self.metrics else ():
+            assert isinstance(point, NumberDataPoint | HistogramDataPoint)
+            value = point.value if isinstance(point, NumberDataPoint) else point.count
+            points.append((dict(point.attributes or {}), value))
+        return points
+
+    def text(self) -> str:
+        """Return all that was told, as an exporter would write it."""
+        data = self.reader.get_metrics_data()
+        told = [span.to_json() for span in self.exporter.get_finished_spans()]
+        return "\n".join([*told, data.to_json() if data else ""])
+
+
+def scope_of(span: ReadableSpan) -> str:
+    return span.instrumentation_scope.name if span.instrumentation_scope else ""
+
+
+@contextmanager
+def recorded() -> Iterator[Recording]:
+    """Let what is told inside the block be recorded."""
+    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    with pytest.MonkeyPatch.context() as patch:
+        # A process may set its providers once.
+        patch.setattr("opentelemetry.trace.get_tracer", tracers.get_tracer)
+        patch.setattr("opentelemetry.metrics.get_meter", meters.get_meter)
+        _forget()
+        try:
+            yield Recording(tracers.get_tracer("tests"), exporter, reader)
+        finally:
+            _forget()
+            tracers.shutdown()
+            meters.shutdown()
+
+
+def _forget() -> None:
+    otel._tracer.cache_clear()
+    otel._instruments.cache_clear()
+    gauges.task_counts.clear()
+    gauges.stale_since.clear()

@@ -1,0 +1,152 @@
+"""Metrics: what is counted and measured, and what the gauges show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint
+
+from aioresolve import ClusterState, Endpoint
+from aioresolve._core.telemetry import forget, members, retried, staleness, watch_restarted
+from aioresolve.errors import APIError, CredentialsError, DeadlineExceededError
+from aioresolve.probe import probe_workers
+from aioresolve.testing import Answer, Hang, Reset, TPUWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.kubernetes.loopback import Loopback
+
+    from .recording import Recording
+
+SERVER = "https://10.0.0.1:6443"
+AT_SERVER = {"server.address": "10.0.0.1", "server.port": 6443}
+
+
+async def test_requests_and_retries_are_counted_by_how_they_ended(
+    recording: Recording, loopback: Loopback
+) -> None:
+    loopback.server.inject(Answer(429))
+    loopback.server.inject(Answer(503), times=2)
+    loopback.server.inject(Reset(after=10))
+    await loopback.resolver().cluster_spec()
+    server = {"server.address": "127.0.0.1", "server.port": loopback.server.port}
+    broken = {"error.type": "aioresolve.errors.ConnectionFailedError"}
+    requests = [
+        ({**server, "http.response.status_code": 200}, 1),
+        ({**server, "http.response.status_code": 429, "error.type": "429"}, 1),
+        ({**server, "http.response.status_code": 503, "error.type": "503"}, 2),
+        ({**server, **broken}, 1),
+    ]
+    retries = [
+        ({**server, "error.type": "429"}, 1),
+        ({**server, "error.type": "503"}, 2),
+        ({**server, **broken}, 1),
+    ]
+    assert in_order(recording.points("aioresolve.requests")) == in_order(requests)
+    assert in_order(recording.points("aioresolve.retries")) == in_order(retries)
+    asked = {"http.request.method": "GET", "url.scheme": "https"}
+    durations = [({**attributes, **asked}, count) for attributes, count in requests]
+    assert in_order(recording.points("http.client.request.duration")) == in_order(durations)
+
+
+async def test_latency_is_in_seconds(recording: Recording, loopback: Loopback) -> None:
+    loopback.server.inject(Hang())
+    with pytest.raises(DeadlineExceededError):
+        await loopback.resolver(timeout=0.3).cluster_spec()
+    point = one_point(recording, "http.client.request.duration")
+    assert 0.1 < point.sum < 1.0
+    assert point.explicit_bounds[0] == 0.005
+    assert (point.attributes or {})["error.type"] == "cancelled"
+
+
+async def test_probes_are_measured_together(recording: Recording) -> None:
+    async with TPUWorker(ports=3) as worker:
+        await probe_workers(worker.addresses, libtpu_ports=[])
+    point = one_point(recording, "rpc.client.call.duration")
+    assert (point.count, dict(point.attributes or {})) == (
+        3,
+        {
+            "rpc.system.name": "grpc",
+            "rpc.method": "tensorflow.WorkerService/GetStatus",
+            "rpc.response.status_code": "OK",
+        },
+    )
+
+
+def test_a_retry_whose_error_names_no_server_is_counted(recording: Recording) -> None:
+    retried(CredentialsError("no token"), attempt=1, wait=0.1)
+    retried(APIError("busy", host=SERVER, status=429), attempt=2, wait=0.1)
+    assert in_order(recording.points("aioresolve.retries")) == in_order(
+        [
+            ({"error.type": "aioresolve.errors.CredentialsError"}, 1),
+            ({**AT_SERVER, "error.type": "429"}, 1),
+        ]
+    )
+
+
+def test_watches_that_begin_again_are_counted_by_reason(recording: Recording) -> None:
+    for reason in ("ended", "broken", "ended"):
+        watch_restarted(SERVER, "selector 'app=train'", reason, seconds=300.0)
+    assert in_order(recording.points("aioresolve.watch.restarts")) == in_order(
+        [
+            ({**AT_SERVER, "aioresolve.watch.reason": "ended"}, 2),
+            ({**AT_SERVER, "aioresolve.watch.reason": "broken"}, 1),
+        ]
+    )
+
+
+def test_members_are_shown_by_job_and_target(recording: Recording) -> None:
+    east = ClusterState.of({"worker": [Endpoint("a:1"), Endpoint("b:1")], "ps": [Endpoint("c:1")]})
+    members(east.endpoints, target="us-east")
+    members({"worker": ["d:1"]})
+    assert in_order(recording.points("aioresolve.members")) == in_order(
+        [
+            ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
+            ({"aioresolve.job": "ps", "aioresolve.target": "us-east"}, 1),
+            ({"aioresolve.job": "worker"}, 1),
+        ]
+    )
+    members({"worker": []}, target="us-east")
+    forget()
+    assert recording.points("aioresolve.members") == [
+        ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 0)
+    ]
+
+
+def test_staleness_grows_until_the_target_answers_or_is_forgotten(recording: Recording) -> None:
+    staleness("us-east", datetime.now(UTC) - timedelta(seconds=90))
+    staleness("us-west", None)
+    first = stale_seconds(recording)
+    assert first["us-east"] >= 90.0
+    assert first["us-west"] == 0.0
+    assert stale_seconds(recording)["us-east"] > first["us-east"]
+    staleness("us-east", None)
+    assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
+    forget("us-east")
+    assert stale_seconds(recording) == {"us-west": 0.0}
+
+
+def test_a_clock_that_was_set_back_makes_nothing_fresher_than_fresh(recording: Recording) -> None:
+    staleness("us-east", datetime.now(UTC) + timedelta(hours=1))
+    assert stale_seconds(recording) == {"us-east": 0.0}
+
+
+def stale_seconds(recording: Recording) -> dict[str, float]:
+    points = recording.points("aioresolve.target.staleness")
+    return {attributes["aioresolve.target"]: value for attributes, value in points}
+
+
+def one_point(recording: Recording, name: str) -> HistogramDataPoint:
+    metric = recording.metrics[name]
+    assert isinstance(metric.data, Histogram)
+    assert metric.unit == "s"
+    (point,) = metric.data.data_points
+    return point
+
+
+def in_order(points: Sequence[tuple[dict[str, Any], float]]) -> list[tuple[list[tuple[str, str]], float]]:
+    named = [([(name, str(each[name])) for name in sorted(each)], count) for each, count in points]
+    return sorted(named)

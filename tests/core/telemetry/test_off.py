@@ -1,0 +1,97 @@
+"""Processes that use no OpenTelemetry, only its API, or set it up late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+RESOLVING = """
+import asyncio, sys
+from aioresolve import KubernetesClusterResolver
+from aioresolve.probe import probe_workers
+from aioresolve.testing import KubernetesServer, TPUWorker, pod
+
+async def resolve():
+    async with KubernetesServer([pod("a", labels={"app": "a"})]) as server, TPUWorker() as worker:
+        resolver = KubernetesClusterResolver(
+            {"worker": ["app=a"]}, kubeconfig=server.write_kubeconfig(sys.argv[1])
+        )
+        assert (await resolver.cluster_spec()).num_tasks("worker") == 1
+        (probe,) = await probe_workers([worker.address])
+        assert probe.error is None
+"""
+
+
+def output_of(script: str, folder: object) -> str:
+    """Return what a fresh interpreter prints that runs `script` after RESOLVING."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RESOLVING + textwrap.dedent(script), f"{folder}/kubeconfig"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    return run.stdout.strip()
+
+
+def test_a_process_without_opentelemetry_never_loads_it(tmp_path: object) -> None:
+    script = """
+        asyncio.run(resolve())
+        print(*[name for name in sys.modules if name.partition(".")[0] == "opentelemetry"])
+    """
+    assert output_of(script, tmp_path) == ""
+
+
+def test_the_api_alone_is_enough(tmp_path: object) -> None:
+    script = """
+        sys.modules["opentelemetry.sdk"] = None
+        from opentelemetry import metrics, trace
+        asyncio.run(resolve())
+        print("resolved")
+    """
+    assert output_of(script, tmp_path) == "resolved"
+
+
+def test_tracing_alone_loads_no_metrics(tmp_path: object) -> None:
+    script = """
+        import opentelemetry.trace
+        asyncio.run(resolve())
+        print("opentelemetry.metrics" in sys.modules)
+    """
+    assert output_of(script, tmp_path) == "False"
+
+
+def test_what_is_set_up_late_is_told_from_then_on(tmp_path: object) -> None:
+    script = """
+        from opentelemetry import metrics, trace
+        from aioresolve._core import telemetry
+        telemetry.members({"worker": ["a:1", "b:1"]})
+        asyncio.run(resolve())
+
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+        exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+        tracers = TracerProvider()
+        tracers.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(tracers)
+        metrics.set_meter_provider(MeterProvider([reader]))
+        asyncio.run(resolve())
+
+        print(*[span.name for span in exporter.get_finished_spans()])
+        (resource,) = reader.get_metrics_data().resource_metrics
+        for metric in resource.scope_metrics[0].metrics:
+            print(metric.name, *[getattr(p, "value", None) or p.count for p in metric.data.data_points])
+    """
+    spans, *metrics = output_of(script, tmp_path).splitlines()
+    assert spans == "GET /api/v1/pods tensorflow.WorkerService/GetStatus"
+    assert sorted(metrics) == [
+        "aioresolve.members 2",
+        "aioresolve.requests 1",
+        "http.client.request.duration 1",
+        "rpc.client.call.duration 1",
+    ]

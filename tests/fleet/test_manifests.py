@@ -1,0 +1,400 @@
+"""The page on fleets larger than one machine: its manifests fit together, its Job does what it says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import pytest
+import yaml
+
+import aioresolve
+from aioresolve.fleet.config import fleet_of
+from aioresolve.kubernetes.api_errors import manifest
+from aioresolve.testing import KubernetesServer, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from aioresolve.testing import ThreadedKubernetesServer
+
+PAGE = (Path(aioresolve.__file__).parent / "fleet" / "README.md").read_text()
+PATIENCE = 60
+"""Seconds after which a process that should have spoken, or ended, is taken for hung."""
+
+
+def files(language: str) -> dict[str, str]:
+    """Return the blocks of the page that are files, by the names in their first lines."""
+    blocks = re.findall(rf"^```{language}\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return dict(blocks)
+
+
+MANIFESTS = {name: list(yaml.safe_load_all(text)) for name, text in files("yaml").items()}
+OBJECTS = [found for documents in MANIFESTS.values() for found in documents]
+HERE, WATCHED = MANIFESTS["here.yaml"], MANIFESTS["watched.yaml"]
+(CONFIG,), (JOB,) = MANIFESTS["fleet-config.yaml"], MANIFESTS["fleet-job.yaml"]
+POD = JOB["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+FOLDER = "/etc/aioresolve"
+
+
+def of_kind(documents: list[Any], kind: str) -> Any:
+    (found,) = (document for document in documents if document["kind"] == kind)
+    return found
+
+
+def unknown_fields(value: Any, model: str) -> list[str]:
+    """Return the fields in `value` that the official client's model does not have, or has otherwise."""
+    client = importlib.import_module("kubernetes.client")
+
+    if found := re.fullmatch(r"list\[(\w+)\]", model, re.IGNORECASE):
+        assert isinstance(value, list)
+        return [field for item in value for field in unknown_fields(item, found[1])]
+    if not model.startswith("V1"):
+        plain = {"str": str, "int": int, "bool": bool}.get(model, dict)
+        return [] if isinstance(value, plain) else [f"{value!r} is no {model}"]
+    kind = getattr(client, model)
+    types = {written: kind.openapi_types[name] for name, written in kind.attribute_map.items()}
+    unknown = [f"{model}.{name}" for name in value if name not in types]
+    known = [name for name in value if name in types]
+    return unknown + [field for name in known for field in unknown_fields(value[name], types[name])]
+
+
+def command_line(**variables: str) -> list[str]:
+    """Return the arguments of the container, as the kubelet expands them."""
+    return [
+        re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], argument) for argument in CONTAINER["args"]
+    ]
+
+
+class TestTheyFitTogether:
+    @pytest.mark.parametrize("document", OBJECTS, ids=lambda document: document["kind"])
+    def test_each_field_is_one_that_kubernetes_knows(self, document: Any) -> None:
+        assert unknown_fields(document, f"V1{document['kind']}") == []
+
+    @pytest.mark.parametrize(
+        ("documents", "user"),
+        [(HERE, "system:serviceaccount:fleet:fleet"), (WATCHED, "system:serviceaccount:training:fleet")],
+    )
+    def test_the_fleet_may_list_and_watch_pods_and_nothing_else(
+        self, documents: list[Any], user: str
+    ) -> None:
+        asked_for = list(yaml.safe_load_all(manifest(user, "training", ("list", "watch"))))
+        assert [found for found in documents if found["apiVersion"].startswith("rbac")] == asked_for
+        assert asked_for[0]["rules"] == [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+        ]
+
+    @pytest.mark.parametrize("documents", [HERE, WATCHED])
+    def test_a_binding_binds_the_role_and_the_account_beside_it(self, documents: list[Any]) -> None:
+        role, binding = of_kind(documents, "Role"), of_kind(documents, "RoleBinding")
+        account = of_kind(documents, "ServiceAccount")["metadata"]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", **account}]
+
+    def test_the_token_in_another_cluster_is_that_of_the_account(self) -> None:
+        secret, account = of_kind(WATCHED, "Secret"), of_kind(WATCHED, "ServiceAccount")
+        assert secret["type"] == "kubernetes.io/service-account-token"
+        assert secret["metadata"]["annotations"] == {
+            "kubernetes.io/service-account.name": account["metadata"]["name"]
+        }
+        assert secret["metadata"]["namespace"] == account["metadata"]["namespace"]
+
+    def test_all_of_the_fleet_is_in_its_namespace(self) -> None:
+        namespace = of_kind(HERE, "Namespace")["metadata"]["name"]
+        account = of_kind(HERE, "ServiceAccount")["metadata"]
+        assert {namespace} == {
+            account["namespace"],
+            CONFIG["metadata"]["namespace"],
+            JOB["metadata"]["namespace"],
+        }
+        assert POD["serviceAccountName"] == account["name"]
+
+    def test_there_are_as_many_pods_as_shards(self) -> None:
+        spec = JOB["spec"]
+        assert spec["completionMode"] == "Indexed"
+        assert spec["completions"] == spec["parallelism"] == int(CONFIG["data"]["shards"]) == 4
+        assert CONTAINER["env"] == [
+            {
+                "name": "SHARDS",
+                "valueFrom": {"configMapKeyRef": {"name": CONFIG["metadata"]["name"], "key": "shards"}},
+            }
+        ]
+        assert command_line(SHARDS="4") == [
+            "poll",
+            f"{FOLDER}/fleet.yaml",
+            "--shards",
+            "4",
+            "-o",
+            "json",
+        ]
+
+    def test_an_error_never_ends_the_job(self) -> None:
+        assert JOB["spec"]["backoffLimit"] == 2**31 - 1
+        assert POD["restartPolicy"] == "OnFailure"
+
+    def test_each_volume_is_mounted_and_holds_what_is_there(self) -> None:
+        assert {volume["name"] for volume in POD["volumes"]} == {
+            mount["name"] for mount in CONTAINER["volumeMounts"]
+        }
+        config, _ = POD["volumes"]
+        (in_map, in_secret) = config["projected"]["sources"]
+        assert in_map["configMap"]["name"] == CONFIG["metadata"]["name"]
+        assert in_map["configMap"]["items"] == [{"key": "fleet.yaml", "path": "fleet.yaml"}]
+        (created,) = re.findall(r"create secret generic (\S+) --from-file=(\S+)", PAGE)
+        assert (in_secret["secret"]["name"], in_secret["secret"]["items"][0]["key"]) == created
+        assert CONTAINER["volumeMounts"][0] == {"name": "config", "mountPath": FOLDER, "readOnly": True}
+
+    def test_the_fleet_reads_and_finds_its_kubeconfig_in_the_volume(self) -> None:
+        file = fleet_of(CONFIG["data"]["fleet.yaml"], source=f"{FOLDER}/fleet.yaml", environ={})
+        paths = {vars(resolver)["_kubeconfig"] for resolver in file.targets.values()}
+        (item,) = POD["volumes"][0]["projected"]["sources"][1]["secret"]["items"]
+        assert paths == {None, (str(PurePosixPath(FOLDER, item["path"])),)}
+
+    def test_the_fleet_looks_where_it_may(self) -> None:
+        fleet = yaml.safe_load(CONFIG["data"]["fleet.yaml"])
+        assert fleet["defaults"]["kubernetes"]["namespace"] == of_kind(HERE, "Role")["metadata"]["namespace"]
+        assert not any("namespace" in target["kubernetes"] for target in fleet["targets"].values())
+
+    def test_each_context_of_the_fleet_is_made_by_the_set_up(self) -> None:
+        fleet = yaml.safe_load(CONFIG["data"]["fleet.yaml"])
+        contexts = {target["kubernetes"].get("context") for target in fleet["targets"].values()} - {None}
+        (made,) = re.findall(r"^for context in (.*); do$", files("sh")["set-up.sh"], re.MULTILINE)
+        assert contexts == set(made.split())
+
+    def test_the_container_may_do_as_little_as_a_container_can(self) -> None:
+        assert POD["securityContext"]["runAsNonRoot"]
+        assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert CONTAINER["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        user = POD["securityContext"]["runAsUser"]
+        assert f"USER {user}:{POD['securityContext']['runAsGroup']}" in files("dockerfile")["Dockerfile"]
+        assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
+        assert POD["volumes"][0]["projected"]["defaultMode"] == 0o440
+
+    def test_the_image_is_the_one_that_is_built(self) -> None:
+        assert f"-t {CONTAINER['image']} " in PAGE
+        assert 'ENTRYPOINT ["aioresolve"]' in files("dockerfile")["Dockerfile"]
+
+    @pytest.mark.parametrize("name", files("sh"))
+    def test_each_script_is_shell(self, name: str) -> None:
+        subprocess.run(["sh", "-n"], input=files("sh")[name], text=True, check=True)
+
+    def test_each_manifest_is_applied(self) -> None:
+        applied = set(re.findall(r"-f (\S+\.yaml)", PAGE))
+        assert applied == set(MANIFESTS)
+
+    def test_a_fifth_shard_is_one_more(self) -> None:
+        patches = [json.loads(patch) for patch in re.findall(r"-p '(.*)'", files("sh")["fifth-shard.sh"])]
+        assert patches == [{"data": {"shards": "5"}}, {"spec": {"completions": 5, "parallelism": 5}}]
+
+
+NAMES = [f"target-{number:02}" for number in range(60)]
+"""So many targets that each of five shards has some."""
+
+AS_IN_A_POD = """\
+import sys
+from aioresolve.kubernetes.auth import discovery
+discovery.SERVICE_ACCOUNT_FOLDER = sys.argv.pop(1)
+from aioresolve.cli import main
+sys.exit(main())
+"""
+"""The command in a process whose service account is in the folder that the first argument names."""
+
+
+class Cluster(NamedTuple):
+    """What a pod of the Job finds: the files of its volume and its service account, and its environment."""
+
+    volume: Path
+    service_account: Path
+    environ: Mapping[str, str]
+    servers: tuple[ThreadedKubernetesServer, ...]
+
+
+def granted(documents: list[Any]) -> tuple[str, dict[str, set[str]]]:
+    """Return the user that these manifests are for, and what they let it do."""
+    binding = of_kind(documents, "RoleBinding")
+    (subject,) = binding["subjects"]
+    user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    return user, {user: {binding["metadata"]["namespace"]}}
+
+
+def serving(documents: list[Any]) -> ThreadedKubernetesServer:
+    """Return a cluster with a trainer for each target, that grants what the manifests grant."""
+    user, allow = granted(documents)
+    trainers = [pod(name, "training", labels={"app": name}) for name in NAMES]
+    return KubernetesServer(trainers, tls=True, tokens={f"token-of-{user}": user}, allow=allow).in_thread()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The clusters of the page, with more targets than it has."""
+    folder = tmp_path_factory.mktemp("pod")
+    with ExitStack() as stack:
+        here, us_east, eu_west = (
+            stack.enter_context(serving(documents)) for documents in (HERE, WATCHED, WATCHED)
+        )
+        service_account = folder / "serviceaccount"
+        environ = here.in_cluster(service_account, namespace="fleet")
+        volume = folder / "etc"
+        volume.mkdir()
+        kubeconfig = us_east.kubeconfig(context="us-east")
+        for kind in ("clusters", "contexts", "users"):
+            kubeconfig[kind] += eu_west.kubeconfig(context="eu-west")[kind]
+        (volume / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        fleet = yaml.safe_load(CONFIG["data"]["fleet.yaml"])
+        kinds = [fleet["targets"][name]["kubernetes"] for name in ("here", "us-east", "eu-west")]
+        fleet["interval"] = "200ms"
+        fleet["targets"] = {
+            name: {"kubernetes": {**kinds[number % 3], "jobs": {"worker": f"app={name}"}}}
+            for number, name in enumerate(NAMES)
+        }
+        (volume / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+        yield Cluster(volume, service_account, environ, (here, us_east, eu_west))
+
+
+class Pods:
+    """The pods of the Job, each a process that runs its command line; killed at the end of the block.
+
+    Args:
+        cluster: what they find.
+        shards: how many.
+    """
+
+    def __init__(self, cluster: Cluster, shards: int) -> None:
+        self._cluster = cluster
+        self._shards = shards
+        self._lines: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self.processes: list[subprocess.Popen[str]] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        arguments = command_line(SHARDS=str(self._shards))
+        arguments = [argument.replace(FOLDER, str(self._cluster.volume)) for argument in arguments]
+        command = [sys.executable, "-c", AS_IN_A_POD, str(self._cluster.service_account), *arguments]
+        for index in range(self._shards):
+            environ = {
+                "PATH": os.environ["PATH"],
+                "HOME": "/",
+                **self._cluster.environ,
+                "JOB_COMPLETION_INDEX": str(index),
+            }
+            process = subprocess.Popen(
+                command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            self.processes.append(process)
+            thread = threading.Thread(target=self._read, args=(index, process), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for process, thread in zip(self.processes, self._threads, strict=True):
+            thread.join(PATIENCE)
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+
+    def reading(self) -> tuple[int, dict[str, Any]]:
+        """Return the next line that any of them writes, and the index of the pod."""
+        index, line = self._lines.get(timeout=PATIENCE)
+        return index, json.loads(line)
+
+    def ended(self, number: signal.Signals) -> list[tuple[int, str]]:
+        """Return the exit code and the complaints of each, ended by the signal."""
+        for process in self.processes:
+            process.send_signal(number)
+        complaints = [process.stderr.read() for process in self.processes if process.stderr]
+        return [
+            (process.wait(PATIENCE), said) for process, said in zip(self.processes, complaints, strict=True)
+        ]
+
+    def _read(self, index: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.put((index, line))
+
+
+def polled(cluster: Cluster, shards: int) -> dict[str, set[int]]:
+    """Return which pods polled each target, over three rounds of all; all answers are good."""
+    by: dict[str, set[int]] = {name: set() for name in NAMES}
+    rounds: Counter[str] = Counter()
+    with Pods(cluster, shards) as pods:
+        while len(rounds) < len(NAMES) or min(rounds.values()) < 3:
+            index, reading = pods.reading()
+            assert reading["error"] is None, reading
+            assert reading["tasks"] == {"worker": 1}
+            by[reading["name"]].add(index)
+            rounds[reading["name"]] += 1
+        assert pods.ended(signal.SIGTERM) == [(143, "")] * shards
+    return by
+
+
+@pytest.fixture(scope="module")
+def by_four(cluster: Cluster) -> dict[str, set[int]]:
+    """Which of four pods polled each target."""
+    return polled(cluster, 4)
+
+
+class TestFourProcesses:
+    def test_each_target_is_polled_by_exactly_one(
+        self, cluster: Cluster, by_four: dict[str, set[int]]
+    ) -> None:
+        assert {name: len(pods) for name, pods in by_four.items()} == dict.fromkeys(NAMES, 1)
+        assert set.union(*by_four.values()) == {0, 1, 2, 3}
+        asked = Counter(request.verb for server in cluster.servers for request in server.requests)
+        assert set(asked) == {"list"}
+
+    def test_a_fifth_takes_a_fifth_and_nothing_else_moves(
+        self, cluster: Cluster, by_four: dict[str, set[int]]
+    ) -> None:
+        by_five = polled(cluster, 5)
+        moved = [name for name in NAMES if by_five[name] != by_four[name]]
+        assert all(by_five[name] == {4} for name in moved)
+        assert len(NAMES) / 10 <= len(moved) <= len(NAMES) / 3
+
+
+def test_a_target_where_it_may_not_look_says_so_with_the_manifest(cluster: Cluster) -> None:
+    arguments = ["poll", str(cluster.volume / "elsewhere.yaml"), "--once", "-o", "json"]
+    (cluster.volume / "elsewhere.yaml").write_text(
+        "targets: {a: {kubernetes: {namespace: other, kubeconfig: kubeconfig, context: us-east,"
+        " jobs: {worker: app=a}}}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", AS_IN_A_POD, str(cluster.service_account), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"], "HOME": "/"},
+    )
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["type"]) == (1, "ForbiddenError"), error
+    wanted = manifest("system:serviceaccount:training:fleet", "other")
+    assert wanted in error["message"]
+
+
+def test_the_commands_of_the_page_are_shell_words() -> None:
+    for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        assert shlex.split(block, comments=True)

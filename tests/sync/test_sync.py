@@ -1,0 +1,402 @@
+"""The blocking facade: what the async resolvers do, without await, over the connections its calls share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import inspect
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+import aioresolve
+from aioresolve import ClusterSpec, ClusterState, sync
+from aioresolve.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    InvalidClusterError,
+    PodNotRunningError,
+)
+from aioresolve.sync.loop_thread import running_portal, started_portal
+from aioresolve.testing import Hang, KubernetesServer, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve._core.retry import Progress
+    from aioresolve.testing import ThreadedKubernetesServer
+
+THREADS = 32
+JOBS = {"worker": ["app=train"]}
+WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
+REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
+
+CLASSES = [
+    "ClusterResolver",
+    "Fleet",
+    "KubernetesClusterResolver",
+    "SimpleClusterResolver",
+    "TPUClusterResolver",
+    "UnionClusterResolver",
+]
+FOR_IMPLEMENTORS = {
+    "fetch_observation",
+    "fetch_slices",
+    "fetch_spec",
+    "fetch_state",
+    "new_pool",
+    "observations",
+    "pool_key",
+    "using",
+    "watch_policy",
+}
+LIFETIME = {"aclose": "close"}
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    pods = [pod(f"train-{n}", labels={"app": "train"}, ip=f"10.0.0.{n}") for n in (1, 2)]
+    with KubernetesServer(pods).in_thread() as server:
+        yield server
+        server.until(lambda: server.connections == 0)
+
+
+@pytest.fixture
+def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path) -> Path:
+    return server.write_kubeconfig(tmp_path / "kubeconfig")
+
+
+@pytest.fixture
+def resolver(kubeconfig: Path) -> Iterator[sync.KubernetesClusterResolver]:
+    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig) as resolver:
+        yield resolver
+
+
+def simple(**arguments: Any) -> sync.SimpleClusterResolver:
+    return sync.SimpleClusterResolver(WORKERS, **arguments)
+
+
+# The same to look at
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
+
+
+def is_async(member: object) -> bool:
+    return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_method_is_there_with_the_async_signature_and_docstring(name: str) -> None:
+    facade = public(getattr(sync, name))
+    for method, original in public(getattr(aioresolve, name)).items():
+        if is_async(original) and method not in FOR_IMPLEMENTORS | set(LIFETIME):
+            docstring = (inspect.getdoc(original) or "").replace("contextlib.aclosing", "contextlib.closing")
+            assert inspect.signature(facade[method]) == inspect.signature(original), method
+            assert inspect.getdoc(facade[method]) == docstring, method
+            assert facade[method].__name__ == method
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_public_of_the_async_class_and_nothing_else_has_its_counterpart(
+    name: str,
+) -> None:
+    original = {LIFETIME.get(member, member) for member in public(getattr(aioresolve, name))}
+    assert set(public(getattr(sync, name))) == original - FOR_IMPLEMENTORS
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_nothing_of_a_facade_is_to_be_awaited(name: str) -> None:
+    facade = getattr(sync, name)
+    for member in public(facade).values():
+        assert not is_async(member)
+    assert not hasattr(facade, "__aenter__")
+
+
+@pytest.mark.parametrize("name", CLASSES[1:])
+def test_every_constructor_has_the_async_signature(name: str) -> None:
+    facade, original = getattr(sync, name), getattr(aioresolve, name)
+    assert inspect.signature(facade) == inspect.signature(original)
+    assert inspect.signature(facade.__init__) == inspect.signature(original.__init__)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_attribute_that_may_be_set_may_be_set_on_the_facade(name: str) -> None:
+    facade = public(getattr(sync, name))
+    for attribute, original in public(getattr(aioresolve, name)).items():
+        if isinstance(original, property) and attribute not in FOR_IMPLEMENTORS:
+            assert (facade[attribute].fset is None) == (original.fset is None), attribute
+
+
+def test_the_repr_says_which_of_the_two_it_is() -> None:
+    assert repr(simple()) == "<sync SimpleClusterResolver of <SimpleClusterResolver of jobs ['worker']>>"
+
+
+def test_attributes_pass_through() -> None:
+    resolver = simple(task_type="worker", task_id=1, rpc_layer="grpc", environment="google", timeout=3.0)
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
+    assert (resolver.environment, resolver.timeout) == ("google", 3.0)
+    resolver.task_type, resolver.task_id, resolver.rpc_layer = "ps", 0, None
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("ps", 0, None)
+    assert resolver.master("worker", 0) == "10.0.0.1:8470"
+    resolver.rpc_layer = "grpc"
+    assert resolver.master("worker", 0) == "grpc://10.0.0.1:8470"
+
+
+def test_a_wrong_argument_is_told_by_the_constructor() -> None:
+    with pytest.raises(ConfigurationError, match="tf_server_port=0"):
+        sync.KubernetesClusterResolver(JOBS, 0)
+
+
+# Resolvers of a user's own
+
+
+class Own(aioresolve.ClusterResolver):
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        return ClusterState.from_spec(WORKERS)
+
+    async def master(self, *arguments: Any, timeout: float | None = None, **more: Any) -> str:
+        return REQUEST.get("no request")
+
+    async def leader(self, job: str) -> str:
+        """Return the leader of a job."""
+        return f"{job} 0"
+
+
+class SyncOwn(sync.ClusterResolver):
+    leader = sync.blocking(Own.leader)
+
+
+def test_a_resolver_of_ones_own_is_wrapped_and_its_overrides_are_called() -> None:
+    resolver = sync.ClusterResolver(Own())
+    assert resolver.cluster_spec() == WORKERS
+    assert resolver.cluster_state().spec == WORKERS
+    assert resolver.master() == "no request"
+
+
+def test_a_method_of_ones_own_becomes_part_of_a_facade() -> None:
+    resolver = SyncOwn(Own())
+    assert resolver.leader("worker") == "worker 0"
+    assert SyncOwn.leader.__doc__ == "Return the leader of a job."
+
+
+def test_what_is_no_async_resolver_is_not_wrapped() -> None:
+    facade: Any = simple()
+    with pytest.raises(InvalidClusterError, match=r"made of an async .*; got SimpleClusterResolver"):
+        sync.ClusterResolver(facade)
+
+
+def test_a_call_sees_the_context_variables_of_its_caller() -> None:
+    resolver = sync.ClusterResolver(Own())
+
+    def call(request: str) -> str:
+        REQUEST.set(request)
+        return resolver.master()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(call, "abcdefgh")) == list("abcdefgh")
+
+
+# Connections
+
+
+def test_the_calls_of_a_resolver_share_a_connection(
+    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
+) -> None:
+    assert [resolver.cluster_spec() for _ in range(5)] == [WORKERS] * 5
+    assert len(server.requests) == 5
+    assert server.connections == 1
+
+
+def test_many_threads_may_call_one_resolver_at_once(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    with (
+        sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=4) as resolver,
+        ThreadPoolExecutor(THREADS) as threads,
+    ):
+        barrier = threading.Barrier(THREADS)
+
+        def call() -> ClusterSpec:
+            barrier.wait()
+            return resolver.cluster_spec()
+
+        specs = [call.result() for call in [threads.submit(call) for _ in range(THREADS)]]
+        assert specs == [WORKERS] * THREADS
+        assert len(server.requests) == THREADS
+        assert 1 <= server.connections <= 4
+
+
+async def test_a_call_may_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
+    assert resolver.cluster_spec() == WORKERS
+    assert await anyio.to_thread.run_sync(resolver.cluster_spec) == WORKERS
+    assert asyncio.get_running_loop() is not running_portal().run(running_loop)
+
+
+async def running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def test_the_end_of_with_closes_the_connection(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
+    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig) as resolver:
+        resolver.cluster_spec()
+        assert server.connections == 1
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_closed_resolver_may_be_used_and_closed_again(
+    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
+) -> None:
+    for _ in range(2):
+        resolver.cluster_spec()
+        assert server.connections == 1
+        resolver.close()
+        resolver.close()
+        server.until(lambda: server.connections == 0)
+
+
+def test_a_collected_resolver_closes_its_connection(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
+    resolver.cluster_spec()
+    assert server.connections == 1
+    del resolver
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_resolver_collected_in_the_loop_thread_closes_its_connection(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    held = [sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)]
+    held[0].cluster_spec()
+
+    async def let_go() -> None:
+        held.clear()
+
+    running_portal().run(let_go)
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_resolver_in_a_circle_closes_its_connection_when_the_collector_comes(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    resolver: Any = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
+    resolver.cluster_spec()
+    resolver.itself = resolver
+    del resolver
+    gc.collect()
+    server.until(lambda: server.connections == 0)
+
+
+def test_making_a_resolver_and_letting_it_go_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioresolve.sync.loop_thread._portal", None)
+    with sync.KubernetesClusterResolver(JOBS) as resolver:
+        resolver.close()
+    del resolver
+    assert started_portal() is None
+
+
+# Errors
+
+
+def test_an_error_is_the_async_one_and_its_traceback_shows_the_way(
+    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
+) -> None:
+    server.add(pod("train-3", labels={"app": "train"}, phase="Pending"))
+    with pytest.raises(PodNotRunningError, match="default/train-3") as caught:
+        resolver.cluster_spec()
+    assert list(caught.value.pods) == ["default/train-3"]
+    way = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert way[0] == "test_an_error_is_the_async_one_and_its_traceback_shows_the_way"
+    assert {"blocking_method", "cluster_spec", "fetch_spec"} <= set(way)
+    server.delete("train-3")
+    assert resolver.cluster_spec() == WORKERS
+
+
+def test_a_deadline_holds_in_a_blocking_call(
+    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
+) -> None:
+    server.inject(Hang())
+    with pytest.raises(DeadlineExceededError, match=r"cluster_spec\(\) of <Kubernetes.* within 0\.1 s"):
+        resolver.cluster_spec(timeout=0.1)
+    assert resolver.cluster_spec() == WORKERS
+
+
+def test_a_wrong_call_is_the_type_error_of_the_method() -> None:
+    resolver: Any = simple()
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'tiemout'"):
+        resolver.cluster_spec(tiemout=1.0)
+
+
+def test_a_callback_that_calls_a_facade_in_the_loop_thread_is_refused(kubeconfig: Path) -> None:
+    inner = simple()
+
+    def address(pod: object) -> str:
+        return inner.cluster_spec().task_address("worker", 0)
+
+    with (
+        sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, address=address) as resolver,
+        pytest.raises(ConfigurationError, match="would wait for itself"),
+    ):
+        resolver.cluster_spec()
+
+
+# Unions
+
+
+def test_a_union_asks_its_resolvers_over_their_own_connections(
+    server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
+) -> None:
+    evaluators = sync.SimpleClusterResolver(ClusterSpec({"evaluator": ["e:1"]}))
+    with sync.UnionClusterResolver(resolver, evaluators) as union:
+        resolver.cluster_spec()
+        assert union.cluster_spec() == ClusterSpec({**WORKERS.as_dict(), "evaluator": ["e:1"]})
+        assert union.cluster_state().endpoints["worker"][0].name == "train-1"
+        assert union.master("worker", 1, "grpc") == "grpc://10.0.0.2:8470"
+        assert server.connections == 1
+    assert server.connections == 1
+    resolver.close()
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_union_answers_for_its_first_resolver_as_that_is_now() -> None:
+    first = simple(master="m:1", task_type="worker", task_id=0, rpc_layer="grpc", environment="google")
+    union = sync.UnionClusterResolver(first, simple())
+    assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 0, "grpc")
+    assert union.environment == "google"
+    assert union.master() == "grpc://m:1"
+    first.task_id = 7
+    assert union.task_id == 7
+    union.task_id = 1
+    assert (union.task_id, first.task_id) == (1, 7)
+
+
+def test_a_union_keeps_the_connections_of_its_resolvers_as_long_as_it_lives(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    union = sync.UnionClusterResolver(sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig))
+    union.cluster_spec()
+    gc.collect()
+    assert server.connections == 1
+    del union
+    running_portal().run(partial(anyio.sleep, 0))
+    gc.collect()
+    server.until(lambda: server.connections == 0)
+
+
+def test_a_union_is_made_of_facades() -> None:
+    resolver: Any = Own()
+    with pytest.raises(InvalidClusterError, match="or of yours inside a sync ClusterResolver; got Own"):
+        sync.UnionClusterResolver(resolver)
+    assert sync.UnionClusterResolver(sync.ClusterResolver(resolver)).cluster_spec() == WORKERS
+    with pytest.raises(ConfigurationError, match="at least one resolver"):
+        sync.UnionClusterResolver()

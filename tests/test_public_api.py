@@ -1,0 +1,134 @@
+"""The public names: documented, loaded on first use, without third-party libraries at import."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aioresolve
+from aioresolve import errors
+
+ROOT = Path(aioresolve.__file__).parent
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level packages in memory after `statement`, in a fresh interpreter."""
+    script = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+
+
+def test_importing_aioresolve_loads_no_third_party_library() -> None:
+    assert not loaded_by("import aioresolve, aioresolve.errors") & {
+        "aiohttp",
+        "anyio",
+        "google",
+        "grpc",
+        "msgspec",
+        "tenacity",
+        "yaml",
+        "click",
+        "rich",
+        "asyncio",
+    }
+
+
+def test_resolving_kubernetes_loads_no_kubernetes_client() -> None:
+    assert not loaded_by("import aioresolve.kubernetes") & {
+        "kubernetes_asyncio",
+        "kubernetes",
+        "google",
+        "grpc",
+        "yaml",
+        "click",
+        "rich",
+    }
+
+
+def test_tpu_workers_whose_addresses_are_given_cost_no_library() -> None:
+    script = "import asyncio; from aioresolve import TPUClusterResolver; "
+    script += "asyncio.run(TPUClusterResolver('grpc://a').cluster_spec())"
+    assert not loaded_by(script) & {"aiohttp", "grpc", "kubernetes_asyncio", "tensorflow", "yaml"}
+
+
+def test_every_public_name_loads_and_is_documented() -> None:
+    for name in aioresolve.__all__:
+        value = getattr(aioresolve, name)
+        if name != "__version__":
+            assert inspect.getdoc(value), name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'TPU'"):
+        _ = aioresolve.TPU
+
+
+def test_dir_shows_the_public_names_before_they_are_loaded() -> None:
+    assert set(aioresolve.__all__) <= set(dir(aioresolve))
+
+
+ALL_MODULES = [found.name for found in pkgutil.walk_packages([str(ROOT)], "aioresolve.")]
+PUBLIC_MODULES = [
+    "aioresolve",
+    "aioresolve.errors",
+    "aioresolve.fleet",
+    "aioresolve.kubernetes",
+    "aioresolve.probe",
+    "aioresolve.resolver",
+    "aioresolve.spec",
+    "aioresolve.sync",
+    "aioresolve.testing",
+    "aioresolve.tpu",
+]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_MODULES if not name.endswith(("_pb2", "__main__"))])
+def test_every_module_says_what_it_is_for_and_exports_what_it_names(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for exported in getattr(module, "__all__", ()):
+        assert hasattr(module, exported)
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_every_public_class_function_and_method_is_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        value = getattr(module, public)
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        assert inspect.getdoc(value), public
+        for member in dir(value) if inspect.isclass(value) else ():
+            attribute = getattr(value, member)
+            if not member.startswith("_") and (
+                inspect.isfunction(attribute) or isinstance(attribute, property)
+            ):
+                assert inspect.getdoc(attribute), f"{public}.{member}"
+
+
+ERRORS = [getattr(errors, name) for name in errors.__all__ if name != "Hint"]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_has_the_one_root_and_survives_pickling(error: type[errors.ResolveError]) -> None:
+    assert issubclass(error, errors.ResolveError)
+    made = error("what failed, where and why", hint=errors.Hint("Raise {timeout} for {name}.", {"name": "x"}))
+    made.retryable = True
+    copy = pickle.loads(pickle.dumps(made))
+    assert (type(copy), str(copy), vars(copy)) == (error, str(made), vars(made))
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    assert errors.__doc__
+    for error in ERRORS:
+        assert error.__name__ in errors.__doc__

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aioresolve import testing
 from aioresolve.cli import main
 from aioresolve.cli.commands import demo as loopback
-from aioresolve.cli.commands import demo as loopback_tpu
 from aioresolve.testing import KubernetesServer, TPUWorker, pod
 
 from .process import environment, run
@@ -81,7 +81,7 @@ def test_the_demo_probes_the_workers_of_two_slices(shown: Ended) -> None:
 def test_a_demo_whose_workers_tell_other_devices_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loopback_tpu, "TPUWorker", partial(TPUWorker, device_type="GPU"))
+    monkeypatch.setattr(testing, "TPUWorker", partial(TPUWorker, device_type="GPU"))
     assert main(["demo"]) == 1
     assert "error: the demo failed: the workers are [" in capsys.readouterr().err
 

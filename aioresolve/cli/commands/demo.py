@@ -7,42 +7,31 @@ What `aioresolve demo` shows of Cloud TPUs: two slices on loopback, their worker
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import tempfile
 import time
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
 import click
 
-from aioresolve._core.concurrency import gather
 from aioresolve.cli.error_messages import as_text
 from aioresolve.cli.options import Task, typed, verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows
 from aioresolve.cli.output.formats import Section, address_lines, spec_table, tf_config
-from aioresolve.cli.output.tpu_tables import workers_table
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import PodNotRunningError, ProbeError, ProtocolError, ResolveError
-from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.spec import ClusterState
-from aioresolve.testing import Delay, GoogleServer, KubernetesServer, TPUWorker, pod, tpu_node
-from aioresolve.tpu import TPUClusterResolver
-from aioresolve.tpu.slices import cluster_of
-
-from .tpu import FoundTPUs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.probe import WorkerProbe
     from aioresolve.spec import ClusterSpec
-    from aioresolve.testing import ThreadedKubernetesServer
-    from aioresolve.tpu import TPUSlice
+    from aioresolve.testing import ThreadedKubernetesServer, TPUWorker
+    from aioresolve.tpu import TPUClusterResolver, TPUSlice
+
+    from .tpu import FoundTPUs
 
 __all__ = ["CODE", "demo", "sections", "tpu_sections"]
 
@@ -84,6 +73,14 @@ def sections() -> list[Section]:
         ResolveError: there was no answer, or it was not what the server holds.
         OSError: no server or no file could be made.
     """
+    # Imported here, so that `--help` and completion load click only.
+    import asyncio
+    import secrets
+    import tempfile
+
+    from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.testing import Delay, KubernetesServer, pod
+
     pods = [
         pod(name, NAMESPACE, labels=labels, ip=f"10.4.{number}.7", node=f"node-{number}")
         for number, (name, labels) in enumerate(PODS.items())
@@ -128,6 +125,13 @@ async def _changes(
     resolver: KubernetesClusterResolver, cluster: ThreadedKubernetesServer
 ) -> tuple[str, float]:
     """Return what a watch says of a pod that comes and one that goes, and how soon a wait knew the first."""
+    import anyio
+    import anyio.to_thread
+
+    from aioresolve._core.concurrency import gather
+    from aioresolve.spec import ClusterState
+    from aioresolve.testing import pod
+
     complete = anyio.Event()
     came_at = complete_at = 0.0
 
@@ -167,6 +171,8 @@ def _check(spec: ClusterSpec, expected: set[str]) -> None:
 
 
 def _failure(resolver: KubernetesClusterResolver) -> ResolveError:
+    import asyncio
+
     try:
         spec = asyncio.run(resolver.cluster_spec())
     except PodNotRunningError as error:
@@ -191,11 +197,17 @@ def tpu_sections() -> list[Section]:
         ResolveError: there was no answer, or it was not what the servers hold.
         OSError: no server could be made.
     """
+    import asyncio
+
     # One loop for workers and prober: grpc.aio polls a single one of a process.
     return asyncio.run(_sections())
 
 
 async def _sections() -> list[Section]:
+    from aioresolve.cli.output.tpu_tables import workers_table
+    from aioresolve.testing import GoogleServer, TPUWorker
+    from aioresolve.tpu import TPUClusterResolver
+
     async with AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(TPUWorker(DEVICES, task=task))
@@ -237,12 +249,18 @@ async def _sections() -> list[Section]:
 
 
 def _node(name: str, workers: Sequence[TPUWorker]) -> dict[str, Any]:
+    from aioresolve.testing import tpu_node
+
     node = tpu_node(name, accelerator_type="v4-16", topology="2x2x2")
     endpoints = [{"ipAddress": "127.0.0.1", "port": worker.port, "accessConfig": {}} for worker in workers]
     return node | {"networkEndpoints": endpoints}
 
 
 def _found(slices: tuple[TPUSlice, ...], probes: Sequence[WorkerProbe] | None = None) -> FoundTPUs:
+    from aioresolve.tpu.slices import cluster_of
+
+    from .tpu import FoundTPUs
+
     answers = None if probes is None else {probe.address: probe for probe in probes}
     return FoundTPUs(slices, cluster_of(slices, "worker", {}, datetime.now(UTC)), answers)
 
@@ -274,8 +292,6 @@ def demo() -> None:
     """
     streams.hush_grpc()
     try:
-        # Here and not above: nobody else is to pay for a server.
-
         text = streams.sections_text([*sections(), *tpu_sections()])
     except (ResolveError, OSError) as error:
         raise click.ClickException(f"the demo failed: {error}") from error

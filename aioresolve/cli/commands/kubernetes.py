@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve._core.retry import within_deadline
 from aioresolve.cli.options import (
     WITH_IDENTITIES,
     PodRequest,
@@ -28,14 +27,11 @@ from aioresolve.cli.options import (
 )
 from aioresolve.cli.output.cluster_text import OUTPUTS, check_watched_output, cluster_text
 from aioresolve.cli.output.formats import printable
-from aioresolve.cli.running import run
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.progress import shown
-from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.kubernetes.auth import CredentialCache, find_connection
 
 if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
+    from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.spec import ClusterSpec, ClusterState
 
 __all__ = ["Found", "found_cluster", "kubernetes", "kubernetes_resolver"]
@@ -56,6 +52,9 @@ def found_cluster(request: PodRequest) -> Found:
     Raises:
         ResolveError: it was not found, or not before the deadline.
     """
+    # Imported here, so that `--help` and completion load click only.
+    from aioresolve.cli.running import run
+
     return run(lambda _: _found(request))
 
 
@@ -69,6 +68,9 @@ async def kubernetes_resolver(request: PodRequest, progress: Progress) -> Kubern
 
 
 async def _found(request: PodRequest) -> Found:
+    from aioresolve._core.retry import within_deadline
+    from aioresolve.cli.terminal.progress import shown
+
     async def operation(progress: Progress) -> Found:
         with shown(progress, quiet=request.quiet):
             namespaces = await _namespaces(request, progress)
@@ -87,6 +89,8 @@ async def _namespaces(request: PodRequest, progress: Progress) -> tuple[str, ...
         return None
     if request.namespaces:
         return request.namespaces
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+
     scope = "the context's namespace"
     progress.waiting(scope, "the kubeconfig has not been read")
     connection = await find_connection(
@@ -97,6 +101,8 @@ async def _namespaces(request: PodRequest, progress: Progress) -> tuple[str, ...
 
 
 def _resolver(request: PodRequest, namespaces: tuple[str, ...] | None) -> KubernetesClusterResolver:
+    from aioresolve.kubernetes import KubernetesClusterResolver
+
     return KubernetesClusterResolver(
         request.jobs,
         request.port,

@@ -16,19 +16,14 @@ import click
 from aioresolve._core.validation import seconds
 from aioresolve.cli.options import PollRequest, output_option, quiet_option, read_by, shard, verbose_option
 from aioresolve.cli.output.fleet_tables import ReadingRows, reading_json, readings_table, round_code
-from aioresolve.cli.running import run
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.background_writer import pen
-from aioresolve.cli.terminal.progress import counted, ticking
-from aioresolve.fleet import Fleet
-from aioresolve.fleet.config import read_fleet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from aioresolve.cli.running import Ending
     from aioresolve.cli.terminal.background_writer import Pen
-    from aioresolve.fleet import Reading
+    from aioresolve.fleet import Fleet, Reading
 
 __all__ = ["poll", "poll_fleet", "poll_once"]
 
@@ -44,6 +39,9 @@ def poll_once(request: PollRequest) -> int:
     Raises:
         ConfigurationError: the file is wrong, or cannot be read.
     """
+    # Imported here, so that `--help` and completion load click only.
+    from aioresolve.cli.running import run
+
     fleet, _ = _fleet(request)
     readings = run(lambda _: _round(fleet, quiet=request.quiet))
     now = datetime.now(UTC)
@@ -62,12 +60,17 @@ def poll_fleet(request: PollRequest) -> None:
         KeyboardInterrupt: Ctrl-C.
         SystemExit: SIGTERM, or whoever read stdout has gone.
     """
+    from aioresolve.cli.running import run
+
     fleet, interval = _fleet(request)
     run(partial(_followed, request, fleet, interval))
 
 
 def _fleet(request: PollRequest) -> tuple[Fleet, float]:
     """Return the fleet that the file describes, and the seconds between two questions to a target."""
+    from aioresolve.fleet import Fleet
+    from aioresolve.fleet.config import read_fleet
+
     file = read_fleet(request.file)
     fleet = Fleet(
         file.targets,
@@ -82,6 +85,8 @@ def _fleet(request: PollRequest) -> tuple[Fleet, float]:
 
 
 async def _round(fleet: Fleet, *, quiet: bool) -> list[Reading]:
+    from aioresolve.cli.terminal.progress import counted, ticking
+
     with counted(len(fleet.targets), quiet=quiet) as count:
 
         def look() -> None:
@@ -93,6 +98,8 @@ async def _round(fleet: Fleet, *, quiet: bool) -> list[Reading]:
 
 
 async def _followed(request: PollRequest, fleet: Fleet, interval: float, ending: Ending) -> None:
+    from aioresolve.cli.terminal.background_writer import pen
+
     with pen(sys.stdout, ending) as stdout:
         readings = fleet.watch(interval=interval) if request.is_watched else fleet.poll(interval=interval)
         async with fleet, aclosing(readings):
@@ -196,8 +203,6 @@ def poll(context: click.Context, /, **parameters: Any) -> None:
     request = PollRequest(**parameters)
     if request.is_once and request.is_watched:
         raise click.UsageError("--once asks once and --watch goes on; give one of the two")
-    # Here and not above: `--help` and completion are not to pay for it.
-
     if request.is_once:
         context.exit(poll_once(request))
     poll_fleet(request)

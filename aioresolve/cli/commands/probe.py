@@ -22,8 +22,6 @@ from aioresolve.cli.options import (
 )
 from aioresolve.cli.output.probe_rows import Rows, json_line
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.progress import counted
-from aioresolve.probe import LIBTPU_PORTS, ProbeChannels, stream_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +39,7 @@ class Probing:
     timeout: float
     worker_timeout: float
     max_concurrency: int
-    libtpu_ports: tuple[int, ...] = LIBTPU_PORTS
+    libtpu_ports: tuple[int, ...]
     is_tls: bool = False
     quiet: bool = False
 
@@ -57,6 +55,10 @@ async def probed(how: Probing, text: Callable[[WorkerProbe], str] = lambda _: ""
         ConfigurationError: the addresses are none.
         SystemExit: whoever read stdout has gone.
     """
+    # Imported here, so that `--help` and completion load click only.
+    from aioresolve.cli.terminal.progress import counted
+    from aioresolve.probe import ProbeChannels, stream_workers
+
     answers: list[WorkerProbe] = []
     channels = ProbeChannels.over_tls() if how.is_tls else ProbeChannels()
     with counted(len(how.addresses), quiet=how.quiet) as count:

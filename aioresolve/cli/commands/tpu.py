@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve._core.retry import within_deadline
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.options import (
     TPURequest,
@@ -31,20 +30,15 @@ from aioresolve.cli.options import (
 from aioresolve.cli.output.cluster_text import OUTPUTS, check_watched_output, workers_text
 from aioresolve.cli.output.formats import as_json, as_yaml, printable
 from aioresolve.cli.output.tpu_tables import node_names, nodes_document, nodes_table
-from aioresolve.cli.running import run
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.progress import shown
 from aioresolve.errors import ConfigurationError, ResolveError
-from aioresolve.tpu import TPUClusterResolver
-from aioresolve.tpu.resolver import api_base
-from aioresolve.tpu.slices import cluster_of
 
 if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
     from aioresolve.spec import ClusterState
-    from aioresolve.tpu import TPUSlice
+    from aioresolve.tpu import TPUClusterResolver, TPUSlice
 
 __all__ = ["FoundTPUs", "found_tpus", "listed_nodes", "tpu", "tpu_resolver"]
 
@@ -72,6 +66,9 @@ def found_tpus(request: TPURequest) -> FoundTPUs:
     Raises:
         ResolveError: they were not found, are not ready, or not before the deadline.
     """
+    # Imported here, so that `--help` and completion load click only.
+    from aioresolve.cli.running import run
+
     return run(lambda _: _found(request))
 
 
@@ -81,11 +78,15 @@ def listed_nodes(request: TPURequest) -> NodeList:
     Raises:
         ResolveError: the API could not be asked, or not before the deadline.
     """
+    from aioresolve.cli.running import run
+
     return run(lambda _: _listed(request))
 
 
 def tpu_resolver(request: TPURequest) -> TPUClusterResolver:
     """Return the resolver of what was asked for."""
+    from aioresolve.tpu import TPUClusterResolver
+
     return TPUClusterResolver(
         request.names or None,
         request.zone,
@@ -97,6 +98,10 @@ def tpu_resolver(request: TPURequest) -> TPUClusterResolver:
 
 
 async def _found(request: TPURequest) -> FoundTPUs:
+    from aioresolve._core.retry import within_deadline
+    from aioresolve.cli.terminal.progress import shown
+    from aioresolve.tpu.slices import cluster_of
+
     ends = time.monotonic() + request.timeout
 
     async def operation(progress: Progress) -> tuple[TPUSlice, ...]:
@@ -130,8 +135,11 @@ async def _probes(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float
 
 
 async def _listed(request: TPURequest) -> NodeList:
+    from aioresolve._core.retry import within_deadline
+    from aioresolve.cli.terminal.progress import shown
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
+    from aioresolve.tpu.resolver import api_base
 
     base = api_base(None, os.environ, request.api_version)
     zone = request.zone or ALL_ZONES
@@ -259,8 +267,6 @@ def _watch(request: TPURequest) -> None:
 
 def _print_list(request: TPURequest) -> bool:
     """Print all TPUs, and return whether every location was reached."""
-    # Here and not above: `--help` and completion are not to pay for it.
-
     listing = listed_nodes(request)
     text = _list_text(request, listing)
     if not (listing.nodes or request.quiet):
@@ -289,8 +295,6 @@ def _print_workers(request: TPURequest) -> bool:
     """Print the workers, and return whether all that were probed have answered."""
     if request.is_probed:
         streams.hush_grpc()
-    # Here and not above: `--help` and completion are not to pay for it.
-
     found = found_tpus(request)
     text = workers_text(request, found)
     if not (found.slices or request.quiet):

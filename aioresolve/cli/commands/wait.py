@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve._core.retry import Progress, within_deadline
 from aioresolve._core.validation import seconds
 from aioresolve.cli.error_messages import as_options
 from aioresolve.cli.options import (
@@ -38,12 +37,8 @@ from aioresolve.cli.options import (
 )
 from aioresolve.cli.output.cluster_text import OUTPUTS, cluster_text, workers_text
 from aioresolve.cli.output.formats import one_line
-from aioresolve.cli.running import run
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.background_writer import pen
-from aioresolve.cli.terminal.progress import PATIENCE, shown, ticking
 from aioresolve.errors import IncompleteClusterError
-from aioresolve.resolver.wait import complete_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -74,16 +69,23 @@ def complete_pods(request: PodRequest, wanted: Wanted) -> ClusterState:
         IncompleteClusterError: the deadline passed.
         ResolveError: it can become complete no more, or an error that does not pass.
     """
+    # Imported here, so that `--help` and completion load click only.
+    from aioresolve.cli.running import run
+
     return run(partial(_pods, request, wanted))
 
 
 def complete_tpus(request: TPURequest, wanted: Wanted, interval: float) -> FoundTPUs:
     """Return the TPUs, asked about every `interval` seconds, as `complete_pods` does."""
+    from aioresolve.cli.running import run
+
     return run(partial(_tpus, request, wanted, interval))
 
 
 async def _pods(request: PodRequest, wanted: Wanted, ending: Ending) -> ClusterState:
-    # Here and not above: whoever waits for TPUs is not to pay for it.
+    from aioresolve._core.retry import Progress, within_deadline
+    from aioresolve.cli.terminal.progress import shown
+
     from .kubernetes import kubernetes_resolver
 
     ends = time.monotonic() + request.timeout
@@ -96,7 +98,6 @@ async def _pods(request: PodRequest, wanted: Wanted, ending: Ending) -> ClusterS
 
 
 async def _tpus(request: TPURequest, wanted: Wanted, interval: float, ending: Ending) -> FoundTPUs:
-    # Here and not above: whoever waits for pods is not to pay for it.
     from aioresolve.tpu.slices import cluster_of
 
     from .tpu import FoundTPUs, tpu_resolver
@@ -118,6 +119,8 @@ async def _complete(
     ending: Ending,
     interval: float = 30.0,
 ) -> ClusterState:
+    from aioresolve.resolver.wait import complete_state
+
     async with _told(request, ends, ending) as tell:
         try:
             return await complete_state(
@@ -141,6 +144,9 @@ async def _told(
     On a terminal that is drawn in place, and leaves nothing behind. Elsewhere, and among the log lines of
     `-v`, it is a line whenever it has changed.
     """
+    from aioresolve.cli.terminal.background_writer import pen
+    from aioresolve.cli.terminal.progress import PATIENCE, ticking
+
     if request.quiet:
         yield lambda _: None
         return
@@ -301,8 +307,6 @@ def wait_kubernetes(**parameters: Any) -> None:
         if job not in request.jobs:
             raise click.UsageError(f"--jobs {job} is of a job that no -l names; add -l {job}=SELECTOR")
     wanted = wish.wanted()
-    # Here and not above: `--help` and completion are not to pay for it.
-
     state = complete_pods(request, wanted)
     streams.write(cluster_text(request.output, state.spec, state, request.task))
 
@@ -340,6 +344,4 @@ def wait_tpu(interval: float, **parameters: Any) -> None:
     wanted = wish.wanted()
     if wish.reachable == "probe":
         streams.hush_grpc()
-    # Here and not above: `--help` and completion are not to pay for it.
-
     streams.write(workers_text(request, complete_tpus(request, wanted, interval)))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve._core.retry import Progress, within_deadline
 from aioresolve.cli.options import (
     PodRequest,
     TPURequest,
@@ -31,10 +30,7 @@ from aioresolve.cli.options import (
 )
 from aioresolve.cli.output.change_lines import ChangeRows, SpecLines, change_json, change_yaml
 from aioresolve.cli.output.cluster_text import WATCHED
-from aioresolve.cli.running import run
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.background_writer import pen
-from aioresolve.cli.terminal.progress import shown
 from aioresolve.cli.terminal.status_reporter import Notes
 from aioresolve.errors import UnknownTaskError
 from aioresolve.spec import ClusterState
@@ -42,6 +38,7 @@ from aioresolve.spec import ClusterState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from aioresolve._core.retry import Progress
     from aioresolve.cli.running import Ending
     from aioresolve.cli.terminal.background_writer import Pen
     from aioresolve.resolver.base import ClusterResolver
@@ -61,7 +58,9 @@ def watch_pods(request: PodRequest) -> None:
         KeyboardInterrupt: Ctrl-C.
         SystemExit: SIGTERM, or whoever read stdout has gone.
     """
-    # Here and not above: whoever watches TPUs is not to pay for it.
+    # Imported here, so that `--help` and completion load click only.
+    from aioresolve.cli.running import run
+
     from .kubernetes import kubernetes_resolver
 
     run(partial(_watched, request, partial(kubernetes_resolver, request), INTERVAL))
@@ -69,7 +68,8 @@ def watch_pods(request: PodRequest) -> None:
 
 def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
     """Print the TPUs' cluster as `watch_pods` does; they are asked about every `interval` seconds."""
-    # Here and not above: whoever watches pods is not to pay for it.
+    from aioresolve.cli.running import run
+
     from .tpu import tpu_resolver
 
     async def opened(_: Progress) -> ClusterResolver:
@@ -84,6 +84,10 @@ async def _watched(
     interval: float,
     ending: Ending,
 ) -> None:
+    from aioresolve._core.retry import Progress, within_deadline
+    from aioresolve.cli.terminal.background_writer import pen
+    from aioresolve.cli.terminal.progress import shown
+
     with pen(sys.stdout, ending) as stdout:
         progress = Progress()
         with shown(progress, quiet=request.quiet):
@@ -99,6 +103,9 @@ async def _first(
     request: PodRequest | TPURequest, observations: AsyncGenerator[Observation, None]
 ) -> Observation:
     """Return the first observation that has a state; told on stderr meanwhile is what it waits for."""
+
+    from aioresolve._core.retry import within_deadline
+    from aioresolve.cli.terminal.progress import shown
 
     async def first(progress: Progress) -> Observation:
         progress.waiting(request.asked, "no answer yet")
@@ -232,8 +239,6 @@ def watch_kubernetes(**parameters: Any) -> None:
     """
     request = PodRequest(**parameters)
     check_pods(request)
-    # Here and not above: `--help` and completion are not to pay for it.
-
     watch_pods(request)
 
 
@@ -262,6 +267,4 @@ def watch_tpu(interval: float, **parameters: Any) -> None:
     """
     request = TPURequest(**parameters)
     check_tpus(request)
-    # Here and not above: `--help` and completion are not to pay for it.
-
     watch_tpus(request, interval)

@@ -1,0 +1,88 @@
+"""The tasks of a developer: `nox --list` shows them, `nox -s fast` runs one (see CONTRIBUTING.md).
+
+Every session except `protos` runs in the environment in which nox itself is installed, so that it starts at
+once and checks the packages that the developer uses (`pip install -e '.[test]'`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+BIN = Path(sys.executable).parent
+
+nox.options.sessions = ["lint", "fast"]
+nox.options.default_venv_backend = "none"
+
+RETIRED_WORDS_FAIL = False
+"""Whether a retired word fails the lint session; it is only counted otherwise."""
+
+# Code made by protoc 5.26 and later refuses a protobuf runtime that is older than itself or more than one
+# major version newer. protoc 4.25, which grpcio-tools 1.62 carries, generates no such check and uses nothing
+# that protobuf 4.25, 5, 6 or 7 lacks, so that users keep the protobuf that their TensorFlow requires.
+# setuptools: grpcio-tools 1.62 imports pkg_resources, about which setuptools 81 warns.
+PROTOC = ("grpcio-tools==1.62.3", "setuptools<81")
+
+# protoc writes a bare `Mapping` into its stubs, which `mypy --strict` rejects.
+STUB_HEADER = "# mypy: disable-error-code=type-arg"
+
+
+def _run(session: nox.Session, tool: str, *arguments: str, success_codes: tuple[int, ...] = (0,)) -> None:
+    session.run(str(BIN / tool), *arguments, success_codes=success_codes)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, format, types, import contracts and vocabulary."""
+    _run(session, "ruff", "check", ".")
+    _run(session, "ruff", "format", "--check", ".")
+    _run(session, "lint-imports")
+    retired_words = ["tests/lint/retired_words.py"] + ([] if RETIRED_WORDS_FAIL else ["--count"])
+    _run(session, "python", *retired_words, success_codes=(0,) if RETIRED_WORDS_FAIL else (0, 1))
+    _run(session, "mypy")
+    _run(session, "pyright", "--pythonpath", sys.executable)
+
+
+@nox.session
+def fast(session: nox.Session) -> None:
+    """Run the tests that are not marked slow: every package, on asyncio, in about a minute."""
+    _run(session, "python", "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run all tests; arguments after `--` go to pytest."""
+    _run(session, "python", "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *session.posargs)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Compare the loopback API server with a real control plane, if one is configured (tests/conformance)."""
+    _run(session, "python", "-m", "pytest", "-q", "-rs", "tests/conformance", *session.posargs)
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Run the quick form of every benchmark (`pip install -e '.[benchmark]'`)."""
+    for name in ("kubernetes", "probe", "watch", "fleet"):
+        _run(session, "python", f"benchmarks/{name}.py", "--quick")
+    _run(session, "python", "benchmarks/cold_start.py")
+    _run(session, "python", "benchmarks/journeys.py")
+
+
+@nox.session(venv_backend="venv")
+def protos(session: nox.Session) -> None:
+    """Compile every `.proto` file of the package to `*_pb2.py` and `*_pb2.pyi`, in place.
+
+    Needs Python 3.11 or 3.12, because grpcio-tools 1.62 has no wheels for later versions.
+    """
+    session.install(*PROTOC)
+    sources = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("aioresolve/**/*.proto"))]
+    outputs = ["--proto_path=.", "--python_out=.", "--pyi_out=."]
+    session.run("python", "-m", "grpc_tools.protoc", *outputs, *sources)
+    for source in sources:
+        stub = ROOT / source.replace(".proto", "_pb2.pyi")
+        stub.write_text(f"{STUB_HEADER}\n{stub.read_text()}")

@@ -1,0 +1,142 @@
+"""Finds retired words in the source, the tests and the documents, so that they do not come back.
+
+The project is written in plain technical English with one standard term per thing. The words below belonged
+to an earlier private vocabulary, or have a standard replacement.
+
+    python tests/lint/retired_words.py [PATH ...]
+
+prints `file:line: found -> replacement`, and exits with 1 if anything was found. With `--count` it prints the
+total of each folder only.
+
+A match is whole words only, and `_` separates words, so that names are checked as well as sentences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).parent.parent.parent
+SCANNED = ("aioresolve", "tests", "benchmarks", "docs", "examples", "*.md", "noxfile.py", "pyproject.toml")
+SUFFIXES = {".md", ".proto", ".py", ".toml", ".yaml", ".yml"}
+SKIPPED = re.compile(r"_pb2\.py|/tests/lint/|/__pycache__/|/benchmarks/results/")
+
+WORDS = {
+    # regular expression, matched without regard to case: what to write instead
+    r"tell|tells|telling|told": "return, report, raise, log or say",
+    r"mends?|mended|mending": "hint, fix",
+    r"rooms?": "package, module, space",
+    r"(?<!math\.)floors?": "layer",
+    r"houses?": "package, project",
+    r"stay|stays|stayed|staying": "remain; SharedContext",
+    r"guests?": "service",
+    r"visit|visits|visited": "lease; acquire",
+    r"(?<!users )(?<!user )(?<!person )(?<!people )(?<!anyone )(?<!readers )(?<!caller )who": "which, that",
+    r"nobody|somebody|everybody|whoever": "no one; name the subject",
+    r"all that": "everything that; name the subject",
+    r"what is(?! new)": "name the subject",
+    r"(is|are|was|were) to be": "must be, should be",
+    r"(?<!there )(is|are|was|were) no(?! longer\b| more than\b| later\b| earlier\b) [a-z]+": "is not a",
+    r"anew": "again",
+    r"in words": "as text",
+    r"(see|sees|saw|seen) to": "check",
+    r"at hand": "available",
+    r"any more": "any longer; cannot",
+    r"(go|goes|going|went) on": "continue",
+    r"befall|befalls|befell|befallen": "happen to",
+    r"asker|askers|askings?|(ask|asks|asked)(?! to\b)": "request, send, client, principal",
+    r"questions?": "request",
+    r"answers?|answered|answering|unanswered": "response, respond, return",
+    r"let [^.;,]{1,40} be": "if, leave",
+    r"(say|says|said|saying) no": "deny, refuse",
+    r"beside": "next to; in addition to",
+    r"(errors?|failures?|faults?|outages?|trouble) (that |which )?pass(es)?": "retryable, transient",
+}
+
+EXACT = {
+    # matched with regard to case
+    r"(is|are|was|were) none": "is invalid, is missing",
+    r"PASSING": "RETRYABLE_STATUSES",
+    r"Mends|Exchange|Question|Asker|Grant": "hints, request context, APIRequest, Principal, AccessToken",
+    r"KnownAnswers|OpenAnswer": "ETagCache, StreamingResponse",
+    r"Newest|newest_of": "LatestValue, stream_latest",
+    r"OwnVM|own_vm": "metadata source",
+    r"Problems|_?Grower": "Diagnostics, node builder",
+    r"PolledLoop|polled_loop|_?Errand": "gRPC loop guard, remote call",
+    r"Pulse|Pen|ticking": "notifier, background writer, periodic call",
+    r"disown|go_on|welcome": "detach_after_fork, spawn, start",
+    r"checked_\w+": "validate_*",
+}
+
+ALLOWED = (
+    # (file, line): standard uses that a pattern cannot exclude
+    (r"\.py$", r"\bAnswer\b"),  # a public class of aioresolve.testing
+    (r"\.md$", r"\bAnswer\b"),
+    (r"/docs/architecture\.md$", r"[Qq]uestion"),  # the page answers ten questions
+)
+
+
+def _pattern(words: dict[str, str], flags: re.RegexFlag) -> re.Pattern[str]:
+    choices = "|".join(f"(?P<w{number}>{word})" for number, word in enumerate(words))
+    return re.compile(rf"(?<![A-Za-z])(?:{choices})(?![A-Za-z])", flags)
+
+
+PATTERNS = (
+    (_pattern(WORDS, re.IGNORECASE), list(WORDS.values())),
+    (_pattern(EXACT, re.NOFLAG), list(EXACT.values())),
+)
+
+
+def files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield every text file below `paths` that is checked, sorted."""
+    for path in paths:
+        found = path.rglob("*") if path.is_dir() else [path]
+        for file in sorted(found):
+            if file.suffix in SUFFIXES and file.is_file() and not SKIPPED.search(file.as_posix()):
+                yield file
+
+
+def findings(file: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line number, found text and replacement for each retired word in `file`."""
+    allowed = [re.compile(line) for name, line in ALLOWED if re.search(name, file.as_posix())]
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        for expression in allowed:
+            line = expression.sub("", line)
+        for pattern, replacements in PATTERNS:
+            for match in pattern.finditer(line):
+                group = next(name for name, text in match.groupdict().items() if text is not None)
+                yield number, match[0], replacements[int(group[1:])]
+
+
+def main() -> int:
+    """Print every finding; return 1 if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("paths", nargs="*", type=Path, help="files and folders (default: the whole project)")
+    parser.add_argument("--count", action="store_true", help="print the number of findings per folder only")
+    arguments = parser.parse_args()
+    paths = [path.absolute() for path in arguments.paths]
+    paths = paths or sorted(path for name in SCANNED for path in ROOT.glob(name))
+    counts: Counter[str] = Counter()
+    for file in files(paths):
+        name = file.relative_to(ROOT)
+        for number, found, replacement in findings(file):
+            folder = name.parent.parts[:2]
+            counts["/".join(folder) or name.name] += 1
+            if not arguments.count:
+                print(f"{name}:{number}: {found!r} -> {replacement}")
+    if arguments.count:
+        for folder_name, count in sorted(counts.items()):
+            print(f"{count:6} {folder_name}")
+    print(f"{counts.total()} retired words", file=sys.stderr)
+    return 1 if counts else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

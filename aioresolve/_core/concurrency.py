@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from types import TracebackType
 
-__all__ = ["Newest", "Turn", "ended", "gather", "newest_of"]
+__all__ = ["Newest", "Turn", "ended", "first_error", "gather", "newest_of"]
 
 T = TypeVar("T")
 
@@ -39,15 +39,16 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> 
         async with anyio.create_task_group() as group:
             for _ in range(min(limit, len(calls))):
                 group.start_soon(work)
-    except BaseExceptionGroup as failures:
-        first = _first(failures)
-        raise first from first.__cause__
+    except BaseExceptionGroup as group_error:
+        error = first_error(group_error)
+        raise error from error.__cause__
     return [results[position] for position in range(len(calls))]
 
 
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    failure = failures.exceptions[0]
-    return _first(failure) if isinstance(failure, BaseExceptionGroup) else failure
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of an exception group, which may be nested."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class Newest(Generic[T]):

@@ -12,7 +12,7 @@ import anyio
 from aioresolve._core.concurrency import gather
 from aioresolve._core.retry import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
-from aioresolve.resolver.polling import Pace
+from aioresolve.resolver.polling import PollSchedule
 
 from .connections import Connections
 
@@ -62,18 +62,18 @@ class Asking:
 
     async def poll(self, target: Target, tell: Callable[[Reading], None], interval: float) -> None:
         """Tell a reading of `target` every `interval` seconds, more rarely while it fails. Never ends."""
-        pace = Pace(interval)
+        schedule = PollSchedule(interval)
         while True:
             due = anyio.current_time()
             reading = await self.once(target)
             tell(reading)
             # A question that hung until its deadline would be made again at once, were that time to count.
             asked_at = due if reading.error is None else anyio.current_time()
-            await anyio.sleep_until(pace.after(asked_at, reading.error))
+            await anyio.sleep_until(schedule.next_poll(asked_at, reading.error))
 
     async def watch(self, target: Target, tell: Callable[[Reading], None], interval: float) -> None:
         """Tell a reading of `target`, and one for each change of its members or error. Never ends."""
-        pace = Pace(interval)
+        schedule = PollSchedule(interval)
         last: Reading | None = None
 
         def tell_change(reading: Reading) -> None:
@@ -88,9 +88,9 @@ class Asking:
                 await self._follow(target, tell_change, interval)
             except ResolveError as error:
                 if last is not None and last.error is None:
-                    pace = Pace(interval)
+                    schedule = PollSchedule(interval)
                 tell_change(target.failed(error, None, datetime.now(UTC)))
-                await anyio.sleep_until(pace.after(anyio.current_time(), error))
+                await anyio.sleep_until(schedule.next_poll(anyio.current_time(), error))
 
     async def _follow(self, target: Target, tell: Callable[[Reading], None], interval: float) -> None:
         """Tell what one watch of `target` shows, from its first answer on, for which it needs a turn.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from aioresolve._core import telemetry
+from aioresolve._core.concurrency import first_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -76,7 +77,7 @@ class Following:
                 await anyio.sleep_forever()
         except BaseExceptionGroup as errors:
             # That of the target at fault, as it is.
-            error = errors.exceptions[0]
+            error = first_error(errors)
             raise error from error.__cause__
         finally:
             self._group = None

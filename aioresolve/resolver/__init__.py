@@ -1,6 +1,7 @@
-"""What every resolver can do, and two that need no service: a given cluster, and a union of resolvers."""
+"""The base class of all resolvers, and two resolvers that need no service: a fixed cluster, and a union."""
 
 from .base import ClusterResolver
-from .static import SimpleClusterResolver, UnionClusterResolver
+from .static import SimpleClusterResolver
+from .union import UnionClusterResolver
 
 __all__ = ["ClusterResolver", "SimpleClusterResolver", "UnionClusterResolver"]

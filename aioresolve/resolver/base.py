@@ -1,4 +1,4 @@
-"""ClusterResolver: the async abstract base."""
+"""`ClusterResolver`: the abstract base class of all async resolvers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from aioresolve._core.validation import checked_seconds
 from aioresolve.errors import ConfigurationError
 from aioresolve.spec import Observation
 
-from .polling import polled
-from .wait import checked_wanted, complete_state
+from .polling import poll
+from .wait import validate_condition, wait_until_complete
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Hashable, Mapping
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterResolver", "master_url"]
 
-SHORTEST_PROBE = 0.001
-"""Seconds that workers have at least, were they found at the last moment."""
+MIN_PROBE_TIMEOUT = 0.001
+"""Seconds. If resolving used up the deadline, the probe still gets a valid timeout and lists the workers."""
 
 
 class ClusterResolver(abc.ABC):
-    """Answers who is in a cluster, and at which address, afresh at every call.
+    """Returns the members of a cluster and their addresses.
 
-    To make a resolver for another source, implement `fetch_state`; everything else stands on it:
+    To write a resolver for another source, implement `fetch_state`; all other methods use it:
 
     >>> class VariableResolver(ClusterResolver):
     ...     async def fetch_state(self, progress):
@@ -41,15 +41,18 @@ class ClusterResolver(abc.ABC):
     >>> await VariableResolver(rpc_layer="grpc").master("worker", 1)
     'grpc://10.0.0.2:8470'
 
-    Nothing is cached: every call asks the source. Outside `async with`, a call opens what it needs and closes
-    it again; inside, connections are kept and shared by the calls. A resolver may be used again from another
-    event loop. asyncio is the only backend; on trio nothing here runs.
+    Nothing is cached: every call sends a request to the source. Outside `async with`, each call opens its own
+    connections and closes them when it returns; inside, calls share connections. A resolver may be used from
+    several event loops, one after another. asyncio is the only supported backend; trio is not.
 
-    Attributes:
-        task_type: the job this process belongs to (`"worker"`, `"ps"`, ...), if known. May be set.
-        task_id: this process's task index in that job, if known. May be set.
-        rpc_layer: the protocol of the tasks (`"grpc"`), which `master` puts before the address. May be set.
-        timeout: the total deadline of a call in seconds, where the call itself names none.
+    Args:
+        task_type: the job of this process (`"worker"`, `"ps"`, ...), if known.
+        task_id: the task index of this process in that job, if known.
+        rpc_layer: the protocol of the tasks (`"grpc"`), which `master` puts before the address.
+        timeout: the default total deadline of a call, in seconds.
+
+    Raises:
+        ConfigurationError: `timeout` is not a finite number above zero.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_type(self) -> str | None:
-        """The job this process belongs to (`"worker"`, `"ps"`, ...), or None if that is not known."""
+        """The job of this process (`"worker"`, `"ps"`, ...), or None if unknown. Can be set."""
         return self._task_type
 
     @task_type.setter
@@ -76,7 +79,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_id(self) -> int | None:
-        """This process's task index in its job, or None if that is not known."""
+        """The task index of this process in its job, or None if unknown. Can be set."""
         return self._task_id
 
     @task_id.setter
@@ -85,7 +88,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def rpc_layer(self) -> str | None:
-        """The protocol of the tasks, such as `"grpc"`; None for bare addresses."""
+        """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
         return self._rpc_layer
 
     @rpc_layer.setter
@@ -94,79 +97,79 @@ class ClusterResolver(abc.ABC):
 
     @property
     def environment(self) -> str:
-        """Where TensorFlow runs: `"google"` inside Google, the empty string everywhere else."""
+        """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
         return ""
 
     @property
     def timeout(self) -> float:
-        """The total deadline of a call, in seconds, where the call names none."""
+        """The default total deadline of a call, in seconds."""
         return self._timeout
 
     @abc.abstractmethod
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Ask the source once and return the cluster as it is now.
+        """Send one request to the source and return the current cluster.
 
-        For implementors; users call `cluster_state`. It runs inside the call's deadline and may be
-        cancelled at any await. What it notes in `progress` is what the `DeadlineExceededError` will say.
+        Implement this method; users call `cluster_state`. It runs inside the deadline of the call and may be
+        cancelled at any `await`. What it records in `progress` appears in the `DeadlineExceededError`.
         """
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        """Ask the source once for the addresses alone; to be overridden where that is cheaper."""
+        """Return the current addresses. Override it if the source can return them at a lower cost."""
         return (await self.fetch_state(progress)).spec
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Ask the source once for members and for who is missing; to be overridden where it knows these."""
+        """Return the current members and what is missing. Override it if the source reports the latter."""
         return Observation(await self.fetch_state(progress))
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Yield what the source shows, at first and whenever that may have changed; without end.
+        """Yield an observation at once, and again whenever the source may have changed. Does not end.
 
-        For those who build upon a resolver; users call `watch` and `wait`. To be overridden where the source
-        tells its changes by itself; otherwise it is asked at intervals. While it cannot be asked, it is asked
-        again with backoff, and what it showed last is yielded with the error.
+        Resolvers that combine others use this method; users call `watch` and `wait`. Override it if the
+        source reports its changes; this implementation polls. While the source cannot be reached, it is
+        polled with backoff, and the previous observation is yielded together with the error.
 
         Args:
-            interval: seconds between two questions to a source that has to be asked.
+            interval: seconds between two polls of a source that does not report changes.
 
         Raises:
-            ResolveError: one that does not pass.
+            ResolveError: an error that is not retryable.
         """
 
         async def fetch() -> Observation:
-            return await within_deadline(self._timeout, f"a question to {self!r}", self.fetch_observation)
+            return await within_deadline(self._timeout, f"a poll of {self!r}", self.fetch_observation)
 
-        async with aclosing(polled(fetch, checked_seconds("interval", interval))) as observations:
+        async with aclosing(poll(fetch, checked_seconds("interval", interval))) as observations:
             async for observation in observations:
                 yield observation
 
     async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
-        """Yield the cluster as it is now, and then as it is after each change of its members; without end.
+        """Yield the current cluster, and then the cluster after each change of its members. Does not end.
 
-        No state is yielded twice in a row. A slow consumer sees the newest state, not each in between. Who is
-        not running, or not ready to be resolved, is no member meanwhile; `wait` tells why. The loop may be
-        left at any point; `contextlib.aclosing` makes sure that all is closed at once.
+        Two consecutive states always differ. Slow consumers skip intermediate states but always get the
+        latest one. Pods that are not running and TPUs that are not ready are not members; `wait` reports why.
+        You can leave the loop at any point; use `contextlib.aclosing` to close all connections immediately.
 
         Args:
-            interval: seconds between two questions to a source that has no watch; others ignore it.
+            interval: seconds between two polls of a source that does not report changes.
 
         Raises:
-            DeadlineExceededError: there was no first state within the resolver's `timeout`. Later, a source
-                that cannot be reached is asked again for as long as the loop goes on.
-            ResolveError: one that does not pass.
+            DeadlineExceededError: no first state was available within the resolver's `timeout`. After the
+                first state, an unreachable source is retried without limit.
+            ResolveError: an error that is not retryable.
         """
         async with aclosing(self.observations(interval=interval)) as observations:
 
-            async def first(progress: Progress) -> ClusterState:
+            async def first_state(progress: Progress) -> ClusterState:
                 async for observation in observations:
                     if observation.state is not None:
                         return observation.state
                     if observation.error is not None:
                         progress.failed("the first state", observation.error)
                     else:
-                        progress.waiting("the first state", "the source has not answered in full")
-                raise RuntimeError("observations() has to go on")
+                        progress.waiting("the first state", "the source has not returned a complete state")
+                raise RuntimeError("observations() must not end")
 
-            state = await within_deadline(self._timeout, f"watch() of {self!r}", first)
+            state = await within_deadline(self._timeout, f"watch() of {self!r}", first_state)
             yield state
             async for observation in observations:
                 if observation.state is not None and observation.state != state:
@@ -186,54 +189,54 @@ class ClusterResolver(abc.ABC):
     ) -> ClusterState:
         """Return the cluster as soon as it is complete.
 
-        It is complete when each job has a task and nobody who was found is missing; or, where a number is
-        given, when there are that many tasks; and all of them are ready, can be reached and stay the same for
-        a while, as far as that is asked for. A source that tells its changes by itself is not polled.
+        Without `count` and `jobs`, the cluster is complete when each job has at least one task and no member
+        is missing; with one of them, when there are that many tasks. All these tasks must also meet `ready`,
+        `reachable` and `stable_for`. Sources that report changes are watched; others are polled.
 
         Args:
-            count: how many tasks there have to be at least, in all jobs together.
-            jobs: how many tasks each of these jobs has to have at least; no other job is looked at.
-            ready: whether all tasks have to be ready, as far as the source knows that of them.
-            reachable: `"tcp"` (or True): each task has to accept a TCP connection; `"probe"`: it has to tell
-                its devices (see `aioresolve.probe`).
-            stable_for: seconds for which all that has to have been so, with the same members.
-            timeout: the call's total deadline in seconds; a cluster takes minutes to come up.
-            interval: seconds between two questions to a source that has no watch; others ignore it.
+            count: the minimum number of tasks of all jobs together.
+            jobs: the minimum number of tasks of each of these jobs; other jobs are ignored.
+            ready: whether all tasks must be ready. A task whose readiness is unknown counts as ready.
+            reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
+                report its devices (see `aioresolve.probe`).
+            stable_for: seconds for which the conditions must hold without a change of the members.
+            timeout: the total deadline of the call, in seconds.
+            interval: seconds between two polls of a source that does not report changes.
 
         Raises:
-            IncompleteClusterError: (a TimeoutError) the deadline passed; it says who is missing in each job,
-                and why: unschedulable, crashing, waiting for its image, preempted.
-            FailedClusterError: (a RuntimeError) it can become complete no more: a TPU was preempted, or pods
-                that nobody replaces have ended.
-            ResolveError: another error that does not pass.
+            IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
+                and why: unschedulable, crashing, pulling its image, preempted.
+            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted, or
+                pods have ended and no controller replaces them.
+            ResolveError: another error that is not retryable.
         """
-        wanted = checked_wanted(count, jobs, ready, reachable, stable_for)
-        return await complete_state(
+        condition = validate_condition(count, jobs, ready, reachable, stable_for)
+        return await wait_until_complete(
             self.observations(interval=checked_seconds("interval", interval)),
-            wanted,
+            condition,
             timeout=checked_seconds("timeout", timeout),
-            whose=repr(self),
+            source=repr(self),
         )
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
-        """Return the cluster as it is now: each job's task addresses, `host:port`.
+        """Return the current address of each task, `host:port`, by job.
 
         Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
 
         Raises:
-            ResolveError: the one thing that went wrong; see `aioresolve.errors`.
+            ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
         return await within_deadline(self._deadline(timeout), f"cluster_spec() of {self!r}", self.fetch_spec)
 
     async def cluster_state(self, *, timeout: float | None = None) -> ClusterState:
-        """Return the cluster as it is now, with the identity of each task (name, uid, node, ...).
+        """Return the current address and identity (name, uid, node, ...) of each task, by job.
 
         Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
 
         Raises:
-            ResolveError: the one thing that went wrong; see `aioresolve.errors`.
+            ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
         """
         return await within_deadline(
             self._deadline(timeout), f"cluster_state() of {self!r}", self.fetch_state
@@ -247,13 +250,13 @@ class ClusterResolver(abc.ABC):
         *,
         timeout: float | None = None,
     ) -> str:
-        """Return the session master: `rpc_layer://host:port` of one task, or "" if none is named.
+        """Return the session master: `rpc_layer://host:port` of one task, or `""` if no task is given.
 
         Args:
-            task_type: the task's job; the resolver's own `task_type` where None.
-            task_id: the task's index; the resolver's own `task_id` where None.
-            rpc_layer: the protocol to put before the address; the resolver's own where None.
-            timeout: the call's total deadline in seconds; the resolver's own where None.
+            task_type: the job of the task; the resolver's `task_type` by default.
+            task_id: the task index; the resolver's `task_id` by default.
+            rpc_layer: the protocol before the address; the resolver's `rpc_layer` by default.
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
 
         Raises:
             UnknownTaskError: the cluster has no such task.
@@ -274,55 +277,55 @@ class ClusterResolver(abc.ABC):
         *,
         timeout: float | None = None,
     ) -> dict[str, int]:
-        """Return accelerator type to number of accelerators per worker, CPUs left out, as the workers tell.
+        """Return the number of accelerators per worker, by accelerator type, without CPUs.
 
-        All workers asked are asked at once, and have to agree.
+        All workers are probed concurrently, and must report the same accelerators.
 
         Args:
-            task_type: the job to ask; where None, the job `worker`, or every job if there is none.
-            task_id: the one task of that job to ask.
-            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` bounds the call too.
-            timeout: the call's total deadline in seconds; the resolver's own where None.
+            task_type: the job to probe; by default the job `worker`, or all jobs if there is no such job.
+            task_id: probe only this task of the job.
+            config_proto: a `tf.compat.v1.ConfigProto`; its `operation_timeout_in_ms` also limits the call.
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
 
         Raises:
-            UnknownTaskError: (a ValueError) the cluster has no such task, or none at all.
+            UnknownTaskError: (a ValueError) the cluster has no such task, or no task at all.
             ProbeError: (a RuntimeError) workers cannot be probed, or have different accelerators.
-            DeadlineExceededError: workers did not answer in time; it names them.
+            DeadlineExceededError: workers did not respond in time; the error lists them.
             ResolveError: the cluster could not be resolved.
         """
-        from aioresolve.probe.accelerators import (  # which loads grpc
-            accelerators_per_worker,
-            operation_timeout,
-        )
+        # Imported here because it loads grpc, which only probing needs.
+        from aioresolve.probe.accelerators import accelerators_per_worker, operation_timeout
         from aioresolve.probe.channels import Deadline
 
         deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
         spec = await self.cluster_spec(timeout=deadline.timeout)
-        left = max(deadline.left, SHORTEST_PROBE)
+        left = max(deadline.left, MIN_PROBE_TIMEOUT)
         return await accelerators_per_worker(spec, task_type, task_id, timeout=left)
 
     @property
     def pool_key(self) -> Hashable | None:
-        """What the connections depend on: resolvers with equal keys may use one pool. None: there is none.
+        """What the connections depend on: resolvers with equal keys can share one pool.
 
-        With `new_pool` and `using`, for those who run many resolvers at a time.
+        None if the resolver has no connections to share. `Fleet` uses it with `new_pool` and `using`.
         """
         return None
 
     def new_pool(self) -> Pool:
-        """Return a pool for the resolvers that have this `pool_key`, in the event loop that is running."""
-        raise ConfigurationError(f"{self!r} has no connections to be shared; enter it with `async with`")
+        """Return a connection pool of the running event loop for all resolvers with this `pool_key`."""
+        raise self._no_pool()
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Let the calls and watches inside the block use `pool`, which its owner closes; not in `async with`.
+        """Return a context manager inside which calls and watches use the connections of `pool`.
+
+        The owner of the pool closes it. Cannot be combined with `async with` on the resolver.
 
         Args:
             pool: a pool of a resolver with the same `pool_key`.
         """
-        raise ConfigurationError(f"{self!r} has no connections to be shared; enter it with `async with`")
+        raise self._no_pool()
 
-    async def aclose(self) -> None:  # noqa: B027 - a source without connections has nothing to close
-        """Close what `async with` opened. Closing twice, or without having opened, does nothing."""
+    async def aclose(self) -> None:  # noqa: B027 - sources without connections need not override it
+        """Close what `async with` opened; does nothing if nothing is open."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -338,7 +341,12 @@ class ClusterResolver(abc.ABC):
     def _deadline(self, timeout: float | None) -> float:
         return self._timeout if timeout is None else checked_seconds("timeout", timeout)
 
+    def _no_pool(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self!r} has no connections to share", hint="Enter the resolver with `async with` instead."
+        )
+
 
 def master_url(address: str, rpc_layer: str | None) -> str:
-    """Return `rpc_layer://address`, or the bare address where there is no rpc_layer."""
+    """Return `rpc_layer://address`, or the bare address if there is no `rpc_layer`."""
     return f"{rpc_layer}://{address}" if rpc_layer else address

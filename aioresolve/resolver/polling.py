@@ -1,4 +1,4 @@
-"""Observations of a source that has no watch: it is asked again and again, on a clock of its own."""
+"""Observations of a source that does not report its changes: it is polled."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ from aioresolve.spec import Observation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["Pace", "polled"]
+__all__ = ["PollSchedule", "poll"]
 
 JITTER = 0.1
-"""How much shorter or longer an interval may be, so that many pollers do not ask in step."""
+"""Each interval is up to this fraction shorter or longer, so that many pollers do not stay synchronized."""
 
-LONGEST_BACKOFF = 300.0
-"""Seconds between two questions to a source that fails, at most, unless the interval itself is longer."""
+MAX_BACKOFF = 300.0
+"""The longest wait between two polls of a failing source, in seconds, unless the interval is longer."""
 
 
-class Pace:
-    """When to ask a source next, in seconds of the event loop's clock.
+class PollSchedule:
+    """Computes when to poll a source next, in seconds of the event loop's clock.
 
-    A good answer is followed by the interval, with jitter, counted from when it was asked for: what an answer
-    takes makes the period no longer. A failure is followed by a backoff, or by the wait that the server asks
-    for, which are never shorter than that, counted from the failure.
+    After a success: the interval with jitter, counted from the start of the poll, so that slow responses do
+    not lengthen the period. After a failure: a backoff, or the wait that the server requests, but at least
+    the interval, counted from the failure.
 
     Args:
-        interval: seconds between two questions.
+        interval: seconds between two polls.
     """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._backoff = Backoff(
-            RetryPolicy(first_wait=2.0 * interval, longest_wait=max(LONGEST_BACKOFF, interval))
+            RetryPolicy(first_wait=2.0 * interval, longest_wait=max(MAX_BACKOFF, interval))
         )
 
-    def after(self, asked_at: float, error: ResolveError | None) -> float:
-        """Return the moment to ask again after a question at `asked_at`, and `error` if it failed."""
+    def next_poll(self, started_at: float, error: ResolveError | None) -> float:
+        """Return when to poll after a poll that started at `started_at`, and failed with `error` if given."""
         wait = self._interval * random.uniform(1.0 - JITTER, 1.0 + JITTER)  # noqa: S311
         if error is None:
             self._backoff.reset()
-            return asked_at + wait
+            return started_at + wait
         return anyio.current_time() + max(wait, self._backoff.wait(error))
 
 
-async def polled(
+async def poll(
     fetch: Callable[[], Awaitable[Observation]], interval: float
 ) -> AsyncGenerator[Observation, None]:
-    """Yield what `fetch` returns, every `interval` seconds, or at once to a consumer that takes longer.
+    """Yield what `fetch` returns, every `interval` seconds, or at once if the consumer took longer than that.
 
-    A failure that may pass is told in an observation of what was seen before it.
+    After a retryable failure, the previous observation is yielded again, with the error.
 
     Raises:
-        ResolveError: a failure that does not pass.
+        ResolveError: a failure that is not retryable.
     """
-    pace = Pace(interval)
-    seen = Observation(None)
+    schedule = PollSchedule(interval)
+    latest = Observation(None)
     while True:
-        asked_at = anyio.current_time()
+        started_at = anyio.current_time()
         failure: ResolveError | None = None
         try:
-            seen = await fetch()
+            latest = await fetch()
         except ResolveError as error:
             if not error.retryable:
                 raise
             failure = error
-            seen = seen.stale(error, datetime.now(UTC))
-        yield seen
-        await anyio.sleep_until(pace.after(asked_at, failure))
+            latest = latest.stale(error, datetime.now(UTC))
+        yield latest
+        await anyio.sleep_until(schedule.next_poll(started_at, failure))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aioresolve import tpu as tpus
 from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.resolver import base, static
+from aioresolve.resolver import base, static, union
 
 from .facade import Attributes, Facade, InLoop, blocking, blocking_iterator
 from .shared import SharedResolver
@@ -254,7 +254,7 @@ class UnionClusterResolver(ClusterResolver):
                     f" ClusterResolver; got {type(resolver).__name__} {resolver!r}"
                 )
         made = partial(
-            static.UnionClusterResolver,
+            union.UnionClusterResolver,
             *map(InLoop, resolvers),
             rpc_layer=rpc_layer,
             task_type=task_type,
@@ -263,8 +263,8 @@ class UnionClusterResolver(ClusterResolver):
         )
         self._make(made)
 
-    master = blocking(static.UnionClusterResolver.master)
-    num_accelerators = blocking(static.UnionClusterResolver.num_accelerators)
+    master = blocking(union.UnionClusterResolver.master)
+    num_accelerators = blocking(union.UnionClusterResolver.num_accelerators)
 
 
 def in_fleet(facade: ClusterResolver) -> base.ClusterResolver:

@@ -10,7 +10,7 @@ import anyio
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ResolveError, TPUNotFoundError
 from aioresolve.gcp.tpu_env import TpuEnvironment
-from aioresolve.resolver.polling import Pace
+from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Observation
 
 from .slices import own_slice
@@ -47,7 +47,7 @@ async def own_vm_observations(
         TPUNotFoundError: there is no metadata server, or this is no TPU VM.
         ResolveError: another failure that does not pass, before there was an answer.
     """
-    pace = Pace(interval)
+    schedule = PollSchedule(interval)
     seen = Observation(None)
     tag = ""
     while True:
@@ -71,7 +71,7 @@ async def own_vm_observations(
         if is_news:
             yield seen
         if not tag:
-            await anyio.sleep_until(pace.after(asked_at, failure))
+            await anyio.sleep_until(schedule.next_poll(asked_at, failure))
         elif is_news:
             await anyio.sleep(min(QUIET, interval))
         else:

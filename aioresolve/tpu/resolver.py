@@ -23,7 +23,7 @@ from aioresolve._core.shared_context import Sharing
 from aioresolve._core.validation import checked_seconds
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.polling import polled
+from aioresolve.resolver.polling import poll
 
 from . import tensorflow_runtime as tensorflow
 from .connections import Connections, Way
@@ -453,7 +453,7 @@ class TPUClusterResolver(TPUProbing):
                 metadata = await connections.metadata()
                 told = own_vm_observations(source, metadata, fetch, interval)
             else:
-                told = polled(fetch, interval)
+                told = poll(fetch, interval)
             async with aclosing(told) as observations:
                 async for observation in observations:
                     yield observation

@@ -253,7 +253,7 @@ def test_a_terminal_that_can_draw_nothing_in_place_gets_lines(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Terminal((*TRAIN, "--count", "4"), env | {"TERM": "dumb"}) as terminal:
-        terminal.until_it_shows("waiting: job 'worker': 3 tasks, 3 of 4 tasks in all")
+        terminal.until_it_shows("waiting: job 'worker': 3 tasks, 3 of 4 tasks in total")
         server.add(trainer(3))
         assert terminal.ended() == 0
         assert ESCAPE not in terminal.sent

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from aioresolve.errors import APIError, ConnectionFailedError, ForbiddenError
-from aioresolve.resolver.polling import LONGEST_BACKOFF, Pace, polled
+from aioresolve.resolver.polling import MAX_BACKOFF, PollSchedule, poll
 from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 
 if TYPE_CHECKING:
@@ -44,50 +44,50 @@ class Source:
 async def shown(source: Source, number: int, interval: float = 0.001) -> list[Observation]:
     found: list[Observation] = []
     with anyio.fail_after(PATIENCE):
-        async with aclosing(polled(source, interval)) as observations:
+        async with aclosing(poll(source, interval)) as observations:
             while len(found) < number:
                 found.append(await anext(observations))
     return found
 
 
-class TestPace:
+class TestPollSchedule:
     async def test_the_interval_counts_from_when_it_was_asked_for_and_is_jittered(self) -> None:
-        pace = Pace(10.0)
-        waits = [pace.after(100.0, None) - 100.0 for _ in range(200)]
+        schedule = PollSchedule(10.0)
+        waits = [schedule.next_poll(100.0, None) - 100.0 for _ in range(200)]
         assert all(9.0 <= wait <= 11.0 for wait in waits)
         assert max(waits) - min(waits) > 0.5
 
     async def test_failures_are_followed_by_ever_longer_waits_up_to_a_bound(self) -> None:
         longest = []
         for _ in range(50):
-            pace = Pace(1.0)
-            longest.append([pace.after(0.0, busy()) - anyio.current_time() for _ in range(20)])
-        assert all(0.85 <= wait <= LONGEST_BACKOFF for waits in longest for wait in waits)
+            schedule = PollSchedule(1.0)
+            longest.append([schedule.next_poll(0.0, busy()) - anyio.current_time() for _ in range(20)])
+        assert all(0.85 <= wait <= MAX_BACKOFF for waits in longest for wait in waits)
         first, last = (sum(waits[place] for waits in longest) / 50 for place in (0, -1))
         assert first < 2.0
         assert last > 50.0
 
     async def test_a_failure_is_waited_after_from_when_it_happened(self) -> None:
         asked_at = anyio.current_time() - 100.0  # it took so long
-        assert Pace(1.0).after(asked_at, busy()) >= anyio.current_time() + 0.85
+        assert PollSchedule(1.0).next_poll(asked_at, busy()) >= anyio.current_time() + 0.85
 
     async def test_the_servers_own_wait_is_never_undercut(self) -> None:
-        assert Pace(0.001).after(0.0, busy(retry_after=60.0)) >= anyio.current_time() + 59.9
+        assert PollSchedule(0.001).next_poll(0.0, busy(retry_after=60.0)) >= anyio.current_time() + 59.9
 
     async def test_a_good_answer_makes_waits_short_again(self) -> None:
-        pace = Pace(1.0)
+        schedule = PollSchedule(1.0)
         for _ in range(20):
-            pace.after(0.0, busy())
-        pace.after(0.0, None)
-        assert pace.after(0.0, busy()) - anyio.current_time() <= 2.0
+            schedule.next_poll(0.0, busy())
+        schedule.next_poll(0.0, None)
+        assert schedule.next_poll(0.0, busy()) - anyio.current_time() <= 2.0
 
     async def test_an_interval_longer_than_every_backoff_is_kept(self) -> None:
-        pace = Pace(10_000.0)
-        waits = [pace.after(0.0, busy()) - anyio.current_time() for _ in range(20)]
+        schedule = PollSchedule(10_000.0)
+        waits = [schedule.next_poll(0.0, busy()) - anyio.current_time() for _ in range(20)]
         assert all(8_999.0 <= wait <= 11_001.0 for wait in waits)
 
 
-class TestPolled:
+class TestPoll:
     async def test_each_answer_is_shown_in_its_turn(self) -> None:
         answers = [seen("a:1"), seen("a:1"), seen("b:2")]
         assert await shown(Source(answers), 3) == answers
@@ -100,7 +100,7 @@ class TestPolled:
 
     async def test_it_asks_at_once_for_a_consumer_that_takes_longer(self) -> None:
         source = Source([seen("a:1")] * 2)
-        async with aclosing(polled(source, 0.2)) as observations:
+        async with aclosing(poll(source, 0.2)) as observations:
             await anext(observations)
             await anyio.sleep(0.25)
             due = anyio.current_time()
@@ -139,5 +139,5 @@ class TestPolled:
             raise AssertionError
 
         with anyio.move_on_after(0.01) as scope:
-            await anext(polled(never, 1.0))
+            await anext(poll(never, 1.0))
         assert scope.cancelled_caught

@@ -27,7 +27,13 @@ from aioresolve.errors import (
 )
 from aioresolve.resolver import wait as waiting
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.resolver.wait import SHOWN, Wanted, checked_wanted, complete_state, shortfall
+from aioresolve.resolver.wait import (
+    MAX_REASONS,
+    WaitCondition,
+    shortfall,
+    validate_condition,
+    wait_until_complete,
+)
 from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observation
 from aioresolve.testing import TPUWorker
 
@@ -70,12 +76,12 @@ def lost(name: str, job: str = "worker") -> Missing:
         ({"count": -1}, "count=-1"),
         ({"count": 2.0}, "count=2.0"),
         ({"count": True}, "count=True"),
-        ({"count": 2, "jobs": {"worker": 2}}, "count= is for all jobs together"),
-        ({"jobs": {}}, "jobs={}"),
-        ({"jobs": ["worker"]}, "jobs="),
+        ({"count": 2, "jobs": {"worker": 2}}, "count and jobs cannot be combined"),
+        ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
+        ({"jobs": ["worker"]}, r"`jobs=`: \['worker'\] is not a mapping"),
         ({"jobs": {"worker": 0}}, r"jobs\['worker'\]=0"),
-        ({"reachable": "grpc"}, "reachable='grpc'"),
-        ({"reachable": 1.5}, "reachable=1.5"),
+        ({"reachable": "grpc"}, "`reachable=`: 'grpc'"),
+        ({"reachable": 1.5}, "`reachable=`: 1.5"),
         ({"stable_for": -1}, "stable_for=-1"),
         ({"stable_for": float("inf")}, "stable_for=inf"),
         ({"stable_for": float("nan")}, "stable_for=nan"),
@@ -92,17 +98,17 @@ def test_an_argument_that_makes_no_sense_is_named(arguments: dict[str, Any], wor
         "stable_for": 0.0,
     }
     with pytest.raises(ConfigurationError, match=words):
-        checked_wanted(**(usual | arguments))
+        validate_condition(**(usual | arguments))
 
 
 def test_the_ways_of_reaching_a_task() -> None:
     for given_, meant in ((False, None), (None, None), (True, "tcp"), ("tcp", "tcp"), ("probe", "probe")):
-        assert checked_wanted(None, None, True, given_, 0).reachable == meant
+        assert validate_condition(None, None, True, given_, 0).reachable == meant
 
 
 def test_the_jobs_wanted_may_change_afterwards() -> None:
     jobs = {"worker": 2}
-    wanted = checked_wanted(None, jobs, True, False, 0)
+    wanted = validate_condition(None, jobs, True, False, 0)
     jobs.clear()
     assert wanted.jobs == {"worker": 2}
 
@@ -110,68 +116,68 @@ def test_the_jobs_wanted_may_change_afterwards() -> None:
 # What one observation lacks
 
 COMPLETE = [
-    (seen(worker=2), Wanted()),
-    (seen(worker=2, ps=1), Wanted()),
-    (seen(worker=2), Wanted(count=2)),
-    (seen(worker=3), Wanted(count=2)),
-    (seen(worker=1, ps=1), Wanted(count=2)),
-    (seen(pending("a"), worker=2), Wanted(count=2)),
-    (seen(lost("a"), worker=2), Wanted(count=2)),
-    (seen(worker=2), Wanted(jobs={"worker": 2})),
-    (seen(worker=2, ps=0), Wanted(jobs={"worker": 2})),
-    (seen(pending("p", "ps"), worker=2), Wanted(jobs={"worker": 2})),
-    (seen(unready=(pending("p", "ps"),), worker=2, ps=1), Wanted(jobs={"worker": 2})),
-    (seen(unready=(pending("worker-0"),), worker=2), Wanted(ready=False)),
+    (seen(worker=2), WaitCondition()),
+    (seen(worker=2, ps=1), WaitCondition()),
+    (seen(worker=2), WaitCondition(count=2)),
+    (seen(worker=3), WaitCondition(count=2)),
+    (seen(worker=1, ps=1), WaitCondition(count=2)),
+    (seen(pending("a"), worker=2), WaitCondition(count=2)),
+    (seen(lost("a"), worker=2), WaitCondition(count=2)),
+    (seen(worker=2), WaitCondition(jobs={"worker": 2})),
+    (seen(worker=2, ps=0), WaitCondition(jobs={"worker": 2})),
+    (seen(pending("p", "ps"), worker=2), WaitCondition(jobs={"worker": 2})),
+    (seen(unready=(pending("p", "ps"),), worker=2, ps=1), WaitCondition(jobs={"worker": 2})),
+    (seen(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
 ]
 
 
 @pytest.mark.parametrize(("observation", "wanted"), COMPLETE)
-def test_what_is_complete(observation: Observation, wanted: Wanted) -> None:
+def test_what_is_complete(observation: Observation, wanted: WaitCondition) -> None:
     assert shortfall(observation, wanted) is None
 
 
-SHORT: list[tuple[Observation, Wanted, dict[str, int], list[str], bool]] = [
+SHORT: list[tuple[Observation, WaitCondition, dict[str, int], list[str], bool]] = [
     # what is seen, what is wanted; what is found, who is missing, whether for good
-    (Observation(None), Wanted(), {}, [], False),
-    (seen(), Wanted(), {}, [], False),
-    (seen(worker=0), Wanted(), {"worker": 0}, [], False),
-    (seen(worker=2, ps=0), Wanted(), {"worker": 2, "ps": 0}, [], False),
-    (seen(pending("a"), worker=2), Wanted(), {"worker": 2}, ["a"], False),
-    (seen(lost("a"), worker=2), Wanted(), {"worker": 2}, ["a"], True),
-    (seen(lost("a"), pending("b"), worker=2), Wanted(), {"worker": 2}, ["a", "b"], True),
-    (seen(unready=(pending("b"),), worker=2), Wanted(), {"worker": 1}, ["b"], False),
-    (seen(unready=(pending("b"),), worker=2), Wanted(count=2), {"worker": 1}, ["b"], False),
-    (seen(unready=(pending("b"),), worker=3), Wanted(count=2), {"worker": 2}, ["b"], False),
-    (seen(worker=2), Wanted(count=3), {"worker": 2}, [], False),
-    (seen(lost("a"), worker=2), Wanted(count=3), {"worker": 2}, ["a"], True),
-    (seen(lost("a"), pending("b"), worker=2), Wanted(count=3), {"worker": 2}, ["a", "b"], False),
-    (seen(lost("a"), pending("b"), worker=2), Wanted(count=4), {"worker": 2}, ["a", "b"], True),
+    (Observation(None), WaitCondition(), {}, [], False),
+    (seen(), WaitCondition(), {}, [], False),
+    (seen(worker=0), WaitCondition(), {"worker": 0}, [], False),
+    (seen(worker=2, ps=0), WaitCondition(), {"worker": 2, "ps": 0}, [], False),
+    (seen(pending("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], False),
+    (seen(lost("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], True),
+    (seen(lost("a"), pending("b"), worker=2), WaitCondition(), {"worker": 2}, ["a", "b"], True),
+    (seen(unready=(pending("b"),), worker=2), WaitCondition(), {"worker": 1}, ["b"], False),
+    (seen(unready=(pending("b"),), worker=2), WaitCondition(count=2), {"worker": 1}, ["b"], False),
+    (seen(unready=(pending("b"),), worker=3), WaitCondition(count=2), {"worker": 2}, ["b"], False),
+    (seen(worker=2), WaitCondition(count=3), {"worker": 2}, [], False),
+    (seen(lost("a"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a"], True),
+    (seen(lost("a"), pending("b"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a", "b"], False),
+    (seen(lost("a"), pending("b"), worker=2), WaitCondition(count=4), {"worker": 2}, ["a", "b"], True),
     (
         seen(lost("a"), Missing("worker", "b", "CREATING", tasks=None), worker=2),
-        Wanted(count=4),
+        WaitCondition(count=4),
         {"worker": 2},
         ["a", "b"],
         False,
     ),
     (
         seen(lost("a"), Missing("worker", "b", "CREATING", tasks=4), worker=2),
-        Wanted(count=6),
+        WaitCondition(count=6),
         {"worker": 2},
         ["a", "b"],
         False,
     ),
-    (seen(worker=2), Wanted(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
-    (seen(lost("p", "ps"), worker=1), Wanted(jobs={"worker": 2}), {"worker": 1}, [], False),
-    (seen(lost("p", "ps"), worker=2), Wanted(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
-    (Observation(None, (lost("a"),)), Wanted(count=1), {}, ["a"], False),
-    (seen(worker=2).stale(DOWN, NOON), Wanted(), {"worker": 2}, ["the source"], False),
-    (seen(lost("a"), worker=2).stale(DOWN, NOON), Wanted(), {"worker": 2}, ["the source", "a"], False),
+    (seen(worker=2), WaitCondition(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
+    (seen(lost("p", "ps"), worker=1), WaitCondition(jobs={"worker": 2}), {"worker": 1}, [], False),
+    (seen(lost("p", "ps"), worker=2), WaitCondition(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
+    (Observation(None, (lost("a"),)), WaitCondition(count=1), {}, ["a"], False),
+    (seen(worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source"], False),
+    (seen(lost("a"), worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source", "a"], False),
 ]
 
 
 @pytest.mark.parametrize(("observation", "wanted", "found", "missing", "is_final"), SHORT)
 def test_what_is_not_complete(
-    observation: Observation, wanted: Wanted, found: dict[str, int], missing: list[str], is_final: bool
+    observation: Observation, wanted: WaitCondition, found: dict[str, int], missing: list[str], is_final: bool
 ) -> None:
     lacking = shortfall(observation, wanted)
     assert lacking is not None
@@ -181,29 +187,37 @@ def test_what_is_not_complete(
 @pytest.mark.parametrize(
     ("observation", "wanted", "words"),
     [
-        (Observation(None), Wanted(), "no job has been seen yet"),
-        (seen(pending("ml/a"), worker=1), Wanted(), "job 'worker': 1 task; ml/a: Pending (Unschedulable)"),
+        (Observation(None), WaitCondition(), "no job was found"),
+        (
+            seen(pending("ml/a"), worker=1),
+            WaitCondition(),
+            "job 'worker': 1 task; ml/a: Pending (Unschedulable)",
+        ),
         (
             seen(worker=1),
-            Wanted(jobs={"worker": 1, "ps": 2}),
+            WaitCondition(jobs={"worker": 1, "ps": 2}),
             "job 'worker': 1 of 1 tasks, job 'ps': 0 of 2 tasks",
         ),
         (
             seen(worker=2, ps=1),
-            Wanted(count=4),
-            "job 'worker': 2 tasks, job 'ps': 1 task, 3 of 4 tasks in all",
+            WaitCondition(count=4),
+            "job 'worker': 2 tasks, job 'ps': 1 task, 3 of 4 tasks in total",
         ),
-        (seen(worker=2).stale(DOWN, NOON), Wanted(), f"job 'worker': 2 tasks; the source: {DOWN}"),
+        (seen(worker=2).stale(DOWN, NOON), WaitCondition(), f"job 'worker': 2 tasks; the source: {DOWN}"),
     ],
 )
-def test_what_is_lacking_is_told_in_one_line(observation: Observation, wanted: Wanted, words: str) -> None:
+def test_what_is_lacking_is_told_in_one_line(
+    observation: Observation, wanted: WaitCondition, words: str
+) -> None:
     assert str(shortfall(observation, wanted)) == words
 
 
 def test_not_everybody_of_thousands_is_named() -> None:
-    lacking = shortfall(seen(*(pending(f"pod-{number}") for number in range(1000)), worker=1), Wanted())
+    lacking = shortfall(
+        seen(*(pending(f"pod-{number}") for number in range(1000)), worker=1), WaitCondition()
+    )
     assert lacking is not None
-    assert str(lacking).endswith(f"; and {1000 - SHOWN} more")
+    assert str(lacking).endswith(f"; and {1000 - MAX_REASONS} more")
     assert len(lacking.reasons) == 1000
 
 
@@ -225,16 +239,16 @@ OBSERVATIONS = st.builds(
     st.none() | st.just(DOWN),
 )
 WANTED = st.builds(
-    Wanted,
+    WaitCondition,
     st.none() | st.integers(1, 6),
     st.none(),
     st.booleans(),
-) | st.builds(Wanted, st.none(), st.dictionaries(JOBS, st.integers(1, 3), min_size=1), st.booleans())
+) | st.builds(WaitCondition, st.none(), st.dictionaries(JOBS, st.integers(1, 3), min_size=1), st.booleans())
 
 
 @given(OBSERVATIONS, WANTED)
 def test_a_complete_cluster_has_what_is_wanted_and_its_source_answers(
-    observation: Observation, wanted: Wanted
+    observation: Observation, wanted: WaitCondition
 ) -> None:
     lacking = shortfall(observation, wanted)
     if lacking is not None:
@@ -258,7 +272,7 @@ def test_a_complete_cluster_has_what_is_wanted_and_its_source_answers(
 
 @given(OBSERVATIONS, WANTED)
 def test_what_is_final_is_not_mended_by_all_who_may_still_come(
-    observation: Observation, wanted: Wanted
+    observation: Observation, wanted: WaitCondition
 ) -> None:
     lacking = shortfall(observation, wanted)
     if lacking is None or not lacking.is_final:
@@ -275,7 +289,9 @@ def test_what_is_final_is_not_mended_by_all_who_may_still_come(
 
 
 @given(OBSERVATIONS, WANTED)
-def test_a_source_that_cannot_be_asked_proves_nothing(observation: Observation, wanted: Wanted) -> None:
+def test_a_source_that_cannot_be_asked_proves_nothing(
+    observation: Observation, wanted: WaitCondition
+) -> None:
     lacking = shortfall(replace(observation, error=DOWN), wanted)
     assert lacking is not None
     assert not lacking.is_final
@@ -411,7 +427,7 @@ async def test_the_deadline_names_the_members_that_were_not_the_same_for_long_en
         group.start_soon(told, source, seen(worker=2))
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(stable_for=5.0, timeout=0.3)
-        assert caught.value.missing == {"the tasks": "not the same for 5 s yet"}
+        assert caught.value.missing == {"the tasks": "not stable for 5 s yet"}
         assert caught.value.found == {"worker": 2}
 
 
@@ -422,8 +438,8 @@ async def test_the_deadline_says_who_is_missing_and_why_and_what_to_do() -> None
     error = caught.value
     assert str(error) == (
         "the cluster of <Scripted> was not complete within 0.05 s: job 'worker': 1 of 3 tasks, job 'ps': 0 of"
-        " 1 tasks; ml/b: Pending (Unschedulable); ml/a: Pending (Unschedulable); see to what is missing,"
-        " raise `timeout`, or wait for less"
+        " 1 tasks; ml/b: Pending (Unschedulable); ml/a: Pending (Unschedulable). Check the missing"
+        " tasks, raise `timeout=`, or wait for fewer tasks."
     )
     assert (error.timeout, error.found, error.wanted) == (
         0.05,
@@ -436,7 +452,7 @@ async def test_the_deadline_says_who_is_missing_and_why_and_what_to_do() -> None
 
 
 async def test_a_source_that_never_answers_is_waited_for_to_the_deadline() -> None:
-    with pytest.raises(IncompleteClusterError, match="no job has been seen yet"):
+    with pytest.raises(IncompleteClusterError, match="no job was found"):
         await Scripted().wait(timeout=0.05)
 
 
@@ -448,7 +464,7 @@ async def test_what_is_lost_for_good_ends_it_at_once() -> None:
             await source.wait(timeout=600.0)
         assert caught.value.missing == {"a": "Failed (Evicted)"}
         assert caught.value.found == {"worker": 1}
-        assert "can become complete no more" in str(caught.value)
+        assert "cannot become complete" in str(caught.value)
     assert source.is_closed
 
 
@@ -476,7 +492,7 @@ async def test_a_source_that_ends_by_itself_is_an_error() -> None:
         yield seen(worker=1)
 
     with pytest.raises(ConfigurationError, match="the observations of it ended"):
-        await complete_state(one(), Wanted(count=2), timeout=PATIENCE, whose="it")
+        await wait_until_complete(one(), WaitCondition(count=2), timeout=PATIENCE, source="it")
 
 
 async def test_a_wait_that_is_cancelled_closes_the_watch() -> None:
@@ -552,7 +568,7 @@ async def test_a_name_that_is_not_found_is_told() -> None:
 
 
 async def test_a_task_that_listens_a_little_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "RECHECK", 0.05)
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     with ports(1) as (late,):
         async with anyio.create_task_group() as group:
             group.start_soon(_listening_after, late, 0.2)
@@ -582,7 +598,7 @@ async def test_a_member_that_goes_while_it_is_being_reached_is_not_returned(
             await source.seen(2)
         return {}
 
-    monkeypatch.setattr(waiting, "unreachable", going)
+    monkeypatch.setattr(waiting, "find_unreachable", going)
     with pytest.raises(IncompleteClusterError, match="a: Pending"):
         await source.wait(reachable="tcp", timeout=0.2)
 
@@ -598,7 +614,7 @@ async def test_news_that_change_nothing_do_not_have_the_tasks_asked_for_ever(
         await source.seen(len(asked) + 1)
         return {}
 
-    monkeypatch.setattr(waiting, "unreachable", answered)
+    monkeypatch.setattr(waiting, "find_unreachable", answered)
     await source.wait(reachable="tcp", timeout=PATIENCE)
     assert len(asked) == 1
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.resolver.static import SimpleClusterResolver, UnionClusterResolver
+from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.spec import ClusterSpec
 
 JOBS = st.sampled_from(["worker", "ps"])

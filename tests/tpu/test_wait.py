@@ -80,7 +80,7 @@ async def test_a_tpu_that_is_lost_ends_it_at_once(google: GoogleServer, state: s
 async def test_a_lost_tpu_does_not_matter_where_others_are_enough(google: GoogleServer) -> None:
     google.add(tpu_node("a", workers=2), tpu_node("b", workers=2, state="PREEMPTED"))
     assert len(addresses(await waited("a", "b", count=2))) == 2
-    with pytest.raises(FailedClusterError, match="2 of 4 tasks in all"):
+    with pytest.raises(FailedClusterError, match="2 of 4 tasks in total"):
         await waited("a", "b", count=4)
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.running import Ending
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.resolver.wait import Shortfall, Wanted
+    from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
 
     from .tpu import FoundTPUs
@@ -62,7 +62,7 @@ LINE_PERIOD = 1.0
 """Seconds between two lines about who is missing, at least."""
 
 
-def complete_pods(request: PodRequest, wanted: Wanted) -> ClusterState:
+def complete_pods(request: PodRequest, wanted: WaitCondition) -> ClusterState:
     """Return the pods' cluster once it is what is wanted.
 
     Raises:
@@ -75,14 +75,14 @@ def complete_pods(request: PodRequest, wanted: Wanted) -> ClusterState:
     return run(partial(_pods, request, wanted))
 
 
-def complete_tpus(request: TPURequest, wanted: Wanted, interval: float) -> FoundTPUs:
+def complete_tpus(request: TPURequest, wanted: WaitCondition, interval: float) -> FoundTPUs:
     """Return the TPUs, asked about every `interval` seconds, as `complete_pods` does."""
     from aioresolve.cli.running import run
 
     return run(partial(_tpus, request, wanted, interval))
 
 
-async def _pods(request: PodRequest, wanted: Wanted, ending: Ending) -> ClusterState:
+async def _pods(request: PodRequest, wanted: WaitCondition, ending: Ending) -> ClusterState:
     from aioresolve._core.retry import Progress, within_deadline
     from aioresolve.cli.terminal.progress import shown
 
@@ -97,7 +97,7 @@ async def _pods(request: PodRequest, wanted: Wanted, ending: Ending) -> ClusterS
         return await _complete(resolver, request, wanted, ends, ending)
 
 
-async def _tpus(request: TPURequest, wanted: Wanted, interval: float, ending: Ending) -> FoundTPUs:
+async def _tpus(request: TPURequest, wanted: WaitCondition, interval: float, ending: Ending) -> FoundTPUs:
     from aioresolve.tpu.slices import cluster_of
 
     from .tpu import FoundTPUs, tpu_resolver
@@ -114,20 +114,20 @@ async def _tpus(request: TPURequest, wanted: Wanted, interval: float, ending: En
 async def _complete(
     resolver: ClusterResolver,
     request: PodRequest | TPURequest,
-    wanted: Wanted,
+    wanted: WaitCondition,
     ends: float,
     ending: Ending,
     interval: float = 30.0,
 ) -> ClusterState:
-    from aioresolve.resolver.wait import complete_state
+    from aioresolve.resolver.wait import wait_until_complete
 
     async with _told(request, ends, ending) as tell:
         try:
-            return await complete_state(
+            return await wait_until_complete(
                 resolver.observations(interval=interval),
                 wanted,
                 timeout=max(ends - time.monotonic(), 0.0),
-                whose=request.asked,
+                source=request.asked,
                 on_shortfall=tell,
             )
         except IncompleteClusterError as error:
@@ -216,18 +216,18 @@ class _Wish:
         """Return the wish among a command's parameters, which are left without it."""
         return cls(**{field.name: parameters.pop(field.name) for field in fields(cls)})
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WaitCondition:
         """Return what is to be waited for; raises where that makes no sense."""
         if self.count is not None and self.jobs:
             raise click.UsageError("--count is for all jobs and --jobs for each of them; give one of the two")
         if len(dict(self.jobs)) < len(self.jobs):
             raise click.UsageError("--jobs names a job twice; give one number for each")
         # Here and not above: `--help` and completion are not to pay for it.
-        from aioresolve.resolver.wait import checked_wanted
+        from aioresolve.resolver.wait import validate_condition
 
         jobs = dict(self.jobs) or None
         ready = not self.allow_unready
-        return checked_wanted(self.count, jobs, ready, self.reachable, self.stable_for or 0.0)
+        return validate_condition(self.count, jobs, ready, self.reachable, self.stable_for or 0.0)
 
 
 wanted_options = stacked(

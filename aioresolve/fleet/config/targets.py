@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ResolveError
-from aioresolve.resolver.static import UnionClusterResolver
+from aioresolve.resolver.union import UnionClusterResolver
 
 from .fields import (
     FieldError,

@@ -1,0 +1,297 @@
+"""`UnionClusterResolver`: the clusters of several resolvers, merged into one.
+
+It follows `tf.distribute.cluster_resolver.UnionResolver`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from aioresolve._core.concurrency import gather, newest_of
+from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
+from aioresolve.spec import ClusterSpec, ClusterState, Observation
+
+from .base import ClusterResolver, master_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+    from aioresolve._core.concurrency import Newest
+    from aioresolve._core.retry import Progress
+    from aioresolve.spec import Endpoint
+
+__all__ = ["UnionClusterResolver"]
+
+T = TypeVar("T")
+
+
+class UnionClusterResolver(ClusterResolver):
+    """Resolves several clusters concurrently and merges them into one.
+
+    If several resolvers return tasks of the same job and all number them from zero, their tasks are
+    concatenated in the order of the resolvers. If the tasks of any of them are sparse, all keep their
+    indices, and no index may occur twice. A resolver that returns a job without tasks adds nothing to that
+    job (TensorFlow treats it as sparse).
+
+    `environment` is that of the first resolver. `task_type`, `task_id` and `rpc_layer` are those of the first
+    resolver too, unless overridden by a value other than None (TensorFlow ignores `task_id=0`).
+
+    One deadline, that of the union, applies to all resolvers. `async with` enters the resolvers too: do not
+    enter them yourself.
+
+    Args:
+        *resolvers: the resolvers to merge, at least one.
+        rpc_layer: overrides that of the first resolver.
+        task_type: overrides that of the first resolver.
+        task_id: overrides that of the first resolver.
+        timeout: the default total deadline of a call, in seconds.
+
+    Raises:
+        ConfigurationError: (a ValueError) no resolver was given.
+        InvalidClusterError: (a TypeError) an argument is not an `aioresolve.ClusterResolver`.
+    """
+
+    def __init__(
+        self,
+        *resolvers: ClusterResolver,
+        rpc_layer: str | None = None,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        super().__init__(task_type=task_type, task_id=task_id, rpc_layer=rpc_layer, timeout=timeout)
+        if not resolvers:
+            raise ConfigurationError("UnionClusterResolver needs at least one resolver")
+        for resolver in resolvers:
+            if not isinstance(resolver, ClusterResolver):
+                raise InvalidClusterError(
+                    "UnionClusterResolver takes instances of aioresolve.ClusterResolver;"
+                    f" got {type(resolver).__name__} {resolver!r}"
+                )
+        self._resolvers = resolvers
+        self._entered: AsyncExitStack | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {list(self._resolvers)}>"
+
+    @property
+    def task_type(self) -> str | None:
+        """The job of this process: the override, or else that of the first resolver. Can be set."""
+        return self._resolvers[0].task_type if self._task_type is None else self._task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._task_type = task_type
+
+    @property
+    def task_id(self) -> int | None:
+        """The task index of this process: the override, or else that of the first resolver. Can be set."""
+        return self._resolvers[0].task_id if self._task_id is None else self._task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """The protocol of the tasks: the override, or else that of the first resolver. Can be set."""
+        return self._resolvers[0].rpc_layer if self._rpc_layer is None else self._rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._rpc_layer = rpc_layer
+
+    @property
+    def environment(self) -> str:
+        """The `environment` of the first resolver."""
+        return self._resolvers[0].environment
+
+    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
+        """Return the addresses of all resolvers, fetched concurrently."""
+        calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
+        return _merge_specs(await gather(calls, limit=len(calls)))
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Return the endpoints of all resolvers, fetched concurrently. `observed_at` is the oldest one."""
+        calls = [partial(resolver.fetch_state, progress) for resolver in self._resolvers]
+        return _merge_states(await gather(calls, limit=len(calls)))
+
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Return the members of all resolvers and what they lack, fetched concurrently."""
+        calls = [partial(resolver.fetch_observation, progress) for resolver in self._resolvers]
+        return _merge_observations(await gather(calls, limit=len(calls)))
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield the merged observation whenever one of the resolvers yields a new one.
+
+        The state is None until each resolver has returned one. While a resolver cannot reach its source, its
+        last observation is used. Two sources may both return a task for a moment, while it moves from one to
+        the other: if the merged state was valid before, it is yielded again with the conflict as its error.
+
+        Raises:
+            TaskConflictError: two resolvers return the same task in the first state.
+            ResolveError: an error of a resolver that is not retryable.
+        """
+        async with aclosing(newest_of(partial(self._follow_all, interval))) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def _follow_all(self, interval: float, latest: Newest[Observation]) -> None:
+        parts = [Observation(None)] * len(self._resolvers)
+        merged = Observation(None)
+
+        async def follow(position: int, resolver: ClusterResolver) -> None:
+            nonlocal merged
+            async with aclosing(resolver.observations(interval=interval)) as observations:
+                async for observation in observations:
+                    parts[position] = observation
+                    try:
+                        merged = _merge_observations(parts)
+                    except TaskConflictError as conflict:
+                        if merged.state is None:
+                            raise
+                        merged = merged.stale(conflict, datetime.now(UTC))
+                    latest.put(merged)
+
+        calls = [partial(follow, position, resolver) for position, resolver in enumerate(self._resolvers)]
+        await gather(calls, limit=len(calls))
+
+    async def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> str:
+        """Return `rpc_layer://host:port` of the given task, or else the master of the first resolver.
+
+        As in TensorFlow, the address of a task is bare unless `rpc_layer` is given here or to the union; the
+        master of the first resolver has the `rpc_layer` given here or that of the first resolver.
+
+        Args:
+            task_type: the job of the task.
+            task_id: the task index.
+            rpc_layer: the protocol before the address.
+            timeout: the total deadline of the call, in seconds; the union's `timeout` by default.
+
+        Raises:
+            UnknownTaskError: no resolver returned such a task.
+            ResolveError: a cluster could not be resolved.
+        """
+        timeout = self._deadline(timeout)
+        if task_type is not None and task_id is not None:
+            spec = await self.cluster_spec(timeout=timeout)
+            return master_url(spec.task_address(task_type, task_id), rpc_layer or self._rpc_layer)
+        return await self._resolvers[0].master(rpc_layer=rpc_layer, timeout=timeout)
+
+    async def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, int]:
+        """Return the accelerators that the first resolver reports, as in TensorFlow.
+
+        Args:
+            task_type: the job to probe.
+            task_id: probe only this task of the job.
+            config_proto: a `tf.compat.v1.ConfigProto`; its `operation_timeout_in_ms` also limits the call.
+            timeout: the total deadline of the call, in seconds; the union's `timeout` by default.
+
+        Raises:
+            ResolveError: the error of the first resolver.
+        """
+        return await self._resolvers[0].num_accelerators(
+            task_type, task_id, config_proto, timeout=self._deadline(timeout)
+        )
+
+    async def __aenter__(self) -> Self:
+        if self._entered is not None:
+            raise ConfigurationError(
+                f"{self!r} is already entered", hint="Use the entered union, or create another one."
+            )
+        async with AsyncExitStack() as stack:
+            # A resolver that was given twice is entered once.
+            for resolver in dict.fromkeys(self._resolvers):
+                await stack.enter_async_context(resolver)
+            self._entered = stack.pop_all()
+        return self
+
+    async def aclose(self) -> None:
+        """Close what the resolvers opened inside `async with`."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            await entered.aclose()
+
+
+def _merge_specs(specs: Iterable[ClusterSpec]) -> ClusterSpec:
+    return ClusterSpec(_merge(_addresses(spec) for spec in specs))
+
+
+def _merge_states(states: Sequence[ClusterState]) -> ClusterState:
+    jobs = _merge(_endpoints(state) for state in states)
+    spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in jobs.items()})
+    endpoints = {job: tuple(tasks[i] for i in spec.task_indices(job)) for job, tasks in jobs.items()}
+    times = [state.observed_at for state in states if state.observed_at is not None]
+    return ClusterState(endpoints, spec, observed_at=min(times, default=None))
+
+
+def _merge_observations(observations: Sequence[Observation]) -> Observation:
+    """Return the merged observation, without a state unless each has one, and as stale as the stalest."""
+    states = [one.state for one in observations if one.state is not None]
+    stale = [one.stale_since for one in observations if one.stale_since is not None]
+    return Observation(
+        _merge_states(states) if len(states) == len(observations) else None,
+        absent=tuple(missing for one in observations for missing in one.absent),
+        unready=tuple(missing for one in observations for missing in one.unready),
+        error=next((one.error for one in observations if one.error is not None), None),
+        stale_since=min(stale, default=None),
+    )
+
+
+def _addresses(spec: ClusterSpec) -> dict[str, dict[int, str]]:
+    return {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
+
+
+def _endpoints(state: ClusterState) -> dict[str, dict[int, Endpoint]]:
+    return {
+        job: dict(zip(state.spec.task_indices(job), endpoints, strict=True))
+        for job, endpoints in state.endpoints.items()
+    }
+
+
+def _merge(clusters: Iterable[Mapping[str, dict[int, T]]]) -> dict[str, dict[int, T]]:
+    """Return the tasks of all clusters by job and task index, with jobs in the order of first occurrence.
+
+    Raises:
+        TaskConflictError: a task index of a job with sparse tasks occurs twice.
+    """
+    by_job: dict[str, list[dict[int, T]]] = {}
+    for cluster in clusters:
+        for job, tasks in cluster.items():
+            by_job.setdefault(job, []).append(tasks)
+    return {job: _merge_tasks(job, parts) for job, parts in by_job.items()}
+
+
+def _merge_tasks(job: str, parts: list[dict[int, T]]) -> dict[int, T]:
+    if all(list(tasks) == list(range(len(tasks))) for tasks in parts):
+        return dict(enumerate(task for tasks in parts for task in tasks.values()))
+    merged: dict[int, T] = {}
+    for tasks in parts:
+        if duplicates := sorted(merged.keys() & tasks.keys()):
+            raise TaskConflictError(
+                f"job {job!r}: more than one resolver of the union returned task"
+                f" {', '.join(map(str, duplicates))}; the tasks of at least one resolver are sparse, so all"
+                " keep their indices",
+                hint="Give each resolver task indices of its own.",
+                job=job,
+                indices=duplicates,
+            )
+        merged |= tasks
+    return merged

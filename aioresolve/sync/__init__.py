@@ -1,20 +1,20 @@
-"""The blocking facade: the resolvers of aioresolve, for code without an event loop.
+"""The blocking facade: the resolvers and the fleet of aioresolve, for code without an event loop.
 
 >>> from aioresolve.sync import KubernetesClusterResolver
 >>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
 >>> resolver.cluster_spec()
 ClusterSpec({'worker': ['10.8.0.10:8470', '10.8.0.11:8470']})
 
-Every class has the name, the arguments, the methods and the errors of the async one. Calls may be made from
-any thread, many at a time, in a forked child, and inside a running event loop (a notebook), which they block
-meanwhile. They run in one loop thread, started by the first of them and ended with the interpreter, and see
-the context variables of their caller; Ctrl-C cancels the call it interrupts.
+Each class has the name, arguments, methods and errors of the async one. Calls can be made from any thread,
+concurrently, in a forked child, and inside a running event loop (a notebook), which they block. They run in
+one event loop thread, which the first call starts and the exit of the interpreter ends, and see the context
+variables of their caller. Ctrl-C cancels the call that it interrupts.
 
-`watch()`, and a fleet's `poll()`, return iterators. They go on in the loop thread until they are closed: by
-`contextlib.closing`, with their resolver, or as soon as nobody holds them any more.
+`watch()`, and `poll()` of a fleet, return iterators. They run in the event loop thread until they are closed:
+by `contextlib.closing`, together with their resolver, or when they are garbage-collected.
 
-The calls of one resolver share its connections. `close()`, the end of `with` and garbage collection close
-them, and so does the exit of the interpreter: no `with` is needed.
+The calls of one resolver share its connections. `close()`, the end of `with`, garbage collection and the exit
+of the interpreter close them, so `with` is optional.
 """
 
 from .facade import blocking, blocking_iterator

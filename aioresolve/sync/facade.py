@@ -1,7 +1,4 @@
-"""Facades as async resolvers of the loop thread: what unions and fleets of facades ask.
-
-What every facade is: methods that block, over an async one that their calls share.
-"""
+"""The base of all facades: an async resolver or fleet with blocking methods."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from aioresolve.errors import ConnectionFailedError
 from aioresolve.resolver import base
 
 from .iteration import BlockingIterator
-from .shared import Shared
+from .shared import SharedResource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -27,17 +24,17 @@ if TYPE_CHECKING:
 
     from .shared import SharedResolver
 
-__all__ = ["Attributes", "Facade", "InLoop", "blocking", "blocking_iterator"]
+__all__ = ["Facade", "FacadeResolver", "ResolverAttributes", "blocking", "blocking_iterator"]
 
 
-class Attributes:
-    """The attributes of the async resolver, read and set through its facade."""
+class ResolverAttributes:
+    """The properties of a facade: they read and set those of the async resolver."""
 
     _shared: SharedResolver
 
     @property
     def task_type(self) -> str | None:
-        """The job this process belongs to (`"worker"`, `"ps"`, ...), or None if that is not known."""
+        """The job of this process (`"worker"`, `"ps"`, ...), or None if unknown. Can be set."""
         return self._shared.resolver.task_type
 
     @task_type.setter
@@ -46,7 +43,7 @@ class Attributes:
 
     @property
     def task_id(self) -> int | None:
-        """This process's task index in its job, or None if that is not known."""
+        """The task index of this process in its job, or None if unknown. Can be set."""
         return self._shared.resolver.task_id
 
     @task_id.setter
@@ -55,7 +52,7 @@ class Attributes:
 
     @property
     def rpc_layer(self) -> str | None:
-        """The protocol of the tasks, such as `"grpc"`; None for bare addresses."""
+        """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
         return self._shared.resolver.rpc_layer
 
     @rpc_layer.setter
@@ -64,81 +61,33 @@ class Attributes:
 
     @property
     def environment(self) -> str:
-        """Where TensorFlow runs: `"google"` inside Google, the empty string everywhere else."""
+        """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
         return self._shared.resolver.environment
 
     @property
     def timeout(self) -> float:
-        """The total deadline of a call, in seconds, where the call names none."""
+        """The default total deadline of a call, in seconds."""
         return self._shared.resolver.timeout
-
-
-class InLoop(Attributes, base.ClusterResolver):
-    """A facade as an async resolver of the loop thread: what a union or a fleet of facades asks."""
-
-    def __init__(self, facade: Facade[SharedResolver]) -> None:
-        super().__init__(timeout=facade._shared.resolver.timeout)
-        self._facade = facade  # which closes its connections when nobody holds it
-        self._shared = facade._shared
-
-    def __repr__(self) -> str:
-        return repr(self._facade)
-
-    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        spec: ClusterSpec = await self._shared.answer("fetch_spec", progress)
-        return spec
-
-    async def fetch_state(self, progress: Progress) -> ClusterState:
-        state: ClusterState = await self._shared.answer("fetch_state", progress)
-        return state
-
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        observation: Observation = await self._shared.answer("fetch_observation", progress)
-        return observation
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        async with aclosing(newest_of(partial(self._observe, interval))) as observations:
-            async for observation in observations:
-                yield observation
-
-    async def _observe(self, interval: float, newest: Newest[Observation]) -> None:
-        async def follow(resolver: base.ClusterResolver) -> None:
-            async with aclosing(resolver.observations(interval=interval)) as observations:
-                async for observation in observations:
-                    newest.put(observation)
-
-        await self._shared.visit_until_left(follow)
-        raise ConnectionFailedError(
-            f"{self!r} was closed while it was watched; close it after what watches it", retryable=False
-        )
-
-    async def master(self, *args: Any, **kwargs: Any) -> str:
-        master: str = await self._shared.answer("master", *args, **kwargs)
-        return master
-
-    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        accelerators: dict[str, int] = await self._shared.answer("num_accelerators", *args, **kwargs)
-        return accelerators
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-SharedT = TypeVar("SharedT", bound=Shared[Any])
+SharedT = TypeVar("SharedT", bound=SharedResource[Any])
 
 
 def blocking(
     method: Callable[Concatenate[Any, P], Awaitable[R]],
 ) -> Callable[Concatenate[Facade[Any], P], R]:
-    """Return `method` of an async resolver as a method of its facade: the same signature, without `await`.
+    """Return a facade method that calls an async method of the resolver: the same signature, but it blocks.
 
-    The resolver's own override of it is what is called.
+    An override of `method` in the resolver's class is called.
     """
     name = method.__name__
 
     @wraps(method)
     def blocking_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: R = self._shared.ask(name, *args, **kwargs)
-        return answer
+        result: R = self._shared.call(name, *args, **kwargs)
+        return result
 
     return blocking_method
 
@@ -146,41 +95,41 @@ def blocking(
 def blocking_iterator(
     method: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
 ) -> Callable[Concatenate[Facade[Any], P], BlockingIterator[R]]:
-    """Return an async generator `method` as one of the facade, which returns an iterator of the same items.
+    """Return a facade method for an async generator method: the same signature, but it returns an iterator.
 
-    The resolver's own override of it is what is called, with the first `next`.
+    The first `next` of the iterator calls the method. An override of `method` in the resolver's class is
+    called.
     """
     name = method.__name__
 
     @wraps(method)
     def iterator_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> BlockingIterator[R]:
-        def items(entered: Any) -> AsyncGenerator[R, None]:
+        def generate(entered: Any) -> AsyncGenerator[R, None]:
             generator: AsyncGenerator[R, None] = getattr(entered, name)(*args, **kwargs)
             return generator
 
-        return BlockingIterator(self, self._shared, items)
+        return BlockingIterator(self, self._shared, generate)
 
-    # What it tells of how to close is told of the blocking one here.
     iterator_method.__doc__ = (method.__doc__ or "").replace("contextlib.aclosing", "contextlib.closing")
     return iterator_method
 
 
 class Facade(Generic[SharedT]):
-    """An async resolver or fleet, blocking. Its first call enters it, in the loop thread."""
+    """An async resolver or fleet with blocking methods. The first call enters it, in the loop thread."""
 
     def __init__(self, shared: SharedT) -> None:
         self._shared = shared
-        # At exit the portal itself leaves everything that was entered.
-        weakref.finalize(self, shared.release).atexit = False
+        # Not at exit: there the loop thread itself exits everything that was entered.
+        weakref.finalize(self, shared.close_soon).atexit = False
 
     def __repr__(self) -> str:
-        return f"<sync {type(self).__name__} of {self._shared.entered!r}>"
+        return f"<sync {type(self).__name__} of {self._shared.resource!r}>"
 
     def close(self) -> None:
-        """Close the connections that the calls share, once those in flight in other threads are done.
+        """Wait for the calls in progress in other threads, and close the connections that the calls share.
 
-        Iterators that go on end. Closing twice, or without having made a call, does nothing. The next call
-        opens connections again.
+        Running iterators end. Closing twice, or before the first call, does nothing. The next call opens
+        connections again.
 
         Raises:
             DeadlineExceededError: they could not be closed within `timeout` seconds.
@@ -197,3 +146,56 @@ class Facade(Generic[SharedT]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class FacadeResolver(ResolverAttributes, base.ClusterResolver):
+    """An async resolver that calls the resolver behind a facade, for unions and fleets of facades.
+
+    It must be used in the event loop thread, and shares the connections of the facade.
+    """
+
+    def __init__(self, facade: Facade[SharedResolver]) -> None:
+        super().__init__(timeout=facade._shared.resolver.timeout)
+        self._facade = facade  # it closes its connections when it is garbage-collected
+        self._shared = facade._shared
+
+    def __repr__(self) -> str:
+        return repr(self._facade)
+
+    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
+        spec: ClusterSpec = await self._shared.acall("fetch_spec", progress)
+        return spec
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        state: ClusterState = await self._shared.acall("fetch_state", progress)
+        return state
+
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        observation: Observation = await self._shared.acall("fetch_observation", progress)
+        return observation
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        async with aclosing(newest_of(partial(self._observe, interval))) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def _observe(self, interval: float, latest: Newest[Observation]) -> None:
+        async def follow(resolver: base.ClusterResolver) -> None:
+            async with aclosing(resolver.observations(interval=interval)) as observations:
+                async for observation in observations:
+                    latest.put(observation)
+
+        await self._shared.run_until_closed(follow)
+        raise ConnectionFailedError(
+            f"{self!r} was closed while it was watched",
+            hint="Close the union or fleet that watches it first.",
+            retryable=False,
+        )
+
+    async def master(self, *args: Any, **kwargs: Any) -> str:
+        master: str = await self._shared.acall("master", *args, **kwargs)
+        return master
+
+    async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+        accelerators: dict[str, int] = await self._shared.acall("num_accelerators", *args, **kwargs)
+        return accelerators

@@ -1,4 +1,4 @@
-"""`Fleet`, blocking."""
+"""`Fleet`: the blocking facade of `aioresolve.Fleet`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from aioresolve import fleet as fleets
 from aioresolve.errors import InvalidClusterError
 
 from .facade import Facade, blocking, blocking_iterator
-from .resolvers import ClusterResolver, in_fleet
-from .shared import Shared
+from .resolvers import ClusterResolver, resolver_for_fleet
+from .shared import SharedResource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Fleet"]
 
 
-class Fleet(Facade[Shared[fleets.Fleet]]):
-    """`aioresolve.Fleet`, blocking, and of facades: see there for the arguments and errors.
+class Fleet(Facade[SharedResource[fleets.Fleet]]):
+    """`aioresolve.Fleet` with blocking methods; see there for arguments and errors.
 
-    The resolvers stay usable on their own, over connections of their own. An async resolver is put into a
-    fleet inside a facade: `Fleet({"a": ClusterResolver(resolver)})`.
+    It takes facades, which can still be used on their own, over connections of their own. Wrap an async
+    resolver in a facade first: `Fleet({"a": ClusterResolver(resolver)})`.
     """
 
     def __init__(
@@ -40,57 +40,55 @@ class Fleet(Facade[Shared[fleets.Fleet]]):
         for name, facade in (targets or {}).items():
             _add(fleet, facades, name, facade)
 
-        def remade(old: fleets.Fleet) -> fleets.Fleet:
-            targets = {name: _target(name, facade) for name, facade in facades.items()}
+        def recreate(old: fleets.Fleet) -> fleets.Fleet:
+            targets = {name: _async_resolver(name, facade) for name, facade in facades.items()}
             return fleets.Fleet(targets, timeout=timeout, max_concurrency=max_concurrency, shard=old.shard)
 
-        super().__init__(Shared(fleet, remade))
+        super().__init__(SharedResource(fleet, recreate))
         self._facades = facades
 
     @property
     def timeout(self) -> float:
-        """Seconds that a question to one target may take."""
-        return self._shared.entered.timeout
+        """The deadline of each request to a target, in seconds."""
+        return self._shared.resource.timeout
 
     @property
     def shard(self) -> tuple[int, int] | None:
-        """Which part of the fleet this is, and of how many; None where it is the whole."""
-        return self._shared.entered.shard
+        """The index of this shard and the number of shards; None if the fleet is not sharded."""
+        return self._shared.resource.shard
 
     @property
     def targets(self) -> Mapping[str, ClusterResolver]:
-        """The resolvers of this shard by name, as they are now."""
+        """A copy of the current resolvers of this shard, by name."""
         return self._facades.copy()
 
     @property
     def readings(self) -> Mapping[str, Reading]:
-        """The newest reading of each target that was asked, by name, as they are now."""
-        return self._shared.entered.readings.copy()
+        """A copy of the latest reading of each target, by name."""
+        return self._shared.resource.readings.copy()
 
     def add(self, name: str, resolver: ClusterResolver) -> None:
-        """Take one more target, also into the polls and watches that are going on.
-
-        One that falls to another shard is left to that.
+        """Add a target, also to the running polls and watches. A target of another shard is ignored.
 
         Args:
-            name: what to call it.
+            name: the name of the target.
             resolver: its resolver.
 
         Raises:
-            ConfigurationError: (a ValueError) the name is taken, or none.
-            InvalidClusterError: (a TypeError) it is no resolver of `aioresolve.sync`.
+            ConfigurationError: (a ValueError) the name is empty, or already in use.
+            InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
         """
-        self._shared.change(lambda fleet: _add(fleet, self._facades, name, resolver))
+        self._shared.apply(lambda fleet: _add(fleet, self._facades, name, resolver))
 
     def remove(self, name: str) -> None:
-        """Let a target go at once: what is being asked of it ends, and no reading of it follows.
+        """Remove a target: its requests are cancelled at once, and no reading of it follows.
 
-        One of another shard is no matter.
+        A target of another shard is ignored.
 
         Raises:
             ConfigurationError: (a ValueError) there is no such target.
         """
-        self._shared.change(lambda fleet: fleet.remove(name))
+        self._shared.apply(lambda fleet: fleet.remove(name))
         self._facades.pop(name, None)
 
     resolve = blocking(fleets.Fleet.resolve)
@@ -101,15 +99,16 @@ class Fleet(Facade[Shared[fleets.Fleet]]):
 def _add(
     fleet: fleets.Fleet, facades: dict[str, ClusterResolver], name: str, facade: ClusterResolver
 ) -> None:
-    fleet.add(name, _target(name, facade))
+    fleet.add(name, _async_resolver(name, facade))
     if name in fleet.targets:
         facades[name] = facade
 
 
-def _target(name: str, facade: ClusterResolver) -> base.ClusterResolver:
+def _async_resolver(name: str, facade: ClusterResolver) -> base.ClusterResolver:
     if not isinstance(facade, ClusterResolver):
         raise InvalidClusterError(
-            f"target {name!r}: a sync fleet is made of aioresolve.sync's resolvers, or of yours inside a sync"
-            f" ClusterResolver; got {type(facade).__name__} {facade!r}"
+            f"target {name!r}: aioresolve.sync.Fleet takes resolvers of aioresolve.sync;"
+            f" got {type(facade).__name__} {facade!r}",
+            hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
         )
-    return in_fleet(facade)
+    return resolver_for_fleet(facade)

@@ -1,4 +1,4 @@
-"""`BlockingIterator`: an async generator that goes on in the loop thread, without `await`."""
+"""`BlockingIterator`: an async generator that runs in the event loop thread, as a blocking iterator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import anyio
 from aioresolve._core.concurrency import Newest
 from aioresolve.errors import ConfigurationError, ResolveError
 
-from .loop_thread import running_portal, started_portal
+from .loop_thread import current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from .loop_thread import Portal
-    from .shared import Shared
+    from .loop_thread import LoopThread
+    from .shared import SharedResource
 
 __all__ = ["BlockingIterator"]
 
@@ -28,123 +28,130 @@ T = TypeVar("T")
 
 
 class BlockingIterator(Iterator[T]):
-    """What an async generator yields, one item after another.
+    """Iterates over the items of an async generator.
 
-    It runs in the loop thread from the first `next` on, and sees the context variables of that. It may be
-    asked from any thread, and ends when it is closed, when its resolver or fleet is, or with the interpreter.
-    Ctrl-C ends the `next` that it interrupts, and no more: the next one goes on where that was.
+    The generator starts with the first `next`, runs in the event loop thread, and sees the context variables
+    of that first call. Any thread can call `next`. The iterator ends when it is closed, when its resolver or
+    fleet is closed, or when the interpreter exits. Ctrl-C interrupts one call of `next` only; the following
+    call continues where the interrupted one stopped.
 
-    Nobody has to close it: leaving a `for` loop is enough, where nothing else holds it.
-    `contextlib.closing` makes sure that all is closed at once.
+    Leaving a `for` loop is enough to close the iterator, unless something else refers to it. Use
+    `contextlib.closing` to close all connections immediately.
     """
 
     def __init__(
-        self, owner: object, shared: Shared[Any], items: Callable[[Any], AsyncGenerator[T, None]]
+        self,
+        owner: object,
+        shared: SharedResource[Any],
+        generate: Callable[[Any], AsyncGenerator[T, None]],
     ) -> None:
-        self._owner = owner  # which closes its connections when nobody holds it
-        self._begun = partial(_Iteration[T], shared, items)
-        self._iteration: _Iteration[T] | None = None
-        self._portal: Portal | None = None
+        self._owner = owner  # it closes its connections when it is garbage-collected
+        self._create_task = partial(_GeneratorTask[T], shared, generate)
+        self._task: _GeneratorTask[T] | None = None
+        self._thread: LoopThread | None = None
         self._is_closed = False
 
     def __iter__(self) -> BlockingIterator[T]:
         return self
 
     def __next__(self) -> T:
-        """Return the next item as soon as there is one.
+        """Return the next item. Waits until there is one.
 
         Raises:
-            StopIteration: it was closed, or the generator has ended.
-            ConfigurationError: it was begun before this process was forked.
+            StopIteration: the iterator was closed, or the generator has ended.
+            ConfigurationError: the iterator was started before this process was forked.
         """
-        portal = self._portal = self._portal or running_portal()
-        if portal is not started_portal():
+        thread = self._thread = self._thread or get_loop_thread()
+        if thread is not current_loop_thread():
             raise ConfigurationError(
-                "this iterator was begun before this process was forked, and goes on in the parent; begin"
-                " another one here"
+                "this iterator was started before this process was forked, and belongs to the parent process",
+                hint="Create another one in this process.",
             )
         try:
-            return portal.run(partial(self._next, portal))
+            return thread.run(partial(self._next, thread))
         except anyio.EndOfStream:
             raise StopIteration from None
         except ResolveError:
-            if portal.is_running:
+            if thread.is_running:
                 raise
-            raise StopIteration from None  # the interpreter exits, and so does a thread that only watches
+            # The interpreter exits: a thread that only watches ends without a traceback.
+            raise StopIteration from None
 
     def close(self) -> None:
-        """End it, and wait until all that it opened is closed; closing twice does nothing."""
+        """Stop the generator, and wait until its connections are closed. Closing twice does nothing."""
         self._is_closed = True
-        portal, iteration = self._portal, self._iteration
-        if portal is None or iteration is None:
+        thread, task = self._thread, self._task
+        if thread is None or task is None:
             return
-        if portal is started_portal() and portal.is_running:
-            portal.run(iteration.left)
+        if thread is current_loop_thread() and thread.is_running:
+            thread.run(task.aclose)
 
-    async def _next(self, portal: Portal) -> T:
+    async def _next(self, thread: LoopThread) -> T:
         if self._is_closed:
             raise anyio.EndOfStream
-        iteration = self._iteration
-        if iteration is None:
-            iteration = self._iteration = self._begun()
-            portal.go_on(iteration.run)
-            # At exit the portal itself ends it.
-            weakref.finalize(self, portal.soon, iteration.leave).atexit = False
-        return await iteration.item()
+        task = self._task
+        if task is None:
+            task = self._task = self._create_task()
+            thread.spawn(task.run)
+            # Not at exit: there the loop thread itself cancels the task.
+            weakref.finalize(self, thread.call_soon, task.cancel).atexit = False
+        return await task.next_item()
 
 
-class _Iteration(Generic[T]):
-    """An async generator in a task of its own, in the loop: it goes on to an item when that is asked for.
+class _GeneratorTask(Generic[T]):
+    """A task in the loop that advances an async generator by one item per request.
 
-    So whoever asks may be interrupted, which leaves the generator alone; and a consumer that takes its time
-    is told then what is new then, as the generator sees fit.
+    Because the generator runs in a task of its own, interrupting a consumer does not interrupt the generator.
+    The generator is advanced only on request, so that a slow consumer gets the items that are current then.
     """
 
-    def __init__(self, shared: Shared[Any], items: Callable[[Any], AsyncGenerator[T, None]]) -> None:
+    def __init__(
+        self, shared: SharedResource[Any], generate: Callable[[Any], AsyncGenerator[T, None]]
+    ) -> None:
         self._shared = shared
-        self._items = items
+        self._generate = generate
         self._scope = anyio.CancelScope()
-        self._turn = asyncio.Lock()
-        self._asked = asyncio.Event()
-        self._is_asked = False
+        self._consumer_lock = asyncio.Lock()
+        self._requested = asyncio.Event()
+        self._is_requested = False  # stays set if a consumer was interrupted before it got its item
         self._item: Newest[T] = Newest()
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Run the generator until it ends, or until `leave`."""
+        """Run the generator until it ends or is cancelled."""
         try:
             with self._scope:
-                await self._shared.visit_until_left(self._follow)
+                await self._shared.run_until_closed(self._advance)
         except asyncio.CancelledError:
             self._item.end()
             raise
-        except BaseException as error:  # theirs who ask; here it would end the loop for everybody
+        except BaseException as error:  # raised by `next_item`; here it would end the loop
             self._item.end(error)
         else:
             self._item.end()
         finally:
             self._ended.set()
 
-    def leave(self) -> None:
-        """Let it end soon."""
+    def cancel(self) -> None:
+        """Cancel the generator, without waiting."""
         self._scope.cancel()
 
-    async def left(self) -> None:
-        """End, and wait for that."""
-        self.leave()
+    async def aclose(self) -> None:
+        """Cancel the generator, and wait until it has ended."""
+        self.cancel()
         await self._ended.wait()
 
-    async def item(self) -> T:
+    async def next_item(self) -> T:
         """Return the next item.
 
         Raises:
-            anyio.EndOfStream: there is none any more.
-            BaseException: what the generator raised; once.
+            anyio.EndOfStream: the generator has ended.
+            BaseException: the error of the generator; raised once.
         """
-        async with self._turn:
-            if not self._is_asked:
-                self._is_asked = True
-                self._asked.set()
+        async with self._consumer_lock:
+            if not self._is_requested:
+                self._is_requested = True
+                self._requested.set()
             try:
                 item = await self._item.taken()
             except asyncio.CancelledError:
@@ -152,13 +159,13 @@ class _Iteration(Generic[T]):
             except BaseException:
                 self._item.end()
                 raise
-            self._is_asked = False
+            self._is_requested = False
             return item
 
-    async def _follow(self, entered: Any) -> None:
-        async with aclosing(self._items(entered)) as items:
-            await self._asked.wait()
+    async def _advance(self, entered: Any) -> None:
+        async with aclosing(self._generate(entered)) as items:
+            await self._requested.wait()
             async for item in items:
-                self._asked.clear()
+                self._requested.clear()
                 self._item.put(item)
-                await self._asked.wait()
+                await self._requested.wait()

@@ -1,7 +1,8 @@
-"""The one event loop of `aioresolve.sync`: a daemon thread in which the calls of all threads are made.
+"""The event loop thread of `aioresolve.sync`: all blocking calls of a process enter one event loop here.
 
-It starts with the first call and ends with the interpreter. A forked child starts with none, and gets its own
-at its first call: the thread stayed with the parent, whose loop, sockets and locks are left alone.
+The daemon thread starts with the first call and ends with the interpreter. A forked child inherits no thread:
+it abandons the loop of its parent, whose sockets and locks it must not touch, and starts a thread of its own
+with its first call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 import anyio.from_thread
@@ -25,29 +26,19 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["Guest", "Portal", "running_portal", "started_portal"]
+__all__ = ["LoopThread", "current_loop_thread", "get_loop_thread"]
 
 T = TypeVar("T")
 
-UNWINDING = 5.0
-"""Seconds that an interrupted call may take to clean up before its thread goes on without it."""
+INTERRUPT_TIMEOUT = 5.0
+"""Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
 
-CLOSING = 5.0
-"""Seconds that the interpreter's exit waits for connections to be closed."""
-
-
-class Guest(Protocol):
-    """What stays in the loop between calls, and is asked to leave before the loop ends."""
-
-    async def stay(self) -> None:
-        """Run until `leave` is called; raises nothing."""
-
-    def leave(self) -> None:
-        """Let `stay` return soon. Called in the loop."""
+EXIT_TIMEOUT = 5.0
+"""Seconds that the exit of the interpreter waits for connections to be closed."""
 
 
-class Portal:
-    """An event loop in a daemon thread, running from construction until `close`.
+class LoopThread:
+    """An event loop in a daemon thread. It runs from construction until `close`.
 
     Raises:
         ResolveError: the thread could not be started.
@@ -56,14 +47,14 @@ class Portal:
     _calls: anyio.from_thread.BlockingPortal
     _context: contextvars.Context
     _ended: anyio.Event
-    _stays: TaskGroup
-    _works: TaskGroup
+    _services: TaskGroup
+    _tasks: TaskGroup
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._guests: set[Guest] = set()
-        self._unwanted = False
-        self._ending = False
+        self._stop_callbacks: list[Callable[[], object]] = []
+        self._is_abandoned = False
+        self._is_ending = False
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._main, args=(started,), name="aioresolve.sync", daemon=True
@@ -72,68 +63,76 @@ class Portal:
             self._thread.start()
             started.result()
         except RuntimeError as error:
-            raise ResolveError(f"the loop thread of aioresolve.sync could not be started: {error}") from error
-        except BaseException:  # such as a KeyboardInterrupt, while the thread starts
-            self._unwanted = True
-            self.soon(self._end)
+            raise ResolveError(f"the event loop thread of aioresolve.sync did not start: {error}") from error
+        except BaseException:  # such as a KeyboardInterrupt while the thread starts
+            self._is_abandoned = True
+            self.call_soon(self._end)
             raise
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop takes calls."""
-        return self._thread.is_alive() and not self._ending
+        """Whether the loop accepts calls."""
+        return self._thread.is_alive() and not self._is_ending
 
-    def run(self, asked: Callable[[], Awaitable[T]]) -> T:
-        """Return what `asked` returns when awaited in the loop, in the caller's context variables.
+    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Await `function()` in the loop, with the context variables of the caller, and return its result.
 
-        An exception that a signal raises in the waiting thread, such as KeyboardInterrupt, cancels the call
-        and is raised on when that has unwound.
+        An exception that a signal handler raises in the waiting thread, such as KeyboardInterrupt, cancels
+        the call; it is raised again after the call has cleaned up.
 
         Raises:
-            ConfigurationError: called in the loop's own thread, where waiting for the loop would be for ever.
-            ResolveError: the interpreter exits.
+            ConfigurationError: called in the loop thread, which would wait for itself.
+            ResolveError: the interpreter is exiting.
         """
         if threading.get_ident() == self._thread.ident:
             raise ConfigurationError(
-                "a blocking call was made in the loop thread of aioresolve.sync, by a callback or a resolver"
-                " that runs there, and would wait for itself; await the async resolver there instead"
+                "a callback or a resolver made a blocking call in the event loop thread of aioresolve.sync,"
+                " which would wait for itself",
+                hint="Await the async resolver there instead.",
             )
-        call = _Call(asked)
+        call = _Call(function)
         try:
             self._submit(call)
             call.finished.wait()
         except BaseException:
-            self.soon(call.cancel)
-            call.finished.wait(UNWINDING)
+            self.call_soon(call.cancel)
+            call.finished.wait(INTERRUPT_TIMEOUT)
             raise
         return call.result()
 
-    def soon(self, callback: Callable[[], object]) -> None:
-        """Call `callback` in the loop, if that still runs. Never waits, in whatever thread."""
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call `callback` in the loop if that is still running. Can be called in any thread; never waits."""
         loop = self._loop
         if loop is not None:
-            # A loop that is closed at this very moment has nothing left that could be called.
+            # The loop may be closed at this very moment; then there is nothing left to call.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(callback)
 
-    def welcome(self, guest: Guest) -> None:
-        """Let `guest` stay, in a task and a context of its own. Called in the loop."""
-        self._context.run(self._stays.start_soon, self._host, guest)
+    def start_service(self, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], object]) -> None:
+        """Start a service: a task that outlives the call that starts it. Must be called in the loop.
 
-    def go_on(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do `work`, which raises nothing, beside the calls; it is cancelled before the guests have to leave.
+        It does not get the context variables of that call.
 
-        It sees the context variables of the caller. Called in the loop.
+        Args:
+            run: the task; must not raise. It returns soon after `stop` was called.
+            stop: called in the loop when the loop is about to end.
         """
-        self._works.start_soon(work)
+        self._context.run(self._services.start_soon, self._run_service, run, stop)
+
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a task with the context variables of the caller. Must be called in the loop.
+
+        The task must not raise. When the loop ends, the tasks are cancelled before the services are stopped.
+        """
+        self._tasks.start_soon(run)
 
     def close(self) -> None:
-        """Cancel calls and works, let the guests leave, end the thread; wait `CLOSING` seconds at most."""
-        self.soon(self._end)
-        self._thread.join(CLOSING)
+        """Cancel all calls and tasks, stop the services, and end the thread. Waits at most `EXIT_TIMEOUT`."""
+        self.call_soon(self._end)
+        self._thread.join(EXIT_TIMEOUT)
 
-    def disown(self) -> None:
-        """In a forked child, never touch the loop again: its wakeup pipe and epoll are still the parent's."""
+    def detach_after_fork(self) -> None:
+        """In a forked child, stop using the loop: its wakeup pipe and epoll are shared with the parent."""
         self._loop = None
 
     def _submit(self, call: _Call[Any]) -> None:
@@ -141,7 +140,7 @@ class Portal:
             self._calls.start_task_soon(call.run)
         except RuntimeError as error:
             call.finished.set()
-            raise _exiting() from error
+            raise _exiting_error() from error
 
     def _main(self, started: Future[None]) -> None:
         try:
@@ -149,76 +148,79 @@ class Portal:
         except BaseException as error:
             if not started.done():
                 started.set_exception(error)
-            # Python 3.12 and later have no threads at exit, and asyncio ends its executor in one.
-            elif not (self._ending and isinstance(error, RuntimeError)):
+            # Since Python 3.12 no thread can be started at exit, but asyncio starts one to end its executor.
+            elif not (self._is_ending and isinstance(error, RuntimeError)):
                 raise
 
     async def _serve(self, started: Future[None]) -> None:
         self._ended = anyio.Event()
         self._loop = asyncio.get_running_loop()
-        async with anyio.create_task_group() as self._stays:
+        async with anyio.create_task_group() as self._services:
             self._context = contextvars.copy_context()
-            async with anyio.create_task_group() as self._works:
+            async with anyio.create_task_group() as self._tasks:
                 async with anyio.from_thread.BlockingPortal() as self._calls:
                     started.set_result(None)
-                    if not self._unwanted:
+                    if not self._is_abandoned:
                         await self._ended.wait()
-                    self._ending = True
+                    self._is_ending = True
                     await self._calls.stop(cancel_remaining=True)
-                self._works.cancel_scope.cancel()
-            for guest in tuple(self._guests):
-                guest.leave()
+                self._tasks.cancel_scope.cancel()
+            for stop in tuple(self._stop_callbacks):
+                stop()
 
-    async def _host(self, guest: Guest) -> None:
-        self._guests.add(guest)
+    async def _run_service(
+        self, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], object]
+    ) -> None:
+        self._stop_callbacks.append(stop)
         try:
-            await guest.stay()
+            await run()
         finally:
-            self._guests.discard(guest)
+            self._stop_callbacks.remove(stop)
 
     def _end(self) -> None:
-        self._ending = True
+        self._is_ending = True
         self._ended.set()
 
 
 class _Call(Generic[T]):
-    """One call: run in the loop, awaited in another thread."""
+    """One call: it runs in the loop, while another thread waits for `finished`."""
 
-    def __init__(self, asked: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self.finished = threading.Event()
-        self._asked = asked
+        self._function = function
         self._scope: anyio.CancelScope | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
 
     async def run(self) -> None:
-        """Make the call, in the loop."""
+        """Run the call, in the loop."""
         if self.finished.is_set():
             return
         try:
             with anyio.CancelScope() as self._scope:
-                self._value = await self._asked()
+                self._value = await self._function()
         except asyncio.CancelledError:
             self._error = ResolveError(
-                "the call was cancelled in the loop thread of aioresolve.sync: the interpreter exits, or the"
-                " resolver cancelled itself"
+                "the call was cancelled in the event loop thread of aioresolve.sync: the interpreter exits,"
+                " or the resolver cancelled itself"
             )
             raise
-        except BaseException as error:  # SystemExit too is the caller's: here it would end the loop
+        except BaseException as error:  # SystemExit too belongs to the caller; here it would end the loop
             self._error = error
         finally:
             self.finished.set()
 
     def cancel(self) -> None:
-        """Cancel the call, in the loop; one that has not begun is forgotten."""
+        """Cancel the call, in the loop; a call that has not started will not start."""
         if self._scope is None:
             self.finished.set()
         else:
             self._scope.cancel()
 
     def result(self) -> T:
-        """Return what the finished call returned, or raise what it raised; to be asked once."""
-        # The error's traceback leads here and to `run`: nothing on that way may still hold the error.
+        """Return the result of the finished call, or raise its error. Must be called once."""
+        # The traceback of the error refers to this frame and to that of `run`: if one of them kept the error,
+        # the reference cycle would keep alive what the caller has released.
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -228,57 +230,57 @@ class _Call(Generic[T]):
         return cast("T", self._value)
 
 
-def _exiting() -> ResolveError:
-    return ResolveError("the call was not made: the interpreter exits, and aioresolve.sync has ended with it")
+def _exiting_error() -> ResolveError:
+    return ResolveError("aioresolve.sync accepts no more calls, because the interpreter exits")
 
 
 _lock = threading.Lock()
-_portal: Portal | None = None
-_inherited: list[Portal] = []
-_exited = False
+_current: LoopThread | None = None
+_inherited: list[LoopThread] = []
+_has_exited = False
 
 
-def running_portal() -> Portal:
-    """Return the process's portal, started if need be.
+def get_loop_thread() -> LoopThread:
+    """Return the event loop thread of this process; start it if it is not running.
 
     Raises:
-        ResolveError: the interpreter exits, or the thread could not be started.
+        ResolveError: the interpreter is exiting, or the thread could not be started.
     """
-    global _portal
-    portal = _portal
-    if portal is not None and portal.is_running:
-        return portal
+    global _current
+    current = _current
+    if current is not None and current.is_running:
+        return current
     with _lock:
-        if _exited:
-            raise _exiting()
-        if _portal is None or not _portal.is_running:
-            _portal = Portal()
-        return _portal
+        if _has_exited:
+            raise _exiting_error()
+        if _current is None or not _current.is_running:
+            _current = LoopThread()
+        return _current
 
 
-def started_portal() -> Portal | None:
-    """Return the process's portal, or None if no call has started it yet."""
-    return _portal
+def current_loop_thread() -> LoopThread | None:
+    """Return the event loop thread of this process, or None if no call has started one yet."""
+    return _current
 
 
 def _close_at_exit() -> None:
-    global _exited
+    global _has_exited
     with _lock:
-        _exited = True
-    if _portal is not None:
-        _portal.close()
+        _has_exited = True
+    if _current is not None:
+        _current.close()
 
 
-def _start_anew_in_child() -> None:
-    global _lock, _portal
-    _lock = threading.Lock()
-    if _portal is not None:
-        _portal.disown()
-        # Collecting it would close what the parent uses.
-        _inherited.append(_portal)
-        _portal = None
+def _reset_after_fork() -> None:
+    global _lock, _current
+    _lock = threading.Lock()  # another thread of the parent may have held the old one
+    if _current is not None:
+        _current.detach_after_fork()
+        # Garbage collection would close sockets that the parent uses.
+        _inherited.append(_current)
+        _current = None
 
 
 atexit.register(_close_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew_in_child)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""The resolvers of aioresolve, blocking."""
+"""The facade of each resolver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioresolve import tpu as tpus
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver import base, static, union
 
-from .facade import Attributes, Facade, InLoop, blocking, blocking_iterator
+from .facade import Facade, FacadeResolver, ResolverAttributes, blocking, blocking_iterator
 from .shared import SharedResolver
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ __all__ = [
     "SimpleClusterResolver",
     "TPUClusterResolver",
     "UnionClusterResolver",
-    "in_fleet",
+    "resolver_for_fleet",
 ]
 
 
-class ClusterResolver(Attributes, Facade[SharedResolver]):
-    """An async resolver, blocking: the base of the facades here, and the facade of a resolver of your own.
+class ClusterResolver(ResolverAttributes, Facade[SharedResolver]):
+    """The base class of all facades of resolvers, and the facade of your own async resolvers.
 
     >>> class VariableResolver(aioresolve.ClusterResolver):
     ...     async def fetch_state(self, progress):
@@ -43,40 +43,38 @@ class ClusterResolver(Attributes, Facade[SharedResolver]):
     >>> aioresolve.sync.ClusterResolver(VariableResolver()).cluster_spec()
     ClusterSpec({'worker': ['10.0.0.1:8470']})
 
-    Methods of its own become part of a facade of its own:
+    Add the additional methods of your resolver to a facade of its own:
 
     >>> class SyncVariableResolver(aioresolve.sync.ClusterResolver):
     ...     leader = aioresolve.sync.blocking(VariableResolver.leader)
     >>> SyncVariableResolver(VariableResolver()).leader()
     '10.0.0.1:8470'
 
-    The first call enters the async resolver, in the loop thread; from then on it belongs to the facade and is
-    to be used through it alone. After `close()` the next call enters it again. In a child process forked
-    after that first call, a resolver of your own that has an `__aenter__` cannot be used: make another there.
+    The first call enters the async resolver, in the event loop thread. From then on, use it only through the
+    facade. After `close()`, the next call enters it again. If a process forks after the first call, a
+    resolver of your own with an `__aenter__` cannot be used in the child: create another one there.
 
     Args:
         resolver: the async resolver.
 
     Raises:
-        InvalidClusterError: (a TypeError) it is no `aioresolve.ClusterResolver`.
+        InvalidClusterError: (a TypeError) `resolver` is not an `aioresolve.ClusterResolver`.
     """
 
-    _made: Callable[[], base.ClusterResolver] | None = None
+    # Creates the async resolver again; None for resolvers of users.
+    _factory: Callable[[], base.ClusterResolver] | None = None
 
     def __init__(self, resolver: base.ClusterResolver) -> None:
         if not isinstance(resolver, base.ClusterResolver):
             raise InvalidClusterError(
-                "a sync ClusterResolver is made of an async aioresolve.ClusterResolver;"
+                "aioresolve.sync.ClusterResolver takes an async aioresolve.ClusterResolver;"
                 f" got {type(resolver).__name__} {resolver!r}"
             )
-        self._share(resolver, partial(_usable_in_child, resolver))
+        super().__init__(SharedResolver(resolver, partial(_validate_after_fork, resolver)))
 
-    def _share(self, resolver: base.ClusterResolver, remade: Callable[[], base.ClusterResolver]) -> None:
-        super().__init__(SharedResolver(resolver, remade))
-
-    def _make(self, made: Callable[[], base.ClusterResolver]) -> None:
-        self._share(made(), made)
-        self._made = made
+    def _init_from(self, factory: Callable[[], base.ClusterResolver]) -> None:
+        super().__init__(SharedResolver(factory(), factory))
+        self._factory = factory
 
     cluster_spec = blocking(base.ClusterResolver.cluster_spec)
     cluster_state = blocking(base.ClusterResolver.cluster_state)
@@ -87,7 +85,7 @@ class ClusterResolver(Attributes, Facade[SharedResolver]):
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """`aioresolve.KubernetesClusterResolver`, blocking: see there for the arguments and errors."""
+    """`aioresolve.KubernetesClusterResolver` with blocking methods; see there for arguments and errors."""
 
     def __init__(
         self,
@@ -106,11 +104,10 @@ class KubernetesClusterResolver(ClusterResolver):
         timeout: float = 30.0,
         max_concurrency: int = 16,
     ) -> None:
-        from aioresolve import (
-            kubernetes,  # which takes 0.4 seconds that users of other resolvers shall not pay
-        )
+        # Imported here because it takes 0.4 seconds, which users of other resolvers need not spend.
+        from aioresolve import kubernetes
 
-        made = partial(
+        factory = partial(
             kubernetes.KubernetesClusterResolver,
             job_to_label_mapping,
             tf_server_port,
@@ -126,11 +123,11 @@ class KubernetesClusterResolver(ClusterResolver):
             timeout=timeout,
             max_concurrency=max_concurrency,
         )
-        self._make(made)
+        self._init_from(factory)
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """`aioresolve.SimpleClusterResolver`, blocking: see there for the arguments and errors."""
+    """`aioresolve.SimpleClusterResolver` with blocking methods; see there for arguments and errors."""
 
     def __init__(
         self,
@@ -144,7 +141,7 @@ class SimpleClusterResolver(ClusterResolver):
         *,
         timeout: float = 30.0,
     ) -> None:
-        made = partial(
+        factory = partial(
             static.SimpleClusterResolver,
             cluster_spec,
             master,
@@ -155,14 +152,14 @@ class SimpleClusterResolver(ClusterResolver):
             rpc_layer,
             timeout=timeout,
         )
-        self._make(made)
+        self._init_from(factory)
 
     master = blocking(static.SimpleClusterResolver.master)
     num_accelerators = blocking(static.SimpleClusterResolver.num_accelerators)
 
 
 class TPUClusterResolver(ClusterResolver):
-    """`aioresolve.TPUClusterResolver`, blocking: see there for the arguments and errors."""
+    """`aioresolve.TPUClusterResolver` with blocking methods; see there for arguments and errors."""
 
     def __init__(
         self,
@@ -179,7 +176,7 @@ class TPUClusterResolver(ClusterResolver):
         api_version: TPUVersion = "v2",
         timeout: float = 30.0,
     ) -> None:
-        made = partial(
+        factory = partial(
             tpus.TPUClusterResolver,
             tpu,
             zone,
@@ -193,7 +190,7 @@ class TPUClusterResolver(ClusterResolver):
             api_version=api_version,
             timeout=timeout,
         )
-        self._make(made)
+        self._init_from(factory)
 
     @staticmethod
     @wraps(tpus.TPUClusterResolver.connect)
@@ -209,7 +206,7 @@ class TPUClusterResolver(ClusterResolver):
         return resolver
 
     def get_job_name(self) -> str:
-        """Return the job that the workers are."""
+        """Return the job name of the workers."""
         resolver = self._shared.resolver
         assert isinstance(resolver, tpus.TPUClusterResolver)
         return resolver.get_job_name()
@@ -233,10 +230,10 @@ class TPUClusterResolver(ClusterResolver):
 
 
 class UnionClusterResolver(ClusterResolver):
-    """`aioresolve.UnionClusterResolver`, blocking, and of facades: see there for the arguments and errors.
+    """`aioresolve.UnionClusterResolver` with blocking methods; see there for arguments and errors.
 
-    The resolvers stay usable on their own, and share their connections with the union. An async resolver is
-    put into one inside a facade: `UnionClusterResolver(ClusterResolver(resolver))`.
+    It takes facades, which can still be used on their own and share their connections with the union. Wrap an
+    async resolver in a facade first: `UnionClusterResolver(ClusterResolver(resolver))`.
     """
 
     def __init__(
@@ -250,38 +247,40 @@ class UnionClusterResolver(ClusterResolver):
         for resolver in resolvers:
             if not isinstance(resolver, ClusterResolver):
                 raise InvalidClusterError(
-                    "a sync union is made of aioresolve.sync's resolvers, or of yours inside a sync"
-                    f" ClusterResolver; got {type(resolver).__name__} {resolver!r}"
+                    "aioresolve.sync.UnionClusterResolver takes resolvers of aioresolve.sync;"
+                    f" got {type(resolver).__name__} {resolver!r}",
+                    hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
                 )
-        made = partial(
+        factory = partial(
             union.UnionClusterResolver,
-            *map(InLoop, resolvers),
+            *map(FacadeResolver, resolvers),
             rpc_layer=rpc_layer,
             task_type=task_type,
             task_id=task_id,
             timeout=timeout,
         )
-        self._make(made)
+        self._init_from(factory)
 
     master = blocking(union.UnionClusterResolver.master)
     num_accelerators = blocking(union.UnionClusterResolver.num_accelerators)
 
 
-def in_fleet(facade: ClusterResolver) -> base.ClusterResolver:
-    """Return the async resolver that a fleet asks for `facade`, in the loop thread.
+def resolver_for_fleet(facade: ClusterResolver) -> base.ClusterResolver:
+    """Return the async resolver that a fleet uses for `facade`.
 
-    One that can share connections is made again, for them to be the fleet's. Any other is the facade's.
+    If its connections can be shared, it is created again, so that it can share those of the fleet. Otherwise
+    it calls the resolver behind the facade.
     """
-    if facade._made is not None and facade._shared.resolver.pool_key is not None:
-        return facade._made()
-    return InLoop(facade)
+    if facade._factory is not None and facade._shared.resolver.pool_key is not None:
+        return facade._factory()
+    return FacadeResolver(facade)
 
 
-def _usable_in_child(resolver: base.ClusterResolver) -> base.ClusterResolver:
-    """Return the resolver, entered in the parent process, where entering it opened nothing."""
+def _validate_after_fork(resolver: base.ClusterResolver) -> base.ClusterResolver:
+    """Return the resolver, which the parent process has entered, if entering it opened nothing."""
     if type(resolver).__aenter__ is base.ClusterResolver.__aenter__:
         return resolver
     raise ConfigurationError(
-        f"{resolver!r} was entered before this process was forked, and its connections are the parent's;"
-        " make a new one in the child, or make no call before the fork"
+        f"{resolver!r} was entered before this process was forked; its connections belong to the parent",
+        hint="Create a new resolver in the child, or make no call before the fork.",
     )

@@ -1,4 +1,4 @@
-"""What the blocking calls of many threads share: entered by the first of them, and left after the last."""
+"""The resolver or fleet behind a facade: the first call enters it, and all calls share it."""
 
 from __future__ import annotations
 
@@ -9,115 +9,116 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aioresolve._core.shared_context import Enterable, Stay
 
-from .loop_thread import running_portal, started_portal
+from .loop_thread import current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aioresolve.resolver.base import ClusterResolver
 
-    from .loop_thread import Portal
+    from .loop_thread import LoopThread
 
-__all__ = ["Shared", "SharedResolver"]
+__all__ = ["SharedResolver", "SharedResource"]
 
 logger = logging.getLogger(__name__)
 
-EnterableT = TypeVar("EnterableT", bound=Enterable)
+ResourceT = TypeVar("ResourceT", bound=Enterable)
 
 
-class Shared(Generic[EnterableT]):
-    """A resolver or a fleet, the stay inside its `async with` that calls share, and a way to make it again.
+class SharedResource(Generic[ResourceT]):
+    """A resolver or fleet that blocking calls of many threads share.
 
     Args:
-        entered: the resolver or fleet.
-        remade: called with it in a forked child if the parent had entered it; returns one to use instead.
+        resource: the resolver or fleet.
+        recreate: called with it in a forked child if the parent had entered it; returns a replacement.
 
     Attributes:
-        entered: the one in use.
+        resource: the resolver or fleet in use.
     """
 
-    def __init__(self, entered: EnterableT, remade: Callable[[EnterableT], EnterableT]) -> None:
-        self.entered = entered
-        self._remade = remade
-        self._stay: _Stay[EnterableT] | None = None
+    def __init__(self, resource: ResourceT, recreate: Callable[[ResourceT], ResourceT]) -> None:
+        self.resource = resource
+        self._recreate = recreate
+        self._context: _LoopContext[ResourceT] | None = None
 
-    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what its `method` answers. Waits for it, in any thread but the loop's own."""
-        return running_portal().run(partial(self.answer, method, *args, **kwargs))
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the entered resource and return the result. Blocks; not for the loop thread."""
+        return get_loop_thread().run(partial(self.acall, method, *args, **kwargs))
 
-    async def answer(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what its `method` answers. Awaited in the loop."""
-        async with self.visit() as entered:
+    async def acall(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the entered resource and return the result. Must be awaited in the loop thread."""
+        async with self.acquire() as entered:
             return await getattr(entered, method)(*args, **kwargs)
 
-    def change(self, change: Callable[[EnterableT], object]) -> None:
-        """Let `change` happen to it, entered, in the loop. Waits for it, in any thread but the loop's own."""
+    def apply(self, function: Callable[[ResourceT], object]) -> None:
+        """Call `function` with the entered resource, in the loop. Blocks; not for the loop thread."""
 
-        async def changed() -> None:
-            async with self.visit() as entered:
-                change(entered)
+        async def call_function() -> None:
+            async with self.acquire() as entered:
+                function(entered)
 
-        running_portal().run(changed)
+        get_loop_thread().run(call_function)
 
     @asynccontextmanager
-    async def visit(self) -> AsyncIterator[EnterableT]:
-        """Yield it, entered; it is not left meanwhile. In the loop."""
-        async with self._current_stay().visit() as entered:
+    async def acquire(self) -> AsyncIterator[ResourceT]:
+        """Yield the entered resource, which is not exited inside the block. For the loop thread."""
+        async with self._current_context().visit() as entered:
             yield entered
 
-    async def visit_until_left(self, work: Callable[[EnterableT], Awaitable[object]]) -> None:
-        """Do `work`, which may have no end, with it, entered; leaving it cancels that. In the loop."""
-        await self._current_stay().visit_until_left(work)
+    async def run_until_closed(self, function: Callable[[ResourceT], Awaitable[object]]) -> None:
+        """Await `function` with the entered resource; closing it cancels that. For the loop thread."""
+        await self._current_context().visit_until_left(function)
 
     def close(self) -> None:
-        """Leave it, when the calls in flight have their answers; the next call enters it again."""
-        portal, stay = started_portal(), self._stay
-        if portal is not None and portal.is_running and stay is not None and stay.portal is portal:
-            portal.run(stay.left)
+        """Wait for the calls in progress, and exit the resource; the next call enters it again."""
+        thread, context = current_loop_thread(), self._context
+        if thread is not None and thread.is_running and context is not None and context.thread is thread:
+            thread.run(context.left)
 
-    def release(self) -> None:
-        """Let it be left soon. Never waits, in whatever thread."""
-        if self._stay is not None:
-            self._stay.portal.soon(self._stay.leave)
+    def close_soon(self) -> None:
+        """Close the resource without waiting. Can be called in any thread."""
+        if self._context is not None:
+            self._context.thread.call_soon(self._context.leave)
 
-    def _current_stay(self) -> _Stay[EnterableT]:
-        portal, stay = started_portal(), self._stay
-        assert portal is not None
-        if stay is not None and stay.portal is not portal:
-            self.entered, stay = self._remade(self.entered), None
-        if stay is None or stay.is_over:
-            stay = self._stay = _Stay(portal, self.entered, after=stay)
-            portal.welcome(stay)
-        return stay
+    def _current_context(self) -> _LoopContext[ResourceT]:
+        thread, context = current_loop_thread(), self._context
+        assert thread is not None
+        if context is not None and context.thread is not thread:
+            self.resource, context = self._recreate(self.resource), None
+        if context is None or context.is_over:
+            context = self._context = _LoopContext(thread, self.resource, after=context)
+            thread.start_service(context.stay, context.leave)
+        return context
 
 
-class SharedResolver(Shared["ClusterResolver"]):
-    """A resolver, shared by calls; the one made again keeps the attributes that may have been set.
+class SharedResolver(SharedResource["ClusterResolver"]):
+    """A shared resolver. A replacement after a fork keeps the attributes that users can set.
 
     Args:
         resolver: the resolver.
-        remade: called in a forked child if the parent had entered the resolver; returns one to use instead.
+        recreate: called in a forked child if the parent had entered the resolver; returns a replacement.
     """
 
-    def __init__(self, resolver: ClusterResolver, remade: Callable[[], ClusterResolver]) -> None:
-        super().__init__(resolver, lambda old: _like(old, remade()))
+    def __init__(self, resolver: ClusterResolver, recreate: Callable[[], ClusterResolver]) -> None:
+        super().__init__(resolver, lambda old: _copy_attributes(old, recreate()))
 
     @property
     def resolver(self) -> ClusterResolver:
         """The resolver in use."""
-        return self.entered
+        return self.resource
 
 
-class _Stay(Stay[EnterableT]):
-    """A stay in a portal's loop."""
+class _LoopContext(Stay[ResourceT]):
+    """A shared context in the loop of `thread`."""
 
-    def __init__(self, portal: Portal, entered: EnterableT, *, after: _Stay[EnterableT] | None) -> None:
-        super().__init__(entered, logger=logger, after=after)
-        self.portal = portal
+    def __init__(
+        self, thread: LoopThread, resource: ResourceT, *, after: _LoopContext[ResourceT] | None
+    ) -> None:
+        super().__init__(resource, logger=logger, after=after)
+        self.thread = thread
 
 
-def _like(old: ClusterResolver, new: ClusterResolver) -> ClusterResolver:
-    """Return `new`, with the attributes that may have been set on `old`."""
+def _copy_attributes(old: ClusterResolver, new: ClusterResolver) -> ClusterResolver:
     for name in ("task_type", "task_id", "rpc_layer"):
         if getattr(new, name) != getattr(old, name):
             setattr(new, name, getattr(old, name))

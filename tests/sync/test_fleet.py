@@ -16,7 +16,7 @@ from aioresolve import sync
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, InvalidClusterError
 from aioresolve.fleet.sharding import rendezvous
 from aioresolve.spec import ClusterSpec
-from aioresolve.sync.loop_thread import running_portal, started_portal
+from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
 from tests.fleet.fleets import Scripted, answer_of, fail, hang, until, workers
 
@@ -37,11 +37,11 @@ def scripted(number: int, **arguments: Any) -> tuple[dict[str, Scripted], dict[s
 
 
 def in_loop(condition: Any) -> None:
-    running_portal().run(partial(until, condition))
+    get_loop_thread().run(partial(until, condition))
 
 
 def settle() -> None:
-    running_portal().run(anyio.wait_all_tasks_blocked)
+    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 # What it is made of
@@ -57,7 +57,9 @@ def test_targets_are_the_facades() -> None:
 
 def test_a_fleet_is_made_of_facades() -> None:
     stranger: Any = Scripted()
-    with pytest.raises(InvalidClusterError, match=r"target 'a': a sync fleet is made of .*; got Scripted"):
+    with pytest.raises(
+        InvalidClusterError, match=r"target 'a': aioresolve.sync.Fleet takes .*; got Scripted"
+    ):
         sync.Fleet({"a": stranger})
     with pytest.raises(InvalidClusterError, match="target 'a'"):
         sync.Fleet().add("a", stranger)
@@ -75,11 +77,11 @@ def test_a_shard_takes_its_share_and_leaves_the_rest_alone() -> None:
 
 
 def test_making_a_fleet_and_letting_it_go_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.sync.loop_thread._portal", None)
+    monkeypatch.setattr("aioresolve.sync.loop_thread._current", None)
     with sync.Fleet(scripted(3)[1]) as fleet:
         fleet.close()
     del fleet
-    assert started_portal() is None
+    assert current_loop_thread() is None
 
 
 # Asking

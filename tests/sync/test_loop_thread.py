@@ -1,4 +1,4 @@
-"""The one loop thread of the blocking facade."""
+"""The event loop thread of the blocking facade."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import anyio
 import pytest
 
 from aioresolve.errors import ConfigurationError, ResolveError
-from aioresolve.sync import loop_thread as room
-from aioresolve.sync.loop_thread import Portal, running_portal, started_portal
+from aioresolve.sync import loop_thread
+from aioresolve.sync.loop_thread import LoopThread, current_loop_thread, get_loop_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,57 +29,69 @@ REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
 
 
 @pytest.fixture
-def portal() -> Iterator[Portal]:
-    """A portal of the test's own; its thread is gone after the test."""
-    portal = Portal()
-    yield portal
-    portal.close()
-    assert not portal._thread.is_alive()
+def thread() -> Iterator[LoopThread]:
+    """A loop thread for this test only; it has ended after the test."""
+    thread = LoopThread()
+    yield thread
+    thread.close()
+    assert not thread._thread.is_alive()
 
 
 @pytest.fixture
-def no_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The process as it is before its first call."""
-    monkeypatch.setattr(room, "_portal", None)
+def not_started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process before its first call."""
+    monkeypatch.setattr(loop_thread, "_current", None)
     yield
-    if room._portal is not None:
-        room._portal.close()
+    if loop_thread._current is not None:
+        loop_thread._current.close()
 
 
-class Guest:
-    """Stays until it is told to leave, and then takes its time."""
+class Service:
+    """Runs until it is stopped, and then takes `stopping` seconds to end."""
 
-    def __init__(self, takes: float = 0.0) -> None:
+    def __init__(self, stopping: float = 0.0) -> None:
         self.history: list[str] = []
-        self._takes = takes
-        self._leaving = anyio.Event()
+        self._stopping = stopping
+        self._stopped = anyio.Event()
 
-    async def stay(self) -> None:
-        self.history.append("came")
-        await self._leaving.wait()
-        await anyio.sleep(self._takes)
-        self.history.append("left")
+    async def run(self) -> None:
+        self.history.append("started")
+        await self._stopped.wait()
+        await anyio.sleep(self._stopping)
+        self.history.append("ended")
 
-    def leave(self) -> None:
-        self._leaving.set()
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+async def start_service(thread: LoopThread, stopping: float = 0.05) -> Service:
+    service = Service(stopping)
+    thread.start_service(service.run, service.stop)
+    await anyio.wait_all_tasks_blocked()
+    return service
 
 
 async def thread_name() -> str:
     return threading.current_thread().name
 
 
-async def loop() -> asyncio.AbstractEventLoop:
+async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
+
+
+async def number_of_tasks() -> int:
+    await anyio.wait_all_tasks_blocked()
+    return len(asyncio.all_tasks())
 
 
 # Calls
 
 
-def test_a_call_is_made_in_the_loop_thread(portal: Portal) -> None:
-    assert portal.run(thread_name) == "aioresolve.sync" != threading.current_thread().name
+def test_calls_run_in_the_loop_thread(thread: LoopThread) -> None:
+    assert thread.run(thread_name) == "aioresolve.sync" != threading.current_thread().name
 
 
-def test_the_calls_of_many_threads_are_made_in_one_loop_at_the_same_time(portal: Portal) -> None:
+def test_calls_of_many_threads_run_concurrently_in_one_loop(thread: LoopThread) -> None:
     barrier = asyncio.Barrier(THREADS)
 
     async def meet() -> asyncio.AbstractEventLoop:
@@ -87,100 +99,100 @@ def test_the_calls_of_many_threads_are_made_in_one_loop_at_the_same_time(portal:
         return asyncio.get_running_loop()
 
     with ThreadPoolExecutor(THREADS) as threads:
-        loops = list(threads.map(lambda _: portal.run(meet), range(THREADS)))
-    assert set(loops) == {portal.run(loop)}
+        loops = list(threads.map(lambda _: thread.run(meet), range(THREADS)))
+    assert set(loops) == {thread.run(running_loop)}
 
 
-def test_a_call_sees_the_context_variables_of_its_caller(portal: Portal) -> None:
+def test_call_sees_the_context_variables_of_its_caller(thread: LoopThread) -> None:
     async def request() -> str:
         return REQUEST.get("none")
 
-    assert portal.run(request) == "none"
-    assert contextvars.copy_context().run(lambda: (REQUEST.set("7"), portal.run(request))[1]) == "7"
-    assert portal.run(request) == "none"
+    assert thread.run(request) == "none"
+    assert contextvars.copy_context().run(lambda: (REQUEST.set("7"), thread.run(request))[1]) == "7"
+    assert thread.run(request) == "none"
 
 
-async def test_a_call_may_be_made_inside_a_running_loop(portal: Portal) -> None:
-    assert portal.run(loop) is not asyncio.get_running_loop()
+async def test_call_can_be_made_inside_another_running_loop(thread: LoopThread) -> None:
+    assert thread.run(running_loop) is not asyncio.get_running_loop()
 
 
-def test_a_call_made_in_the_loop_thread_is_refused_instead_of_waiting_for_itself(portal: Portal) -> None:
+def test_call_in_the_loop_thread_raises_instead_of_waiting_for_itself(thread: LoopThread) -> None:
     async def call_again() -> str:
-        return portal.run(thread_name)
+        return thread.run(thread_name)
 
-    with pytest.raises(ConfigurationError, match="await the async resolver there instead"):
-        portal.run(call_again)
-    assert portal.run(thread_name)
+    with pytest.raises(ConfigurationError, match="Await the async resolver there instead"):
+        thread.run(call_again)
+    assert thread.run(thread_name)
 
 
 # Errors
 
 
-def test_an_error_comes_out_as_it_is_with_the_way_it_took(portal: Portal) -> None:
+def test_error_is_raised_unchanged_with_its_traceback(thread: LoopThread) -> None:
     error = ResolveError("no such cluster")
 
     async def raise_it() -> None:
         raise error from OSError("cause")
 
     with pytest.raises(ResolveError) as caught:
-        portal.run(raise_it)
+        thread.run(raise_it)
     assert caught.value is error
     assert isinstance(error.__cause__, OSError)
-    way = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    assert way[0] == "test_an_error_comes_out_as_it_is_with_the_way_it_took"
-    assert way[-1] == "raise_it"
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    assert frames[0] == "test_error_is_raised_unchanged_with_its_traceback"
+    assert frames[-1] == "raise_it"
 
 
-def test_an_error_that_was_dealt_with_is_held_by_nothing(portal: Portal) -> None:
+def test_handled_error_is_released(thread: LoopThread) -> None:
     async def raise_it() -> None:
         raise ResolveError("once")
 
-    def dealt_with() -> weakref.ref[ResolveError]:
+    def handle() -> weakref.ref[ResolveError]:
         try:
-            portal.run(raise_it)
+            thread.run(raise_it)
         except ResolveError as error:
             return weakref.ref(error)
         raise AssertionError
 
     gc.disable()
     try:
-        assert dealt_with()() is None
+        assert handle()() is None
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_would_end_a_loop_reaches_the_caller_and_spares_the_loop(
-    portal: Portal, kind: type[BaseException]
+def test_exception_that_would_end_a_loop_reaches_only_the_caller(
+    thread: LoopThread, kind: type[BaseException]
 ) -> None:
     async def raise_it() -> None:
         raise kind
 
     with pytest.raises(kind):
-        portal.run(raise_it)
-    assert portal.run(thread_name)
+        thread.run(raise_it)
+    assert thread.run(thread_name)
 
 
-def test_a_resolver_that_cancels_itself_is_an_error_of_ours(portal: Portal) -> None:
+def test_resolver_that_cancels_itself_raises_a_resolve_error(thread: LoopThread) -> None:
     async def cancel() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(ResolveError, match="cancelled itself"):
-        portal.run(cancel)
-    assert portal.run(thread_name)
+        thread.run(cancel)
+    assert thread.run(thread_name)
 
 
 # Interrupts
 
 
-class Interrupted(BaseException):
-    """What the signal handler raises, as that of SIGINT raises KeyboardInterrupt."""
+class Interrupt(BaseException):
+    """Raised by the signal handler, as SIGINT raises KeyboardInterrupt."""
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupted
+        raise Interrupt
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     yield
@@ -194,7 +206,7 @@ def interrupt_main_thread() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_cancels_the_call_and_waits_until_it_has_unwound(portal: Portal) -> None:
+def test_interrupt_cancels_the_call_and_waits_until_it_has_cleaned_up(thread: LoopThread) -> None:
     history: list[str] = []
 
     async def interrupted() -> None:
@@ -204,195 +216,182 @@ def test_an_interrupt_cancels_the_call_and_waits_until_it_has_unwound(portal: Po
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(0.05)
-            history.append("unwound")
+            history.append("cleaned up")
 
-    tasks = portal.run(tasks_at_rest)
-    with pytest.raises(Interrupted):
-        portal.run(interrupted)
-    assert history == ["unwound"]
-    assert portal.run(tasks_at_rest) == tasks
-
-
-async def tasks_at_rest() -> int:
-    await anyio.wait_all_tasks_blocked()
-    return len(asyncio.all_tasks())
+    tasks = thread.run(number_of_tasks)
+    with pytest.raises(Interrupt):
+        thread.run(interrupted)
+    assert history == ["cleaned up"]
+    assert thread.run(number_of_tasks) == tasks
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_call_that_does_not_unwind_does_not_hold_its_thread(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_call_that_does_not_end_does_not_block_its_caller(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "UNWINDING", 0.05)
-    let_go = portal.run(event)
+    monkeypatch.setattr(loop_thread, "INTERRUPT_TIMEOUT", 0.05)
+    released = thread.run(create_event)
 
-    async def stubborn() -> None:
+    async def shielded() -> None:
         interrupt_main_thread()
         with anyio.CancelScope(shield=True):
-            await let_go.wait()
+            await released.wait()
 
-    with pytest.raises(Interrupted):
-        portal.run(stubborn)
-    portal.soon(let_go.set)
+    with pytest.raises(Interrupt):
+        thread.run(shielded)
+    thread.call_soon(released.set)
 
 
-async def event() -> anyio.Event:
+async def create_event() -> anyio.Event:
     return anyio.Event()
 
 
-async def test_a_call_interrupted_before_it_has_begun_never_begins() -> None:
+async def test_call_interrupted_before_it_starts_never_starts() -> None:
     history: list[str] = []
 
-    async def begin() -> None:
-        history.append("began")
+    async def start() -> None:
+        history.append("started")
 
-    call = room._Call(begin)
+    call = loop_thread._Call(start)
     call.cancel()
     await call.run()
     assert call.finished.is_set()
     assert history == []
 
 
-@pytest.mark.usefixtures("interruptible", "no_portal")
-def test_an_interrupt_while_the_thread_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve = Portal._serve
+@pytest.mark.usefixtures("interruptible", "not_started")
+def test_interrupt_while_the_thread_starts_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve = LoopThread._serve
 
-    async def interrupted(self: Portal, started: Future[None]) -> None:
+    async def interrupted(self: LoopThread, started: Future[None]) -> None:
         interrupt_main_thread()
         await anyio.sleep(0.05)
         await serve(self, started)
 
-    monkeypatch.setattr(Portal, "_serve", interrupted)
+    monkeypatch.setattr(LoopThread, "_serve", interrupted)
     before = set(threading.enumerate())
-    with pytest.raises(Interrupted):
-        running_portal()
-    assert started_portal() is None
+    with pytest.raises(Interrupt):
+        get_loop_thread()
+    assert current_loop_thread() is None
     for thread in set(threading.enumerate()) - before:
         thread.join(5.0)
         assert not thread.is_alive()
 
 
-# One portal for the process
+# One loop thread per process
 
 
-@pytest.mark.usefixtures("no_portal")
-def test_many_threads_that_make_the_first_call_start_one_portal() -> None:
+@pytest.mark.usefixtures("not_started")
+def test_concurrent_first_calls_start_one_thread() -> None:
     barrier = threading.Barrier(THREADS)
 
-    def first_call() -> Portal:
+    def first_call() -> LoopThread:
         barrier.wait()
-        return running_portal()
+        return get_loop_thread()
 
     with ThreadPoolExecutor(THREADS) as threads:
-        portals = {future.result() for future in [threads.submit(first_call) for _ in range(THREADS)]}
-    assert portals == {started_portal()}
+        started = {future.result() for future in [threads.submit(first_call) for _ in range(THREADS)]}
+    assert started == {current_loop_thread()}
 
 
-@pytest.mark.usefixtures("no_portal")
-def test_nothing_is_started_before_the_first_call() -> None:
-    assert started_portal() is None
+@pytest.mark.usefixtures("not_started")
+def test_no_thread_is_started_before_the_first_call() -> None:
+    assert current_loop_thread() is None
 
 
-@pytest.mark.usefixtures("no_portal")
-def test_a_portal_that_has_ended_is_replaced_by_the_next_call() -> None:
-    ended = running_portal()
+@pytest.mark.usefixtures("not_started")
+def test_next_call_replaces_a_thread_that_has_ended() -> None:
+    ended = get_loop_thread()
     ended.close()
-    assert running_portal().run(thread_name)
-    assert running_portal() is not ended
+    assert get_loop_thread().run(thread_name)
+    assert get_loop_thread() is not ended
 
 
-@pytest.mark.usefixtures("no_portal")
-def test_a_thread_that_cannot_be_started_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("not_started")
+def test_thread_that_cannot_be_started_raises_a_resolve_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ResolveError, match="can't start new thread"):
-        running_portal()
-    assert started_portal() is None
+        get_loop_thread()
+    assert current_loop_thread() is None
 
 
-@pytest.mark.usefixtures("no_portal")
-def test_a_call_after_the_interpreter_began_to_exit_is_an_error_of_ours(
+@pytest.mark.usefixtures("not_started")
+def test_call_during_the_exit_of_the_interpreter_raises_a_resolve_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "_exited", False)
-    portal = running_portal()
-    room._close_at_exit()
+    monkeypatch.setattr(loop_thread, "_has_exited", False)
+    thread = get_loop_thread()
+    loop_thread._close_at_exit()
     with pytest.raises(ResolveError, match="the interpreter exits"):
-        running_portal()
+        get_loop_thread()
     with pytest.raises(ResolveError, match="the interpreter exits"):
-        portal.run(thread_name)
+        thread.run(thread_name)
 
 
-# Its end
+# Closing
 
 
-def test_a_portal_that_closes_cancels_the_calls_in_flight(portal: Portal) -> None:
-    begun = threading.Event()
+def test_closing_cancels_the_calls_in_progress(thread: LoopThread) -> None:
+    started = threading.Event()
 
     async def endless() -> None:
-        begun.set()
+        started.set()
         await anyio.sleep_forever()
 
-    with ThreadPoolExecutor(1) as thread:
-        call = thread.submit(portal.run, endless)
-        begun.wait()
-        portal.close()
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(thread.run, endless)
+        started.wait()
+        thread.close()
         with pytest.raises(ResolveError, match="the interpreter exits"):
             call.result()
 
 
-def test_a_portal_that_closes_lets_its_guests_leave_first(portal: Portal) -> None:
-    guest = portal.run(partial(welcomed, portal))
-    portal.close()
-    assert guest.history == ["came", "left"]
+def test_closing_stops_the_services_first(thread: LoopThread) -> None:
+    service = thread.run(partial(start_service, thread))
+    thread.close()
+    assert service.history == ["started", "ended"]
 
 
-async def welcomed(portal: Portal, takes: float = 0.05) -> Guest:
-    guest = Guest(takes)
-    portal.welcome(guest)
-    await anyio.wait_all_tasks_blocked()
-    return guest
+def test_closing_does_not_wait_forever_for_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "EXIT_TIMEOUT", 0.05)
+    thread = LoopThread()
+    thread.run(partial(start_service, thread, 0.5))
+    started_at = time.monotonic()
+    thread.close()
+    assert time.monotonic() - started_at < 0.4
+    thread._thread.join()
 
 
-def test_closing_does_not_wait_for_ever_for_a_guest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "CLOSING", 0.05)
-    portal = Portal()
-    portal.run(partial(welcomed, portal, 0.5))
-    started = time.monotonic()
-    portal.close()
-    assert time.monotonic() - started < 0.4
-    portal._thread.join()
-
-
-def test_a_guest_lives_in_no_callers_context(portal: Portal) -> None:
+def test_service_does_not_get_the_context_variables_of_a_caller(thread: LoopThread) -> None:
     seen: list[str] = []
 
-    class Curious(Guest):
-        async def stay(self) -> None:
-            seen.append(REQUEST.get("none"))
+    async def record() -> None:
+        seen.append(REQUEST.get("none"))
 
-    async def welcome() -> None:
-        portal.welcome(Curious())
+    async def start() -> None:
+        thread.start_service(record, lambda: None)
 
-    contextvars.copy_context().run(lambda: (REQUEST.set("7"), portal.run(welcome)))
-    portal.run(tasks_at_rest)
+    contextvars.copy_context().run(lambda: (REQUEST.set("7"), thread.run(start)))
+    thread.run(number_of_tasks)
     assert seen == ["none"]
 
 
-def test_what_is_to_be_called_soon_in_a_closed_loop_is_not_called(portal: Portal) -> None:
+def test_callback_for_a_closed_loop_is_not_called(thread: LoopThread) -> None:
     history: list[str] = []
-    portal.close()
-    portal.soon(lambda: history.append("called"))
-    portal.close()
+    thread.close()
+    thread.call_soon(lambda: history.append("called"))
+    thread.close()
     assert history == []
 
 
-def test_the_loop_of_a_disowned_portal_is_not_woken(portal: Portal) -> None:
+def test_detached_loop_is_not_woken_up(thread: LoopThread) -> None:
     history: list[str] = []
-    loop = portal._loop
-    portal.disown()
-    portal.soon(lambda: history.append("called"))
-    portal.run(tasks_at_rest)
+    loop = thread._loop
+    thread.detach_after_fork()
+    thread.call_soon(lambda: history.append("called"))
+    thread.run(number_of_tasks)
     assert history == []
-    portal._loop = loop
+    thread._loop = loop

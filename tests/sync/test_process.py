@@ -35,7 +35,7 @@ SPEC = "ClusterSpec({'worker': ['10.0.0.1:8470', '10.0.0.2:8470']})"
 
 RESOLVER = """
 import os, sys, warnings
-from aioresolve.sync import loop_thread as portal
+from aioresolve.sync import loop_thread
 from aioresolve.sync import *
 resolver = KubernetesClusterResolver({"worker": ["app=train"]}, kubeconfig=sys.argv[1])
 
@@ -44,12 +44,12 @@ def pause(at):
     sys.stdin.readline()
 
 def fork():
-    portal._lock.acquire()  # as a thread holds it that makes the first call
+    loop_thread._lock.acquire()  # as a thread holds it that makes the first call
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this process has threads
         child = os.fork()
     if child:
-        portal._lock.release()
+        loop_thread._lock.release()
     return child
 """
 
@@ -191,7 +191,7 @@ def test_ctrl_c_cancels_the_call_and_leaves_nothing_behind(
     script = Script(
         """
 import asyncio
-from aioresolve.sync.loop_thread import running_portal
+from aioresolve.sync.loop_thread import get_loop_thread
 
 async def tasks_at_rest():
     await asyncio.sleep(0.01)
@@ -200,9 +200,9 @@ async def tasks_at_rest():
 try:
     resolver.cluster_spec()
 except KeyboardInterrupt:
-    interrupted = running_portal().run(tasks_at_rest)
+    interrupted = get_loop_thread().run(tasks_at_rest)
     print(resolver.cluster_spec())
-    print(running_portal().run(tasks_at_rest) - interrupted)
+    print(get_loop_thread().run(tasks_at_rest) - interrupted)
 """,
         kubeconfig,
     )
@@ -436,7 +436,7 @@ print(len(next(watches[0]).members), next(watches[1]).num_tasks)
     )
     assert script.line() == f"{SPEC} ['a', 'b']"
     for _ in range(2):
-        assert script.line().startswith("this iterator was begun before this process was forked")
+        assert script.line().startswith("this iterator was started before this process was forked")
     assert [script.line(), script.line()] == ["{'a': 2, 'b': 1} None", "parent"]
     server.add(pod("train-3", labels={"app": "train"}))
     ended = script.ended("\n")

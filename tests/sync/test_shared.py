@@ -14,8 +14,8 @@ import pytest
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
-from aioresolve.sync import loop_thread as portal_room
-from aioresolve.sync.loop_thread import running_portal
+from aioresolve.sync import loop_thread
+from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.sync.shared import SharedResolver
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Gate:
         await self._open.wait()
 
     def open(self) -> None:
-        running_portal().soon(self._open.set)
+        get_loop_thread().call_soon(self._open.set)
 
 
 def failing(error: BaseException) -> Callable[[], Awaitable[object]]:
@@ -99,7 +99,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 def settle() -> None:
     """Wait until the loop has nothing left to do."""
-    running_portal().run(anyio.wait_all_tasks_blocked)
+    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 # Entering
@@ -109,7 +109,7 @@ def test_a_resolver_is_entered_by_the_first_call_and_kept() -> None:
     resolver = Scripted()
     share = shared(resolver)
     assert resolver.history == []
-    assert share.ask("cluster_spec") == share.ask("cluster_spec", timeout=1.0) == WORKERS
+    assert share.call("cluster_spec") == share.call("cluster_spec", timeout=1.0) == WORKERS
     assert resolver.history == ["entered", "asked", "asked"]
     share.close()
 
@@ -118,7 +118,7 @@ def test_many_threads_enter_a_resolver_once_and_ask_it_at_the_same_time(threads:
     meeting = asyncio.Barrier(THREADS)
     resolver = Scripted(asked=meeting.wait)
     share = shared(resolver)
-    specs = list(threads.map(lambda _: share.ask("cluster_spec"), range(THREADS)))
+    specs = list(threads.map(lambda _: share.call("cluster_spec"), range(THREADS)))
     share.close()
     assert specs == [WORKERS] * THREADS
     assert resolver.history == ["entered", *["asked"] * THREADS, "left"]
@@ -132,7 +132,7 @@ def test_an_error_on_entering_reaches_everybody_who_waits(threads: ThreadPoolExe
         raise error
 
     share = shared(Scripted(entering=fail))
-    calls = [threads.submit(share.ask, "cluster_spec") for _ in range(THREADS)]
+    calls = [threads.submit(share.call, "cluster_spec") for _ in range(THREADS)]
     gate.reached.wait()
     settle()
     gate.open()
@@ -149,9 +149,9 @@ def test_after_an_error_on_entering_the_next_call_tries_again() -> None:
     resolver = Scripted(entering=fail_once)
     share = shared(resolver)
     with pytest.raises(ConnectionFailedError, match="nobody there"):
-        share.ask("cluster_spec")
+        share.call("cluster_spec")
     share.close()
-    assert share.ask("cluster_spec") == WORKERS
+    assert share.call("cluster_spec") == WORKERS
     share.close()
     assert resolver.history == ["entered", "asked", "left"]
 
@@ -159,7 +159,7 @@ def test_after_an_error_on_entering_the_next_call_tries_again() -> None:
 def test_entering_has_a_deadline() -> None:
     share = shared(Scripted(entering=anyio.sleep_forever, timeout=0.05))
     with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not entered within 0\.05 s"):
-        share.ask("cluster_spec")
+        share.call("cluster_spec")
 
 
 def test_an_interrupted_first_call_leaves_the_resolver_entered_for_the_next(
@@ -171,10 +171,10 @@ def test_an_interrupted_first_call_leaves_the_resolver_entered_for_the_next(
 
     async def first_call() -> None:
         with anyio.move_on_after(0.01):
-            await share.answer("cluster_spec")
+            await share.acall("cluster_spec")
 
-    running_portal().run(first_call)
-    second = threads.submit(share.ask, "cluster_spec")
+    get_loop_thread().run(first_call)
+    second = threads.submit(share.call, "cluster_spec")
     gate.open()
     assert second.result() == WORKERS
     share.close()
@@ -188,11 +188,11 @@ def test_closing_leaves_the_resolver_and_the_next_call_enters_it_again() -> None
     resolver = Scripted()
     share = shared(resolver)
     share.close()
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     share.close()
     share.close()
     assert resolver.history == ["entered", "asked", "left"]
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     share.close()
     assert resolver.history == ["entered", "asked", "left"] * 2
 
@@ -201,7 +201,7 @@ def test_closing_lets_the_calls_in_flight_finish(threads: ThreadPoolExecutor) ->
     gate = Gate()
     resolver = Scripted(asked=gate)
     share = shared(resolver)
-    call = threads.submit(share.ask, "cluster_spec")
+    call = threads.submit(share.call, "cluster_spec")
     gate.reached.wait()
     closing = threads.submit(share.close)
     settle()
@@ -216,7 +216,7 @@ def test_two_who_close_both_wait_until_the_resolver_is_left(threads: ThreadPoolE
     gate = Gate()
     resolver = Scripted(leaving=gate)
     share = shared(resolver)
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     closings = [threads.submit(share.close) for _ in range(2)]
     gate.reached.wait()
     settle()
@@ -231,10 +231,10 @@ def test_a_call_made_while_the_resolver_is_left_enters_it_after_that(threads: Th
     gate = Gate()
     resolver = Scripted(leaving=gate)
     share = shared(resolver)
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     closing = threads.submit(share.close)
     gate.reached.wait()
-    call = threads.submit(share.ask, "cluster_spec")
+    call = threads.submit(share.call, "cluster_spec")
     settle()
     gate.open()
     closing.result()
@@ -259,7 +259,7 @@ def test_a_resolver_with_a_task_group_is_left_in_the_task_that_entered_it(
 
     resolver = Grouped()
     share = shared(resolver)
-    threads.submit(share.ask, "cluster_spec").result()
+    threads.submit(share.call, "cluster_spec").result()
     threads.submit(share.close).result()
     assert resolver.history == ["entered", "asked", "left"]
 
@@ -272,16 +272,16 @@ def test_an_error_on_leaving_is_raised_to_who_closes() -> None:
             raise errors.pop()
 
     share = shared(Scripted(leaving=fail_once))
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     with pytest.raises(ConnectionFailedError, match="broken pipe"):
         share.close()
-    assert share.ask("cluster_spec") == WORKERS
+    assert share.call("cluster_spec") == WORKERS
     share.close()
 
 
 def test_leaving_has_a_deadline() -> None:
     share = shared(Scripted(leaving=anyio.sleep_forever, timeout=0.05))
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not left within 0\.05 s"):
         share.close()
 
@@ -294,15 +294,15 @@ def test_releasing_leaves_the_resolver_without_waiting(in_loop: bool) -> None:
     gate = Gate()
     resolver = Scripted(leaving=gate)
     share = shared(resolver)
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
 
     async def release() -> None:
-        share.release()
+        share.close_soon()
 
     if in_loop:
-        running_portal().run(release)
+        get_loop_thread().run(release)
     else:
-        share.release()
+        share.close_soon()
     gate.reached.wait()
     assert resolver.history == ["entered", "asked"]
     gate.open()
@@ -312,14 +312,14 @@ def test_releasing_leaves_the_resolver_without_waiting(in_loop: bool) -> None:
 
 def test_releasing_what_was_never_entered_does_nothing() -> None:
     resolver = Scripted()
-    shared(resolver).release()
+    shared(resolver).close_soon()
     assert resolver.history == []
 
 
 def test_an_error_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     share = shared(Scripted(leaving=failing(ConnectionFailedError("broken pipe"))))
-    share.ask("cluster_spec")
-    share.release()
+    share.call("cluster_spec")
+    share.close_soon()
     settle()
     assert [record.name for record in caplog.records] == ["aioresolve.sync.shared"]
     assert "was not left cleanly" in caplog.text
@@ -347,11 +347,11 @@ def test_a_resolver_that_breaks_between_calls_is_entered_again(caplog: pytest.Lo
 
     resolver = Breaking()
     share = shared(resolver)
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     first.open()
     settle()
     assert "lost its watch" in caplog.text
-    assert share.ask("cluster_spec") == WORKERS
+    assert share.call("cluster_spec") == WORKERS
     share.close()
     assert resolver.history == ["entered", "asked", "left"] * 2
 
@@ -361,8 +361,8 @@ def test_a_resolver_that_breaks_between_calls_is_entered_again(caplog: pytest.Lo
 
 @pytest.fixture
 def another_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    yield partial(monkeypatch.setattr, portal_room, "_portal", None)
-    running_portal().close()
+    yield partial(monkeypatch.setattr, loop_thread, "_current", None)
+    get_loop_thread().close()
 
 
 def test_in_another_portal_the_resolver_is_made_again_with_its_attributes(
@@ -371,14 +371,14 @@ def test_in_another_portal_the_resolver_is_made_again_with_its_attributes(
     first, second = Scripted(), Scripted()
     share = SharedResolver(first, lambda: second)
     first.task_type = "worker"
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     first.task_id = 3
-    stay: Any = share._stay
+    context: Any = share._context
     another_portal()
-    share.ask("cluster_spec")
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
+    share.call("cluster_spec")
     share.close()
-    stay.portal.run(stay.left)
+    context.thread.run(context.left)
     assert first.history == ["entered", "asked", "left"]
     assert second.history == ["entered", "asked", "asked", "left"]
     assert share.resolver is second
@@ -391,6 +391,6 @@ def test_in_another_portal_a_resolver_that_was_not_entered_yet_is_kept(
     resolver = Scripted()
     share = SharedResolver(resolver, lambda: pytest.fail("made again"))
     another_portal()
-    share.ask("cluster_spec")
+    share.call("cluster_spec")
     share.close()
     assert resolver.history == ["entered", "asked", "left"]

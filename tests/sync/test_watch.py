@@ -21,8 +21,8 @@ from aioresolve._core.concurrency import Newest, newest_of
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, IncompleteClusterError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, Observation
-from aioresolve.sync import loop_thread as portal_room
-from aioresolve.sync.loop_thread import running_portal
+from aioresolve.sync import loop_thread
+from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
 from tests.fleet.fleets import Scripted, workers
 
@@ -56,7 +56,7 @@ class Source(ClusterResolver):
             self._shown += shown
             self._stirred.set()
 
-        running_portal().run(show)
+        get_loop_thread().run(show)
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         return workers(1)
@@ -94,7 +94,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 def settle() -> None:
     """Wait until the loop has nothing left to do."""
-    running_portal().run(anyio.wait_all_tasks_blocked)
+    get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
 def test_each_change_is_told(source: Source) -> None:
@@ -192,7 +192,7 @@ def test_a_watch_that_is_let_go_in_the_loop_thread_ends(source: Source) -> None:
     async def let_go() -> None:
         held.clear()
 
-    running_portal().run(let_go)
+    get_loop_thread().run(let_go)
     settle()
     assert source.watches == 0
 
@@ -229,7 +229,7 @@ def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPo
 def test_closing_a_watch_ends_the_next_of_another_thread(source: Source, threads: ThreadPoolExecutor) -> None:
     watch = sync.ClusterResolver(source).watch()
     following = threads.submit(list, watch)
-    running_portal().run(partial(until, lambda: source.watches == 1))
+    get_loop_thread().run(partial(until, lambda: source.watches == 1))
     watch.close()
     assert following.result() == []
 
@@ -300,7 +300,7 @@ def test_a_next_in_the_loop_thread_is_refused(source: Source) -> None:
         next(watch)
 
     with pytest.raises(ConfigurationError, match="would wait for itself"):
-        running_portal().run(ask)
+        get_loop_thread().run(ask)
 
 
 # Threads and contexts
@@ -311,7 +311,7 @@ def test_many_threads_may_share_a_watch(source: Source, threads: ThreadPoolExecu
     calls = [threads.submit(next, watch) for _ in range(8)]
     for number in range(8):
         source.show(workers(number + 1))
-        running_portal().run(partial(until, lambda number=number: source.told == number + 1))
+        get_loop_thread().run(partial(until, lambda number=number: source.told == number + 1))
         settle()
     assert sorted(len(call.result().members) for call in calls) == list(range(1, 9))
     watch.close()
@@ -364,10 +364,10 @@ def test_what_came_for_an_interrupted_next_is_there_for_the_next_one(source: Sou
 
     async def interrupted() -> None:
         with anyio.move_on_after(0.01):
-            await watch._next(running_portal())
+            await watch._next(get_loop_thread())
 
-    watch._portal = running_portal()
-    running_portal().run(interrupted)
+    watch._thread = get_loop_thread()
+    get_loop_thread().run(interrupted)
     source.show(workers(1))
     settle()
     source.show(workers(2))
@@ -376,21 +376,21 @@ def test_what_came_for_an_interrupted_next_is_there_for_the_next_one(source: Sou
     watch.close()
 
 
-def test_a_watch_begun_in_another_portal_is_refused_with_the_reason(
+def test_watch_of_another_loop_thread_raises_an_error(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.show(workers(1))
     watch = sync.ClusterResolver(source).watch()
     next(watch)
-    first = running_portal()
+    first = get_loop_thread()
     with monkeypatch.context() as patch:
-        patch.setattr(portal_room, "_portal", None)
-        other = running_portal()
-        with pytest.raises(ConfigurationError, match="begun before this process was forked"):
+        patch.setattr(loop_thread, "_current", None)
+        other = get_loop_thread()
+        with pytest.raises(ConfigurationError, match="started before this process was forked"):
             next(watch)
         watch.close()
         other.close()
-    assert running_portal() is first
+    assert get_loop_thread() is first
     del watch
 
 

@@ -42,11 +42,15 @@ def completion(context: click.Context, shell: str) -> None:
 
 def contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of contexts that begin with `incomplete`; none where no kubeconfig can be read."""
-    from aioresolve.kubernetes.auth.kubeconfig import merged, parsed
+    from aioresolve.kubernetes.auth.kubeconfig import merge_kubeconfigs, parse_kubeconfig
 
     try:
-        found = merged(
-            [parsed(path.read_bytes(), str(path)) for path in _kubeconfigs(context) if path.exists()]
+        found = merge_kubeconfigs(
+            [
+                parse_kubeconfig(path.read_bytes(), str(path))
+                for path in _kubeconfigs(context)
+                if path.exists()
+            ]
         )
     except (ConfigurationError, OSError):
         return []

@@ -1,4 +1,4 @@
-"""fleet.yaml: what it says, and what is said of one that is wrong."""
+"""Fleet files: their content, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aioresolve import (
 from aioresolve.errors import ConfigurationError
 from aioresolve.fleet.config import FleetFile, fleet_file, fleet_of, read_fleet
 from aioresolve.fleet.config.targets import KINDS
-from aioresolve.fleet.config.yaml_tree import interpolated, variables
+from aioresolve.fleet.config.variables import interpolate, variable_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ def fleet(text: str, **environ: str) -> FleetFile:
 
 
 def problems(text: str, **environ: str) -> list[str]:
-    """Return the lines of the error that `text` ends in, without the file's name."""
+    """Return the lines of the error for `text`, without the name of the file."""
     with pytest.raises(ConfigurationError) as raised:
         fleet(text, **environ)
     assert raised.value.__cause__ is None
@@ -55,16 +55,16 @@ def problem(text: str, **environ: str) -> str:
     return line
 
 
-def given_to(resolver: ClusterResolver) -> dict[str, Any]:
-    """Return what a resolver was given, by the names of its attributes."""
+def arguments_of(resolver: ClusterResolver) -> dict[str, Any]:
+    """Return the arguments that a resolver keeps, by the names of its attributes."""
     return {name.removeprefix("_"): value for name, value in vars(resolver).items()}
 
 
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", fleet_file.__doc__ or "", re.DOTALL)[0]
 
 
-class TestWhatItSays:
-    def test_the_example_of_the_format(self) -> None:
+class TestContent:
+    def test_example_in_the_documentation_is_valid(self) -> None:
         file = fleet(EXAMPLE)
         assert (file.interval, file.timeout, file.max_concurrency) == (30.0, 10.0, 64)
         assert {name: type(resolver) for name, resolver in file.targets.items()} == {
@@ -74,7 +74,7 @@ class TestWhatItSays:
             "both": UnionClusterResolver,
         }
         assert (
-            given_to(file.targets["us-east"]).items()
+            arguments_of(file.targets["us-east"]).items()
             >= {
                 "jobs": {"worker": ("app=trainer",), "ps": ("app=ps", "app=ps-spare")},
                 "namespaces": ("training",),
@@ -82,14 +82,14 @@ class TestWhatItSays:
                 "kubeconfig": ("~/.kube/config",),
             }.items()
         )
-        assert given_to(file.targets["tpu-a"])["tpu"] == ("my-tpu",)
+        assert arguments_of(file.targets["tpu-a"])["tpu"] == ("my-tpu",)
 
-    async def test_a_target_that_is_told_its_tasks_answers_them(self) -> None:
+    async def test_static_target_returns_its_tasks(self) -> None:
         text = 'targets: {a: {static: {jobs: {worker: ["h:1", "i:2"], ps: "p:3", eval: {4: "e:5"}}}}}'
         spec = await fleet(text).targets["a"].cluster_spec()
         assert spec.as_dict() == {"worker": ["h:1", "i:2"], "ps": ["p:3"], "eval": {4: "e:5"}}
 
-    async def test_a_union_answers_with_the_tasks_of_its_members(self) -> None:
+    async def test_union_returns_the_tasks_of_its_members(self) -> None:
         file = fleet(
             "targets:\n"
             "  both: {union: [a, b]}\n"
@@ -99,9 +99,9 @@ class TestWhatItSays:
         spec = await file.targets["both"].cluster_spec()
         assert spec.as_dict() == {"worker": ["h:1", "i:2"]}
 
-    def test_a_union_has_resolvers_of_its_own(self) -> None:
+    def test_union_has_its_own_resolvers(self) -> None:
         file = fleet(EXAMPLE)
-        members = given_to(file.targets["both"])["resolvers"]
+        members = arguments_of(file.targets["both"])["resolvers"]
         assert not set(map(id, members)) & set(map(id, file.targets.values()))
 
     def test_targets_keep_the_order_of_the_file(self) -> None:
@@ -109,26 +109,26 @@ class TestWhatItSays:
         text = "targets:\n" + "".join(f"  {name}: {{static: {{jobs: {{w: a}}}}}}\n" for name in names)
         assert list(fleet(text).targets) == names
 
-    def test_what_the_file_does_not_say_is_none(self) -> None:
+    def test_missing_settings_are_none(self) -> None:
         file = fleet(MINIMAL)
         assert (file.interval, file.timeout, file.max_concurrency) == (None, None, None)
         assert file.targets["fixed"].timeout == 30.0
 
-    def test_the_timeout_is_that_of_each_resolver(self) -> None:
+    def test_timeout_applies_to_each_resolver(self) -> None:
         file = fleet(f"timeout: 500ms\n{EXAMPLE.replace('timeout:', 'x-timeout:')}")
         assert {resolver.timeout for resolver in file.targets.values()} == {0.5}
 
-    def test_null_takes_a_default_back(self) -> None:
+    def test_null_removes_a_default(self) -> None:
         file = fleet(
             "defaults: {kubernetes: {namespace: ml, jobs: {worker: app=a}}}\n"
             "targets:\n"
             "  narrow: {kubernetes: }\n"
             "  wide: {kubernetes: {namespace: null}}\n"
         )
-        assert given_to(file.targets["narrow"])["namespaces"] == ("ml",)
-        assert given_to(file.targets["wide"])["namespaces"] == (None,)
+        assert arguments_of(file.targets["narrow"])["namespaces"] == ("ml",)
+        assert arguments_of(file.targets["wide"])["namespaces"] == (None,)
 
-    def test_anchors_aliases_and_merge_keys_work(self) -> None:
+    def test_anchors_aliases_and_merge_keys_are_supported(self) -> None:
         file = fleet(
             "x-jobs: &jobs {worker: app=a}\n"
             "x-base: &base {port: 1, order_by: index}\n"
@@ -137,21 +137,21 @@ class TestWhatItSays:
             "  one: {kubernetes: &one {<<: [*base, *more], jobs: *jobs}}\n"
             "  two: {kubernetes: {<<: *one, port: 3, jobs: {<<: *jobs, ps: app=b}}}\n"
         )
-        one, two = map(given_to, file.targets.values())
+        one, two = map(arguments_of, file.targets.values())
         assert (one["port"], one["order_by"], one["address"]) == (1, "index", "host_ip")
         assert (two["port"], two["order_by"], two["address"]) == (3, "index", "host_ip")
         assert two["jobs"] == {"worker": ("app=a",), "ps": ("app=b",)}
 
     @pytest.mark.parametrize("name", ["no", "on", "null", "1", "1.0", "2001-01-01", "~", "="])
-    def test_a_name_is_its_text_whatever_yaml_takes_it_for(self, name: str) -> None:
+    def test_names_are_strings_even_if_yaml_gives_them_another_type(self, name: str) -> None:
         text = f"targets: {{{name}: {{static: {{jobs: {{{name}: {name}x}}}}}}}}"
         file = fleet(text)
         assert list(file.targets) == [name]
-        assert given_to(file.targets[name])["cluster_spec"].as_dict() == {name: [f"{name}x"]}
+        assert arguments_of(file.targets[name])["cluster_spec"].as_dict() == {name: [f"{name}x"]}
 
-    def test_a_number_may_be_in_quotes(self) -> None:
+    def test_number_may_be_quoted(self) -> None:
         text = 'targets: {a: {kubernetes: {jobs: {w: a}, port: "99"}}}'
-        assert given_to(fleet(text).targets["a"])["port"] == 99
+        assert arguments_of(fleet(text).targets["a"])["port"] == 99
 
     @pytest.mark.parametrize(
         ("written", "expected"),
@@ -164,12 +164,14 @@ class TestWhatItSays:
             ("${HOME}/c", ["/home/me/c"]),
         ],
     )
-    def test_a_relative_kubeconfig_is_relative_to_the_file(self, written: str, expected: list[str]) -> None:
+    def test_relative_kubeconfig_is_relative_to_the_fleet_file(
+        self, written: str, expected: list[str]
+    ) -> None:
         text = f"targets:\n  a:\n    kubernetes:\n      jobs: {{w: a}}\n      kubeconfig: {written}\n"
         file = fleet_of(text, source="/etc/fleet/fleet.yaml", environ={"HOME": "/home/me"})
-        assert given_to(file.targets["a"])["kubeconfig"] == tuple(expected)
+        assert arguments_of(file.targets["a"])["kubeconfig"] == tuple(expected)
 
-    def test_it_cannot_be_changed(self) -> None:
+    def test_fleet_file_is_immutable(self) -> None:
         file = fleet(MINIMAL)
         with pytest.raises(AttributeError):
             file.interval = 1.0  # type: ignore[misc]
@@ -178,7 +180,7 @@ class TestWhatItSays:
 
 
 class TestVariables:
-    def test_they_are_replaced_in_any_value(self) -> None:
+    def test_variables_are_replaced_in_any_value(self) -> None:
         file = fleet(
             "interval: ${EVERY}\n"
             "targets:\n"
@@ -192,7 +194,7 @@ class TestVariables:
             RUN="7",
             PORT="",
         )
-        resolver = given_to(file.targets["a"])
+        resolver = arguments_of(file.targets["a"])
         assert file.interval == 120.0
         assert resolver["namespaces"] == ("nlp-prod", "ml")
         assert resolver["port"] == 99
@@ -216,38 +218,40 @@ class TestVariables:
             ("${DOLLAR}", "${A}"),
         ],
     )
-    def test_a_text_with_variables(self, text: str, expected: str) -> None:
-        assert interpolated(text, {"A": "1", "EMPTY": "", "DOLLAR": "${A}"}) == expected
+    def test_interpolated_text(self, text: str, expected: str) -> None:
+        assert interpolate(text, {"A": "1", "EMPTY": "", "DOLLAR": "${A}"}) == expected
 
     @pytest.mark.parametrize(
         "text", ["$", "$A", "${", "${}", "${A", "${1}", "${A-x}", "${A:-${B}}", "a$ b", "$$$"]
     )
-    def test_a_dollar_that_begins_nothing_is_refused(self, text: str) -> None:
+    def test_dollar_that_starts_no_variable_is_rejected(self, text: str) -> None:
         with pytest.raises(ValueError, match=r"write \$\$ for a dollar"):
-            interpolated(text, {"A": "s3cret", "B": "s3cret"})
+            interpolate(text, {"A": "s3cret", "B": "s3cret"})
 
-    def test_a_variable_that_is_not_set_is_named_with_the_mend(self) -> None:
+    def test_unset_variable_is_named_with_a_hint(self) -> None:
         with pytest.raises(
             ValueError, match=re.escape("$A is not set; set it, or give a default: ${A:-default}")
         ):
-            interpolated("${A}", {})
+            interpolate("${A}", {})
 
     @given(st.text(), st.text())
-    def test_any_text_comes_back_when_its_dollars_are_doubled(self, text: str, value: str) -> None:
-        assert interpolated(text.replace("$", "$$"), {}) == text
-        assert interpolated(text.replace("$", "$$") + "${A}", {"A": value}) == text + value
+    def test_any_text_is_unchanged_if_its_dollars_are_doubled(self, text: str, value: str) -> None:
+        assert interpolate(text.replace("$", "$$"), {}) == text
+        assert interpolate(text.replace("$", "$$") + "${A}", {"A": value}) == text + value
 
     @given(st.text(alphabet="${}:-AB1 x", max_size=12))
-    def test_any_text_has_a_meaning_or_a_value_error_without_what_variables_hold(self, text: str) -> None:
-        names = variables(text)
+    def test_any_text_is_valid_or_raises_a_value_error_without_the_values_of_variables(
+        self, text: str
+    ) -> None:
+        names = variable_names(text)
         message = ""
         try:
-            interpolated(text, dict.fromkeys(names, "s3cret"))
+            interpolate(text, dict.fromkeys(names, "s3cret"))
         except ValueError as error:
             message = str(error)
         assert "s3cret" not in message
 
-    def test_what_a_variable_holds_is_shown_nowhere(self) -> None:
+    def test_no_message_shows_the_value_of_a_variable(self) -> None:
         text = (
             "targets:\n"
             "  a: {kubernetes: {jobs: {w: a}, namespace: '${V}'}}\n"
@@ -255,18 +259,18 @@ class TestVariables:
             "  c: {kubernetes: {jobs: {w: a}, executable_location: WITHIN_CLUSTER, context: '${V}'}}\n"
             "  d: {tpu: {name: 'ok', discovery_url: '${V}'}}\n"
         )
-        told = problems(text, V="S3cret")
-        assert told[0] == (
-            "2: targets.a.kubernetes.namespace: what $V stands for is refused: namespace='${V}' cannot be a"
+        found = problems(text, V="S3cret")
+        assert found[0] == (
+            "2: targets.a.kubernetes.namespace: the value of $V is invalid: namespace='${V}' cannot be a"
             " namespace: at most 63 lower-case letters, digits, '-'"
         )
-        assert [line.partition(": what $V stands for")[0] for line in told] == [
+        assert [line.partition(": the value of $V is invalid")[0] for line in found] == [
             "2: targets.a.kubernetes.namespace",
             "3: targets.b.tpu.name",
             "4: targets.c.kubernetes",
             "5: targets.d.tpu.discovery_url",
         ]
-        assert not any("S3cret" in line for line in told)
+        assert not any("S3cret" in line for line in found)
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -277,19 +281,19 @@ class TestVariables:
             ("context", " "),
         ],
     )
-    def test_a_field_shows_what_is_written(self, field: str, value: str) -> None:
-        told = problem(f"targets: {{a: {{kubernetes: {{jobs: {{w: a}}, {field}: '${{V}}'}}}}}}", V=value)
-        assert told.startswith(f"1: targets.a.kubernetes.{field}: what '${{V}}' stands for ")
-        assert "S3cret" not in told
+    def test_message_shows_the_variable_as_written(self, field: str, value: str) -> None:
+        found = problem(f"targets: {{a: {{kubernetes: {{jobs: {{w: a}}, {field}: '${{V}}'}}}}}}", V=value)
+        assert found.startswith(f"1: targets.a.kubernetes.{field}: the value of '${{V}}' ")
+        assert "S3cret" not in found
 
 
 WRONG: list[tuple[str, list[str]]] = [
-    ("", ["1: is empty; a fleet file has at least `targets:`"]),
-    ("# nothing\n", ["1: is empty; a fleet file has at least `targets:`"]),
-    ("---\n", ["1: is empty; a fleet file has at least `targets:`"]),
+    ("", ["1: the fleet file is empty; it requires at least `targets:`"]),
+    ("# nothing\n", ["1: the fleet file is empty; it requires at least `targets:`"]),
+    ("---\n", ["1: the fleet file is empty; it requires at least `targets:`"]),
     ("- a\n", ["1: must be a mapping with `targets:`, not a list"]),
-    ("text\n", ["1: must be a mapping with `targets:`, not the text 'text'"]),
-    ("interval: 1\n", ["1: lacks `targets`; write at least one target below it"]),
+    ("text\n", ["1: must be a mapping with `targets:`, not a string"]),
+    ("interval: 1\n", ["1: has no `targets`; add at least one target below it"]),
     (
         "targets:\n",
         [
@@ -303,14 +307,14 @@ WRONG: list[tuple[str, list[str]]] = [
         "targets: {}\n",
         [
             (
-                "1: targets: is an empty mapping; write at least one entry, such as"
+                "1: targets: the mapping is empty; an example is"
                 " {us-east: {kubernetes: {jobs: {worker: app=trainer}}}}"
             )
         ],
     ),
     (
         "targets:\n  a:\n",
-        ["2: targets.a: does not say what it is; write one of kubernetes, tpu, static, union below it"],
+        ["2: targets.a: has no kind; add one of kubernetes, tpu, static, union below it"],
     ),
     (
         "targets:\n  a: [b]\n",
@@ -320,70 +324,78 @@ WRONG: list[tuple[str, list[str]]] = [
     ),
     (
         "targets:\n  a:\n    kubernets: {}\n",
-        ["3: targets.a.kubernets: is no kind of target; did you mean 'kubernetes'?"],
+        ["3: targets.a.kubernets: unknown kind of target; did you mean 'kubernetes'?"],
     ),
     (
         "targets:\n  a:\n    gcs: {}\n",
-        ["3: targets.a.gcs: is no kind of target; there are 'kubernetes', 'tpu', 'static', 'union'"],
+        ["3: targets.a.gcs: unknown kind of target; there are 'kubernetes', 'tpu', 'static', 'union'"],
     ),
     (
         "targets:\n  a: {tpu: {name: x}, static: {jobs: {w: a}}}\n",
-        ["2: targets.a: is of several kinds (tpu, static); make a target of each, and a union of them"],
+        ["2: targets.a: has several kinds (tpu, static); make a target of each, and a union of them"],
     ),
     (
         "targets:\n  a:\n    kubernetes: {namespace: ml}\n",
-        ["3: targets.a.kubernetes: lacks `jobs`; write it here, or under defaults.kubernetes"],
+        ["3: targets.a.kubernetes: has no `jobs`; add it here, or under defaults.kubernetes"],
     ),
     (
         "targets:\n  a: {tpu: }\n",
-        ["2: targets.a.tpu: lacks `name`; write it here, or under defaults.tpu"],
+        ["2: targets.a.tpu: has no `name`; add it here, or under defaults.tpu"],
     ),
     (
         "targets:\n  a:\n    kubernetes:\n      jobs: {w: a}\n      namespaces: ml\n",
-        ["5: targets.a.kubernetes.namespaces: is no field of a kubernetes target; did you mean 'namespace'?"],
+        [
+            (
+                "5: targets.a.kubernetes.namespaces: unknown field of a kubernetes target;"
+                " did you mean 'namespace'?"
+            )
+        ],
     ),
     (
         f"intervall: 3\n{MINIMAL}",
-        ["1: intervall: is no field of a fleet file; did you mean 'interval'?"],
+        ["1: intervall: unknown field of a fleet file; did you mean 'interval'?"],
     ),
     (
         f"interval: 0s\n{MINIMAL}",
-        ["1: interval: '0s' is no span of time; write one above zero, such as 30s, 2m, 500ms or 30"],
+        ["1: interval: '0s' is not a duration above zero. Write one such as 30s, 2m, 500ms or 30."],
     ),
-    (f"timeout: {{}}\n{MINIMAL}", ["1: timeout: must be a text, not a mapping"]),
+    (f"timeout: {{}}\n{MINIMAL}", ["1: timeout: must be a string, not a mapping"]),
     (
         f"max_concurrency: 1.5\n{MINIMAL}",
-        ["1: max_concurrency: '1.5' is no whole number from 1 to 100000; write one"],
+        ["1: max_concurrency: '1.5' is not an integer between 1 and 100000"],
     ),
     (
         f"defaults: {{kubernetes: {{port: 0}}, union: {{}}, static: x}}\n{MINIMAL}",
         [
-            "1: defaults.kubernetes.port: '0' is no whole number from 1 to 65535; write one",
-            "1: defaults.static: must be a mapping such as {FIELD: VALUE}, not the text 'x'",
-            "1: defaults.union: is no kind of target with defaults; there are 'kubernetes', 'tpu', 'static'",
+            "1: defaults.kubernetes.port: '0' is not an integer between 1 and 65535",
+            "1: defaults.static: must be a mapping such as {FIELD: VALUE}, not a string",
+            (
+                "1: defaults.union: unknown kind of target with defaults;"
+                " there are 'kubernetes', 'tpu', 'static'"
+            ),
         ],
     ),
     (
         "targets:\n  a.b:\n    kubernetes:\n      jobs:\n        worker: [a, {b: c}]\n",
-        ["5: targets.'a.b'.kubernetes.jobs.worker[1]: must be a text, not a mapping"],
+        ["5: targets.'a.b'.kubernetes.jobs.worker[1]: must be a string, not a mapping"],
     ),
     (
         "targets:\n  a:\n    kubernetes:\n      jobs: {w: []}\n      address: IP\n      context: ''\n",
         [
             (
-                "4: targets.a.kubernetes.jobs.w: is an empty list;"
-                " write at least one text into it, or leave it out"
+                "4: targets.a.kubernetes.jobs.w: the list is empty."
+                " Add at least one string, or remove the field."
             ),
             (
-                "5: targets.a.kubernetes.address: 'IP' is none of"
-                " pod_ip, pod_ipv4, pod_ipv6, host_ip, hostname; write one of these"
+                "5: targets.a.kubernetes.address: 'IP' is not one of"
+                " pod_ip, pod_ipv4, pod_ipv6, host_ip, hostname"
             ),
-            "6: targets.a.kubernetes.context: it is empty; write a value, or leave it out",
+            "6: targets.a.kubernetes.context: it is empty. Write a value, or remove the field.",
         ],
     ),
     (
         'targets:\n  a:\n    tpu:\n      name: "a\\tb"\n',
-        ["4: targets.a.tpu.name: 'a\\tb' holds a line break or another character that does not print"],
+        ["4: targets.a.tpu.name: 'a\\tb' contains a line break or another character that is not printable"],
     ),
     (
         "targets:\n  a:\n    kubernetes:\n      jobs: {w: a}\n      namespace: Foo\n",
@@ -400,11 +412,11 @@ WRONG: list[tuple[str, list[str]]] = [
     ),
     (
         "targets:\n  a:\n    static:\n      jobs: {w: {x: a}}\n",
-        ["4: targets.a.static.jobs.w.x: 'x' is no task index; write a whole number from 0 on"],
+        ["4: targets.a.static.jobs.w.x: 'x' is not a task index; write an integer, at least 0"],
     ),
     (
         "targets:\n  a: {static: {jobs: {w: {1: a, 01: b}}}}\n",
-        ["2: targets.a.static.jobs.w.01: task 1 is given twice; keep one of the two"],
+        ["2: targets.a.static.jobs.w.01: task 1 is defined twice; remove one of the two"],
     ),
     (
         (
@@ -417,58 +429,58 @@ WRONG: list[tuple[str, list[str]]] = [
             "  f: {union: [aa]}\n"
         ),
         [
-            "3: targets.b.union[2]: 'b' is a union; write its members here",
-            "3: targets.b.union[3]: 'a' is in it twice; leave one out",
-            "4: targets.c.statik: is no kind of target; did you mean 'static'?",
-            "5: targets.d.union: is an empty list; write at least one text into it, or leave it out",
-            "6: targets.e.union[1]: must be a text, not a mapping",
-            "7: targets.f.union[0]: 'aa' is no target of this file; did you mean 'a'?",
+            "3: targets.b.union[2]: 'b' is a union; list its members here",
+            "3: targets.b.union[3]: 'a' is listed twice; remove one of the two",
+            "4: targets.c.statik: unknown kind of target; did you mean 'static'?",
+            "5: targets.d.union: the list is empty. Add at least one string, or remove the field.",
+            "6: targets.e.union[1]: must be a string, not a mapping",
+            "7: targets.f.union[0]: 'aa' is not a target of this file; did you mean 'a'?",
         ],
     ),
     (
         "targets:\n  a: {static: {jobs: {w: a}}}\n  a: {static: {jobs: {w: b}}}\n",
-        ["3: targets.a: is given twice, first on line 2; keep one of the two"],
+        ["3: targets.a: is already defined on line 2; remove one of the two"],
     ),
     (
         f"interval: 1\ninterval: 2\n{MINIMAL}",
-        ["2: interval: is given twice, first on line 1; keep one of the two"],
+        ["2: interval: is already defined on line 1; remove one of the two"],
     ),
     (
         f"x-a: !python/object:os.system a\n{MINIMAL}",
-        ["1: x-a: has the tag '!python/object:os.system', which means nothing here; leave it out"],
+        ["1: x-a: the tag '!python/object:os.system' is not supported. Remove it."],
     ),
     (
         f"x-a: !!binary aGk=\n{MINIMAL}",
-        ["1: x-a: has the tag '!!binary', which means nothing here; leave it out"],
+        ["1: x-a: the tag '!!binary' is not supported. Remove it."],
     ),
     (
         f"x-a: {{<<: 3}}\n{MINIMAL}",
-        ["1: x-a.'<<': must be an alias of a mapping, such as *base, or a list of such"],
+        ["1: x-a.'<<': must be an alias of a mapping, such as *base, or a list of such aliases"],
     ),
-    (f"x-a: &a [*a]\n{MINIMAL}", ["1: x-a[0]: contains itself by an alias; write out what is meant"]),
-    (f"x-a: *a\n{MINIMAL}", ["1: is not valid YAML (column 6): found undefined alias 'a'"]),
-    (f"? [a]\n: b\n{MINIMAL}", ["1: has a list or a mapping for a name; names are texts"]),
-    (f"'': b\n{MINIMAL}", ["1: has an entry without a name; write a name before the colon"]),
+    (f"x-a: &a [*a]\n{MINIMAL}", ["1: x-a[0]: contains itself through an alias. Write out its content."]),
+    (f"x-a: *a\n{MINIMAL}", ["1: not valid YAML (column 6): found undefined alias 'a'"]),
+    (f"? [a]\n: b\n{MINIMAL}", ["1: a list or mapping is used as a name. Names are strings."]),
+    (f"'': b\n{MINIMAL}", ["1: a field has no name; write one before the colon"]),
     (
         "targets:\n  '${A}': {static: {jobs: {w: a}}}\n",
-        ["2: targets.'${A}': variables are replaced in values only; write the name out"],
+        ["2: targets.'${A}': variables are replaced in values only, not in names"],
     ),
     (
         f"{MINIMAL}---\n{MINIMAL}",
-        ["2: begins a second YAML document; a fleet is one: leave the `---` out"],
+        ["2: starts a second YAML document. Remove the `---` before it."],
     ),
-    (f'{MINIMAL}x-é: "\x01"\n', ["2: holds a control character; take it out"]),
-    (f"{MINIMAL}x-a: \ud800\n", ["2: holds half of a UTF-16 surrogate pair; take it out"]),
+    (f'{MINIMAL}x-é: "\x01"\n', ["2: not valid YAML: contains a control character. Remove it."]),
+    (f"{MINIMAL}x-a: \ud800\n", ["2: not valid YAML: contains half of a UTF-16 surrogate pair. Remove it."]),
     (
         f"x-a: {'[' * 40}\n{MINIMAL}",
-        ["1: is not valid YAML (column 38): nested deeper than 32 levels"],
+        ["1: not valid YAML (column 38): nested deeper than 32 levels"],
     ),
     (
         "targets:\n  a: {tpu: {name: ${A}}}\n",
         [
             (
-                "2: is not valid YAML (column 20): while parsing a flow mapping did not find expected ','"
-                " or '}'; between { } and [ ] put \"${NAME}\" in quotes"
+                "2: not valid YAML (column 20): while parsing a flow mapping did not find expected ','"
+                " or '}'. Between { } and [ ], put \"${NAME}\" in quotes."
             )
         ],
     ),
@@ -476,8 +488,8 @@ WRONG: list[tuple[str, list[str]]] = [
         "targets:\n\ta: b\n",
         [
             (
-                "2: is not valid YAML (column 1): while scanning for the next token found character that"
-                " cannot start any token; indent with spaces, YAML takes no tabs there"
+                "2: not valid YAML (column 1): while scanning for the next token found character that"
+                " cannot start any token. Indent with spaces: YAML does not allow tabs there."
             )
         ],
     ),
@@ -485,20 +497,20 @@ WRONG: list[tuple[str, list[str]]] = [
         f"{MINIMAL}interval: a: b\n",
         [
             (
-                "2: is not valid YAML (column 12): mapping values are not allowed in this context; put a text"
-                ' with ": " in it in quotes, and begin entries of one mapping in one column'
+                "2: not valid YAML (column 12): mapping values are not allowed in this context. Put a text"
+                ' that contains ": " in quotes, and start all fields of a mapping in the same column.'
             )
         ],
     ),
 ]
 
 
-class TestWhatIsWrong:
+class TestInvalidFiles:
     @pytest.mark.parametrize(("text", "expected"), WRONG)
-    def test_it_is_told_with_its_line_its_field_and_the_mend(self, text: str, expected: list[str]) -> None:
+    def test_problem_names_line_and_field(self, text: str, expected: list[str]) -> None:
         assert problems(text) == expected
 
-    def test_all_of_it_is_told_at_once_in_order_of_lines(self) -> None:
+    def test_all_problems_are_reported_in_order_of_lines(self) -> None:
         text = (
             "targets:\n"
             "  a: {kubernetes: {jobs: {w: a}, port: x}}\n"
@@ -516,40 +528,40 @@ class TestWhatIsWrong:
             ["6", "interval"],
         ]
 
-    def test_what_constructors_refuse_is_told_of_all_targets(self) -> None:
+    def test_rejections_by_constructors_are_reported_for_all_targets(self) -> None:
         targets = (f"  t-{n}: {{kubernetes: {{jobs: {{w: a}}, namespace: N}}}}\n" for n in range(3))
         assert len(problems("targets:\n" + "".join(targets))) == 3
 
-    def test_of_many_problems_twenty_are_told(self) -> None:
-        told = problems("targets:\n" + "".join(f"  t-{n}: {{x: }}\n" for n in range(50)))
-        assert len(told) == 21
-        assert told[-1] == " and 30 more such problems"
+    def test_twenty_of_many_problems_are_shown(self) -> None:
+        found = problems("targets:\n" + "".join(f"  t-{n}: {{x: }}\n" for n in range(50)))
+        assert len(found) == 21
+        assert found[-1] == " and 30 more problems"
 
-    def test_a_default_that_is_wrong_is_told_once(self) -> None:
+    def test_invalid_default_is_reported_once(self) -> None:
         targets = "".join(f"  t-{n}: {{tpu: {{name: a}}}}\n" for n in range(3))
         assert problem(f"defaults: {{tpu: {{api_version: v3}}}}\ntargets:\n{targets}") == (
-            "1: defaults.tpu.api_version: 'v3' is none of v1, v2; write one of these"
+            "1: defaults.tpu.api_version: 'v3' is not one of v1, v2"
         )
 
-    def test_what_is_wrong_in_an_anchor_is_told_where_it_is_written(self) -> None:
+    def test_problem_in_an_anchor_is_reported_at_the_anchor(self) -> None:
         text = "x-a: &a {port: x}\ntargets:\n  t: {kubernetes: {<<: *a, jobs: {w: a}}}\n"
-        assert problem(text).startswith("1: x-a.port: 'x' is no whole number")
+        assert problem(text).startswith("1: x-a.port: 'x' is not an integer")
 
-    def test_a_name_never_acts_upon_the_terminal(self) -> None:
+    def test_names_cannot_send_escape_sequences_to_the_terminal(self) -> None:
         assert "\x1b" not in problem('targets: {"\\e[31m": {"\\e[32m": "\\e[33m"}}')
 
-    def test_aliases_that_multiply_are_stopped(self) -> None:
+    def test_aliases_cannot_multiply_without_limit(self) -> None:
         lines = ["x-0: &a0 [x, x, x, x]"]
         lines += [f"x-{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
-        assert "is more than 1000000 values with its aliases written out" in problem("\n".join(lines))
+        assert "has more than 1000000 values with its aliases written out" in problem("\n".join(lines))
 
-    def test_merges_that_multiply_are_stopped(self) -> None:
+    def test_merges_cannot_multiply_without_limit(self) -> None:
         lines = [f"x-0: &a0 {{{', '.join(f'k{n}: v' for n in range(1_000))}}}"]
         lines += [f"x-{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 600)]
-        assert "is more than 1000000 values with its aliases written out" in problem("\n".join(lines))
+        assert "has more than 1000000 values with its aliases written out" in problem("\n".join(lines))
 
 
-class TestTheFields:
+class TestFields:
     CONSTRUCTORS: Mapping[str, Any] = {"kubernetes": KubernetesClusterResolver, "tpu": TPUClusterResolver}
     ONLY_IN_CODE: Mapping[str, set[str]] = {
         "kubernetes": {"override_client", "timeout"},
@@ -557,13 +569,13 @@ class TestTheFields:
     }
 
     @pytest.mark.parametrize("kind", CONSTRUCTORS)
-    def test_they_are_what_the_constructor_takes(self, kind: str) -> None:
+    def test_fields_are_the_arguments_of_the_constructor(self, kind: str) -> None:
         named = {field.argument or name for name, field in KINDS[kind].fields.items()}
         parameters = set(inspect.signature(self.CONSTRUCTORS[kind]).parameters)
         assert named == parameters - self.ONLY_IN_CODE[kind]
 
-    def test_each_reaches_its_constructor(self) -> None:
-        kubernetes = given_to(
+    def test_each_field_reaches_its_constructor(self) -> None:
+        kubernetes = arguments_of(
             fleet(
                 "targets:\n"
                 "  a:\n"
@@ -595,8 +607,8 @@ class TestTheFields:
             not_running="skip",
             max_concurrency=3,
         )
-        its_own = {"credentials": None, "sharing": None}
-        assert kubernetes | its_own == given_to(expected) | its_own
+        own = {"credentials": None, "sharing": None}
+        assert kubernetes | own == arguments_of(expected) | own
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_each_kind_is_in_the_example(self, kind: str) -> None:
@@ -604,14 +616,14 @@ class TestTheFields:
 
 
 class TestReading:
-    def test_a_file_is_read(self, tmp_path: Path) -> None:
+    def test_file_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "fleet.yaml"
         path.write_text("targets: {a: {kubernetes: {jobs: {w: a}, kubeconfig: config, context: '${C}'}}}")
-        resolver = given_to(read_fleet(path, environ={"C": "ü"}).targets["a"])
+        resolver = arguments_of(read_fleet(path, environ={"C": "ü"}).targets["a"])
         assert resolver["kubeconfig"] == (str(tmp_path / "config"),)
         assert resolver["context"] == "ü"
 
-    def test_its_variables_are_those_of_the_process(
+    def test_variables_are_those_of_the_process(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "fleet.yaml").write_text("interval: ${EVERY}\n" + MINIMAL)
@@ -619,37 +631,37 @@ class TestReading:
         monkeypatch.chdir(tmp_path)
         assert read_fleet("fleet.yaml").interval == 7.0
 
-    def test_a_relative_kubeconfig_stays_where_it_is_when_the_process_moves(
+    def test_relative_kubeconfig_does_not_depend_on_a_later_change_of_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "fleet.yaml").write_text("targets: {a: {kubernetes: {jobs: {w: a}, kubeconfig: c}}}")
         monkeypatch.chdir(tmp_path)
-        assert given_to(read_fleet("fleet.yaml").targets["a"])["kubeconfig"] == (str(tmp_path / "c"),)
+        assert arguments_of(read_fleet("fleet.yaml").targets["a"])["kubeconfig"] == (str(tmp_path / "c"),)
 
-    def test_a_byte_order_mark_is_no_part_of_it(self, tmp_path: Path) -> None:
+    def test_byte_order_mark_is_skipped(self, tmp_path: Path) -> None:
         (tmp_path / "fleet.yaml").write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
         assert list(read_fleet(tmp_path / "fleet.yaml").targets) == ["fixed"]
 
-    def test_a_file_that_is_no_utf_8_is_told_with_the_line(self, tmp_path: Path) -> None:
+    def test_file_that_is_not_utf8_is_reported_with_its_line(self, tmp_path: Path) -> None:
         path = tmp_path / "fleet.yaml"
         path.write_bytes(b"interval: 1\ntargets: \xe9\n")
         with pytest.raises(ConfigurationError) as raised:
             read_fleet(path)
-        assert str(raised.value) == f"{path}:2: is not UTF-8; save the file as UTF-8"
+        assert str(raised.value) == f"{path}:2: not valid UTF-8. Save the file as UTF-8."
         assert raised.value.__context__ is None
 
     @pytest.mark.parametrize(
         ("name", "reason"),
         [("none.yaml", "No such file or directory"), (".", "Is a directory"), ("a\0b", "null")],
     )
-    def test_a_file_that_cannot_be_read_is_told(self, tmp_path: Path, name: str, reason: str) -> None:
+    def test_unreadable_file_is_reported(self, tmp_path: Path, name: str, reason: str) -> None:
         path = os.path.join(tmp_path, name)
-        with pytest.raises(ConfigurationError, match="the fleet file cannot be read") as raised:
+        with pytest.raises(ConfigurationError, match="cannot read the fleet file") as raised:
             read_fleet(path)
         assert reason in str(raised.value)
         assert str(raised.value).startswith(f"{path}: ")
 
-    def test_a_file_without_end_is_given_up(self) -> None:
+    def test_endless_file_is_rejected(self) -> None:
         with pytest.raises(ConfigurationError, match="larger than 16777216 bytes"):
             read_fleet("/dev/zero")
 
@@ -661,18 +673,18 @@ def loaded_after(script: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_rooms_that_no_target_needs_are_not_imported() -> None:
+def test_packages_that_no_target_needs_are_not_imported() -> None:
     loaded = loaded_after(
         f"from aioresolve.fleet.config import fleet_of; fleet_of({MINIMAL!r}, environ={{}})"
     )
     assert not loaded & {"aioresolve.kubernetes", "aioresolve.tpu", "aiohttp", "grpc", "google"}
 
 
-def test_importing_the_fleet_loads_no_yaml() -> None:
+def test_importing_the_fleet_does_not_import_yaml() -> None:
     assert "yaml" not in loaded_after("import aioresolve.fleet")
 
 
-def test_without_libyaml_the_lines_are_the_same() -> None:
+def test_lines_are_the_same_without_libyaml() -> None:
     texts = [text for text, _ in WRONG if "\ud800" not in text]
     script = f"""
 import sys
@@ -723,12 +735,12 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "api_version": ["v2", "${SECRET}"],
     "discovery_url": ["https://h/", "https://${SECRET}/", "${SECRET}"],
 }
-"""Of fields that are not any text, what may be written."""
+"""Plausible values of the fields that do not accept any text."""
 
 
 @st.composite
 def fields_of(draw: st.DrawFn, kind: str) -> dict[str, Any]:
-    """What makes a target of this kind, or only just does not."""
+    """The fields of a valid or almost valid target of this kind."""
     written: dict[str, Any] = {}
     for name, field in KINDS[kind].fields.items():
         if field.is_required or draw(st.integers(0, 2)) == 0:
@@ -746,7 +758,7 @@ UNIONS = st.lists(st.sampled_from(["a", "b", "c", "${SECRET}"]), max_size=2).map
 
 @st.composite
 def fleets(draw: st.DrawFn) -> str:
-    """Files that are fleets by their outline, some with anything in the place of what is expected."""
+    """Files with the structure of a fleet file, some of them with an unexpected value in one place."""
     target = draw(st.sampled_from([TARGETS, TARGETS, TARGETS | UNIONS, TARGETS | TREES]))
     targets = draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), target, min_size=1, max_size=3))
     top = st.sampled_from(["interval", "timeout", "defaults", "x-a"])
@@ -755,15 +767,15 @@ def fleets(draw: st.DrawFn) -> str:
 
 
 def check(text: str, secret: str) -> None:
-    """Check that `text` is a fleet, or an error that names file and line, without what a variable holds."""
+    """Check that `text` is valid, or raises an error with file and line, without the values of variables."""
     try:
         file = fleet_of(text, source="dir/fleet.yaml", environ={"SECRET": secret})
     except ConfigurationError as error:
-        said, shown = str(error), "".join(traceback.format_exception(error))
+        message, shown = str(error), "".join(traceback.format_exception(error))
     else:
         assert file.targets
-        said, shown = "dir/fleet.yaml:1: ", repr(file)
-    assert re.match(r"dir/fleet\.yaml:[1-9][0-9]*: ", said), said
+        message, shown = "dir/fleet.yaml:1: ", repr(file)
+    assert re.match(r"dir/fleet\.yaml:[1-9][0-9]*: ", message), message
     assert "S3CRET" not in shown
 
 
@@ -772,7 +784,7 @@ def check(text: str, secret: str) -> None:
 @example("%YAML 9.9\n---\na")
 @example("!!python/object/apply:os.system [x]")
 @example("targets: {a: {static: {jobs: {w: {999999999: a}}}}}")
-def test_any_text_ends_in_a_fleet_or_in_an_error_that_names_the_line(text: str) -> None:
+def test_any_text_is_valid_or_raises_an_error_with_the_line(text: str) -> None:
     check(text, "S3CRET value")
 
 
@@ -781,18 +793,18 @@ def test_any_text_ends_in_a_fleet_or_in_an_error_that_names_the_line(text: str) 
         st.sampled_from([*"&*!|>%@`'\"{}[]:,-?#\n\t $a~<", "  ", ": ", "\n  ", "&a ", "*a", "${SECRET}"])
     )
 )
-def test_any_punctuation_ends_in_a_fleet_or_in_an_error_that_names_the_line(parts: list[str]) -> None:
+def test_any_punctuation_is_valid_or_raises_an_error_with_the_line(parts: list[str]) -> None:
     check("".join(parts), "S3CRET value")
 
 
 @settings(max_examples=300)
 @given(fleets(), SECRETS)
-def test_any_fleet_ends_in_a_fleet_or_in_an_error_that_names_the_line(text: str, secret: str) -> None:
+def test_any_fleet_file_is_valid_or_raises_an_error_with_the_line(text: str, secret: str) -> None:
     check(text, secret)
 
 
 @given(content=st.binary())
-def test_any_file_ends_in_a_fleet_or_in_an_error_that_names_it(content: bytes, tmp_path_factory: Any) -> None:
+def test_any_bytes_raise_an_error_with_the_file(content: bytes, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "fleet.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=rf"^{re.escape(str(path))}:[1-9][0-9]*: "):

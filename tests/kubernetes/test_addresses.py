@@ -1,4 +1,4 @@
-"""Server URLs, proxy URLs, and which hosts go through the environment's proxy."""
+"""Server URLs, proxy URLs, and which hosts the proxy of the environment applies to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.kubernetes.auth.kubeconfig import (
-    checked_proxy,
-    checked_server,
     proxy_from_environment,
+    validate_proxy_url,
+    validate_server_url,
     without_credentials,
 )
 
@@ -25,8 +25,8 @@ PROXY = "http://proxy:3128"
         ("https://[fd00::1]:6443", "https://[fd00::1]:6443"),
     ],
 )
-def test_a_server_keeps_its_path_and_loses_its_last_slash(url: str, server: str) -> None:
-    assert checked_server(url, "here") == server
+def test_server_url_keeps_its_path_without_a_trailing_slash(url: str, server: str) -> None:
+    assert validate_server_url(url, "here") == server
 
 
 @pytest.mark.parametrize(
@@ -47,38 +47,38 @@ def test_a_server_keeps_its_path_and_loses_its_last_slash(url: str, server: str)
         "https://host/#top",
     ],
 )
-def test_a_server_that_is_no_url_is_told_with_the_place(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^here .*https://"):
-        checked_server(url, "here")
+def test_invalid_server_url_is_reported_with_its_place(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^here: .*https://"):
+        validate_server_url(url, "here")
 
 
 @pytest.mark.parametrize(
     "url", ["https://root:hunter22@host", "https://hunter22@host", "root:hunter22@host:1"]
 )
-def test_a_password_in_a_servers_url_is_refused_and_not_shown(url: str) -> None:
+def test_password_in_a_server_url_is_rejected_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        checked_server(url, "here")
+        validate_server_url(url, "here")
     assert "hunter22" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://proxy:3128", "https://me:pw@proxy", "http://[::1]:3128"])
-def test_http_proxies_are_taken_as_they_are(url: str) -> None:
-    assert checked_proxy(url, "here") == url
+def test_http_proxy_is_accepted_unchanged(url: str) -> None:
+    assert validate_proxy_url(url, "here") == url
 
 
 @pytest.mark.parametrize(
     "url", ["socks5://me:hunter22@proxy:1080", "socks5h://hunter22@proxy", "ftp://hunter22@p", "hunter22"]
 )
-def test_other_proxies_are_refused_and_their_passwords_not_shown(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^here ") as caught:
-        checked_proxy(url, "here")
+def test_other_proxies_are_rejected_without_showing_their_passwords(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^here: ") as caught:
+        validate_proxy_url(url, "here")
     assert "@" not in str(caught.value)
     assert "hunter22" not in str(caught.value) or url == "hunter22"
 
 
-def test_a_socks_proxy_is_named_as_what_is_not_supported() -> None:
-    with pytest.raises(ConfigurationError, match=r"SOCKS proxy \(socks5\), which is not supported"):
-        checked_proxy("socks5://proxy:1080", "here")
+def test_error_for_a_socks_proxy_says_that_it_is_not_supported() -> None:
+    with pytest.raises(ConfigurationError, match=r"SOCKS proxies \(socks5\) are not supported"):
+        validate_proxy_url("socks5://proxy:1080", "here")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_socks_proxy_is_named_as_what_is_not_supported() -> None:
         ("https://[::1]:6443", {"HTTPS_PROXY": PROXY}, None),
     ],
 )
-def test_the_proxy_is_the_one_of_the_servers_scheme(
+def test_proxy_depends_on_the_scheme_of_the_server(
     server: str, environ: dict[str, str], proxy: str | None
 ) -> None:
     assert proxy_from_environment(server, environ) == proxy
@@ -137,17 +137,17 @@ def test_the_proxy_is_the_one_of_the_servers_scheme(
         (":443", "https://api.example", False),
     ],
 )
-def test_no_proxy_exempts_what_it_exempts_for_kubectl(no_proxy: str, server: str, exempt: bool) -> None:
+def test_no_proxy_exempts_the_same_hosts_as_for_kubectl(no_proxy: str, server: str, exempt: bool) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         found = proxy_from_environment(server, {"HTTPS_PROXY": PROXY, name: no_proxy})
         assert found == (None if exempt else PROXY)
 
 
-def test_a_socks_proxy_in_the_environment_is_told_by_the_variables_name() -> None:
-    with pytest.raises(ConfigurationError, match="environment variable https_proxy is a SOCKS proxy"):
+def test_error_for_a_socks_proxy_names_the_environment_variable() -> None:
+    with pytest.raises(ConfigurationError, match="environment variable https_proxy: SOCKS proxies"):
         proxy_from_environment("https://api.example", {"https_proxy": "socks5://p:1"})
 
 
-def test_credentials_are_cut_out_of_a_proxy_for_messages() -> None:
+def test_credentials_are_removed_from_a_proxy_url_for_messages() -> None:
     assert without_credentials("http://me:pw@proxy:3128/x") == "http://proxy:3128/x"
     assert without_credentials("http://proxy:3128") == "http://proxy:3128"

@@ -12,7 +12,7 @@ import yaml
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, identity_in
 from aioresolve.kubernetes.auth.identity import ClientCertificate, Identity
-from aioresolve.kubernetes.auth.kubeconfig import parsed, selected
+from aioresolve.kubernetes.auth.kubeconfig import parse_kubeconfig, select_context
 
 from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, plugin
 
@@ -24,7 +24,7 @@ EXEC_V1BETA1 = "client.authentication.k8s.io/v1beta1"
 
 def call(user: dict[str, Any], authorities: Any = None, **cluster: Any) -> ExecCall:
     text = yaml.safe_dump(kubeconfig(user, **cluster)).encode()
-    selection = selected(parsed(text, "/home/me/.kube/config"), None)
+    selection = select_context(parse_kubeconfig(text, "/home/me/.kube/config"), None)
     assert selection.user.exec_plugin is not None
     return exec_call(selection.user.exec_plugin, selection.cluster, authorities)
 
@@ -142,7 +142,7 @@ contexts: [{name: dev, context: {cluster: dev, user: dev}}]
 users: [{name: dev, user: {exec: {
   apiVersion: client.authentication.k8s.io/v1, command: p, provideClusterInfo: true}}}]
 """
-    selection = selected(parsed(text.encode(), "/c"), None)
+    selection = select_context(parse_kubeconfig(text.encode(), "/c"), None)
     assert selection.user.exec_plugin is not None
     with pytest.raises(ConfigurationError, match="cluster 'dev': the extension for exec plugins"):
         exec_call(selection.user.exec_plugin, selection.cluster, None)

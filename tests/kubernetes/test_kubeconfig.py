@@ -1,9 +1,10 @@
-"""Kubeconfigs: text to values, merging, and every way of being wrong."""
+"""Kubeconfigs: parsing, merging, and the errors for invalid ones."""
 
 from __future__ import annotations
 
 import copy
 import json
+import re
 import traceback
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.auth.kubeconfig import Kubeconfig, Selection, User, merged, parsed, selected
+from aioresolve.kubernetes.auth.kubeconfig import (
+    Kubeconfig,
+    Selection,
+    User,
+    merge_kubeconfigs,
+    parse_kubeconfig,
+    select_context,
+)
 
 from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig
 
@@ -22,20 +30,20 @@ PATH = "/home/me/.kube/config"
 PEM = b"-----BEGIN CERTIFICATE-----\nc2VjcmV0\n-----END CERTIFICATE-----\n"
 
 
-def chosen(config: dict[str, Any] | str | bytes, context: str | None = None) -> Selection:
+def select(config: dict[str, Any] | str | bytes, context: str | None = None) -> Selection:
     text = yaml.safe_dump(config) if isinstance(config, dict) else config
-    return selected(parsed(text.encode() if isinstance(text, str) else text, PATH), context)
+    return select_context(parse_kubeconfig(text.encode() if isinstance(text, str) else text, PATH), context)
 
 
 def user_of(user: dict[str, Any]) -> User:
-    return chosen(kubeconfig(user)).user
+    return select(kubeconfig(user)).user
 
 
-# What a kubeconfig says
+# Content
 
 
-def test_the_current_context_is_chosen_with_its_cluster_user_and_namespace() -> None:
-    selection = chosen(kubeconfig({"token": "t"}))
+def test_current_context_is_selected_with_its_cluster_user_and_namespace() -> None:
+    selection = select(kubeconfig({"token": "t"}))
     assert selection.context == "dev"
     assert selection.where == f"kubeconfig {PATH}, context 'dev'"
     assert selection.namespace == "ml"
@@ -43,15 +51,15 @@ def test_the_current_context_is_chosen_with_its_cluster_user_and_namespace() -> 
     assert selection.user.token == "t"
 
 
-def test_a_context_can_be_asked_for_by_name() -> None:
+def test_context_can_be_selected_by_name() -> None:
     config = kubeconfig({"token": "t"})
     config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
-    selection = chosen(config, "other")
+    selection = select(config, "other")
     assert (selection.context, selection.namespace, selection.user.token) == ("other", None, None)
 
 
 def test_every_field_of_a_cluster_is_read() -> None:
-    cluster = chosen(
+    cluster = select(
         kubeconfig(
             **{
                 "certificate-authority-data": base64_of(PEM),
@@ -69,11 +77,11 @@ def test_every_field_of_a_cluster_is_read() -> None:
     assert cluster.disable_compression
     assert not cluster.insecure_skip_tls_verify
     assert cluster.exec_extension == {"a": 1}
-    assert chosen(kubeconfig(**{"insecure-skip-tls-verify": True})).cluster.insecure_skip_tls_verify
+    assert select(kubeconfig(**{"insecure-skip-tls-verify": True})).cluster.insecure_skip_tls_verify
 
 
-def test_relative_paths_are_relative_to_the_file_they_stand_in() -> None:
-    selection = chosen(
+def test_relative_paths_are_relative_to_the_kubeconfig() -> None:
+    selection = select(
         kubeconfig(
             {"tokenFile": "token", "client-certificate": "../tls/c.pem", "client-key": "/etc/k.pem"},
             **{"certificate-authority": "ca.pem"},
@@ -89,8 +97,8 @@ def test_relative_paths_are_relative_to_the_file_they_stand_in() -> None:
     assert authority.path == "/home/me/.kube/ca.pem"
 
 
-def test_data_overrides_the_file_of_the_same_kind() -> None:
-    authority = chosen(
+def test_inline_data_overrides_the_file() -> None:
+    authority = select(
         kubeconfig(**{"certificate-authority": "ca.pem", "certificate-authority-data": base64_of(PEM)})
     ).cluster.certificate_authority
     assert authority is not None
@@ -99,15 +107,15 @@ def test_data_overrides_the_file_of_the_same_kind() -> None:
 
 def test_base64_may_be_folded_over_lines() -> None:
     folded = "\n".join(base64_of(PEM)[i : i + 8] for i in range(0, len(base64_of(PEM)), 8))
-    authority = chosen(kubeconfig(**{"certificate-authority-data": folded})).cluster.certificate_authority
+    authority = select(kubeconfig(**{"certificate-authority-data": folded})).cluster.certificate_authority
     assert authority is not None
     assert authority.data == PEM
 
 
-def test_a_context_without_a_user_is_nobody_in_particular() -> None:
+def test_context_without_a_user_has_no_credentials() -> None:
     config = kubeconfig()
     del config["contexts"][0]["context"]["user"]
-    user = chosen(config).user
+    user = select(config).user
     assert user == User(where=f"kubeconfig {PATH}, context 'dev'")
 
 
@@ -115,10 +123,10 @@ def test_a_context_without_a_user_is_nobody_in_particular() -> None:
 def test_empty_fields_are_missing_fields(user: dict[str, Any] | None) -> None:
     config = kubeconfig()
     config["users"][0]["user"] = user
-    assert chosen(config).user == User(where=f"kubeconfig {PATH}, user 'dev'")
+    assert select(config).user == User(where=f"kubeconfig {PATH}, user 'dev'")
 
 
-def test_an_exec_plugin_is_read_and_a_bare_command_left_to_the_path() -> None:
+def test_exec_plugin_is_read_and_a_bare_command_is_looked_up_on_path() -> None:
     plugin = user_of(
         exec_user(
             "aws", args=["eks", "get-token"], env=[{"name": "A", "value": "b"}], installHint="get it",
@@ -138,13 +146,13 @@ def test_an_exec_plugin_is_read_and_a_bare_command_left_to_the_path() -> None:
         ("/x/y", "/x/y"),
     ],
 )
-def test_a_command_with_a_slash_is_relative_to_the_kubeconfig(command: str, path: str) -> None:
+def test_command_with_a_slash_is_relative_to_the_kubeconfig(command: str, path: str) -> None:
     plugin = user_of(exec_user(command)).exec_plugin
     assert plugin is not None
     assert plugin.command == path
 
 
-def test_an_auth_provider_is_read() -> None:
+def test_auth_provider_is_read() -> None:
     provider = user_of({"auth-provider": {"name": "oidc", "config": {"id-token": "x"}}}).auth_provider
     assert provider is not None
     assert (provider.name, dict(provider.config)) == ("oidc", {"id-token": "x"})
@@ -159,49 +167,49 @@ def test_impersonation_becomes_headers() -> None:
     }
 
 
-def test_json_indented_by_tabs_is_read() -> None:
-    assert chosen(json.dumps(kubeconfig({"token": "t"}), indent="\t")).user.token == "t"
+def test_json_indented_with_tabs_is_read() -> None:
+    assert select(json.dumps(kubeconfig({"token": "t"}), indent="\t")).user.token == "t"
 
 
-def test_a_byte_order_mark_is_skipped() -> None:
-    assert chosen(b"\xef\xbb\xbf" + yaml.safe_dump(kubeconfig({"token": "t"})).encode()).user.token == "t"
+def test_byte_order_mark_is_skipped() -> None:
+    assert select(b"\xef\xbb\xbf" + yaml.safe_dump(kubeconfig({"token": "t"})).encode()).user.token == "t"
 
 
 @pytest.mark.parametrize(
     "text", ["", "---\n", "# nothing\n", "apiVersion: v1\nkind: Config\n", "clusters: []"]
 )
-def test_a_file_without_entries_is_empty_and_no_error(text: str) -> None:
-    assert parsed(text.encode(), PATH).is_empty
+def test_file_without_entries_is_empty_but_valid(text: str) -> None:
+    assert parse_kubeconfig(text.encode(), PATH).is_empty
 
 
-def test_a_mistake_in_another_contexts_entry_is_that_contexts_affair() -> None:
+def test_mistake_in_the_entry_of_another_context_has_no_effect() -> None:
     config = kubeconfig({"token": "t"})
     config["users"].append({"name": "broken", "user": {"token": 5}})
     config["clusters"].append({"name": "broken", "cluster": ["no"]})
-    assert chosen(config).user.token == "t"
+    assert select(config).user.token == "t"
 
 
 # Merging
 
 
-def test_the_first_file_wins_each_entry_whole() -> None:
-    first = parsed(yaml.safe_dump(kubeconfig({"token": "first"})).encode(), "/a/config")
-    second = parsed(
+def test_first_file_wins_each_entry_as_a_whole() -> None:
+    first = parse_kubeconfig(yaml.safe_dump(kubeconfig({"token": "first"})).encode(), "/a/config")
+    second = parse_kubeconfig(
         yaml.safe_dump(kubeconfig({"username": "u"}, **{"tls-server-name": "x"})).encode(), "/b/config"
     )
-    selection = selected(merged([first, second]), None)
+    selection = select_context(merge_kubeconfigs([first, second]), None)
     assert selection.user.token == "first"
     assert selection.user.username is None
     assert selection.cluster.tls_server_name is None
 
 
-def test_a_contexts_cluster_and_user_may_come_from_other_files() -> None:
+def test_cluster_and_user_of_a_context_may_be_in_other_files() -> None:
     config = kubeconfig({"tokenFile": "token"}, **{"certificate-authority": "ca.pem"})
     files = [
-        parsed(yaml.safe_dump({key: config[key]}).encode(), f"/{key}/config")
+        parse_kubeconfig(yaml.safe_dump({key: config[key]}).encode(), f"/{key}/config")
         for key in ("contexts", "users", "clusters", "current-context")
     ]
-    selection = selected(merged(files), None)
+    selection = select_context(merge_kubeconfigs(files), None)
     assert selection.user.token_file == "/users/token"
     assert selection.cluster.certificate_authority is not None
     assert selection.cluster.certificate_authority.path == "/clusters/ca.pem"
@@ -213,7 +221,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 
 @st.composite
 def files(draw: st.DrawFn) -> list[Kubeconfig]:
-    """Some kubeconfigs that share names; the token of each user says which file it is of."""
+    """Kubeconfigs that share names; the token of each user identifies its file."""
     result = []
     for number in range(draw(st.integers(1, 4))):
         names = draw(st.sets(NAMES))
@@ -225,13 +233,13 @@ def files(draw: st.DrawFn) -> list[Kubeconfig]:
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in names],
             "users": [{"name": name, "user": {"token": f"{number}"}} for name in draw(st.sets(NAMES))],
         }
-        result.append(parsed(yaml.safe_dump(config).encode(), f"/{number}/config"))
+        result.append(parse_kubeconfig(yaml.safe_dump(config).encode(), f"/{number}/config"))
     return result
 
 
 @given(files())
-def test_of_each_name_the_first_file_that_has_it_counts(configs: list[Kubeconfig]) -> None:
-    together = merged(configs)
+def test_first_file_that_has_a_name_wins_it(configs: list[Kubeconfig]) -> None:
+    together = merge_kubeconfigs(configs)
     for kind in ("contexts", "clusters", "users"):
         names = {name for config in configs for name in getattr(config, kind)}
         assert set(getattr(together, kind)) == names
@@ -244,31 +252,33 @@ def test_of_each_name_the_first_file_that_has_it_counts(configs: list[Kubeconfig
 
 
 @given(files())
-def test_merging_in_steps_is_merging_at_once(configs: list[Kubeconfig]) -> None:
-    assert merged([merged(configs[:1]), merged(configs[1:])]) == merged(configs)
+def test_merging_in_steps_equals_merging_at_once(configs: list[Kubeconfig]) -> None:
+    assert merge_kubeconfigs(
+        [merge_kubeconfigs(configs[:1]), merge_kubeconfigs(configs[1:])]
+    ) == merge_kubeconfigs(configs)
 
 
-# Everything that can be wrong
+# Errors
 
 
-def wrong(config: dict[str, Any] | str | bytes, context: str | None = None) -> str:
+def error_of(config: dict[str, Any] | str | bytes, context: str | None = None) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        chosen(config, context)
+        select(config, context)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["just words", "- a\n- b\n", "42", "true"])
-def test_what_is_no_mapping_is_no_kubeconfig(text: str) -> None:
-    assert f"kubeconfig {PATH} is no mapping" in wrong(text)
+def test_kubeconfig_must_be_a_mapping(text: str) -> None:
+    assert f"kubeconfig {PATH}: must be a mapping with clusters, contexts and users" in error_of(text)
 
 
 @pytest.mark.parametrize("field", ["kind: Pod", "apiVersion: apps/v1"])
-def test_another_kind_of_file_is_told_apart(field: str) -> None:
-    assert "is it the right file?" in wrong(f"{field}\nclusters: []\n")
+def test_another_kind_of_file_is_recognized(field: str) -> None:
+    assert "Check that this is the right file." in error_of(f"{field}\nclusters: []\n")
 
 
-def test_what_is_not_utf_8_says_at_which_byte() -> None:
-    assert f"kubeconfig {PATH} is not UTF-8 (byte 3)" in wrong(b"a: \xff\xfe")
+def test_error_for_a_file_that_is_not_utf8_names_the_line() -> None:
+    assert f"kubeconfig {PATH}:2: not valid UTF-8" in error_of(b"a: b\nc: \xff\xfe")
 
 
 @pytest.mark.parametrize(
@@ -289,153 +299,161 @@ def test_what_is_not_utf_8_says_at_which_byte() -> None:
         '{"token": hunter22',
     ],
 )
-def test_a_yaml_error_says_where_and_never_quotes_the_line(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^kubeconfig {PATH} is not valid YAML") as caught:
-        chosen(text)
+def test_yaml_error_names_the_line_and_never_quotes_it(text: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"^kubeconfig {PATH}:[1-4]: (.*: )?not valid YAML"
+    ) as caught:
+        select(text)
     assert "hunter22" not in "".join(traceback.format_exception(caught.value))
     assert caught.value.__context__ is None
 
 
-def test_a_yaml_error_names_line_and_column() -> None:
-    assert "at line 2, column 9" in wrong("users:\n  user: *x\n")
+def test_yaml_error_names_line_and_column() -> None:
+    assert ":2: not valid YAML (column 9)" in error_of("users:\n  user: *x\n")
 
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
-def test_deep_nesting_is_an_error_and_no_crash(opening: str) -> None:
-    assert "not valid YAML" in wrong(opening * 100_000)
+def test_deep_nesting_raises_an_error(opening: str) -> None:
+    assert "not valid YAML" in error_of(opening * 100_000)
 
 
-def test_a_name_that_stands_twice_in_one_file_is_told() -> None:
+def test_duplicate_name_in_one_file_is_reported() -> None:
     config = kubeconfig()
     config["users"].append({"name": "dev", "user": {}})
-    assert "users has the name 'dev' twice" in wrong(config)
+    assert "users[dev]: the name 'dev' is used twice in users" in error_of(config)
 
 
 @pytest.mark.parametrize("current", [None, ""])
-def test_without_a_current_context_those_that_exist_are_listed(current: str | None) -> None:
+def test_error_for_a_missing_current_context_lists_the_contexts(current: str | None) -> None:
     config = kubeconfig()
     config["contexts"].append({"name": "prod", "context": {"cluster": "dev"}})
     config["current-context"] = current
-    assert "no current-context is set; give context= one of: 'dev', 'prod'" in wrong(config)
+    assert "no current-context is set; the file has: 'dev', 'prod'" in error_of(config)
 
 
-def test_a_context_that_does_not_exist_lists_those_that_do() -> None:
-    assert "there is no context 'x'; there are: 'dev'" in wrong(kubeconfig(), "x")
+def test_error_for_an_unknown_context_lists_the_contexts() -> None:
+    assert "there is no context 'x'; there are: 'dev'" in error_of(kubeconfig(), "x")
 
 
-def test_a_current_context_that_does_not_exist_is_told_as_well() -> None:
+def test_unknown_current_context_is_reported() -> None:
     config = kubeconfig()
     config["current-context"] = "gone"
-    assert "there is no context 'gone'" in wrong(config)
+    assert "there is no context 'gone'" in error_of(config)
 
 
 @pytest.mark.parametrize("kind", ["cluster", "user"])
-def test_a_missing_cluster_or_user_is_told_with_those_that_exist(kind: str) -> None:
+def test_error_for_an_unknown_cluster_or_user_lists_the_existing_ones(kind: str) -> None:
     config = kubeconfig()
     config["contexts"][0]["context"][kind] = "x"
-    assert f"context 'dev': names the {kind} 'x', which is not there; there are: 'dev'" in wrong(config)
+    assert f"contexts[dev].context.{kind}: there is no {kind} 'x'; there are: 'dev'" in error_of(config)
 
 
-def test_a_context_without_a_cluster_is_told() -> None:
+def test_context_without_a_cluster_is_reported() -> None:
     config = kubeconfig()
     del config["contexts"][0]["context"]["cluster"]
-    assert "context 'dev': names no cluster" in wrong(config)
+    assert "contexts[dev].context: has no cluster" in error_of(config)
 
 
-def test_a_cluster_without_a_server_is_told() -> None:
+def test_cluster_without_a_server_is_reported() -> None:
     config = kubeconfig()
     config["clusters"][0]["cluster"] = {}
-    assert "cluster 'dev': has no server" in wrong(config)
+    assert "clusters[dev].cluster: has no server" in error_of(config)
 
 
-def test_a_server_without_a_scheme_is_told_with_file_and_entry() -> None:
-    assert f"kubeconfig {PATH}, cluster 'dev': server is '10.0.0.1:6443'" in wrong(
+def test_error_for_a_server_without_a_scheme_names_file_line_and_field() -> None:
+    assert f"kubeconfig {PATH}:4: clusters[dev].cluster.server: '10.0.0.1:6443' " in error_of(
         kubeconfig(server="10.0.0.1:6443")
     )
 
 
 @pytest.mark.parametrize(
-    ("user", "said"),
+    ("user", "expected"),
     [
-        ({"token": 12345}, "user 'dev': token must be text, not a number; put it in quotes"),
-        ({"token": True}, "token must be text, not a boolean"),
-        ({"token": {"a": "b"}}, "token must be text, not a mapping"),
-        ({"username": ["a"]}, "username must be text, not a list"),
-        ("hunter22", "user 'dev': must be a mapping, not a text"),
-        ({"client-certificate-data": "%%%"}, "client-certificate-data is not base64"),
-        ({"client-certificate-data": "ä"}, "client-certificate-data is not base64"),
-        ({"client-certificate-data": "abc"}, "client-certificate-data is not base64"),
-        ({"client-certificate": "c.pem"}, "has a client-certificate without its client-key; add it"),
-        ({"client-key": "k.pem"}, "has a client-key without its client-certificate; add it"),
+        ({"token": 12345}, "users[dev].user.token: must be a string, not a number. Put it in quotes."),
+        ({"token": True}, "token: must be a string, not a boolean"),
+        ({"token": {"a": "b"}}, "token: must be a string, not a mapping"),
+        ({"username": ["a"]}, "username: must be a string, not a list"),
+        ("hunter22", "users[dev].user: must be a mapping, not a string"),
+        ({"client-certificate-data": "%%%"}, "client-certificate-data: not valid base64"),
+        ({"client-certificate-data": "ä"}, "client-certificate-data: not valid base64"),
+        ({"client-certificate-data": "abc"}, "client-certificate-data: not valid base64"),
+        ({"client-certificate": "c.pem"}, "has a client-certificate without a client-key. Add client-key."),
+        ({"client-key": "k.pem"}, "has a client-key without a client-certificate. Add client-certificate."),
         ({"token": "t", "username": "u"}, "has both a token and username/password"),
         ({"tokenFile": "t", "password": "p"}, "has both a token and username/password"),
         ({"as-groups": ["a", "b"], "as": "u"}, "several as-groups"),
         ({"as-user-extra": {"a": ["b"]}, "as": "u"}, "as-user-extra is not supported"),
         ({"as-groups": ["a"]}, "without `as`"),
-        ({"as-groups": "a"}, "as-groups must be a list, not a text"),
+        ({"as-groups": "a"}, "as-groups: must be a list, not a string"),
         ({**exec_user("x"), "auth-provider": {"name": "oidc"}}, "has both exec and auth-provider"),
-        ({"auth-provider": {}}, "user 'dev', auth-provider: has no name"),
-        ({"exec": {"apiVersion": EXEC_V1}}, "user 'dev', exec: has no command"),
-        ({"exec": {"command": "x"}}, "exec: apiVersion is None; known are"),
+        ({"auth-provider": {}}, "users[dev].user.auth-provider: has no name"),
+        ({"exec": {"apiVersion": EXEC_V1}}, "users[dev].user.exec: has no command"),
+        ({"exec": {"command": "x"}}, "exec.apiVersion: None is not supported"),
         (
             exec_user("x", apiVersion="client.authentication.k8s.io/v1alpha1"),
-            "apiVersion is 'client.authentication.k8s.io/v1alpha1'; known are",
+            "apiVersion: 'client.authentication.k8s.io/v1alpha1' is not supported",
         ),
-        (exec_user("x", interactiveMode="Always"), "interactiveMode is Always"),
-        (exec_user("x", interactiveMode="Often"), "interactiveMode is 'Often'; it is one of"),
-        (exec_user("x", args=[1]), "exec: an item of args must be text, not a number"),
-        (exec_user("x", env=[{"value": "v"}]), "exec: an item of env has no name"),
-        (exec_user("x", env=["A=b"]), "exec, env[0]: must be a mapping, not a text"),
-        (exec_user("x", provideClusterInfo="yes"), "provideClusterInfo must be true or false"),
+        (
+            exec_user("x", interactiveMode="Always"),
+            "interactiveMode: the plugin requires a terminal (Always)",
+        ),
+        (exec_user("x", interactiveMode="Often"), "interactiveMode: 'Often' is not one of"),
+        (exec_user("x", args=[1]), "exec.args[0]: must be a string, not a number"),
+        (exec_user("x", env=[{"value": "v"}]), "exec.env[0]: has no name"),
+        (exec_user("x", env=["A=b"]), "exec.env[0]: must be a mapping, not a string"),
+        (exec_user("x", provideClusterInfo="yes"), "provideClusterInfo: must be a boolean, not a string"),
     ],
 )
-def test_a_wrong_user_is_told_with_entry_field_and_mend(user: Any, said: str) -> None:
+def test_error_for_an_invalid_user_names_line_and_field(user: Any, expected: str) -> None:
     config = kubeconfig()
     config["users"][0]["user"] = user
-    message = wrong(config)
-    assert message.startswith(f"kubeconfig {PATH}, user 'dev'")
-    assert said in message
+    message = error_of(config)
+    assert re.match(rf"kubeconfig {PATH}:\d+: users\[dev\]\.user", message)
+    assert expected in message
     assert "hunter22" not in message
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "expected"),
     [
         (
             {"insecure-skip-tls-verify": True, "certificate-authority": "ca"},
-            "has both certificate-authority and insecure-skip-tls-verify: true",
+            "certificate-authority and insecure-skip-tls-verify: true contradict each other",
         ),
         (
             {"insecure-skip-tls-verify": "true"},
-            "insecure-skip-tls-verify must be true or false (without quotes)",
+            "insecure-skip-tls-verify: must be a boolean, not a string. Write true or false, without quotes.",
         ),
-        ({"certificate-authority-data": "?"}, "certificate-authority-data is not base64"),
-        ({"proxy-url": "socks5://p:1"}, "proxy-url is a SOCKS proxy (socks5), which is not supported"),
-        ({"proxy-url": "p"}, "proxy-url is 'p', which is no URL"),
-        ({"extensions": {}}, "extensions must be a list, not a mapping"),
+        ({"certificate-authority-data": "?"}, "certificate-authority-data: not valid base64"),
+        ({"proxy-url": "socks5://p:1"}, "proxy-url: SOCKS proxies (socks5) are not supported"),
+        ({"proxy-url": "p"}, "proxy-url: 'p' is not a valid URL"),
+        ({"extensions": {}}, "extensions: must be a list, not a mapping"),
     ],
 )
-def test_a_wrong_cluster_is_told_with_entry_field_and_mend(cluster: dict[str, Any], said: str) -> None:
-    message = wrong(kubeconfig(**cluster))
-    assert message.startswith(f"kubeconfig {PATH}, cluster 'dev'")
-    assert said in message
+def test_error_for_an_invalid_cluster_names_line_and_field(cluster: dict[str, Any], expected: str) -> None:
+    message = error_of(kubeconfig(**cluster))
+    assert re.match(rf"kubeconfig {PATH}:\d+: clusters\[dev\]\.cluster", message)
+    assert expected in message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
-        ("users: {}", "users must be a list, not a mapping"),
+        ("users: {}", "users: must be a list, not a mapping"),
         ("users: [5]", "users[0]: must be a mapping, not a number"),
         ("users: [{user: {}}]", "users[0]: has no name"),
-        ("users: [{name: no, user: {}}]", "users[0]: name must be text, not a boolean; put it in quotes"),
-        ("current-context: 5", "current-context must be text"),
+        (
+            "users: [{name: no, user: {}}]",
+            "users[0].name: must be a string, not a boolean. Put it in quotes.",
+        ),
+        ("current-context: 5", "current-context: must be a string"),
     ],
 )
-def test_a_wrong_list_is_told_with_its_place(text: str, said: str) -> None:
-    assert said in wrong(text)
+def test_error_for_an_invalid_list_names_the_item(text: str, expected: str) -> None:
+    assert expected in error_of(text)
 
 
-# No secret gets out, whatever is wrong
+# No secret is ever shown
 
 SECRETS = {
     "token": "hunter22-token",
@@ -470,7 +488,7 @@ JUNK = st.one_of(
 @given(st.sets(st.sampled_from(sorted(SECRETS))), st.data())
 @example(set(), None)
 def test_no_error_and_no_repr_shows_a_secret(names: set[str], data: st.DataObject | None) -> None:
-    """A kubeconfig full of secrets, one node of it replaced by junk: whatever comes of it is silent."""
+    """Whichever value of a kubeconfig full of secrets is replaced by junk, nothing shows a secret."""
     config = kubeconfig(copy.deepcopy({name: SECRETS[name] for name in names}))
     if data is not None:
         parents: list[Any] = [config]
@@ -481,7 +499,7 @@ def test_no_error_and_no_repr_shows_a_secret(names: set[str], data: st.DataObjec
         keys = list(parent) if isinstance(parent, dict) else range(len(parent))
         parent[data.draw(st.sampled_from(keys))] = data.draw(JUNK)
     try:
-        shown = repr(chosen(config))
+        shown = repr(select(config))
     except ConfigurationError as error:
         shown = "".join(traceback.format_exception(error)) + repr(error)
     shown = shown.replace("-----", "")
@@ -490,6 +508,6 @@ def test_no_error_and_no_repr_shows_a_secret(names: set[str], data: st.DataObjec
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_no_text_is_more_than_a_configuration_error(content: bytes) -> None:
+def test_any_content_is_valid_or_raises_a_configuration_error(content: bytes) -> None:
     with suppress(ConfigurationError):
-        chosen(content)
+        select(content)

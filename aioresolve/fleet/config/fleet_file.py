@@ -1,10 +1,10 @@
 """fleet.yaml: the targets of a fleet, described in a file.
 
 ```yaml
-interval: 30s            # between two questions to a target: 500ms, 30s, 2m, or a number of seconds
-timeout: 10s             # of each question
-max_concurrency: 64      # questions at a time
-defaults:                # for every target of that kind, unless it says otherwise
+interval: 30s            # between two requests to a target: 500ms, 30s, 2m, or a number of seconds
+timeout: 10s             # of each request
+max_concurrency: 64      # concurrent requests
+defaults:                # for every target of that kind that does not set the field itself
   kubernetes: {namespace: training, kubeconfig: ~/.kube/config}
   tpu: {project: my-project, zone: us-central2-b}
 targets:
@@ -20,14 +20,15 @@ targets:
     union: [us-east, tpu-a]
 ```
 
-All but `targets` may be left out. A target is of one kind, and what may be said of it is what its resolver's
-constructor takes, by the same names, as far as a file can say it; but for `jobs` (label selectors, or
-addresses), `port` (`tf_server_port`) and a TPU's `name` (`tpu`). `null` takes a default back.
+Only `targets` is required. Each target has one kind. Its fields are the arguments of the constructor of its
+resolver that a file can express, by the same names, except `jobs` (label selectors, or addresses), `port`
+(`tf_server_port`) and the `name` of a TPU (`tpu`). `null` removes a default.
 
-In any value `${NAME}` is the environment variable, `${NAME:-default}` the default where it is not set or
-empty, and `$$` a dollar; between `{ }` and `[ ]` YAML wants quotes around them. No message shows what a
-variable holds. A relative `kubeconfig` is relative to the fleet file, and `~` is home. Anchors, aliases and
-merge keys work; fields of the file that begin with `x-` are there to hold anchors.
+In any value, `${NAME}` is replaced by the environment variable, `${NAME:-default}` uses the default if the
+variable is unset or empty, and `$$` is a dollar; between `{ }` and `[ ]` YAML requires quotes around them. No
+message shows the value of a variable. A relative `kubeconfig` is relative to the fleet file, and `~` is the
+home folder. Anchors, aliases and merge keys are supported; top-level fields that start with `x-` may hold
+anchors.
 """
 
 from __future__ import annotations
@@ -37,143 +38,169 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from aioresolve._core.yaml_document import (
+    Diagnostics,
+    DocumentError,
+    Location,
+    Mapping,
+    decode,
+    integer_reader,
+    is_null,
+    kind_of,
+    parse_yaml,
+    read_duration,
+    suggestion,
+)
 from aioresolve.errors import ConfigurationError
 
-from .diagnostics import Place, Problems
-from .fields import FieldError, closest, duration, kind_of, whole
-from .targets import defaults_of, resolvers_of, targets_of
-from .yaml_tree import Entries, UnreadableError, is_null, tree_of
+from .targets import make_resolvers, read_defaults, read_targets
+from .variables import TemplateBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import collections.abc
+    from collections.abc import Callable
 
+    from aioresolve._core.yaml_document import Node
     from aioresolve.resolver.base import ClusterResolver
-
-    from .fields import Reader
 
 __all__ = ["FleetFile", "fleet_of", "read_fleet"]
 
-LARGEST_FILE = 16 * 1024 * 1024
-"""Bytes; some 100,000 targets."""
+MAX_FILE = 16 * 1024 * 1024
+"""Bytes; about 100,000 targets."""
 
-_SETTINGS: Mapping[str, Reader] = {
-    "interval": duration,
-    "timeout": duration,
-    "max_concurrency": whole(1, 100_000),
+_SETTINGS: collections.abc.Mapping[str, Callable[[Node], Any]] = {
+    "interval": read_duration,
+    "timeout": read_duration,
+    "max_concurrency": integer_reader(1, 100_000),
 }
-_KNOWN = (*_SETTINGS, "defaults", "targets")
+_FIELDS = (*_SETTINGS, "defaults", "targets")
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """What a fleet file says.
+    """The content of a fleet file. A setting that the file does not have is None.
 
     Attributes:
-        targets: each target's resolver by its name, in the order of the file.
-        interval: seconds between two questions to a target; None where the file does not say.
-        timeout: seconds of each question, and of each call of the resolvers; None where the file does not
-            say.
-        max_concurrency: questions at a time; None where the file does not say.
+        targets: the resolver of each target by its name, in the order of the file.
+        interval: seconds between two requests to a target.
+        timeout: seconds that a request may take, and each call of the resolvers.
+        max_concurrency: the number of concurrent requests.
     """
 
-    targets: Mapping[str, ClusterResolver] = field(repr=False)
+    targets: collections.abc.Mapping[str, ClusterResolver] = field(repr=False)
     interval: float | None = None
     timeout: float | None = None
     max_concurrency: int | None = None
 
 
-def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> FleetFile:
-    """Return what the fleet file at `path` says. It blocks while the file is read; no cluster is asked.
+def read_fleet(
+    path: str | os.PathLike[str], *, environ: collections.abc.Mapping[str, str] = os.environ
+) -> FleetFile:
+    """Return the content of the fleet file at `path`. It blocks while it reads the file, and connects to
+    nothing.
 
     Args:
-        path: the file; for its format see this module.
-        environ: the variables that it may refer to.
+        path: the file; for its format see `aioresolve.fleet.config.fleet_file`.
+        environ: the variables that the file may refer to.
 
     Raises:
-        ConfigurationError: (a ValueError) the file cannot be read; or what is wrong with it, a line for each
-            problem with the file's line and the field.
+        ConfigurationError: (a ValueError) the file cannot be read, or it is invalid: the message has one line
+            with file, line and field for each problem.
     """
     source = os.fsdecode(path)
     try:
         with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{source}: cannot read the fleet file: {reason}") from error
+    if len(content) > MAX_FILE:
         raise ConfigurationError(
-            f"{source}: the fleet file cannot be read: {reason}; give the path of one"
-        ) from error
-    if len(content) > LARGEST_FILE:
-        raise ConfigurationError(f"{source}: is larger than {LARGEST_FILE} bytes: is it the right file?")
+            f"{source}: the fleet file is larger than {MAX_FILE} bytes",
+            hint="Check that this is the right file.",
+        )
     folder = os.path.dirname(os.path.abspath(source))
-    return fleet_of(_decoded(content, source), source=source, folder=folder, environ=environ)
+    diagnostics = Diagnostics()
+    try:
+        text = decode(content, source)
+    except DocumentError as error:
+        diagnostics.add_error(error)
+    else:
+        return fleet_of(text, source=source, folder=folder, environ=environ)
+    raise diagnostics.as_configuration_error()
 
 
 def fleet_of(
-    text: str, *, source: str = "fleet.yaml", folder: str | None = None, environ: Mapping[str, str]
+    text: str,
+    *,
+    source: str = "fleet.yaml",
+    folder: str | None = None,
+    environ: collections.abc.Mapping[str, str],
 ) -> FleetFile:
-    """Return what a fleet file with this text says. Pure.
+    """Return the content of a fleet file with this text. No I/O.
 
     Args:
-        text: the file's text.
-        source: the file's path, for messages.
-        folder: what relative paths start from; the folder of `source` where None.
-        environ: the variables that it may refer to.
+        text: the text of the file.
+        source: the path of the file, for messages.
+        folder: the folder that relative paths start from; None for the folder of `source`.
+        environ: the variables that the file may refer to.
 
     Raises:
-        ConfigurationError: (a ValueError) what is wrong with it, a line for each problem with the file's line
-            and the field.
+        ConfigurationError: (a ValueError) the file is invalid: the message has one line with file, line and
+            field for each problem.
     """
-    problems = Problems()
-    fleet = _fleet(text, os.path.dirname(source) if folder is None else folder, environ, problems)
+    diagnostics = Diagnostics()
+    folder = os.path.dirname(source) if folder is None else folder
+    fleet = None
+    try:
+        fleet = _read(text, source, folder, environ, diagnostics)
+    except DocumentError as error:
+        diagnostics.add_error(error)
     if fleet is None:
-        raise problems.error(source)
+        raise diagnostics.as_configuration_error()
     return fleet
 
 
-def _decoded(content: bytes, source: str) -> str:
-    problems = Problems()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-    problems.add(Place(line), "is not UTF-8; save the file as UTF-8")
-    raise problems.error(source)
+def _read(
+    text: str,
+    source: str,
+    folder: str,
+    environ: collections.abc.Mapping[str, str],
+    diagnostics: Diagnostics,
+) -> FleetFile | None:
+    """Return the content of the file; None if there are problems.
+
+    Raises:
+        DocumentError: a problem that makes it pointless to look for others.
+    """
+    root = parse_yaml(text, source, TemplateBuilder(environ, diagnostics), show_text=True)
+    if root is None or is_null(root):
+        raise DocumentError(Location(source, 1), "the fleet file is empty; it requires at least `targets:`")
+    if not isinstance(root, Mapping):
+        raise DocumentError(root.location, f"must be a mapping with `targets:`, not {kind_of(root)}")
+    settings = _read_settings(root, diagnostics)
+    defaults = (
+        read_defaults(root.values["defaults"], folder, diagnostics) if "defaults" in root.values else {}
+    )
+    if "targets" not in root.values:
+        raise DocumentError(root.location, "has no `targets`; add at least one target below it")
+    targets = read_targets(root.values["targets"], defaults, folder, diagnostics)
+    if diagnostics:  # one of these problems may be why a constructor would reject a target
+        return None
+    resolvers = make_resolvers(targets, settings.get("timeout"), diagnostics)
+    return None if diagnostics else FleetFile(MappingProxyType(resolvers), **settings)
 
 
-def _fleet(text: str, folder: str, environ: Mapping[str, str], problems: Problems) -> FleetFile | None:
-    """Return what the text says; None where there are problems."""
-    try:
-        root = tree_of(text, environ, problems)
-    except UnreadableError as error:
-        problems.add(error.place, str(error))
-        return None
-    if is_null(root):
-        problems.add(root.place, "is empty; a fleet file has at least `targets:`")
-        return None
-    if not isinstance(root, Entries):
-        problems.add(root.place, f"must be a mapping with `targets:`, not {kind_of(root)}")
-        return None
-    settings = _settings(root, folder, problems)
-    written = root.values
-    defaults = defaults_of(written["defaults"], folder, problems) if "defaults" in written else {}
-    if "targets" not in written:
-        problems.add(root.place, "lacks `targets`; write at least one target below it")
-        return None
-    targets = targets_of(written["targets"], defaults, folder, problems)
-    if problems:  # of which any may be why a constructor refuses something
-        return None
-    resolvers = resolvers_of(targets, settings.get("timeout"), folder, problems)
-    return None if problems else FleetFile(MappingProxyType(resolvers), **settings)
-
-
-def _settings(root: Entries, folder: str, problems: Problems) -> dict[str, Any]:
+def _read_settings(root: Mapping, diagnostics: Diagnostics) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    for name, tree in root.values.items():
-        if name in _SETTINGS and not is_null(tree):
+    for name, node in root.values.items():
+        if name in _SETTINGS and not is_null(node):
             try:
-                settings[name] = _SETTINGS[name](tree, folder)
-            except FieldError as error:
-                problems.add(error.tree.place, str(error))
-        elif name not in _KNOWN and not name.startswith("x-"):
-            problems.add(root.place_of(name), f"is no field of a fleet file; {closest(name, _KNOWN)}")
+                settings[name] = _SETTINGS[name](node)
+            except DocumentError as error:
+                diagnostics.add_error(error)
+        elif name not in _FIELDS and not name.startswith("x-"):
+            diagnostics.add(
+                root.location_of(name), f"unknown field of a fleet file; {suggestion(name, _FIELDS)}"
+            )
     return settings

@@ -1,85 +1,135 @@
-"""The kinds of targets that a fleet file knows: for each, its resolver and its fields.
+"""The targets of a fleet file: their kinds, their fields, and the resolvers made from them. No I/O.
 
-A new kind is one entry of `KINDS`. A room is imported when the first target of its kind is made.
+To add a kind, add an entry to `KINDS`. The package of a resolver is imported when the first target of its
+kind is made.
 
-The targets of a fleet file: what is written of each, with its kind's defaults -> its resolver. Pure.
-
-What a resolver's constructor refuses is told with the place of the field at fault. Its message shows the
-value, which must not be seen where a variable holds it: there it is asked again, with what is written.
+If a constructor rejects its arguments, the error is reported at the location of the invalid field. The
+message of the constructor shows the value, which must stay hidden if it comes from a variable: the
+constructor is then called once more with the text as written, to get a message without the value.
 """
 
 from __future__ import annotations
 
+import os.path
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import ResolveError
+from aioresolve._core.yaml_document import (
+    DocumentError,
+    Location,
+    Mapping,
+    Sequence,
+    choice_reader,
+    describe_text,
+    integer_reader,
+    is_null,
+    kind_of,
+    quoted,
+    read_fields,
+    read_text,
+    read_text_or_texts,
+    read_texts,
+    suggestion,
+)
+from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver.union import UnionClusterResolver
 
-from .fields import (
-    FieldError,
-    addresses,
-    choice,
-    closest,
-    entries,
-    kind_of,
-    paths,
-    selectors,
-    shown_text,
-    text,
-    text_or_texts,
-    texts,
-    whole,
-)
-from .yaml_tree import Entries, Items, is_null
+from .variables import as_written, variables_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    import collections.abc
+    from collections.abc import Callable, Container, Iterable
 
+    from aioresolve._core.yaml_document import Diagnostics, Node
     from aioresolve.resolver.base import ClusterResolver
 
-    from .diagnostics import Place, Problems
-    from .fields import Reader
-    from .yaml_tree import Tree
+    Fields = collections.abc.Mapping[str, Node]
 
-__all__ = ["KINDS", "Field", "Kind", "defaults_of", "resolvers_of", "targets_of"]
+__all__ = ["KINDS", "Field", "Kind", "make_resolvers", "read_defaults", "read_targets"]
+
+
+def read_selectors(node: Node) -> dict[str, tuple[str, ...]]:
+    """Return the label selectors of each job."""
+    jobs = read_fields(node, "{worker: app=trainer}")
+    return {job: read_texts(value) for job, value in jobs.values.items()}
+
+
+def read_addresses(node: Node) -> dict[str, tuple[str, ...] | dict[int, str]]:
+    """Return the `host:port` of the tasks of each job, as a sequence or by task index."""
+    jobs = read_fields(node, '{worker: ["10.0.0.1:8470"]}')
+    return {job: _read_tasks(value) for job, value in jobs.values.items()}
+
+
+def _read_tasks(node: Node) -> tuple[str, ...] | dict[int, str]:
+    if not isinstance(node, Mapping):
+        return read_texts(node)
+    tasks: dict[int, str] = {}
+    for index, value in read_fields(node, '{0: "10.0.0.1:8470"}').values.items():
+        if not (index.isascii() and index.isdigit() and len(index) < 10):
+            raise DocumentError(
+                value.location, f"{quoted(index)} is not a task index; write an integer, at least 0"
+            )
+        if int(index) in tasks:
+            raise DocumentError(value.location, f"task {int(index)} is defined twice; remove one of the two")
+        tasks[int(index)] = read_text(value)
+    return tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a target.
+    """A field of a target.
 
     Attributes:
-        read: how it is read.
-        argument: the constructor's name for it, where that is another one.
-        is_required: whether a target cannot do without it.
+        read: returns its value, or raises a `DocumentError`.
+        argument: the name of the constructor's argument, if it differs.
+        is_required: whether a target must have it.
+        is_path: whether its values are paths, which may be relative to the fleet file.
     """
 
-    read: Reader
+    read: Callable[[Node], Any]
     argument: str | None = None
     is_required: bool = False
+    is_path: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of targets.
+    """A kind of target.
 
     Attributes:
-        resolver: makes the resolver of what the fields say; no I/O.
+        constructor: makes the resolver from the values of the fields, without I/O.
         fields: its fields by name.
     """
 
-    resolver: Callable[..., ClusterResolver]
-    fields: Mapping[str, Field]
+    constructor: Callable[..., ClusterResolver]
+    fields: collections.abc.Mapping[str, Field]
 
-    def made(self, values: Mapping[str, Any], **others: Any) -> ClusterResolver:
-        """Return the resolver of what the fields say, and of arguments that every constructor takes.
+    def make(self, values: collections.abc.Mapping[str, Any], **others: Any) -> ClusterResolver:
+        """Return the resolver with these values of fields, and with arguments that every constructor takes.
 
         Raises:
-            ResolveError: the resolver does not take these.
+            ResolveError: the constructor rejects them.
         """
         arguments = {self.fields[name].argument or name: value for name, value in values.items()}
-        return self.resolver(**arguments, **others)
+        return self.constructor(**arguments, **others)
+
+    def describe(self, error: ResolveError, name: str | None = None) -> str:
+        """Return the message of a constructor, with the names of fields in place of arguments.
+
+        Args:
+            error: what the constructor raised.
+            name: the field that the message is reported for, if it is about one; its name is left out.
+        """
+        fields = {known.argument or key: key for key, known in self.fields.items()}
+
+        def spell(argument: str, value: str | None) -> str:
+            key = fields.get(argument, argument)
+            return f"`{key}`" if value is None else f"`{key}: {value}`"
+
+        argument = error.argument if isinstance(error, ConfigurationError) else None
+        if name is not None and argument is not None and fields.get(argument) == name:
+            return ResolveError.render(error, spell)
+        return error.render(spell)
 
 
 def _kubernetes(**arguments: Any) -> ClusterResolver:
@@ -101,251 +151,270 @@ def _static(jobs: Any, **arguments: Any) -> ClusterResolver:
     return SimpleClusterResolver(ClusterSpec(jobs), **arguments)
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: collections.abc.Mapping[str, Kind] = {
     "kubernetes": Kind(
         _kubernetes,
         {
-            "jobs": Field(selectors, "job_to_label_mapping", is_required=True),
-            "namespace": Field(text_or_texts),
-            "context": Field(text),
-            "kubeconfig": Field(paths),
-            "executable_location": Field(choice("WITHIN_CLUSTER", "OFF_CLUSTER")),
-            "port": Field(whole(1, 65535), "tf_server_port"),
-            "address": Field(choice("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")),
-            "order_by": Field(choice("name", "index")),
-            "not_running": Field(choice("raise", "skip")),
-            "rpc_layer": Field(text),
-            "max_concurrency": Field(whole(1, 10_000)),
+            "jobs": Field(read_selectors, "job_to_label_mapping", is_required=True),
+            "namespace": Field(read_text_or_texts),
+            "context": Field(read_text),
+            "kubeconfig": Field(read_texts, is_path=True),
+            "executable_location": Field(choice_reader("WITHIN_CLUSTER", "OFF_CLUSTER")),
+            "port": Field(integer_reader(1, 65535), "tf_server_port"),
+            "address": Field(choice_reader("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")),
+            "order_by": Field(choice_reader("name", "index")),
+            "not_running": Field(choice_reader("raise", "skip")),
+            "rpc_layer": Field(read_text),
+            "max_concurrency": Field(integer_reader(1, 10_000)),
         },
     ),
     "tpu": Kind(
         _tpu,
         {
-            "name": Field(text_or_texts, "tpu", is_required=True),
-            "project": Field(text),
-            "zone": Field(text),
-            "job_name": Field(text),
-            "discovery_url": Field(text),
-            "api_version": Field(choice("v1", "v2")),
+            "name": Field(read_text_or_texts, "tpu", is_required=True),
+            "project": Field(read_text),
+            "zone": Field(read_text),
+            "job_name": Field(read_text),
+            "discovery_url": Field(read_text),
+            "api_version": Field(choice_reader("v1", "v2")),
         },
     ),
     "static": Kind(
         _static,
         {
-            "jobs": Field(addresses, is_required=True),
-            "rpc_layer": Field(text),
+            "jobs": Field(read_addresses, is_required=True),
+            "rpc_layer": Field(read_text),
         },
     ),
 }
-"""Each kind by its name in a fleet file; `union` is read beside them, for it names other targets."""
-
+"""The kinds of targets that have fields, by their names in a fleet file."""
 
 UNION = "union"
-"""The kind of a target that is made of others, and so has no fields, and no defaults."""
+"""The kind of a target that consists of other targets; it has no fields and no defaults."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What is written of one target.
+class TargetEntry:
+    """A target as the file describes it.
 
     Attributes:
         kind: the name of its kind.
-        place: where its kind is written.
-        tree: what is written under its kind.
-        fields: what is written of each field of it, there or in the defaults.
-        values: what that means.
+        location: the location of its kind.
+        node: the value of its kind.
+        fields: the nodes of its fields, its own and those from the defaults.
+        values: the values of its fields.
     """
 
     kind: str
-    place: Place
-    tree: Tree
-    fields: Mapping[str, Tree]
-    values: Mapping[str, Any] = field(repr=False)
+    location: Location
+    node: Node
+    fields: Fields
+    values: collections.abc.Mapping[str, Any] = field(repr=False)
 
 
-def defaults_of(tree: Tree, folder: str, problems: Problems) -> dict[str, Mapping[str, Tree]]:
-    """Return the fields that are written for each kind under `defaults`; add to `problems` what is wrong."""
-    defaults: dict[str, Mapping[str, Tree]] = {}
-    kinds = _entries(tree, "{kubernetes: {namespace: training}}", problems)
-    for kind, written in kinds.values.items():
+def read_defaults(node: Node, folder: str, diagnostics: Diagnostics) -> dict[str, Fields]:
+    """Return the fields under `defaults` by kind; add problems to `diagnostics`."""
+    defaults: dict[str, Fields] = {}
+    kinds = _optional_mapping(node, "{kubernetes: {namespace: training}}", diagnostics)
+    for kind, value in kinds.values.items():
         if kind in KINDS:
-            defaults[kind] = _fields(kind, written, problems)
-            _values(kind, defaults[kind], folder, problems)
+            defaults[kind] = _known_fields(kind, value, diagnostics)
+            _read_values(kind, defaults[kind], folder, diagnostics)
         else:
-            problems.add(kinds.place_of(kind), f"is no kind of target with defaults; {closest(kind, KINDS)}")
+            problem = f"unknown kind of target with defaults; {suggestion(kind, KINDS)}"
+            diagnostics.add(kinds.location_of(kind), problem)
     return defaults
 
 
-def targets_of(
-    tree: Tree, defaults: Mapping[str, Mapping[str, Tree]], folder: str, problems: Problems
-) -> dict[str, Written]:
-    """Return what is written of each target that makes sense; add to `problems` what is wrong with any."""
-    targets: dict[str, Written] = {}
+def read_targets(
+    node: Node, defaults: collections.abc.Mapping[str, Fields], folder: str, diagnostics: Diagnostics
+) -> dict[str, TargetEntry]:
+    """Return the targets whose kind is valid; add the problems of all targets to `diagnostics`."""
+    targets: dict[str, TargetEntry] = {}
     try:
-        named = entries(tree, "{us-east: {kubernetes: {jobs: {worker: app=trainer}}}}")
-    except FieldError as error:
-        problems.add(error.tree.place, str(error))
+        named = read_fields(node, "{us-east: {kubernetes: {jobs: {worker: app=trainer}}}}")
+    except DocumentError as error:
+        diagnostics.add_error(error)
         return targets
-    for name, written in named.values.items():
-        kinds = _entries(written, "{kubernetes: {jobs: {worker: app=trainer}}}", problems)
-        kind = _kind(kinds, named.place_of(name), problems)
+    for name, value in named.values.items():
+        kinds = _optional_mapping(value, "{kubernetes: {jobs: {worker: app=trainer}}}", diagnostics)
+        kind = _read_kind(kinds, named.location_of(name), diagnostics)
         if kind is None:
             continue
-        below, place = kinds.values[kind], kinds.place_of(kind)
+        content, location = kinds.values[kind], kinds.location_of(kind)
         if kind == UNION:
-            targets[name] = Written(kind, place, below, {}, {})
+            targets[name] = TargetEntry(kind, location, content, {}, {})
             continue
-        fields = {**defaults.get(kind, {}), **_fields(kind, below, problems)}
-        fields = {key: value for key, value in fields.items() if not is_null(value)}
+        fields = {**defaults.get(kind, {}), **_known_fields(kind, content, diagnostics)}
+        fields = {key: child for key, child in fields.items() if not is_null(child)}
         for key, known in KINDS[kind].fields.items():
             if known.is_required and key not in fields:
-                problems.add(place, f"lacks `{key}`; write it here, or under defaults.{kind}")
-        targets[name] = Written(kind, place, below, fields, _values(kind, fields, folder, problems))
+                diagnostics.add(location, f"has no `{key}`; add it here, or under defaults.{kind}")
+        values = _read_values(kind, fields, folder, diagnostics)
+        targets[name] = TargetEntry(kind, location, content, fields, values)
     for target in targets.values():
         if target.kind == UNION:
-            _check_members(target.tree, targets, named.values, problems)
+            _check_members(target.node, targets, named.values, diagnostics)
     return targets
 
 
-def resolvers_of(
-    targets: Mapping[str, Written], timeout: float | None, folder: str, problems: Problems
+def make_resolvers(
+    targets: collections.abc.Mapping[str, TargetEntry], timeout: float | None, diagnostics: Diagnostics
 ) -> dict[str, ClusterResolver]:
-    """Return a resolver for each target; add to `problems` what a constructor refuses.
+    """Return a resolver for each target; add the errors of constructors to `diagnostics`.
 
     Args:
-        targets: the targets, of which nothing is wrong so far.
-        timeout: seconds that a call of a resolver may take; its own default where None.
-        folder: what relative paths start from.
-        problems: where to tell what is wrong.
+        targets: the targets, without known problems.
+        timeout: seconds that a call of a resolver may take; None for its own default.
+        diagnostics: collects the problems.
     """
     shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     resolvers: dict[str, ClusterResolver] = {}
     for name, target in targets.items():
-        # A union's members are resolvers of its own: those of the targets may be in use at the same time.
-        parts = [targets[part] for part in texts(target.tree)] if target.kind == UNION else [target]
+        # The members of a union get their own resolvers: those of the targets may be in use at the same time.
+        parts = [targets[part] for part in read_texts(target.node)] if target.kind == UNION else [target]
         made = []
         for part in parts:
             try:
-                made.append(KINDS[part.kind].made(part.values, **shared))
+                made.append(KINDS[part.kind].make(part.values, **shared))
             except ResolveError as error:
-                problems.add(*_refusal(part, error, folder))
+                diagnostics.add(*_locate_rejection(part, error))
         if len(made) == len(parts):
             resolvers[name] = UnionClusterResolver(*made, **shared) if target.kind == UNION else made[0]
     return resolvers
 
 
-def _kind(kinds: Entries, place: Place, problems: Problems) -> str | None:
-    """Return the one kind that is written of a target; None, and a problem, where there is not one."""
+def _read_kind(kinds: Mapping, location: Location, diagnostics: Diagnostics) -> str | None:
+    """Return the one kind of a target; None, and a diagnostic, if there is not exactly one known kind."""
     known = (*KINDS, UNION)
     unknown = [kind for kind in kinds.values if kind not in known]
     for kind in unknown:
-        problems.add(kinds.place_of(kind), f"is no kind of target; {closest(kind, known)}")
+        diagnostics.add(kinds.location_of(kind), f"unknown kind of target; {suggestion(kind, known)}")
     if unknown:
         return None
     if len(kinds.values) == 1:
         return next(iter(kinds.values))
     if kinds.values:
         several = ", ".join(kinds.values)
-        problems.add(place, f"is of several kinds ({several}); make a target of each, and a union of them")
+        diagnostics.add(
+            location, f"has several kinds ({several}); make a target of each, and a union of them"
+        )
     else:
-        problems.add(place, f"does not say what it is; write one of {', '.join(known)} below it")
+        diagnostics.add(location, f"has no kind; add one of {', '.join(known)} below it")
     return None
 
 
-def _fields(kind: str, tree: Tree, problems: Problems) -> Mapping[str, Tree]:
+def _known_fields(kind: str, node: Node, diagnostics: Diagnostics) -> Fields:
     known = KINDS[kind].fields
-    written = _entries(tree, "{FIELD: VALUE}", problems)
-    for name in written.values:
+    mapping = _optional_mapping(node, "{FIELD: VALUE}", diagnostics)
+    for name in mapping.values:
         if name not in known:
-            problems.add(written.place_of(name), f"is no field of a {kind} target; {closest(name, known)}")
-    return {name: value for name, value in written.values.items() if name in known}
+            problem = f"unknown field of a {kind} target; {suggestion(name, known)}"
+            diagnostics.add(mapping.location_of(name), problem)
+    return {name: value for name, value in mapping.values.items() if name in known}
 
 
-def _values(kind: str, fields: Mapping[str, Tree], folder: str, problems: Problems) -> dict[str, Any]:
+def _read_values(kind: str, fields: Fields, folder: str, diagnostics: Diagnostics) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name, tree in fields.items():
-        if is_null(tree):
+    for name, node in fields.items():
+        if is_null(node):
             continue
+        known = KINDS[kind].fields[name]
         try:
-            values[name] = KINDS[kind].fields[name].read(tree, folder)
-        except FieldError as error:
-            problems.add(error.tree.place, str(error))
+            values[name] = known.read(node)
+        except DocumentError as error:
+            diagnostics.add_error(error)
+            continue
+        if known.is_path:  # `~` is expanded when the file is opened
+            paths = (path if path.startswith("~") else os.path.join(folder, path) for path in values[name])
+            values[name] = tuple(paths)
     return values
 
 
-def _entries(tree: Tree, example: str, problems: Problems) -> Entries:
-    """Return the mapping that is written; an empty one where nothing is, or, with a problem, none."""
-    if isinstance(tree, Entries):
-        return tree
-    if not is_null(tree):
-        problems.add(tree.place, f"must be a mapping such as {example}, not {kind_of(tree)}")
-    return Entries(tree.place, {}, {})
+def _optional_mapping(node: Node, example: str, diagnostics: Diagnostics) -> Mapping:
+    """Return `node`; an empty mapping if it is null, or, with a diagnostic, if it is not a mapping."""
+    if isinstance(node, Mapping):
+        return node
+    if not is_null(node):
+        diagnostics.add(node.location, f"must be a mapping such as {example}, not {kind_of(node)}")
+    return Mapping(node.location, {}, {})
 
 
 def _check_members(
-    tree: Tree, targets: Mapping[str, Written], names: Container[str], problems: Problems
+    node: Node,
+    targets: collections.abc.Mapping[str, TargetEntry],
+    names: Container[str],
+    diagnostics: Diagnostics,
 ) -> None:
-    """Add to `problems` which members a union cannot have. `names` are those of targets gone wrong, too."""
-    able = [target for target, other in targets.items() if other.kind != UNION]
+    """Add the invalid members of a union to `diagnostics`. `names` includes the names of invalid targets."""
+    allowed = [name for name, target in targets.items() if target.kind != UNION]
     try:
-        members = texts(tree)
-    except FieldError as error:
-        problems.add(error.tree.place, str(error))
+        members = read_texts(node)
+    except DocumentError as error:
+        diagnostics.add_error(error)
         return
-    trees = tree.values if isinstance(tree, Items) else (tree,)
-    for number, (member, written) in enumerate(zip(members, trees, strict=True)):
-        shown = shown_text(written)
+    nodes = node.values if isinstance(node, Sequence) else (node,)
+    for number, (member, item) in enumerate(zip(members, nodes, strict=True)):
+        shown = describe_text(item)
         if member in members[:number]:
-            problems.add(written.place, f"{shown} is in it twice; leave one out")
+            diagnostics.add(item.location, f"{shown} is listed twice; remove one of the two")
         elif member in targets and targets[member].kind == UNION:
-            problems.add(written.place, f"{shown} is a union; write its members here")
+            diagnostics.add(item.location, f"{shown} is a union; list its members here")
         elif member not in names:
-            problems.add(written.place, f"{shown} is no target of this file; {closest(member, able)}")
+            diagnostics.add(
+                item.location, f"{shown} is not a target of this file; {suggestion(member, allowed)}"
+            )
 
 
-def _refusal(target: Written, error: ResolveError, folder: str) -> tuple[Place, str]:
-    """Return the place of what the constructor refused, and its reason.
+def _locate_rejection(target: TargetEntry, error: ResolveError) -> tuple[Location, str]:
+    """Return the location of the value that the constructor rejected, and the message.
 
-    The field at fault is the one that is refused with nothing beside it but what a target cannot do without.
+    The invalid field is the one that is rejected together with nothing but the required fields.
     """
     kind = KINDS[target.kind]
-    needed = {name: value for name, value in target.values.items() if kind.fields[name].is_required}
-    for name in sorted(target.values, key=lambda name: name not in needed):
-        refused = _error(kind, {**needed, name: target.values[name]})
-        if refused is not None:
-            return target.fields[name].place, _reason(target, name, needed, refused, folder)
-    held = _variables(target, target.fields)
-    return target.place, _hidden(held) if held else str(error)
+    required = {name: value for name, value in target.values.items() if kind.fields[name].is_required}
+    for name in sorted(target.values, key=lambda name: name not in required):
+        rejection = _constructor_error(kind, {**required, name: target.values[name]})
+        if rejection is not None:
+            return target.fields[name].location, _explain(target, name, required, rejection)
+    held = _variables_of(target, target.fields)
+    return target.location, _hidden(held) if held else kind.describe(error)
 
 
-def _reason(target: Written, name: str, needed: Mapping[str, Any], refused: ResolveError, folder: str) -> str:
-    """Return why the constructor refused the field, without what variables hold."""
-    if not (held := _variables(target, {*needed, name})):
-        return str(refused)
-    if not _variables(target, needed.keys() - {name}):
-        kind = KINDS[target.kind]
+def _explain(
+    target: TargetEntry, name: str, required: collections.abc.Mapping[str, Any], rejection: ResolveError
+) -> str:
+    """Return why the constructor rejected the field, without the values of variables."""
+    kind = KINDS[target.kind]
+    held = _variables_of(target, {*required, name})
+    if not held:
+        return kind.describe(rejection, name)
+    if not _variables_of(target, required.keys() - {name}):
         try:
-            written = kind.fields[name].read(target.fields[name].as_written, folder)
-        except FieldError:
-            written = None
-        if written is not None and (again := _error(kind, {**needed, name: written})) is not None:
-            return f"what {held} stands for is refused: {again}"
+            value = kind.fields[name].read(as_written(target.fields[name]))
+        except DocumentError:
+            value = None
+        if value is not None and (again := _constructor_error(kind, {**required, name: value})) is not None:
+            return f"the value of {held} is invalid: {kind.describe(again, name)}"
     return _hidden(held)
 
 
 def _hidden(held: str) -> str:
-    return f"what {held} stands for is refused (variables are not shown); mend it, or write it out here"
+    return (
+        f"the value of {held} is invalid (the values of variables are not shown); correct it, or write it"
+        " in the file to see the reason"
+    )
 
 
-def _error(kind: Kind, values: Mapping[str, Any]) -> ResolveError | None:
+def _constructor_error(kind: Kind, values: collections.abc.Mapping[str, Any]) -> ResolveError | None:
     try:
-        kind.made(values)
+        kind.make(values)
     except ResolveError as error:
         return error
     return None
 
 
-def _variables(target: Written, names: Iterable[str]) -> str:
-    """Return the variables that these fields refer to, as they are written in a shell."""
-    held = dict.fromkeys(variable for name in names for variable in target.fields[name].variables)
+def _variables_of(target: TargetEntry, names: Iterable[str]) -> str:
+    """Return the variables in these fields as a shell writes them."""
+    held = dict.fromkeys(variable for name in names for variable in variables_in(target.fields[name]))
     return ", ".join(f"${variable}" for variable in held)

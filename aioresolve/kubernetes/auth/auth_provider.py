@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aioresolve._core.yaml_document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .exec_plugin import output_of
 from .identity import Identity, bearer, unix_time
-from .kubeconfig import json_in
 
 if TYPE_CHECKING:
     from .kubeconfig import AuthProvider
@@ -108,7 +108,7 @@ def _jwt_expiry(token: str, where: str) -> float | None:
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]
         with suppress(binascii.Error):
-            claims = json_in(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+            claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     if not isinstance(claims, dict):
         raise ConfigurationError(f"{where}: its id-token is no JSON Web Token; log in again")
     expires = claims.get("exp")
@@ -117,7 +117,7 @@ def _jwt_expiry(token: str, where: str) -> float | None:
 
 def _at(printed: bytes, key: str) -> str | None:
     """The text at a path such as `{.credential.access_token}`."""
-    value = json_in(printed)
+    value = parse_json(printed)
     for name in key.strip("{}").strip(".").split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value if isinstance(value, str) and value else None

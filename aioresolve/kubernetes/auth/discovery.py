@@ -17,13 +17,20 @@ from aioresolve.errors import ConfigurationError, CredentialsError
 from .auth_provider import GoogleCommand, google_command, identity_of
 from .exec_plugin import ExecCall, exec_call
 from .identity import ClientCertificate, Identity, basic, bearer
-from .kubeconfig import Kubeconfig, checked_server, merged, parsed, proxy_from_environment, selected
+from .kubeconfig import (
+    Kubeconfig,
+    merge_kubeconfigs,
+    parse_kubeconfig,
+    proxy_from_environment,
+    select_context,
+    validate_server_url,
+)
 from .tls import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .kubeconfig import Cluster, Material, User
+    from .kubeconfig import Cluster, PEMSource, User
 
 __all__ = ["SERVICE_ACCOUNT_FOLDER", "ExecutableLocation", "Found", "found"]
 
@@ -123,7 +130,7 @@ def _in_environment(context: str | None, environ: Mapping[str, str]) -> Found | 
     if not paths:
         return f"{', '.join(named)}: no such file"
     files = [_parsed(path) for path in paths]
-    if merged(files).is_empty:
+    if merge_kubeconfigs(files).is_empty:
         return f"{', '.join(paths)}: holds no clusters, contexts or users"
     return _in_kubeconfigs(files, context, environ)
 
@@ -145,7 +152,7 @@ def _in_cluster(environ: Mapping[str, str]) -> Found | str:
         if not environ.get(name):
             return f"{name} is not set, so this is no pod"
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
-    server = checked_server(
+    server = validate_server_url(
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
     )
@@ -172,8 +179,8 @@ def _in_cluster(environ: Mapping[str, str]) -> Found | str:
 
 
 def _in_kubeconfigs(files: Sequence[Kubeconfig], context: str | None, environ: Mapping[str, str]) -> Found:
-    config = merged(files)
-    selection = selected(config, context)
+    config = merge_kubeconfigs(files)
+    selection = select_context(config, context)
     cluster, user = selection.cluster, selection.user
     headers = dict(user.impersonation)
     if cluster.disable_compression:
@@ -274,19 +281,19 @@ def _bearer_in(path: str, where: str) -> str:
     return bearer(_content(path, where).decode("utf-8", "replace"), where)
 
 
-def _pem(material: Material) -> bytes:
+def _pem(material: PEMSource) -> bytes:
     if material.data is not None:
         return material.data
     assert material.path is not None
     return _content(material.path, _place(material))
 
 
-def _place(material: Material) -> str:
+def _place(material: PEMSource) -> str:
     return material.where if material.path is None else f"{material.where} {material.path}"
 
 
 def _parsed(path: str) -> Kubeconfig:
-    return parsed(_content(path, f"kubeconfig {path}"), path)
+    return parse_kubeconfig(_content(path, f"kubeconfig {path}"), path)
 
 
 def _content(path: str, where: str | None = None) -> bytes:

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from aioresolve._core.yaml_document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .identity import ClientCertificate, Identity, bearer, unix_time
-from .kubeconfig import json_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -282,7 +282,7 @@ def identity_in(printed: bytes, api_version: str, what: str) -> Identity:
         CredentialsError: it holds none; the message shows none of the output.
         ConfigurationError: its token or its time is malformed.
     """
-    credential = json_in(printed)
+    credential = parse_json(printed)
     if not isinstance(credential, dict):
         raise CredentialsError(
             f"{what} printed no JSON object but {len(printed)} bytes of something else; "

@@ -1,9 +1,8 @@
-"""Loopback servers that speak the real protocols, for tests of whatever talks to a cluster.
+"""Loopback servers that speak the real protocols, for tests of clients of clusters.
 
-`KubernetesServer` holds `pod()`s and answers as a Kubernetes API server does; `GoogleServer` holds TPU
-nodes and VMs and answers as Google's APIs do; `TPUWorker` tells its devices over gRPC;
-`aioresolve.testing.faults` is the vocabulary of what can go wrong on the way. TLS needs the extra:
-`pip install 'aioresolve[testing]'`.
+`KubernetesServer` is an API server with pods, which `pod()` builds. `GoogleServer` has Google's APIs for TPU
+nodes and VMs, and the metadata server. `TPUWorker` reports devices over gRPC. All of them inject the faults
+of `aioresolve.testing.faults`. TLS needs the extra: `pip install 'aioresolve[testing]'`.
 """
 
 from __future__ import annotations
@@ -62,42 +61,38 @@ __all__ = [
     "tpu_worker_process",
 ]
 
-_FAULTS = frozenset(
-    {
-        "Answer",
-        "Cut",
-        "Delay",
-        "End",
-        "Endless",
-        "Fault",
-        "Hang",
-        "Redirect",
-        "Reset",
-        "Stall",
-        "Trickle",
-    }
+_KUBERNETES = (
+    "EndlessPages",
+    "KubernetesServer",
+    "RequestRecord",
+    "ThreadedKubernetesServer",
+    "WatchError",
+    "pod",
 )
-_GOOGLE = frozenset(
-    {
-        "GoogleRequest",
-        "GoogleServer",
-        "ThreadedGoogleServer",
-        "instance",
-        "queued_resource",
-        "tpu_node",
-        "tpu_vm",
-    }
+_GOOGLE = (
+    "GoogleRequest",
+    "GoogleServer",
+    "ThreadedGoogleServer",
+    "instance",
+    "queued_resource",
+    "tpu_node",
+    "tpu_vm",
 )
-_TPU_WORKER = frozenset({"Silence", "TPUWorker", "tpu_worker_process"})
+_TPU_WORKER = ("Silence", "TPUWorker", "tpu_worker_process")
+_MODULES = (
+    dict.fromkeys(__all__, "faults")
+    | dict.fromkeys(_KUBERNETES, "kubernetes")
+    | dict.fromkeys(_GOOGLE, "google")
+    | dict.fromkeys(_TPU_WORKER, "tpu_worker")
+)
+"""Public name to the module that defines it."""
 
 
 def __getattr__(name: str) -> object:
-    # aiohttp and grpc take a third of a second to import: only who uses a server pays for it.
-    if name not in __all__:
+    # aiohttp and grpc take a third of a second to import, so a module is loaded only when it is used.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    rooms = {"faults": _FAULTS, "google": _GOOGLE, "tpu_worker": _TPU_WORKER}
-    room = next((room for room, names in rooms.items() if name in names), "kubernetes")
-    return getattr(importlib.import_module(f"{__name__}.{room}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

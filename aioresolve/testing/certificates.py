@@ -1,4 +1,4 @@
-"""Certificates for the loopback servers: an authority of their own, made by trustme."""
+"""TLS certificates for the loopback servers, issued by an authority that trustme creates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class CertificateAuthority:
-    """A certificate authority that nobody else trusts, with a certificate for the loopback addresses.
+    """A new certificate authority, with a server certificate for the loopback addresses.
+
+    Args:
+        hostnames: further names and addresses for which the server certificate is valid.
 
     Raises:
         MissingDependencyError: trustme is not installed.
@@ -31,11 +34,11 @@ class CertificateAuthority:
 
     @property
     def pem(self) -> str:
-        """The authority's own certificate: what a client has to trust."""
+        """The certificate of the authority itself, which a client has to trust."""
         return str(self._ca.cert_pem.bytes().decode())
 
     def server_context(self) -> ssl.SSLContext:
-        """TLS for the server; a client may show a certificate of this authority and need not."""
+        """Return the TLS settings of a server that accepts, but does not require, client certificates."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._server.configure_cert(context)
@@ -44,12 +47,12 @@ class CertificateAuthority:
         return context
 
     def server_certificate(self) -> tuple[bytes, bytes]:
-        """Private key and certificate chain, both PEM, of the server, as gRPC takes them."""
+        """Return the private key and the certificate chain of the server, both PEM, as gRPC expects them."""
         chain = b"".join(blob.bytes() for blob in self._server.cert_chain_pems)
         return self._server.private_key_pem.bytes(), chain
 
     def client_certificate(self, user: str) -> tuple[str, str]:
-        """Certificate chain and private key, both PEM, of the client whose common name is `user`."""
+        """Return a certificate chain and its private key, both PEM, with the common name `user`."""
         issued = self._ca.issue_cert(common_name=user)
         chain = "".join(blob.bytes().decode() for blob in issued.cert_chain_pems)
         return chain, issued.private_key_pem.bytes().decode()
@@ -60,6 +63,6 @@ def _trustme() -> Any:
         import trustme
     except ImportError as error:
         raise MissingDependencyError(
-            "a loopback server with TLS needs trustme: pip install 'aioresolve[testing]'"
+            "a loopback server with TLS needs trustme", hint="Run: pip install 'aioresolve[testing]'"
         ) from error
     return trustme

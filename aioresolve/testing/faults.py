@@ -1,9 +1,9 @@
-"""What can go wrong between a client and a server, as values: a script of faults for the loopback servers.
+"""The faults that a loopback server can inject between itself and a client, as values.
 
-`server.inject(Delay(0.5), Answer(429, headers={"Retry-After": "1"}), times=2)` makes the next two requests
-wait half a second and then be turned away. Faults given together act together on one request: first the
-delays, then the answer (the server's own, or the one a fault puts in its place), then how its bytes flow and
-end. `server.disturb(Cut(after=20))` befalls watches that have been answered long ago.
+`server.inject(Delay(0.5), Answer(429, headers={"Retry-After": "1"}), times=2)` delays the next two requests
+by half a second and then rejects them. Faults passed together apply to the same request: first the delays,
+then the response (the server's own, or the one that a fault puts in its place), then how its bytes flow and
+end. `server.disturb(Cut(after=20))` applies a fault to watches that are already connected.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = [
     "Fault",
     "FaultScript",
     "Hang",
-    "Interruption",
     "Redirect",
     "Reset",
     "Stall",
+    "StreamFault",
     "Trickle",
 ]
 
@@ -38,29 +38,29 @@ RequestT = TypeVar("RequestT")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The base of every fault."""
+    """The base class of all faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delay(Fault):
-    """Nothing is answered for so many seconds; then the rest happens."""
+    """The server waits this many seconds before it continues."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Hang(Fault):
-    """The request is read and never answered; it ends when the client goes, or the server does."""
+    """The server reads the request and never responds, until the client disconnects or the server stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Fault):
-    """This is answered instead of what was asked for.
+    """This response replaces the server's own.
 
     Attributes:
         status: the HTTP status.
-        body: the body; None is the body the server itself sends with that status.
-        headers: further headers, such as `Retry-After`; they win over the server's own.
+        body: the body; None for the body that the server itself sends with that status.
+        headers: further headers, such as `Retry-After`; they override the server's own.
     """
 
     status: int = 200
@@ -70,7 +70,7 @@ class Answer(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Redirect(Fault):
-    """The client is sent to another URL."""
+    """The server redirects the client to another URL."""
 
     location: str
     status: int = 307
@@ -86,9 +86,10 @@ class Endless(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Reset(Fault):
-    """The connection is reset (TCP RST): before any answer, or after so many bytes of the body.
+    """The connection is reset (TCP RST): before the response, or after this many bytes of the body.
 
-    Many clients try once more by themselves when a connection they had kept open is reset before any answer.
+    Many clients retry once by themselves if a connection that they had kept open is reset before the
+    response.
     """
 
     after: int | None = None
@@ -96,17 +97,17 @@ class Reset(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Cut(Fault):
-    """The connection is closed cleanly after so many bytes of a body whose headers promised more."""
+    """The connection is closed cleanly after this many bytes of a body whose headers promised more."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stall(Fault):
-    """After so many bytes of the body nothing more comes, and the connection stays open.
+    """After this many bytes of the body no more arrive, and the connection stays open.
 
-    That is how a machine looks that has lost its power, or a connection that something between has forgotten.
-    With `after=0` the headers come and nothing else. It lasts until the client goes or the server drops its
+    This is what a client sees of a machine that lost power, or of a connection that a firewall has dropped.
+    With `after=0` only the headers arrive. It lasts until the client disconnects or the server drops its
     connections.
     """
 
@@ -115,21 +116,21 @@ class Stall(Fault):
 
 @dataclass(frozen=True, slots=True)
 class End(Fault):
-    """The body ends after so many bytes, as if these were all of it."""
+    """The body ends after this many bytes, as if it were complete."""
 
     after: int = 0
 
 
-Interruption = Cut | Delay | End | Reset | Stall
-"""What can befall an answer whose body flows already."""
+StreamFault = Cut | Delay | End | Reset | Stall
+"""The faults that can occur in the middle of a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trickle(Fault):
-    """The body flows in pieces of `size` bytes, with `seconds` between two of them.
+    """The body arrives in pieces of `size` bytes, with a pause of `seconds` after each.
 
     Raises:
-        ConfigurationError: pieces of less than one byte never end.
+        ConfigurationError: `size` is less than one.
     """
 
     size: int
@@ -137,7 +138,7 @@ class Trickle(Fault):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigurationError(f"Trickle in pieces of {self.size} bytes: a piece has at least one")
+            raise ConfigurationError(f"Trickle(size={self.size}): a piece has at least one byte")
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class _Injection(Generic[RequestT]):
 
 
 class FaultScript(Generic[RequestT]):
-    """The faults still to come, first in first out; safe to use from any thread."""
+    """The pending faults, first in, first out; may be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -157,23 +158,23 @@ class FaultScript(Generic[RequestT]):
     def inject(
         self, faults: tuple[Fault, ...], match: Callable[[RequestT], bool] | None, times: int | None
     ) -> None:
-        """Let `faults` befall the next `times` requests that `match` accepts; None is without end."""
+        """Apply `faults` to the next `times` requests that `match` accepts; None means no limit."""
         with self._lock:
             self._injections.append(_Injection(faults, match, times))
 
     def clear(self) -> None:
-        """Forget every fault still to come."""
+        """Remove every pending fault."""
         with self._lock:
             self._injections.clear()
 
     @property
     def pending(self) -> tuple[tuple[Fault, ...], ...]:
-        """The faults still to come, one entry an injection."""
+        """The pending faults, one entry per injection."""
         with self._lock:
             return tuple(injection.faults for injection in self._injections)
 
     def take(self, request: RequestT) -> tuple[Fault, ...]:
-        """The faults that befall this request: those of the first injection that matches, used up once."""
+        """Use up and return the faults of the first injection that matches this request."""
         with self._lock:
             for injection in self._injections:
                 if injection.match is not None and not injection.match(request):

@@ -1,58 +1,357 @@
-"""Ports of the loopback servers: how they are closed, and how connections are dropped.
+"""What the loopback HTTP servers share: ports, TLS, faults, the record of requests, start and stop.
 
-Loopback servers for code without an event loop: each runs in a loop and a thread of its own.
+`LoopbackServer` runs in the current event loop; `ThreadedServer` runs one in a thread, for code without an
+event loop. Both offer the same `Controls`, whose methods may be called from any thread.
 """
 
 from __future__ import annotations
 
 import abc
-from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import TYPE_CHECKING, Generic, TypeVar
+import contextlib
+from collections import deque
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
+import anyio.to_thread
+from aiohttp import web
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from aioresolve.errors import ConfigurationError, DeadlineExceededError
+
+from .certificates import CertificateAuthority
+from .faults import FaultScript
+from .replies import apply_early_faults, fault_reply, send
+
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-    from aiohttp import web
+    from .faults import Fault
+    from .replies import Reply
 
-__all__ = ["ThreadedServer", "drop_connections", "stop_listening"]
+__all__ = [
+    "Controls",
+    "LoopbackServer",
+    "ServerState",
+    "ThreadedServer",
+    "certificate_user",
+    "merge_patch",
+    "write_private",
+]
 
+_MAX_RECORDS = 100_000
 
-async def stop_listening(site: web.BaseSite) -> None:
-    """Refuse connections from now on; those that are there stay."""
-    # asyncio loses a connection, its socket open, that it accepted in the round of its loop before a server
-    # is closed (python/cpython#109564). Timers come last in a round: who was woken by one comes after all
-    # that was accepted in that round has been taken over, and before anything more is accepted.
-    with anyio.CancelScope(shield=True):
-        await anyio.sleep(0.001)
-        await site.stop()
-
-
-def drop_connections(runner: web.AppRunner) -> None:
-    """Close every connection at once, whatever is under way."""
-    for connection in () if runner.server is None else list(runner.server.connections):
-        if connection.transport is not None:
-            connection.transport.abort()
+RequestT = TypeVar("RequestT")
 
 
-S = TypeVar("S", bound=AbstractAsyncContextManager[object])
+class ServerState(Generic[RequestT]):
+    """The ports, connections, faults and recorded requests of a server; its two interfaces share it.
+
+    Ports and certificates are kept when the server stops, so that it returns at the same URL.
+
+    Args:
+        host: the address to listen on.
+        port: the port; 0 takes a free one.
+        tls: whether that port speaks TLS, with a certificate from an authority of its own.
+        hostnames: further names and addresses for which the certificate is valid.
+        plain_port: with TLS, whether to open a second port that speaks plain HTTP.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, tls: bool, hostnames: Sequence[str] = (), plain_port: bool = False
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.plain_port = 0
+        self.tls = tls
+        self.authority: CertificateAuthority | None = None
+        self.faults: FaultScript[RequestT] = FaultScript()
+        self.records: deque[RequestT] = deque(maxlen=_MAX_RECORDS)
+        self._hostnames = tuple(hostnames)
+        self._has_plain_port = tls and plain_port
+        self._context: ssl.SSLContext | None = None
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server has been started and not stopped; its ports may be closed for the moment."""
+        return self._runner is not None
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the ports are open."""
+        return self._runner is not None and bool(self._runner.sites)
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        runner = self._runner
+        return 0 if runner is None or runner.server is None else len(runner.server.connections)
+
+    async def start(self, application: web.Application) -> None:
+        """Serve `application`; if this fails, call `stop`."""
+        if self.tls and self._context is None:
+            self._context = await anyio.to_thread.run_sync(self._make_context)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        self._runner = runner
+        await self.open_ports()
+
+    async def stop(self) -> None:
+        """Close the ports and every connection, and wait until all handlers have finished."""
+        runner = self._runner
+        if runner is None:
+            return
+        with anyio.CancelScope(shield=True):
+            await self.close_ports()
+            self._runner = None
+            await runner.cleanup()
+
+    async def open_ports(self) -> None:
+        """Accept connections, on the same ports as before if there were any."""
+        self.port = await self._open_port(self.port, self._context)
+        if self._has_plain_port:
+            self.plain_port = await self._open_port(self.plain_port, None)
+
+    async def close_ports(self) -> None:
+        """Refuse new connections and drop the existing ones."""
+        runner = self._runner
+        assert runner is not None, "only a running server has open ports"
+        # asyncio loses a connection, with its socket open, if it was accepted in the same loop iteration in
+        # which the server is closed (python/cpython#109564). Timers run last in an iteration, so a task that
+        # a timer wakes runs after every accepted connection has been set up and before the next is accepted.
+        with anyio.CancelScope(shield=True):
+            for site in tuple(runner.sites):
+                await anyio.sleep(0.001)
+                await site.stop()
+        for connection in () if runner.server is None else list(runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def _make_context(self) -> ssl.SSLContext:
+        self.authority = self.authority or CertificateAuthority(self._hostnames)
+        return self.authority.server_context()
+
+    async def _open_port(self, port: int, context: ssl.SSLContext | None) -> int:
+        assert self._runner is not None, "a port belongs to a running server"
+        site = web.TCPSite(
+            self._runner, self.host, port, ssl_context=context, reuse_address=True, backlog=1024
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self.host} port {port}: {error.strerror}",
+                hint="port=0 takes a free port.",
+            ) from error
+        return int(self._runner.addresses[-1][1])
 
 
-class ThreadedServer(abc.ABC, Generic[S]):
-    """`with` in the place of a server's `async with`."""
+class Controls(Generic[RequestT]):
+    """The address, faults and recorded requests of a server; every method may be called from any thread."""
 
-    _server: S
+    def __init__(self, state: ServerState[RequestT]) -> None:
+        self._state = state
+
+    @property
+    def host(self) -> str:
+        """The address on which the server listens, such as `127.0.0.1`."""
+        return self._state.host
+
+    @property
+    def port(self) -> int:
+        """The port on which the server listens; until the first start, the one passed (0: any)."""
+        return self._state.port
+
+    @property
+    def url(self) -> str:
+        """`scheme://host:port`, with an IPv6 host in brackets."""
+        return f"{'https' if self._state.tls else 'http'}://{self._authority_part(self.port)}"
+
+    @property
+    def ca_pem(self) -> str:
+        """The certificate of the server's certificate authority, as PEM.
+
+        Raises:
+            ConfigurationError: the server does not use TLS, or has not been started yet.
+        """
+        return self._authority.pem
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return self._state.connections
+
+    def inject(
+        self, *faults: Fault, match: Callable[[RequestT], bool] | None = None, times: int | None = 1
+    ) -> None:
+        """Apply `faults`, all together, to each of the next `times` requests that `match` accepts.
+
+        Without `match` every request is accepted; `times=None` means no limit. Only the oldest injection that
+        accepts a request applies to it.
+
+        Raises:
+            ConfigurationError: no fault is passed, or `times` is less than one.
+        """
+        if not faults:
+            raise ConfigurationError("inject() needs a fault, such as Delay(1.0) or Answer(503)")
+        if times is not None and times < 1:
+            raise ConfigurationError(f"inject(times={times}): a fault happens at least once")
+        self._state.faults.inject(faults, match, times)
+
+    @property
+    def faults(self) -> tuple[tuple[Fault, ...], ...]:
+        """The faults that have not been used up, one entry per injection."""
+        return self._state.faults.pending
+
+    def clear_faults(self) -> None:
+        """Remove every pending fault."""
+        self._state.faults.clear()
+
+    @property
+    def requests(self) -> tuple[RequestT, ...]:
+        """The requests received so far, oldest first (the last 100,000)."""
+        return tuple(self._state.records)
+
+    def forget_requests(self) -> None:
+        """Empty `requests`."""
+        self._state.records.clear()
+
+    @property
+    def _authority(self) -> CertificateAuthority:
+        authority = self._state.authority
+        if authority is None:
+            raise ConfigurationError(
+                "this server has no certificate authority",
+                hint="Create it with tls=True, and start it first.",
+            )
+        return authority
+
+    def _authority_part(self, port: int) -> str:
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+class LoopbackServer(Controls[RequestT], abc.ABC):
+    """An HTTP server on loopback ports, as an async context manager that can be entered again."""
+
+    _max_body: int
+    """The largest request body in bytes."""
+
+    async def __aenter__(self) -> Self:
+        """Start the server.
+
+        Raises:
+            ConfigurationError: the port is not available, or the server is already running.
+            MissingDependencyError: TLS needs trustme, which is not installed.
+        """
+        if self._state.is_running:
+            raise ConfigurationError(
+                f"this {type(self).__name__} is already running", hint="Create another one."
+            )
+        application = web.Application(client_max_size=self._max_body)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        application.on_response_prepare.append(_remove_default_server_header)
+        try:
+            self._on_start()
+            await self._state.start(application)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def restart(self) -> None:
+        """Drop every connection and listen again, on the same port and with the same data.
+
+        Raises:
+            ConfigurationError: the server is not running, or another process took the port.
+        """
+        async with self.down():
+            pass
+
+    @asynccontextmanager
+    async def down(self) -> AsyncIterator[None]:
+        """Refuse connections inside the block: the port is closed, and every connection is dropped.
+
+        Raises:
+            ConfigurationError: the server is not running, or another process took the port.
+        """
+        if not self._state.is_listening:
+            raise _not_running(type(self).__name__)
+        await self._state.close_ports()
+        try:
+            yield
+        finally:
+            if self._state.is_running:
+                await self._state.open_ports()
+
+    async def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+        """Return as soon as `condition()` is true, such as `lambda: len(server.requests) == 2`.
+
+        Raises:
+            DeadlineExceededError: it was not true within `timeout` seconds.
+        """
+        with anyio.move_on_after(timeout) as scope:
+            while not condition():  # noqa: ASYNC110 - an arbitrary condition has no event to wait for
+                await anyio.sleep(0.002)
+        if scope.cancelled_caught:
+            raise DeadlineExceededError(f"the condition was not true within {timeout} s", timeout=timeout)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        record = self._record(request)
+        self._state.records.append(record)
+        faults = self._state.faults.take(record)
+        await apply_early_faults(request, faults)
+        reply = fault_reply(faults, self._default_body)
+        if reply is None:
+            reply = await self._reply(request, record, faults)
+        return await send(request, self._with_common_headers(reply), faults)
+
+    async def _stop(self) -> None:
+        await self._state.stop()
+        self._on_stop()
+
+    @abc.abstractmethod
+    def _record(self, request: web.Request) -> RequestT:
+        """Return what `requests` shows of a request, without any secret."""
+
+    @abc.abstractmethod
+    async def _reply(self, request: web.Request, record: RequestT, faults: Sequence[Fault]) -> Reply:
+        """Return the server's own reply to a request."""
+
+    @abc.abstractmethod
+    def _default_body(self, status: int) -> bytes:
+        """Return the body of a failure of which only the status is known."""
+
+    def _with_common_headers(self, reply: Reply) -> Reply:
+        return reply
+
+    def _on_start(self) -> None:
+        """Prepare for requests; called in the event loop."""
+
+    def _on_stop(self) -> None:
+        """Undo `_on_start`, also if the start failed."""
+
+
+class ThreadedServer:
+    """A `LoopbackServer` in an event loop and a thread of its own: `with` instead of `async with`."""
+
+    _server: LoopbackServer[Any]
     _exits: ExitStack
     _portal: BlockingPortal | None = None
 
     def __enter__(self) -> Self:
-        """Start the thread and listen; raises as the server's `__aenter__` does."""
+        """Start the thread and the server; raises what the server's `__aenter__` raises."""
         with ExitStack() as stack:
-            name = type(self._server).__name__
-            portal = stack.enter_context(start_blocking_portal("asyncio", name=name))
+            portal = stack.enter_context(start_blocking_portal("asyncio", name=type(self._server).__name__))
             stack.enter_context(portal.wrap_async_context_manager(self._server))
             self._portal = portal
             self._exits = stack.pop_all()
@@ -64,13 +363,80 @@ class ThreadedServer(abc.ABC, Generic[S]):
         self._portal = None
         self._exits.close()
 
+    def restart(self) -> None:
+        """Drop every connection and listen again, on the same port and with the same data.
+
+        Raises:
+            ConfigurationError: the server is not running, or another process took the port.
+        """
+        self._running_portal.call(self._server.restart)
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Refuse connections inside the block: the port is closed, and every connection is dropped.
+
+        Raises:
+            ConfigurationError: the server is not running, or another process took the port.
+        """
+        with self._running_portal.wrap_async_context_manager(self._server.down()):
+            yield
+
+    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+        """Return as soon as `condition()` is true, such as `lambda: len(server.requests) == 2`.
+
+        Raises:
+            DeadlineExceededError: it was not true within `timeout` seconds.
+            ConfigurationError: the server is not running.
+        """
+        self._running_portal.call(self._server.until, condition, timeout)
+
     @property
-    def _running(self) -> BlockingPortal:
-        """The way into the server's loop."""
+    def _running_portal(self) -> BlockingPortal:
         if self._portal is None:
-            raise self._not_running()
+            raise _not_running(type(self._server).__name__)
         return self._portal
 
-    @abc.abstractmethod
-    def _not_running(self) -> Exception:
-        """Return the error of what can only be done to a running server."""
+
+def certificate_user(request: web.Request) -> str | None:
+    """Return the common name of the verified client certificate of a connection, if there is one."""
+    certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
+    for relative_name in (certificate or {}).get("subject", ()):
+        for key, value in relative_name:
+            if key == "commonName":
+                return str(value)
+    return None
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return `target` with the JSON merge patch applied (RFC 7386: None removes); neither is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+def write_private(path: Path, text: str) -> Path:
+    """Write a file that only its owner can read, and return its path."""
+    path.touch(mode=0o600)
+    # An existing file keeps its mode on touch().
+    path.chmod(0o600)
+    path.write_text(text)
+    return path
+
+
+def _not_running(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this {name} is not running", hint="Enter it with `async with` or `with` first."
+    )
+
+
+async def _remove_default_server_header(request: web.Request, response: web.StreamResponse) -> None:
+    """Remove the Server header of aiohttp; one that the reply itself has stays."""
+    if "aiohttp" in response.headers.get("Server", ""):
+        with contextlib.suppress(KeyError):
+            del response.headers["Server"]

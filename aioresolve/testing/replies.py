@@ -1,4 +1,4 @@
-"""An answer on its way through the faults that befall it, onto an aiohttp connection."""
+"""How a reply is sent over an aiohttp connection, with the faults that a test injected."""
 
 from __future__ import annotations
 
@@ -12,33 +12,77 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 from aiohttp import web
+from multidict import CIMultiDict
 
-from .faults import Cut, Delay, End, Fault, Hang, Interruption, Reset, Stall, Trickle
+from .faults import (
+    Answer,
+    Cut,
+    Delay,
+    End,
+    Endless,
+    Fault,
+    Hang,
+    Redirect,
+    Reset,
+    Stall,
+    StreamFault,
+    Trickle,
+)
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-__all__ = ["Reply", "endless", "hold_up", "send"]
+__all__ = ["JSON_HEADERS", "Reply", "apply_early_faults", "fault_reply", "send"]
+
+JSON_HEADERS = {"Content-Type": "application/json"}
 
 _BUFFERED = 2048
-"""Go's net/http states the length of a body up to this many bytes and sends a longer one in chunks."""
+"""Go's net/http sends a Content-Length for bodies up to this many bytes, and longer ones in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer before it is sent: a whole body, or the pieces of one without a known end.
+    """A response before it is sent.
 
-    Among the pieces may be what befalls the body from there on.
+    Attributes:
+        status: the HTTP status.
+        body: the whole body, or a generator of its pieces. A generator may also yield faults, which apply to
+            the connection from that point of the body on.
+        headers: the response headers.
     """
 
     status: int
-    body: bytes | AsyncGenerator[bytes | Interruption, None]
+    body: bytes | AsyncGenerator[bytes | StreamFault, None]
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def hold_up(request: web.Request, faults: Sequence[Fault]) -> None:
-    """Let happen what `faults` put before any answer: a delay, silence, a reset."""
+def fault_reply(faults: Sequence[Fault], default_body: Callable[[int], bytes]) -> Reply | None:
+    """Return the reply that a fault puts in place of the server's own, if any of them does.
+
+    Args:
+        faults: the faults of the request.
+        default_body: returns the body of the server's own failures with that status.
+    """
+    for fault in faults:
+        match fault:
+            case Answer(status, body, headers):
+                if body is None:
+                    body = default_body(status) if status >= 400 else b""
+                all_headers = CIMultiDict(JSON_HEADERS)
+                all_headers.update(headers)
+                return Reply(status, body, all_headers)
+            case Redirect(location, status):
+                return Reply(status, b"", {"Location": location})
+            case Endless(head, chunk):
+                return Reply(200, _endless(head, chunk), JSON_HEADERS)
+            case _:
+                pass
+    return None
+
+
+async def apply_early_faults(request: web.Request, faults: Sequence[Fault]) -> None:
+    """Apply the faults that come before any response: a delay, a hang, a reset."""
     for fault in faults:
         match fault:
             case Delay(seconds):
@@ -46,13 +90,13 @@ async def hold_up(request: web.Request, faults: Sequence[Fault]) -> None:
             case Hang():
                 await anyio.sleep_forever()
             case Reset(None):
-                await _gone(request, rudely=True)
+                await _close_connection(request, reset=True)
             case _:
                 pass
 
 
 async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> web.StreamResponse:
-    """Send `reply` as `faults` let it flow and end."""
+    """Send `reply` at the pace, and with the end, that `faults` demand."""
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     end = next((fault for fault in faults if isinstance(fault, Cut | End | Reset | Stall)), None)
     pace = next((fault for fault in faults if isinstance(fault, Trickle)), None)
@@ -62,12 +106,67 @@ async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> w
         response.content_length = len(reply.body)
     else:
         response.enable_chunked_encoding()
-    with suppress(ConnectionResetError):  # the client has gone: there is nobody left to answer
+    with suppress(ConnectionResetError):  # the client closed the connection
         await response.prepare(request)
         if request.method != "HEAD":
             await _write(request, response, _pieces(reply.body, pace), end)
         await response.write_eof()
     return response
+
+
+async def _write(
+    request: web.Request,
+    response: web.StreamResponse,
+    pieces: AsyncGenerator[bytes | StreamFault, None],
+    end: Cut | End | Reset | Stall | None,
+) -> None:
+    """Write `pieces` until they end or a fault ends them."""
+    left = None if end is None else end.after or 0
+    async with aclosing(pieces):
+        if left == 0:
+            await _end_body(request, end)
+            return
+        async for piece in pieces:
+            if isinstance(piece, Delay):
+                await anyio.sleep(piece.seconds)
+            elif isinstance(piece, bytes):
+                await response.write(piece if left is None else piece[:left])
+                left = None if left is None else left - min(left, len(piece))
+            else:
+                end, left = piece, piece.after or 0
+            if left == 0:
+                await _end_body(request, end)
+                return
+
+
+async def _end_body(request: web.Request, end: Cut | End | Reset | Stall | None) -> None:
+    """Return if the body is to look complete; otherwise break the connection and wait for cancellation."""
+    match end:
+        case Cut():
+            await _close_connection(request, reset=False)
+        case Reset():
+            await _close_connection(request, reset=True)
+        case Stall():
+            await anyio.sleep_forever()
+        case _:
+            pass
+
+
+async def _close_connection(request: web.Request, *, reset: bool) -> None:
+    """Close the connection, then wait: aiohttp cancels the handler when it notices."""
+    if request.transport is not None and not reset:
+        request.transport.close()
+    elif request.transport is not None:
+        await _drain(request.transport)
+        _reset(request.transport)
+    await anyio.sleep_forever()
+
+
+async def _drain(transport: asyncio.WriteTransport) -> None:
+    """Return once the kernel has all written bytes, or after one second."""
+    with anyio.move_on_after(1.0):
+        while transport.get_write_buffer_size():  # noqa: ASYNC110 - a transport has no event for this
+            await anyio.sleep(0.001)
 
 
 def _reset(transport: asyncio.WriteTransport) -> None:
@@ -80,65 +179,10 @@ def _reset(transport: asyncio.WriteTransport) -> None:
     transport.abort()
 
 
-async def _write(
-    request: web.Request,
-    response: web.StreamResponse,
-    pieces: AsyncGenerator[bytes | Interruption, None],
-    end: Cut | End | Reset | Stall | None,
-) -> None:
-    """Write `pieces` until they are over, or what befalls them meanwhile ends them."""
-    left = None if end is None else end.after or 0
-    async with aclosing(pieces):
-        if left == 0:
-            await _over(request, end)
-            return
-        async for piece in pieces:
-            if isinstance(piece, Delay):
-                await anyio.sleep(piece.seconds)
-            elif isinstance(piece, bytes):
-                await response.write(piece if left is None else piece[:left])
-                left = None if left is None else left - min(left, len(piece))
-            else:
-                end, left = piece, piece.after or 0
-            if left == 0:
-                await _over(request, end)
-                return
-
-
-async def _over(request: web.Request, end: Cut | End | Reset | Stall | None) -> None:
-    """Let the body end here: return where it is to look whole, otherwise wait until the client goes."""
-    match end:
-        case Cut():
-            await _gone(request, rudely=False)
-        case Reset():
-            await _gone(request, rudely=True)
-        case Stall():
-            await anyio.sleep_forever()
-        case _:
-            pass
-
-
-async def _gone(request: web.Request, *, rudely: bool) -> None:
-    """Close the connection; aiohttp cancels the handler as soon as it notices."""
-    if request.transport is not None and not rudely:
-        request.transport.close()
-    elif request.transport is not None:
-        await _flushed(request.transport)
-        _reset(request.transport)
-    await anyio.sleep_forever()
-
-
-async def _flushed(transport: asyncio.WriteTransport) -> None:
-    """Return once everything written has been handed to the kernel, or a second has passed."""
-    with anyio.move_on_after(1.0):
-        while transport.get_write_buffer_size():  # noqa: ASYNC110 - transports tell nobody when they are empty
-            await anyio.sleep(0.001)
-
-
 async def _pieces(
-    body: bytes | AsyncGenerator[bytes | Interruption, None], pace: Trickle | None
-) -> AsyncGenerator[bytes | Interruption, None]:
-    source = _whole(body) if isinstance(body, bytes) else body
+    body: bytes | AsyncGenerator[bytes | StreamFault, None], pace: Trickle | None
+) -> AsyncGenerator[bytes | StreamFault, None]:
+    source = _single_piece(body) if isinstance(body, bytes) else body
     async with aclosing(source):
         async for piece in source:
             if pace is None or not isinstance(piece, bytes):
@@ -149,15 +193,15 @@ async def _pieces(
                 await anyio.sleep(pace.seconds)
 
 
-async def _whole(body: bytes) -> AsyncGenerator[bytes | Interruption, None]:
+async def _single_piece(body: bytes) -> AsyncGenerator[bytes | StreamFault, None]:
     if body:
         yield body
 
 
-async def endless(head: bytes, chunk: bytes) -> AsyncGenerator[bytes, None]:
-    """`head`, then `chunk` for ever."""
+async def _endless(head: bytes, chunk: bytes) -> AsyncGenerator[bytes, None]:
     yield head
     while True:
         yield chunk
-        # Once the client has gone, over TLS, nothing that is written waits for anything any more.
+        # After a TLS client has closed the connection, writing no longer waits for anything, so that the
+        # handler could never be cancelled.
         await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""`TPUWorker`: a loopback worker that tells its devices over gRPC, as a TensorFlow server and as libtpu."""
+"""`TPUWorker`: a loopback worker that reports devices over gRPC, as a TensorFlow server and as libtpu."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
-    Answerer: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
+    Method: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
 
 __all__ = ["Silence", "TPUWorker", "tpu_worker_process"]
 
-MEMORY = 16 << 30
-"""Bytes that each device has."""
+_MEMORY = 16 << 30
+"""The memory of each device in bytes."""
 
-MOST_NAMED = 100_000
-"""So many devices have names. A larger number is a lie, and with names it would take 600 MB to tell it."""
+_MAX_NAMED = 100_000
+"""Above this number devices have no names: such a worker is a malicious one, and names would take 600 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence(Fault):
-    """Connections are taken by the kernel alone and nothing is ever said, as of a process that is stopped."""
+    """The kernel accepts connections, but the server never sends anything, like a stopped process."""
 
 
 class TPUWorker:
-    """A worker whose devices can be asked for over gRPC, for tests of what asks.
+    """A worker that reports its devices over gRPC, to test clients with.
 
     ```
     async with TPUWorker(devices=8) as worker:
@@ -58,30 +58,31 @@ class TPUWorker:
         assert probe.accelerators == {"TPU": 8}
     ```
 
-    It answers TensorFlow's `WorkerService/GetStatus` and libtpu's `RuntimeMetricService`, both at each of its
-    ports. It is a real grpc.aio server in the running event loop, which is the one that grpc.aio polls
-    meanwhile: code that blocks that loop gets no answer. For such code, and for many workers at once, there
-    is `tpu_worker_process`.
+    It implements TensorFlow's `WorkerService/GetStatus` and libtpu's `RuntimeMetricService`, both on each of
+    its ports. It is a real grpc.aio server in the running event loop, which grpc.aio polls until the server
+    stops: code that blocks that loop gets no response. For such code, and for many workers at once, use
+    `tpu_worker_process`.
 
     Args:
-        devices: how many accelerators it says it has, besides one CPU. 10,000,000 is a lie worth a test.
+        devices: the number of accelerators that it reports, in addition to one CPU. It may be absurd, such as
+            10,000,000.
         device_type: their type.
-        cores: how many TensorCores libtpu tells.
-        chips: how many chips libtpu tells; where None, it has no `GetTpuRuntimeStatus`.
-        job: TensorFlow's name of its job, a part of its devices' names.
+        cores: the number of TensorCores that libtpu reports.
+        chips: the number of chips that libtpu reports; with None, `GetTpuRuntimeStatus` is unimplemented.
+        job: TensorFlow's name of the job, a part of the devices' names.
         task: its task index in that job.
-        services: what it serves: `"tensorflow"`, `"libtpu"`, both, or neither, which is another gRPC service.
-        metadata: what a call has to carry, or it is UNAUTHENTICATED.
-        tls: speak TLS, with a certificate of an authority of its own (needs the extra `testing`).
-        faults: what befalls every call (`Delay`, `Hang`, `Answer` with the body to send as the message) or
+        services: what it serves: `"tensorflow"`, `"libtpu"`, both, or neither, like some other gRPC service.
+        metadata: metadata that a call must have; others are UNAUTHENTICATED.
+        tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
+        faults: faults of every call (`Delay`, `Hang`, `Answer` with the serialized message as body), or of
             every connection (`Silence`, `Reset`).
-        host: the loopback address to listen at.
-        port: the port; 0 takes a free one, which is kept when it is entered again.
-        ports: at how many ports to listen; those after the first are free ones.
+        host: the loopback address to listen on.
+        port: the port; 0 takes a free one, which is kept when the worker is entered again.
+        ports: the number of ports to listen on; those after the first are free ones.
 
     Attributes:
-        calls: the methods asked for, `/package.Service/Method`, in the order they came in.
-        peers: the client's end of the connection of each of these calls, as gRPC writes it.
+        calls: the methods called, `/package.Service/Method`, in order.
+        peers: the client's address of each of these calls, as gRPC writes it.
 
     Raises:
         MissingDependencyError: TLS needs trustme, which is not installed.
@@ -121,49 +122,49 @@ class TPUWorker:
 
     @property
     def address(self) -> str:
-        """`host:port`; the port is known once it listens."""
+        """`host:port`; valid after the worker has started."""
         return self.addresses[0]
 
     @property
     def addresses(self) -> list[str]:
-        """`host:port` of each port; they are known once it listens."""
+        """`host:port` of each port; valid after the worker has started."""
         return [f"{self._host}:{port}" for port in self._ports]
 
     @property
     def port(self) -> int:
-        """The first port; it is known once it listens."""
+        """The first port; valid after the worker has started."""
         return self._ports[0]
 
     @property
     def certificate_authority(self) -> bytes:
-        """The PEM that a client has to trust: the `root_certificates` of `grpc.ssl_channel_credentials`.
+        """The CA certificate as PEM: the `root_certificates` of `grpc.ssl_channel_credentials`.
 
         Raises:
-            ConfigurationError: it does not speak TLS.
+            ConfigurationError: the worker does not use TLS.
         """
         if self._authority is None:
-            raise ConfigurationError("this TPUWorker does not speak TLS; make it with tls=True")
+            raise ConfigurationError("this TPUWorker does not use TLS", hint="Create it with tls=True.")
         return self._authority.pem.encode()
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Start the worker.
 
         Raises:
-            OSError: the port is taken.
-            ConfigurationError: it listens already, or grpc.aio is polled by another event loop.
+            OSError: the port is not available.
+            ConfigurationError: it is already running, or another event loop polls grpc.aio.
         """
         if self._running is not None:
-            raise ConfigurationError("this TPUWorker listens already")
-        befalls_connections = next(
+            raise ConfigurationError("this TPUWorker is already running", hint="Create another one.")
+        connection_fault = next(
             (fault for fault in self._faults if isinstance(fault, (Silence, Reset))), None
         )
         async with AsyncExitStack() as stack:
-            if befalls_connections is None:
+            if connection_fault is None:
                 await stack.enter_async_context(self._grpc_server())
             else:
                 listeners = [stack.enter_context(self._listener(n)) for n in range(len(self._ports))]
-                if isinstance(befalls_connections, Reset):
-                    await stack.enter_async_context(_resetting(listeners))
+                if isinstance(connection_fault, Reset):
+                    await stack.enter_async_context(_reset_connections(listeners))
             self._running = stack.pop_all()
         return self
 
@@ -181,18 +182,18 @@ class TPUWorker:
     async def _grpc_server(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         for port in filter(None, self._ports):
-            # grpc says little of a port that is taken, and leaves files open.
+            # grpc's own error for a port in use has no details, and it leaves files open.
             socket.create_server((self._host, port)).close()
         if polled_loop.enter() is not loop:
             raise ConfigurationError(
-                "grpc.aio is polled by the event loop of another thread, which has a channel or server open;"
-                " close it, or use tpu_worker_process()"
+                "the event loop of another thread polls grpc.aio, because it has an open channel or server",
+                hint="Close that, or use tpu_worker_process().",
             )
         try:
             server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
             server.add_generic_rpc_handlers(tuple(self._handlers()))
             try:
-                self._ports = [self._bound(server, port) for port in self._ports]
+                self._ports = [self._bind(server, port) for port in self._ports]
                 await server.start()
                 yield
             finally:
@@ -201,7 +202,7 @@ class TPUWorker:
         finally:
             polled_loop.leave(loop)
 
-    def _bound(self, server: grpc.aio.Server, port: int) -> int:
+    def _bind(self, server: grpc.aio.Server, port: int) -> int:
         address = f"{self._host}:{port}"
         if self._authority is None:
             return server.add_insecure_port(address)
@@ -216,26 +217,26 @@ class TPUWorker:
             yield listener
 
     def _handlers(self) -> Iterator[grpc.GenericRpcHandler]:
-        """Yield what answers each service; a method that is left out is UNIMPLEMENTED."""
-        answers: dict[str, Answerer] = {}
+        """Yield a handler for each method; gRPC responds UNIMPLEMENTED to others."""
+        methods: dict[str, Method] = {}
         if "tensorflow" in self._services:
-            answers[GET_STATUS] = partial(_same, self._status())
+            methods[GET_STATUS] = partial(_fixed, self._status())
         if "libtpu" in self._services:
-            answers[GET_METRIC] = partial(_metric, self._devices)
+            methods[GET_METRIC] = partial(_metric, self._devices)
             if self._chips is not None:
-                answers[GET_RUNTIME_STATUS] = partial(_same, _runtime_status(self._cores or 0, self._chips))
-        for path, answer in answers.items():
-            _, service, method = path.split("/")
+                methods[GET_RUNTIME_STATUS] = partial(_fixed, _runtime_status(self._cores or 0, self._chips))
+        for path, method in methods.items():
+            _, service, name = path.split("/")
             handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
-                partial(self._answer, path, answer)
+                partial(self._call, path, method)
             )
-            yield grpc.method_handlers_generic_handler(service, {method: handler})
+            yield grpc.method_handlers_generic_handler(service, {name: handler})
 
-    async def _answer(self, path: str, answer: Answerer, request: bytes, context: Context) -> bytes:
+    async def _call(self, path: str, method: Method, request: bytes, context: Context) -> bytes:
         self.calls.append(path)
         self.peers.append(context.peer())
         if not self._metadata <= {(key, value) for key, value in context.invocation_metadata() or ()}:
-            return _failed(context, grpc.StatusCode.UNAUTHENTICATED, "these are not the metadata wanted")
+            return _fail(context, grpc.StatusCode.UNAUTHENTICATED, "the call lacks the required metadata")
         for fault in self._faults:
             match fault:
                 case Delay(seconds):
@@ -244,11 +245,11 @@ class TPUWorker:
                     await anyio.sleep_forever()
                 case Answer(body=bytes(body)):
                     return body
-        return await answer(request, context)
+        return await method(request, context)
 
     def _status(self) -> bytes:
-        """Return the answer to GetStatus, with incarnations of its own for each start."""
-        if self._devices > MOST_NAMED:
+        """Return the response to GetStatus, with new incarnations for each start."""
+        if self._devices > _MAX_NAMED:
             return b"\n\0" * self._devices
         names = ["CPU:0", *(f"{self._device_type}:{number}" for number in range(self._devices))]
         status = GetStatusResponse()
@@ -256,37 +257,37 @@ class TPUWorker:
             status.device_attributes.add(
                 name=f"{self._names}{name}",
                 device_type=name.partition(":")[0],
-                memory_limit=MEMORY,
+                memory_limit=_MEMORY,
                 incarnation=random.getrandbits(64),
             )
         return status.SerializeToString()
 
 
-def _failed(context: Context, code: grpc.StatusCode, details: str) -> bytes:
-    """Let the call fail, with this for an answer. Unlike `context.abort` it leaves no reference cycle."""
+def _fail(context: Context, code: grpc.StatusCode, details: str) -> bytes:
+    """Make the call fail. Unlike `context.abort` this leaves no reference cycle."""
     context.set_code(code)
     context.set_details(details)
     return b""
 
 
-async def _same(body: bytes, request: bytes, context: Context) -> bytes:
+async def _fixed(body: bytes, request: bytes, context: Context) -> bytes:
     return body
 
 
 async def _metric(devices: int, request: bytes, context: Context) -> bytes:
     name = MetricRequest.FromString(request).metric_name
     if name != TOTAL_MEMORY:
-        return _failed(context, grpc.StatusCode.NOT_FOUND, f"no metric {name!r}")
+        return _fail(context, grpc.StatusCode.NOT_FOUND, f"no metric {name!r}")
     response = MetricResponse()
     for number in range(devices):
         metric = response.metric.metrics.add()
         metric.attribute.value.int_attr = number
-        metric.gauge.as_int = MEMORY
+        metric.gauge.as_int = _MEMORY
     return response.SerializeToString()
 
 
 def _runtime_status(cores: int, chips: int) -> bytes:
-    """Return the answer to GetTpuRuntimeStatus: the cores, spread evenly over the chips."""
+    """Return the response to GetTpuRuntimeStatus: the cores, spread evenly over the chips."""
     status = RuntimeStatus()
     for core in range(cores):
         identifier = status.core_states[core].core_id
@@ -296,8 +297,8 @@ def _runtime_status(cores: int, chips: int) -> bytes:
 
 
 @asynccontextmanager
-async def _resetting(listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Reset each connection as soon as it has said something."""
+async def _reset_connections(listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Reset each connection as soon as the client has sent something."""
 
     async def reset(connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -321,9 +322,9 @@ async def _resetting(listeners: Sequence[socket.socket]) -> AsyncIterator[None]:
 
 @contextmanager
 def tpu_worker_process(**options: Any) -> Iterator[list[str]]:
-    """Run a `TPUWorker` in a process of its own; yield its addresses, `host:port`.
+    """Run a `TPUWorker` in a new process; yield its addresses, `host:port`.
 
-    It blocks while the process starts, for about half a second: enter it before there is an event loop.
+    Starting the process blocks for about half a second, so enter this before the event loop runs.
 
     ```
     with tpu_worker_process(devices=8, ports=1024) as addresses:
@@ -331,12 +332,12 @@ def tpu_worker_process(**options: Any) -> Iterator[list[str]]:
     ```
 
     Args:
-        **options: the arguments of `TPUWorker`, but for `tls`.
+        **options: the arguments of `TPUWorker`, except `tls`.
 
     Raises:
-        ConfigurationError: the process did not start; its own words are on stderr.
+        ConfigurationError: the process did not start; its error is on stderr.
     """
-    command = [sys.executable, "-c", f"import {__name__} as worker; worker.serve_alone()"]
+    command = [sys.executable, "-c", f"import {__name__} as worker; worker.run_worker_process()"]
     command.append(pickle.dumps(options).hex())
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:  # noqa: S603
@@ -351,9 +352,9 @@ def tpu_worker_process(**options: Any) -> Iterator[list[str]]:
             process.stdin.close()
 
 
-def serve_alone() -> None:
-    """Be the process of `tpu_worker_process`: print the addresses, and serve until stdin is closed."""
-    anyio.run(_serve, pickle.loads(bytes.fromhex(sys.argv[1])))  # noqa: S301 - our parent made it
+def run_worker_process() -> None:
+    """Run the process of `tpu_worker_process`: print the addresses, and serve until stdin is closed."""
+    anyio.run(_serve, pickle.loads(bytes.fromhex(sys.argv[1])))  # noqa: S301 - from our parent process
 
 
 async def _serve(options: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aioresolve.gcp.messages import Node
     from aioresolve.testing import GoogleRequest
-    from aioresolve.testing.google.controls import GoogleControls
+    from aioresolve.testing.google.server import GoogleControls
 
 ROBOT = "robot@demo-project.iam.gserviceaccount.com"
 PROJECT, ZONE = "demo-project", "us-central2-b"

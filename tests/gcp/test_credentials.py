@@ -296,7 +296,7 @@ async def test_a_client_certificate_is_shown_where_the_credentials_ask_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
-        authority = server._listeners.authority
+        authority = server._state.authority
         assert authority is not None
         chain, key = authority.client_certificate("workload")
         files = {"chain": chain, "key": key, "authority": server.ca_pem}

@@ -327,9 +327,7 @@ async def test_connections_are_shared_by_the_calls_of_a_session() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server, session(server) as opened:
         for _ in range(3):
             await my_tpu(opened)
-        assert server._runner is not None
-        assert server._runner.server is not None
-        assert len(server._runner.server.connections) == 1
+        assert server.connections == 1
 
 
 async def test_the_log_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,7 +40,7 @@ async def test_a_port_that_is_taken_is_an_os_error() -> None:
 
 async def test_entering_twice_is_an_error() -> None:
     async with TPUWorker() as worker:
-        with pytest.raises(ConfigurationError, match="listens already"):
+        with pytest.raises(ConfigurationError, match="already running"):
             await worker.__aenter__()
 
 

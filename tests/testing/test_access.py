@@ -127,5 +127,5 @@ async def test_a_mutation_can_merge_status_and_metadata_at_once() -> None:
 
 
 def test_it_remembers_at_least_its_last_write() -> None:
-    with pytest.raises(ConfigurationError, match="history is 0"):
+    with pytest.raises(ConfigurationError, match="0 is less than one"):
         KubernetesServer(history=0)

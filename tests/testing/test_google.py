@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from aioresolve.testing.google.controls import GoogleControls
+    from aioresolve.testing.google.server import GoogleControls
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -595,7 +595,7 @@ async def test_what_it_holds_survives_its_end_and_so_does_its_port() -> None:
         async with server:
             ports.append(server.port)
             assert names(await ask(server, f"/v2/{PLACE}/nodes")) == ["a"]
-            with pytest.raises(RuntimeError, match="running already"):
+            with pytest.raises(ConfigurationError, match="already running"):
                 await server.__aenter__()
     assert ports[0] == ports[1] != 0
     assert len(server.requests) == 2
@@ -612,7 +612,7 @@ def test_it_runs_in_a_thread_for_code_without_a_loop() -> None:
             assert json.load(response)["state"] == "READY"
         server.until(lambda: len(server.requests) == 1)
         server.add(tpu_node("b"))
-    with pytest.raises(RuntimeError, match="is not running"):
+    with pytest.raises(ConfigurationError, match="is not running"):
         server.until(lambda: True)
 
 
@@ -624,9 +624,9 @@ def test_what_is_no_resource_is_refused() -> None:
     for call in (server.get, server.delete, server.patch, server.script):
         with pytest.raises(KeyError):
             call("none")
-    with pytest.raises(ConfigurationError, match="page_size is 0"):
+    with pytest.raises(ConfigurationError, match="0 is less than one"):
         GoogleServer(page_size=0)
-    with pytest.raises(ConfigurationError, match="make it with tls=True"):
+    with pytest.raises(ConfigurationError, match="Create it with tls=True"):
         _ = server.ca_pem
 
 

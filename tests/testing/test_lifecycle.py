@@ -60,14 +60,14 @@ async def test_nothing_is_left_behind_while_clients_are_connected() -> None:
 async def test_nothing_is_left_behind_by_a_start_that_fails() -> None:
     before = asyncio.all_tasks()
     async with KubernetesServer() as server:
-        with pytest.raises(ConfigurationError, match="port=0 takes a free one"):
+        with pytest.raises(ConfigurationError, match="port=0 takes a free port"):
             await KubernetesServer(port=server.port).__aenter__()
     assert asyncio.all_tasks() == before
 
 
 async def test_it_cannot_be_started_twice() -> None:
     async with KubernetesServer() as server:
-        with pytest.raises(ConfigurationError, match="running already"):
+        with pytest.raises(ConfigurationError, match="already running"):
             await server.__aenter__()
 
 
@@ -153,7 +153,7 @@ async def test_a_backup_brings_back_what_was_and_knows_nothing_newer() -> None:
 
 async def test_there_is_no_backup_of_the_future_or_of_what_is_forgotten() -> None:
     async with KubernetesServer([pod("a")]) as server:
-        with pytest.raises(ConfigurationError, match="version 99 is yet to come"):
+        with pytest.raises(ConfigurationError, match="version 99 does not exist yet"):
             server.restore(99)
         server.compact()
         with pytest.raises(ConfigurationError, match="has been compacted"):
@@ -332,7 +332,7 @@ def test_it_can_run_in_a_thread_again() -> None:
 def test_a_start_that_fails_in_a_thread_leaves_no_thread() -> None:
     with (
         KubernetesServer().in_thread() as server,
-        pytest.raises(ConfigurationError, match="port=0 takes a free one"),
+        pytest.raises(ConfigurationError, match="port=0 takes a free port"),
     ):
         KubernetesServer(port=server.port).in_thread().__enter__()
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from aioresolve.testing import pod
-from aioresolve.testing.kubernetes.managed_fields import managed_fields
-from aioresolve.testing.kubernetes.pods import with_defaults
+from aioresolve.testing.kubernetes.pods import managed_fields, with_defaults
 from aioresolve.testing.kubernetes.statuses import compact_json
 
 # What a Kubernetes 1.36 API server answered for a pod in a crash loop.

@@ -9,37 +9,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioresolve.testing.kubernetes.access import RequestInfo, request_info
 from aioresolve.testing.kubernetes.lists import ContinueToken, InvalidTokenError
-from aioresolve.testing.kubernetes.options import accepts_gzip, included_object, list_options, negotiated
-from aioresolve.testing.kubernetes.requests import Target, target_of
+from aioresolve.testing.kubernetes.options import (
+    accepts_gzip,
+    included_object,
+    list_options,
+    negotiate_representation,
+)
 from aioresolve.testing.kubernetes.statuses import Failure
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "target"),
+    ("method", "path", "query", "info"),
     [
-        ("GET", "/api/v1/pods", {}, Target("list")),
-        ("GET", "/api/v1/pods", {"watch": "true"}, Target("watch")),
-        ("GET", "/api/v1/pods", {"watch": "0"}, Target("list")),
-        ("GET", "/api/v1/namespaces/ml/pods", {}, Target("list", "ml")),
-        ("POST", "/api/v1/namespaces/ml/pods", {}, Target("create", "ml")),
-        ("POST", "/api/v1/pods", {}, Target("")),
-        ("DELETE", "/api/v1/namespaces/ml/pods", {}, Target("", "ml")),
-        ("GET", "/api/v1/namespaces/ml/pods/a", {}, Target("get", "ml", "a")),
-        ("PATCH", "/api/v1/namespaces/ml/pods/a/status", {}, Target("patch", "ml", "a", "status")),
-        ("PUT", "/api/v1/namespaces/ml/pods/a", {}, Target("update", "ml", "a")),
-        ("DELETE", "/api/v1/namespaces/ml/pods/a", {}, Target("delete", "ml", "a")),
+        ("GET", "/api/v1/pods", {}, RequestInfo("list")),
+        ("GET", "/api/v1/pods", {"watch": "true"}, RequestInfo("watch")),
+        ("GET", "/api/v1/pods", {"watch": "0"}, RequestInfo("list")),
+        ("GET", "/api/v1/namespaces/ml/pods", {}, RequestInfo("list", "ml")),
+        ("POST", "/api/v1/namespaces/ml/pods", {}, RequestInfo("create", "ml")),
+        ("POST", "/api/v1/pods", {}, RequestInfo("")),
+        ("DELETE", "/api/v1/namespaces/ml/pods", {}, RequestInfo("", "ml")),
+        ("GET", "/api/v1/namespaces/ml/pods/a", {}, RequestInfo("get", "ml", "a")),
+        ("PATCH", "/api/v1/namespaces/ml/pods/a/status", {}, RequestInfo("patch", "ml", "a", "status")),
+        ("PUT", "/api/v1/namespaces/ml/pods/a", {}, RequestInfo("update", "ml", "a")),
+        ("DELETE", "/api/v1/namespaces/ml/pods/a", {}, RequestInfo("delete", "ml", "a")),
         ("GET", "/api/v1/pods/a", {}, None),
         ("GET", "/api/v1/nodes", {}, None),
         ("GET", "/api/v1/namespaces/ml/pods/a/log", {}, None),
     ],
 )
 def test_a_path_names_what_is_done_to_which_pods(
-    method: str, path: str, query: dict[str, str], target: Target | None
+    method: str, path: str, query: dict[str, str], info: RequestInfo | None
 ) -> None:
-    assert target_of(method, path, query) == target
+    assert request_info(method, path, query) == info
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_a_path_names_what_is_done_to_which_pods(
     ],
 )
 def test_the_first_acceptable_representation_is_taken(accept: str | None, kind: str) -> None:
-    assert negotiated(accept, "", None).kind == kind
+    assert negotiate_representation(accept, "", None).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -77,11 +82,11 @@ def test_the_first_acceptable_representation_is_taken(accept: str | None, kind: 
     ],
 )
 def test_people_get_indented_json(user_agent: str, pretty: str | None, indent: bool) -> None:
-    assert negotiated("application/json", user_agent, pretty).indent is indent
+    assert negotiate_representation("application/json", user_agent, pretty).indent is indent
 
 
 def test_a_clause_can_ask_for_indented_json() -> None:
-    assert negotiated("application/json;pretty=1", "", None).indent
+    assert negotiate_representation("application/json;pretty=1", "", None).indent
 
 
 @pytest.mark.parametrize(
@@ -95,10 +100,10 @@ def test_gzip_is_used_where_it_is_accepted(accept_encoding: str, accepted: bool)
 def test_a_token_is_spelled_as_a_real_server_spells_it() -> None:
     page = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6ODQ3MCwic3RhcnQiOiIvdHJhaW4tMVx1MDAwMCJ9"
     rest = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoidHJhaW4tMVx1MDAwMCJ9"
-    assert ContinueToken(8470, "train-1\0").encoded() == page
-    assert ContinueToken(-1, "train-1\0").encoded(rooted=False) == rest
-    assert ContinueToken.decoded(page) == ContinueToken(8470, "train-1\0")
-    assert ContinueToken.decoded(rest) == ContinueToken(-1, "train-1\0")
+    assert ContinueToken(8470, "train-1\0").encode() == page
+    assert ContinueToken(-1, "train-1\0").encode(rooted=False) == rest
+    assert ContinueToken.decode(page) == ContinueToken(8470, "train-1\0")
+    assert ContinueToken.decode(rest) == ContinueToken(-1, "train-1\0")
 
 
 @given(
@@ -108,7 +113,7 @@ def test_a_token_is_spelled_as_a_real_server_spells_it() -> None:
 )
 def test_a_token_comes_back_as_it_went(version: int, start: str, rooted: bool) -> None:
     token = ContinueToken(version, start)
-    assert ContinueToken.decoded(token.encoded(rooted=rooted)) == token
+    assert ContinueToken.decode(token.encode(rooted=rooted)) == token
 
 
 def encoded(document: object) -> str:
@@ -142,7 +147,7 @@ def encoded(document: object) -> str:
 )
 def test_what_is_no_token_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidTokenError) as caught:
-        ContinueToken.decoded(text)
+        ContinueToken.decode(text)
     assert message in str(caught.value)
 
 
@@ -152,10 +157,10 @@ def test_what_is_no_token_is_refused(text: str, message: str) -> None:
 )
 def test_any_text_is_a_token_or_an_error(text: str) -> None:
     try:
-        token = ContinueToken.decoded(text)
+        token = ContinueToken.decode(text)
     except InvalidTokenError:
         return
-    assert ContinueToken.decoded(token.encoded()) == token
+    assert ContinueToken.decode(token.encode()) == token
 
 
 def test_options_are_read_from_the_query() -> None:
@@ -164,8 +169,8 @@ def test_options_are_read_from_the_query() -> None:
     )
     assert (options.limit, options.timeout, options.bookmarks) == (2, 7.0, True)
     assert (options.version, options.exact, options.selection.namespace) == (None, False, "ml")
-    assert options.selection.unselective
-    assert not list_options(None, {"labelSelector": "a=b"}, watch=False).selection.unselective
+    assert options.selection.is_everything
+    assert not list_options(None, {"labelSelector": "a=b"}, watch=False).selection.is_everything
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from aioresolve.testing.kubernetes.options import ListOptions, Representation, S
 from aioresolve.testing.kubernetes.selectors import label_selector
 from aioresolve.testing.kubernetes.statuses import Failure
 from aioresolve.testing.kubernetes.store import Expired, Store
-from aioresolve.testing.kubernetes.watches import seen
-from aioresolve.testing.kubernetes.writes import Writer, deleted, merged, updated
+from aioresolve.testing.kubernetes.watches import selected_change
+from aioresolve.testing.kubernetes.writes import Writer, mark_for_deletion, replace_pod
+from aioresolve.testing.lifecycle import merge_patch
 
 NOW = datetime(2026, 11, 20, 15, 39, 21, tzinfo=UTC)
 HELD = {"metadata": {"name": "a", "finalizers": ["example.com/hold"]}, "spec": {"nodeName": "node-a"}}
@@ -205,7 +206,7 @@ def test_a_pod_relabelled_out_of_the_selection_is_deleted_and_back_in_is_added()
         store.put(small("a", **labels))
     store.remove("ml", "a")
     _, events = store.changes_after(1)
-    told = [each for event in events if (each := seen(event, selection))]
+    told = [each for event in events if (each := selected_change(event, selection))]
     assert [(kind, pod.version, dict(pod.labels).get("more")) for kind, pod in told] == [
         ("ADDED", 2, None),
         ("MODIFIED", 3, "1"),
@@ -256,7 +257,7 @@ def test_every_representation_is_the_same_list() -> None:
     ],
 )
 def test_a_merge_patch_is_merged_as_the_rfc_says(target: Any, patch: Any, result: Any) -> None:
-    assert merged(target, patch) == result
+    assert merge_patch(target, patch) == result
 
 
 values = st.recursive(
@@ -269,14 +270,14 @@ def test_a_merge_patch_applied_twice_changes_nothing_more(
     target: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     before = json.dumps([target, patch])
-    once = merged(target, patch)
-    assert merged(once, patch) == once
+    once = merge_patch(target, patch)
+    assert merge_patch(once, patch) == once
     assert json.dumps([target, patch]) == before
 
 
 def test_an_update_leaves_the_status_and_what_the_server_owns() -> None:
     old = empty_store().put(placed()).as_dict()
-    new = updated(
+    new = replace_pod(
         old, {"metadata": {"uid": "x", "labels": {"b": "1"}}, "spec": {}, "status": {"phase": "Failed"}}, ""
     )
     assert new["status"] == old["status"]
@@ -287,7 +288,7 @@ def test_an_update_leaves_the_status_and_what_the_server_owns() -> None:
 
 def test_an_update_of_the_status_leaves_the_spec() -> None:
     old = empty_store().put(placed()).as_dict()
-    new = updated(old, {"metadata": {}, "spec": {}, "status": {"phase": "Failed"}}, "status")
+    new = replace_pod(old, {"metadata": {}, "spec": {}, "status": {"phase": "Failed"}}, "status")
     assert new["spec"] == old["spec"]
     assert new["status"] == {"phase": "Failed"}
 
@@ -303,18 +304,18 @@ def test_an_update_of_the_status_leaves_the_spec() -> None:
     ],
 )
 def test_a_pod_gets_the_time_it_is_given_to_go(pod: dict[str, Any], grace: int | None, period: int) -> None:
-    leaving = deleted(pod, grace, NOW)
+    leaving = mark_for_deletion(pod, grace, NOW)
     assert leaving is not None
     assert leaving["metadata"]["deletionGracePeriodSeconds"] == period
     assert leaving["metadata"]["deletionTimestamp"] == f"2026-11-20T15:39:{21 + period}Z"
 
 
 def test_a_second_delete_can_only_shorten_the_time() -> None:
-    once = deleted(placed(), 30, NOW)
+    once = mark_for_deletion(placed(), 30, NOW)
     assert once is not None
-    assert deleted(once, None, NOW) is None
-    assert deleted(once, 60, NOW) is None
-    sooner = deleted(once, 10, NOW)
+    assert mark_for_deletion(once, None, NOW) is None
+    assert mark_for_deletion(once, 60, NOW) is None
+    sooner = mark_for_deletion(once, 10, NOW)
     assert sooner is not None
     assert sooner["metadata"]["generation"] == once["metadata"]["generation"]
     assert sooner["metadata"]["deletionGracePeriodSeconds"] == 10

@@ -95,5 +95,5 @@ async def test_a_deletion_in_grace_is_finished_by_the_test() -> None:
         server.finish_deletion("train-0", "ml")
         with pytest.raises(ConfigurationError, match="no pod ml/train-0"):
             server.pod("train-0", "ml")
-        with pytest.raises(ConfigurationError, match="call delete"):
+        with pytest.raises(ConfigurationError, match="not being deleted"):
             server.finish_deletion("train-1", "ml")

@@ -1,8 +1,8 @@
-"""Google Cloud on loopback, for tests: see `GoogleServer`."""
+"""Google Cloud on loopback ports, for tests: see `GoogleServer`."""
 
 from __future__ import annotations
 
-from .requests import GoogleRequest
+from .cloud import GoogleRequest
 from .resources import instance, queued_resource, tpu_node, tpu_vm
 from .server import GoogleServer, ThreadedGoogleServer
 

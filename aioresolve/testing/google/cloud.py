@@ -1,4 +1,4 @@
-"""What the loopback Google holds: TPU nodes, queued resources, VMs, their scripts, and who may do what."""
+"""The project behind a server: TPU nodes, queued resources, VMs, their scripted states, and permissions."""
 
 from __future__ import annotations
 
@@ -9,71 +9,101 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import ConfigurationError
-from aioresolve.testing.faults import FaultScript
+from aioresolve.errors import ConfigurationError, Hint
+from aioresolve.testing.lifecycle import merge_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .requests import GoogleRequest
     from .tokens import Tokens
 
-__all__ = ["Cloud", "Shelf"]
+__all__ = ["Cloud", "GoogleRequest", "ResourceStore"]
 
-_FULL = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/([A-Za-z]+)/([^/]+)")
+_FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/([A-Za-z]+)/([^/]+)")
 
 
-class Shelf:
-    """Resources of one collection by full name, each with the changes that requests are still to see."""
+@dataclass(frozen=True, slots=True)
+class GoogleRequest:
+    """A request that the server received, without its token, key or assertion.
+
+    Attributes:
+        method: `GET`, ...
+        path: the path without the query.
+        query: parameter name to (last) value.
+        service: `metadata`, `oauth2`, `sts`, `iamcredentials`, `tpu`, `compute`; empty for anything else.
+        scheme: how the client authenticated: `Bearer` or empty.
+        user: the authenticated IAM member; None without a token, or if it was rejected.
+        certificate: the common name of the client certificate, if there was one.
+        quota_project: the header `X-Goog-User-Project`.
+        user_agent: the `User-Agent` header.
+        time: when it arrived, in seconds of `time.monotonic()`.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    service: str = ""
+    scheme: str = ""
+    user: str | None = None
+    certificate: str = ""
+    quota_project: str = ""
+    user_agent: str = ""
+    time: float = 0.0
+
+
+class ResourceStore:
+    """The resources of one collection by full name, with the states that later requests will see."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._held: dict[str, dict[str, Any]] = {}
+        self._resources: dict[str, dict[str, Any]] = {}
         self._scripts: dict[str, deque[Mapping[str, Any]]] = {}
 
     def put(self, name: str, resource: Mapping[str, Any]) -> None:
-        """Write `resource`, in the place of the one of the same name."""
+        """Write `resource`, in place of the resource of the same name if there is one."""
         with self._lock:
-            self._held[name] = copy.deepcopy(dict(resource))
+            self._resources[name] = copy.deepcopy(dict(resource))
             self._scripts.pop(name, None)
 
     def patch(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """The resource once `patch` has been merged into it (RFC 7386: None removes).
+        """Merge `patch` into a resource (RFC 7386: None removes) and return a copy of it.
 
         Raises:
-            KeyError: there is no such resource.
+            KeyError: the resource does not exist.
         """
         with self._lock:
-            self._held[name] = merged(self._held[name], patch)
-            return copy.deepcopy(self._held[name])
+            # A copy of the patch: the caller keeps the original and may change it.
+            self._resources[name] = merge_patch(self._resources[name], copy.deepcopy(dict(patch)))
+            return copy.deepcopy(self._resources[name])
 
     def script(self, name: str, patches: Iterable[Mapping[str, Any]]) -> None:
-        """Let each of the next requests that see the resource merge the next patch into it first.
+        """Merge the next patch into the resource at each of the next requests that read it.
 
         Raises:
-            KeyError: there is no such resource.
+            KeyError: the resource does not exist.
         """
         with self._lock:
-            self._held[name]
+            if name not in self._resources:
+                raise KeyError(name)
             self._scripts[name] = deque(patches)
 
     def delete(self, name: str) -> None:
-        """Forget a resource.
+        """Delete a resource.
 
         Raises:
-            KeyError: there is no such resource.
+            KeyError: the resource does not exist.
         """
         with self._lock:
-            del self._held[name]
+            del self._resources[name]
             self._scripts.pop(name, None)
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """The resource as it is, a copy; None where there is none."""
+        """Return a copy of a resource, None if it does not exist."""
         with self._lock:
-            return copy.deepcopy(self._held.get(name))
+            return copy.deepcopy(self._resources.get(name))
 
-    def seen(self, name: str) -> dict[str, Any] | None:
-        """The resource as a request sees it: the next of its script has happened."""
+    def read_next(self, name: str) -> dict[str, Any] | None:
+        """Apply the next step of the resource's script, if any, and return a copy of the resource."""
         with self._lock:
             script = self._scripts.get(name)
             if script:
@@ -84,19 +114,19 @@ class Shelf:
     def names(self) -> list[str]:
         """Every full name, in order."""
         with self._lock:
-            return sorted(self._held)
+            return sorted(self._resources)
 
 
 @dataclass(slots=True)
 class Cloud:
-    """One project, what is in it, and how it answers.
+    """One project, its resources, and the settings of its APIs.
 
     Attributes:
         project: the project's id.
-        zone: the zone of whatever is not said to be elsewhere.
-        tokens: who is known.
-        page_size: items of a page at most.
-        etags: whether the APIs know conditional requests.
+        zone: the zone of resources with a short name.
+        tokens: the tokens that the APIs accept.
+        page_size: the maximum number of items per page.
+        etags: whether the APIs support conditional requests.
     """
 
     project: str
@@ -110,22 +140,20 @@ class Cloud:
     denied: set[str] = field(default_factory=set)
     disabled_services: set[str] = field(default_factory=set)
     instance_groups: dict[str, list[str]] = field(default_factory=dict)
-    faults: FaultScript[GoogleRequest] = field(default_factory=FaultScript)
-    records: deque[GoogleRequest] = field(default_factory=lambda: deque(maxlen=100_000))
-    nodes: Shelf = field(init=False)
-    queued_resources: Shelf = field(init=False)
-    instances: Shelf = field(init=False)
+    nodes: ResourceStore = field(init=False)
+    queued_resources: ResourceStore = field(init=False)
+    instances: ResourceStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nodes = Shelf(self.lock)
-        self.queued_resources = Shelf(self.lock)
-        self.instances = Shelf(self.lock)
+        self.nodes = ResourceStore(self.lock)
+        self.queued_resources = ResourceStore(self.lock)
+        self.instances = ResourceStore(self.lock)
 
     def add(self, resource: Mapping[str, Any]) -> str:
-        """Write what `tpu_node`, `queued_resource` or `instance` made, and return its full name.
+        """Write a resource that `tpu_node`, `queued_resource` or `instance` made, and return its full name.
 
         Raises:
-            ConfigurationError: it is none of these.
+            ConfigurationError: it is not such a resource, or its name is invalid.
         """
         if "networkInterfaces" in resource:
             name = self.full_name(resource["name"], "instances")
@@ -140,31 +168,36 @@ class Cloud:
             self.nodes.put(name, {**resource, "name": name})
         else:
             raise ConfigurationError(
-                "what was added is no TPU node, queued resource or instance; make it with tpu_node(),"
-                " queued_resource() or instance()"
+                "the value is not a TPU node, queued resource or instance",
+                hint="Make it with tpu_node(), queued_resource() or instance().",
             )
         return name
 
     def full_name(self, name: str, collection: str) -> str:
-        """`projects/P/locations/Z/COLLECTION/NAME` of a name, short or full."""
+        """Return `projects/P/locations/Z/COLLECTION/NAME` for a short or full name.
+
+        Raises:
+            ConfigurationError: the name is full, but not in that form.
+        """
         if "/" not in name:
             place = "zones" if collection == "instances" else "locations"
             return f"projects/{self.project}/{place}/{self.zone}/{collection}/{name}"
-        found = _FULL.fullmatch(name)
+        found = _FULL_NAME.fullmatch(name)
         if found is None or found[3] != collection:
+            example = f"projects/{self.project}/locations/{self.zone}/{collection}/ID"
             raise ConfigurationError(
-                f"{name!r} is no full name of one of {collection}; write it as"
-                f" projects/{self.project}/locations/{self.zone}/{collection}/ID"
+                f"{name!r} is not the full name of one of {collection}",
+                hint=Hint("Write it as {example}.", {"example": example}),
             )
         return name
 
-    def find(self, name: str) -> tuple[Shelf, str]:
-        """The shelf that holds `name`, short or full, and its full name.
+    def find(self, name: str) -> tuple[ResourceStore, str]:
+        """Return the store that contains `name`, a short or full name, and its full name.
 
         Raises:
-            KeyError: there is nothing of that name.
+            KeyError: there is no resource with that name.
         """
-        for shelf, collection in (
+        for store, collection in (
             (self.nodes, "nodes"),
             (self.queued_resources, "queuedResources"),
             (self.instances, "instances"),
@@ -172,26 +205,12 @@ class Cloud:
             if "/" in name and f"/{collection}/" not in name:
                 continue
             full = self.full_name(name, collection)
-            if shelf.get(full) is not None:
-                return shelf, full
+            if store.get(full) is not None:
+                return store, full
         raise KeyError(name)
 
     @property
     def projects(self) -> set[str]:
-        """Every project that anything is in."""
+        """The projects that have a resource, and the server's own."""
         names = [*self.nodes.names, *self.queued_resources.names, *self.instances.names]
         return {self.project, *(name.split("/")[1] for name in names)}
-
-
-def merged(resource: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """`resource` with `patch` merged into it (RFC 7386: None removes); both stay as they are."""
-    result = copy.deepcopy(dict(resource))
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        elif isinstance(value, dict):
-            old = result.get(name)
-            result[name] = merged(old if isinstance(old, dict) else {}, value)
-        else:
-            result[name] = copy.deepcopy(value)
-    return result

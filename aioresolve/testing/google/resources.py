@@ -1,4 +1,4 @@
-"""TPU nodes, queued resources, instances and TPU VMs as Google's APIs show them. Pure."""
+"""TPU nodes, queued resources, instances and TPU VMs in the formats of Google's APIs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["addresses", "instance", "queued_resource", "symptom", "tpu_node", "tpu_vm"]
+__all__ = ["instance", "queued_resource", "symptom", "tpu_node", "tpu_vm"]
 
-CREATED = "2026-11-20T15:39:21.123456789Z"
+_CREATED = "2026-11-20T15:39:21.123456789Z"
 
 
 def tpu_node(
@@ -31,34 +31,34 @@ def tpu_node(
     api_version: str = "V2",
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A TPU node, as v2 of the API shows it; `server.add` writes it.
+    """Return a TPU node in the format of v2 of the API, for `GoogleServer(nodes)` and `server.add`.
 
     Args:
-        name: its id, to be in the server's own project and zone, or `projects/P/locations/Z/nodes/N`.
-        workers: how many there are, each with an address of its own.
-        ips: their internal addresses, in the place of made-up ones.
+        name: its id, which means the server's own project and zone, or `projects/P/locations/Z/nodes/N`.
+        workers: the number of workers, each with its own address.
+        ips: their internal addresses; the default derives them from the name.
         external_ips: the external addresses of the first workers.
-        port: where they listen.
+        port: the port of every worker.
         accelerator_type: such as `v4-8`.
         accelerator: such as `V4`.
         topology: such as `2x2x1`.
         state: such as `READY`.
         health: such as `HEALTHY`; None leaves the field out, as the API does for some nodes.
         health_description: why it is unhealthy.
-        symptoms: what `symptom()` makes.
-        queued_resource: the full name of the queued resource it belongs to.
-        api_version: `V1` for a TPU node of old, which both versions of the API show; `V2` for a TPU VM, which
-            v1 does not know.
+        symptoms: values of `symptom()`.
+        queued_resource: the full name of the queued resource to which it belongs.
+        api_version: `V1` for an old TPU node, which both versions of the API have; `V2` for a TPU VM, which
+            v1 does not have.
         labels: its labels.
     """
-    found = addresses(name, workers) if ips is None else list(ips)
+    found = _addresses(name, workers) if ips is None else list(ips)
     node: dict[str, Any] = {
         "name": name,
         "acceleratorType": accelerator_type,
         "state": state,
         "runtimeVersion": "tpu-vm-tf-2.16.1-pjrt" if api_version == "V2" else "2.16.1",
         "networkConfig": {"network": "default", "subnetwork": "default"},
-        "createTime": CREATED,
+        "createTime": _CREATED,
         "schedulingConfig": {},
         "networkEndpoints": [
             {
@@ -80,13 +80,13 @@ def tpu_node(
         "multisliceNode": bool(queued_resource),
         "labels": dict(labels or {}),
     }
-    # protojson leaves out what is at its default.
+    # protojson leaves out fields with default values.
     return node | {field: value for field, value in optional.items() if value}
 
 
 def symptom(kind: str, details: str = "", *, worker: str = "0") -> dict[str, str]:
-    """Something that happened to a worker, such as `OUT_OF_MEMORY`."""
-    return {"createTime": CREATED, "symptomType": kind, "details": details, "workerId": worker}
+    """Return a symptom of a worker, such as `OUT_OF_MEMORY`."""
+    return {"createTime": _CREATED, "symptomType": kind, "details": details, "workerId": worker}
 
 
 def queued_resource(
@@ -98,14 +98,14 @@ def queued_resource(
     initiator: str = "USER",
     error: str = "",
 ) -> dict[str, Any]:
-    """A queued resource, as v2 of the API shows it; `server.add` writes it.
+    """Return a queued resource in the format of v2 of the API, for `GoogleServer(nodes)` and `server.add`.
 
     Args:
-        name: its id, to be in the server's own project and zone, or its full name.
-        nodes: how many slices it asks for; more than one are named `NODE_ID-0`, `NODE_ID-1`, ...
-        node_id: the id of its node, or how their ids begin; its own id where None.
+        name: its id, which means the server's own project and zone, or its full name.
+        nodes: the number of slices; more than one are named `NODE_ID-0`, `NODE_ID-1`, ...
+        node_id: the id of its node, or the prefix of their ids; the default is its own id.
         state: such as `ACTIVE`.
-        initiator: who brought it there, `USER` or `SERVICE`.
+        initiator: what caused the state, `USER` or `SERVICE`.
         error: why it failed.
     """
     own = node_id or name.rpartition("/")[2]
@@ -119,7 +119,7 @@ def queued_resource(
         reached["failedData"] = {"error": {"code": 8, "message": error}}
     return {
         "name": name,
-        "createTime": CREATED,
+        "createTime": _CREATED,
         "tpu": {"nodeSpec": [{**strategy, "node": spec}]},
         "state": reached,
     }
@@ -134,11 +134,11 @@ def instance(
     status: str = "RUNNING",
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A VM, as v1 of the Compute Engine API shows it.
+    """Return a VM in the format of v1 of the Compute Engine API, for `GoogleServer(nodes)` and `server.add`.
 
     Args:
-        name: its name, to be in the server's own project and zone.
-        ip: its internal address, in the place of a made-up one.
+        name: its name, in the server's own project and zone.
+        ip: its internal address; the default derives it from the name.
         external_ip: its external address.
         ipv6: its IPv6 address.
         status: such as `RUNNING`.
@@ -147,7 +147,7 @@ def instance(
     interface: dict[str, Any] = {
         "kind": "compute#networkInterface",
         "name": "nic0",
-        "networkIP": ip or addresses(name, 1)[0],
+        "networkIP": ip or _addresses(name, 1)[0],
         "stackType": "IPV4_IPV6" if ipv6 else "IPV4_ONLY",
     }
     if ipv6:
@@ -177,16 +177,16 @@ def tpu_vm(
     zone: str = "us-central2-b",
     triples: bool = True,
 ) -> dict[str, str]:
-    """What the metadata server of a TPU VM says besides what every VM's does, by path.
+    """Return the values, by path, that the metadata server of a TPU VM has in addition to those of every VM.
 
     Args:
         hosts: the address of each worker of its slice.
-        worker: its own index among them.
+        worker: the index of this VM among them.
         accelerator_type: such as `v4-8`.
         topology: such as `2x2x1`.
         node: the id of the TPU node.
         zone: the node's zone.
-        triples: write `worker-network-endpoints` as `name:id:address`, not as bare hosts.
+        triples: whether `worker-network-endpoints` has entries `name:id:address` rather than addresses.
     """
     environment = {
         "ACCELERATOR_TYPE": accelerator_type,
@@ -210,7 +210,7 @@ def tpu_vm(
     return paths | {"instance/network-interfaces/0/ip": hosts[worker]}
 
 
-def addresses(name: str, count: int) -> list[str]:
-    """Internal addresses for the workers of `name`, the same at every call."""
+def _addresses(name: str, count: int) -> list[str]:
+    """Return internal addresses for the workers of `name`, the same at every call."""
     start = zlib.crc32(name.encode()) & 0xFF
     return [f"10.{start}.{index // 250}.{index % 250 + 2}" for index in range(count)]

@@ -1,48 +1,279 @@
-"""`GoogleServer`: Google Cloud's APIs, token servers and metadata server on loopback ports.
-
-`GoogleServer` for code without an event loop: it runs in a thread of its own.
-"""
+"""`GoogleServer`: Google Cloud's APIs, token servers and metadata server on loopback ports, for tests."""
 
 from __future__ import annotations
 
-import contextlib
+import json
+import re
 import time
 import urllib.parse
-from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
-from aiohttp import web
-from multidict import CIMultiDict
-
 from aioresolve.errors import ConfigurationError
-from aioresolve.testing.certificates import CertificateAuthority
-from aioresolve.testing.faults import Answer, Endless, Redirect
-from aioresolve.testing.lifecycle import ThreadedServer, drop_connections, stop_listening
-from aioresolve.testing.replies import Reply, endless, hold_up, send
+from aioresolve.testing.lifecycle import (
+    Controls,
+    LoopbackServer,
+    ServerState,
+    ThreadedServer,
+    certificate_user,
+    write_private,
+)
 
 from .apis import compute_reply, tpu_reply
-from .cloud import Cloud
-from .controls import GoogleControls, Listeners
-from .metadata import awaited_metadata_reply, default_metadata
-from .requests import GoogleRequest, service_of
-from .statuses import Failure, conditional, failure_of_status, no_such_page
-from .tokens import Tokens
+from .cloud import Cloud, GoogleRequest
+from .metadata import default_metadata, metadata_reply
+from .statuses import Failure, add_etag, failure_of_status, no_such_page
+from .tokens import Tokens, service_account_key
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+
+    from aiohttp import web
 
     from aioresolve.testing.faults import Fault
+    from aioresolve.testing.replies import Reply
 
-__all__ = ["GoogleServer", "ThreadedGoogleServer"]
+__all__ = ["GoogleControls", "GoogleServer", "ThreadedGoogleServer"]
+
+_POOL = "//iam.googleapis.com/projects/123456789012/locations/global/workloadIdentityPools/pool"
+_SERVICES = (
+    ("metadata", re.compile(r"/|/computeMetadata/.*")),
+    ("oauth2", re.compile(r"/token")),
+    ("sts", re.compile(r"/v1/token")),
+    ("iamcredentials", re.compile(r"/v1/projects/-/serviceAccounts/[^/:]+:generateAccessToken")),
+    ("tpu", re.compile(r"/v[12]/projects/.*")),
+    ("compute", re.compile(r"/compute/v1/.*")),
+)
 
 
-class GoogleServer(GoogleControls):
-    """One project of Google Cloud on loopback ports, for tests of whatever talks to it.
+class GoogleControls(Controls[GoogleRequest]):
+    """The resources, metadata and credentials of a server; every method may be called from any thread."""
+
+    def __init__(self, cloud: Cloud, state: ServerState[GoogleRequest]) -> None:
+        super().__init__(state)
+        self._cloud = cloud
+
+    # Addresses
+
+    @property
+    def metadata_host(self) -> str:
+        """`host:port` of the metadata server, which always speaks plain HTTP: for GCE_METADATA_HOST."""
+        return self._authority_part(self._state.plain_port if self._state.tls else self.port)
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """The base URL of each API, for the `endpoints` argument of `GoogleSession`."""
+        return {"tpu": self.url, "compute": self.url}
+
+    def environ(self, directory: str | Path | None = None) -> dict[str, str]:
+        """Return the environment variables with which google-auth, gcloud and aioresolve use this server.
+
+        Without a directory these are the metadata server and the APIs. With one, files are written into it: a
+        service account key for GOOGLE_APPLICATION_CREDENTIALS and, with TLS, the CA certificate for
+        SSL_CERT_FILE; gcloud's own configuration is then ignored.
+
+        google-auth reads GCE_METADATA_HOST when it is imported, so set it before, for a new process.
+        """
+        environ = {
+            "GCE_METADATA_HOST": self.metadata_host,
+            "GCE_METADATA_IP": self.metadata_host,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.url}/compute/v1/",
+        }
+        if directory is None:
+            return environ
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        environ["CLOUDSDK_CONFIG"] = str(folder)
+        key = self.write_service_account_key(folder / "key.json")
+        environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(key)
+        if self._state.tls:
+            ca_file = folder / "ca.pem"
+            ca_file.write_text(self.ca_pem)
+            environ["SSL_CERT_FILE"] = str(ca_file)
+        return environ
+
+    # Resources
+
+    def add(self, *resources: Mapping[str, Any]) -> None:
+        """Write resources that `tpu_node`, `queued_resource` or `instance` made; the same name is replaced.
+
+        Raises:
+            ConfigurationError: a value is not such a resource, or its name is invalid.
+        """
+        for resource in resources:
+            self._cloud.add(resource)
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Return the current state of a resource as a new dict.
+
+        A short name means the server's own project and zone.
+
+        Raises:
+            KeyError: the resource does not exist.
+        """
+        store, full = self._cloud.find(name)
+        return store.get(full) or {}
+
+    def patch(self, name: str, **fields: Any) -> dict[str, Any]:
+        """Merge `fields` (as the API spells them; None removes) into a resource, and return it.
+
+        Raises:
+            KeyError: the resource does not exist.
+        """
+        store, full = self._cloud.find(name)
+        return store.patch(full, fields)
+
+    def script(self, name: str, *steps: str | Mapping[str, Any]) -> None:
+        """Set the states that the next requests for a resource see, one step per request.
+
+        After `script("my-tpu", "CREATING", "CREATING", "READY")` the third request sees it READY, and so do
+        all later ones.
+
+        Args:
+            name: the resource, by its short or full name.
+            steps: states (for an instance, its status), or fields to merge, such as
+                `{"state": "READY", "health": None}`.
+
+        Raises:
+            KeyError: the resource does not exist.
+        """
+        store, full = self._cloud.find(name)
+        store.script(full, [_step_patch(step, full.split("/")[4]) for step in steps])
+
+    def delete(self, name: str) -> None:
+        """Delete a resource.
+
+        Raises:
+            KeyError: the resource does not exist.
+        """
+        store, full = self._cloud.find(name)
+        store.delete(full)
+
+    @property
+    def metadata(self) -> MutableMapping[str, str]:
+        """The values of the metadata server by path (`instance/zone`); may be changed at any time."""
+        return self._cloud.metadata
+
+    @property
+    def unreachable(self) -> MutableSequence[str]:
+        """The zones that lists report as unreachable; may be changed at any time."""
+        return self._cloud.unreachable
+
+    @property
+    def instance_groups(self) -> MutableMapping[str, list[str]]:
+        """Instance group to the names of its instances; may be changed at any time."""
+        return self._cloud.instance_groups
+
+    # Users and permissions
+
+    @property
+    def tokens(self) -> MutableMapping[str, str] | None:
+        """Access token to IAM member, in addition to the tokens that the server issues.
+
+        None if the APIs need no credentials.
+        """
+        return self._cloud.tokens.known
+
+    @tokens.setter
+    def tokens(self, tokens: Mapping[str, str] | None) -> None:
+        self._cloud.tokens.known = None if tokens is None else dict(tokens)
+
+    @property
+    def token_lifetime(self) -> float:
+        """The lifetime in seconds of access tokens that are issued from now on."""
+        return self._cloud.tokens.lifetime
+
+    @token_lifetime.setter
+    def token_lifetime(self, seconds: float) -> None:
+        self._cloud.tokens.lifetime = seconds
+
+    def revoke_tokens(self) -> None:
+        """Reject every access token issued so far (401)."""
+        self._cloud.tokens.revoke()
+
+    @property
+    def denied(self) -> set[str]:
+        """Permissions that no user has (403), such as `tpu.nodes.get`; may be changed at any time."""
+        return self._cloud.denied
+
+    @property
+    def disabled_services(self) -> set[str]:
+        """APIs that are not enabled (403), such as `tpu.googleapis.com`; may be changed at any time."""
+        return self._cloud.disabled_services
+
+    @property
+    def email(self) -> str:
+        """The service account's address."""
+        return self._cloud.tokens.email
+
+    # Credential files
+
+    def write_service_account_key(self, path: str | Path) -> Path:
+        """Write a service account key to `path`; google-auth signs its token requests with it.
+
+        Raises:
+            MissingDependencyError: cryptography is not installed.
+        """
+        document = service_account_key(self.email, self._cloud.project, f"{self.url}/token")
+        return _write_json(path, document)
+
+    def write_authorized_user(self, path: str | Path) -> Path:
+        """Write the file that `gcloud auth application-default login` writes to `path`.
+
+        For such a user google-auth calls Google's own token server, whatever the file contains.
+        """
+        tokens = self._cloud.tokens
+        document = {
+            "type": "authorized_user",
+            "client_id": tokens.client_id,
+            "client_secret": tokens.client_secret,
+            "refresh_token": tokens.refresh_token,
+            "token_uri": f"{self.url}/token",
+        }
+        return _write_json(path, document)
+
+    def write_external_account(self, path: str | Path, *, impersonate: str | None = None) -> Path:
+        """Write the configuration of a federated workload to `path`, and its subject token to a second file.
+
+        Args:
+            path: the file; the subject token gets the same name with the suffix `.token`.
+            impersonate: the address of a service account to impersonate.
+        """
+        file = Path(path)
+        token = write_private(file.with_suffix(".token"), self._cloud.tokens.subject_token)
+        document: dict[str, Any] = {
+            "type": "external_account",
+            "audience": f"{_POOL}/providers/loopback",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{self.url}/v1/token",
+            "credential_source": {"file": str(token)},
+        }
+        if impersonate is not None:
+            document["service_account_impersonation_url"] = self._impersonation_url(impersonate)
+        return _write_json(file, document)
+
+    def write_impersonated_account(self, path: str | Path, email: str) -> Path:
+        """Write what `gcloud auth application-default login --impersonate-service-account` writes to `path`.
+
+        Its source is the service account key. For the tokens of the impersonated account google-auth calls
+        Google's own server, whatever the file contains.
+        """
+        source = service_account_key(self.email, self._cloud.project, f"{self.url}/token")
+        document = {
+            "type": "impersonated_service_account",
+            "delegates": [],
+            "service_account_impersonation_url": self._impersonation_url(email),
+            "source_credentials": source,
+        }
+        return _write_json(path, document)
+
+    def _impersonation_url(self, email: str) -> str:
+        return f"{self.url}/v1/projects/-/serviceAccounts/{email}:generateAccessToken"
+
+
+class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
+    """One project of Google Cloud on loopback ports, to test clients with.
 
     ```python
     async with GoogleServer([tpu_node("my-tpu", workers=4)]) as server:
@@ -50,28 +281,31 @@ class GoogleServer(GoogleControls):
         server.script("my-tpu", "CREATING", "READY")
     ```
 
-    It answers as the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (instances, instance
-    groups), the OAuth and STS token servers, `generateAccessToken` and the GCE metadata server do. What it
-    holds survives the `async with`.
+    It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (instances, instance
+    groups), the OAuth and STS token servers, `generateAccessToken` and the GCE metadata server. Its data
+    survives the end of the `async with` block.
 
     Args:
-        nodes: TPU nodes that `tpu_node()` made; queued resources and instances may be among them.
+        nodes: TPU nodes from `tpu_node()`, and also queued resources and instances.
         project: the project's id.
-        zone: the zone of whatever is not said to be elsewhere.
-        metadata: what the metadata server says besides the usual, by path; `tpu_vm()` makes a TPU VM of it.
-        tls: let the APIs and token servers speak TLS, with a certificate of an authority of their own (needs
-            the extra `testing`). The metadata server speaks plain http, at a port of its own.
-        tokens: access token to IAM member (`serviceAccount:a@b`); those that the token servers issue are good
-            too. With None the APIs are open to everybody.
-        page_size: items of a page at most.
-        etags: whether the APIs answer a GET with an `ETag`, and 304 where `If-None-Match` names it (AIP-154);
-            the pages of the Cloud TPU API promise neither.
-        host: the loopback address to listen at.
+        zone: the zone of resources with a short name.
+        metadata: values of the metadata server by path, in addition to the usual ones; `tpu_vm()` returns
+            those of a TPU VM.
+        tls: use TLS for the APIs and token servers, with a certificate from an authority of their own (needs
+            the extra `testing`). The metadata server speaks plain HTTP, on a port of its own.
+        tokens: access token to IAM member (`serviceAccount:a@b`); the tokens that the server issues are
+            accepted too. With None the APIs need no credentials.
+        page_size: the maximum number of items per page.
+        etags: whether the APIs respond to a GET with an `ETag`, and with 304 if `If-None-Match` has it
+            (AIP-154). The documentation of the Cloud TPU API promises neither.
+        host: the loopback address to listen on.
         port: the port of the APIs; 0 takes a free one, which is kept.
 
     Raises:
-        ConfigurationError: `page_size` is less than one, or a resource is none.
+        ConfigurationError: `page_size` is less than one, or a resource is invalid.
     """
+
+    _max_body = 1024 * 1024
 
     def __init__(
         self,
@@ -88,193 +322,92 @@ class GoogleServer(GoogleControls):
         port: int = 0,
     ) -> None:
         if page_size < 1:
-            raise ConfigurationError(f"page_size is {page_size}: a page holds at least one item")
+            raise ConfigurationError(f"{page_size} is less than one", argument="page_size")
         email = f"robot@{project}.iam.gserviceaccount.com"
         known = None if tokens is None else dict(tokens)
         cloud = Cloud(project, zone, Tokens(known, email), page_size, etags)
         cloud.metadata = {**default_metadata(project, zone, email), **(metadata or {})}
-        super().__init__(cloud, Listeners(host, port), tls=tls)
-        self._context: ssl.SSLContext | None = None
-        self._runner: web.AppRunner | None = None
+        super().__init__(cloud, ServerState(host, port, tls=tls, plain_port=True))
         self.add(*nodes)
 
-    async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            OSError: the port is taken.
-            MissingDependencyError: TLS needs trustme, which is not installed.
-            RuntimeError: it is running already.
-        """
-        if self._runner is not None:
-            raise RuntimeError("this GoogleServer is running already")
-        if self._tls and self._context is None:
-            self._context = await anyio.to_thread.run_sync(self._make_context)
-        application = web.Application(client_max_size=1 << 20)
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        application.on_response_prepare.append(_with_own_server_header)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            self._runner = runner
-            self._listeners.port = await self._listen(runner, self.port, self._context)
-            if self._tls:
-                self._listeners.metadata_port = await self._listen(
-                    runner, self._listeners.metadata_port, None
-                )
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stop()
-
-    async def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
-        """Return as soon as `condition` holds, such as `lambda: len(server.requests) == 2`.
-
-        Raises:
-            TimeoutError: it does not within `timeout` seconds.
-        """
-        with anyio.fail_after(timeout):
-            while not condition():  # noqa: ASYNC110 - a condition on anything has no event of its own
-                await anyio.sleep(0.002)
-
     def in_thread(self) -> ThreadedGoogleServer:
-        """The same server for code without a loop: `with server.in_thread() as server:`."""
-        return ThreadedGoogleServer(self._cloud, self._listeners, self, self.until, tls=self._tls)
+        """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
+        return ThreadedGoogleServer(self, self._cloud, self._state)
 
-    def _make_context(self) -> ssl.SSLContext:
-        authority = self._listeners.authority or CertificateAuthority()
-        self._listeners.authority = authority
-        return authority.server_context()
-
-    async def _listen(self, runner: web.AppRunner, port: int, context: ssl.SSLContext | None) -> int:
-        """Listen at one port more, and return it."""
-        site = web.TCPSite(runner, self.host, port, ssl_context=context, reuse_address=True, backlog=1024)
-        await site.start()
-        return int(runner.addresses[-1][1])
-
-    async def _stop(self) -> None:
-        runner, self._runner = self._runner, None
-        if runner is None:
-            return
-        with anyio.CancelScope(shield=True):
-            for site in tuple(runner.sites):
-                await stop_listening(site)
-            drop_connections(runner)
-            await runner.cleanup()
-
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    def _record(self, request: web.Request) -> GoogleRequest:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        record = GoogleRequest(
+        return GoogleRequest(
             method=request.method,
             path=request.path,
             query=dict(request.query),
-            service=service_of(request.path),
+            service=next((service for service, paths in _SERVICES if paths.fullmatch(request.path)), ""),
             scheme=scheme,
             user=self._cloud.tokens.member(token),
-            certificate=_common_name(request),
+            certificate=certificate_user(request) or "",
             quota_project=request.headers.get("X-Goog-User-Project", ""),
             user_agent=request.headers.get("User-Agent", ""),
             time=time.monotonic(),
         )
-        self._cloud.records.append(record)
-        faults = self._cloud.faults.take(record)
-        await hold_up(request, faults)
-        reply = _scripted(faults)
-        if reply is None:
-            body = await request.read()
-            try:
-                reply = await self._reply(request, record, body)
-            except Failure as failure:
-                reply = failure.reply
-        return await send(request, reply, faults)
 
-    async def _reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
+    async def _reply(self, request: web.Request, record: GoogleRequest, faults: Sequence[Fault]) -> Reply:
+        body = await request.read()
+        try:
+            return await self._service_reply(request, record, body)
+        except Failure as failure:
+            return failure.reply
+
+    async def _service_reply(self, request: web.Request, record: GoogleRequest, body: bytes) -> Reply:
         cloud, tokens = self._cloud, self._cloud.tokens
-        if self._tls and request.secure == (record.service == "metadata"):
+        if self._state.tls and request.secure == (record.service == "metadata"):
             raise no_such_page()
         form = dict(urllib.parse.parse_qsl(body.decode("utf-8", "replace")))
         match record.service:
             case "metadata":
-                return await awaited_metadata_reply(cloud, record.path, record.query, request.headers)
+                return await metadata_reply(cloud, record.path, record.query, request.headers)
             case "oauth2":
-                return tokens.granted(form, f"{self.url}/token")
+                return tokens.oauth_reply(form, f"{self.url}/token")
             case "sts":
-                return tokens.exchanged(form)
+                return tokens.sts_reply(form)
             case "iamcredentials":
                 email = record.path.rpartition("/")[2].partition(":")[0]
-                return tokens.impersonated(email, record.user)
+                return tokens.impersonation_reply(email, record.user)
             case "tpu":
-                ask = tpu_reply
+                api_reply = tpu_reply
             case "compute":
-                ask = compute_reply
+                api_reply = compute_reply
             case _:
                 raise no_such_page()
         authorization = request.headers.get("Authorization", "")
-        reply = ask(cloud, record.method, record.path, record.query, authorization, record.user)
-        is_conditional = cloud.etags and record.method == "GET"
-        return conditional(reply, request.headers.get("If-None-Match", "")) if is_conditional else reply
+        reply = api_reply(cloud, record.method, record.path, record.query, authorization, record.user)
+        if cloud.etags and record.method == "GET":
+            return add_etag(reply, request.headers.get("If-None-Match", ""))
+        return reply
+
+    def _default_body(self, status: int) -> bytes:
+        body = failure_of_status(status).body
+        assert isinstance(body, bytes)
+        return body
 
 
-def _common_name(request: web.Request) -> str:
-    """The common name of the client certificate that came with a request."""
-    shown = None if request.transport is None else request.transport.get_extra_info("peercert")
-    pairs = [pair for name in (shown or {}).get("subject", ()) for pair in name]
-    return next((value for key, value in pairs if key == "commonName"), "")
+class ThreadedGoogleServer(GoogleControls, ThreadedServer):
+    """What `GoogleServer.in_thread()` returns: `with` instead of `async with`, otherwise the same."""
 
-
-def _scripted(faults: Sequence[Fault]) -> Reply | None:
-    """The answer that a fault puts in the place of the server's own."""
-    for fault in faults:
-        match fault:
-            case Answer(status, body, headers):
-                usual = failure_of_status(status).body if status >= 400 else b""
-                every = CIMultiDict({"Content-Type": "application/json"}, **headers)
-                return Reply(status, usual if body is None else body, every)
-            case Redirect(location, status):
-                return Reply(status, b"", {"Location": location})
-            case Endless(head, chunk):
-                return Reply(200, endless(head, chunk), {"Content-Type": "application/json"})
-            case _:
-                pass
-    return None
-
-
-async def _with_own_server_header(request: web.Request, response: web.StreamResponse) -> None:
-    """Let a Server header stand that the reply brought, and none that aiohttp adds."""
-    if "aiohttp" in response.headers.get("Server", ""):
-        with contextlib.suppress(KeyError):
-            del response.headers["Server"]
-
-
-class ThreadedGoogleServer(ThreadedServer[AbstractAsyncContextManager[object]], GoogleControls):
-    """What `GoogleServer.in_thread()` gives: `with` instead of `async with`, everything else the same."""
-
-    def __init__(
-        self,
-        cloud: Cloud,
-        listeners: Listeners,
-        server: AbstractAsyncContextManager[object],
-        until: Callable[[Callable[[], bool], float], Awaitable[None]],
-        *,
-        tls: bool,
-    ) -> None:
-        super().__init__(cloud, listeners, tls=tls)
+    def __init__(self, server: GoogleServer, cloud: Cloud, state: ServerState[GoogleRequest]) -> None:
+        super().__init__(cloud, state)
         self._server = server
-        self._until = until
 
-    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
-        """Return as soon as `condition` holds, such as `lambda: len(server.requests) == 2`.
 
-        Raises:
-            TimeoutError: it does not within `timeout` seconds.
-            RuntimeError: it is not running.
-        """
-        self._running.call(self._until, condition, timeout)
+def _step_patch(step: str | Mapping[str, Any], collection: str) -> Mapping[str, Any]:
+    """Return the fields that one step of a script changes."""
+    if not isinstance(step, str):
+        return step
+    match collection:
+        case "queuedResources":
+            return {"state": {"state": step}}
+        case "instances":
+            return {"status": step}
+    return {"state": step}
 
-    def _not_running(self) -> RuntimeError:
-        return RuntimeError("this GoogleServer is not running")
+
+def _write_json(path: str | Path, document: Mapping[str, Any]) -> Path:
+    return write_private(Path(path), json.dumps(document, indent=2))

@@ -1,4 +1,7 @@
-"""How Google's APIs answer: documents, what has not been modified, and failures as they write them."""
+"""Replies of Google's APIs: JSON documents, entity tags, and failures.
+
+The messages are those of Google, word for word.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 from aioresolve.testing.replies import Reply
 
 __all__ = [
-    "NAMES",
     "Failure",
+    "add_etag",
     "bad_page_token",
     "compute_not_found",
-    "conditional",
+    "compute_permission_denied",
     "failure_of_status",
     "json_reply",
     "no_such_page",
@@ -24,7 +27,7 @@ __all__ = [
     "unauthenticated",
 ]
 
-NAMES = {
+_STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -37,12 +40,12 @@ NAMES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
-JSON = {"Content-Type": "application/json; charset=UTF-8"}
+_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+_JSON_HEADERS = {"Content-Type": "application/json; charset=UTF-8"}
 
 
-class Failure(Exception):  # noqa: N818 - it is an answer, and no error of the server
-    """A request that is answered with a failure."""
+class Failure(Exception):  # noqa: N818 - a reply, not an error of the server
+    """A request that is rejected with `reply`."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.status)
@@ -50,34 +53,38 @@ class Failure(Exception):  # noqa: N818 - it is an answer, and no error of the s
 
 
 def json_reply(document: Any, status: int = 200, **headers: str) -> Reply:
-    """The reply whose body is `document`, indented as Google's APIs do."""
-    return Reply(status, json.dumps(document, indent=2).encode() + b"\n", {**JSON, **headers})
+    """Return a reply with the body `document`, indented as by Google's APIs."""
+    return Reply(status, json.dumps(document, indent=2).encode() + b"\n", {**_JSON_HEADERS, **headers})
 
 
-def conditional(reply: Reply, none_match: str) -> Reply:
-    """`reply` with an entity tag of its body, or 304 where `If-None-Match` names that (RFC 9110, 13.1.2)."""
+def add_etag(reply: Reply, if_none_match: str) -> Reply:
+    """Return `reply` with an entity tag of its body, or 304 if `If-None-Match` has it (RFC 9110, 13.1.2)."""
     assert isinstance(reply.body, bytes)
     tag = f'"{hashlib.blake2b(reply.body, digest_size=8).hexdigest()}"'
-    known = {each.strip().removeprefix("W/") for each in none_match.split(",")}
+    known = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
     if known & {tag, "*"}:
         return Reply(304, b"", {"ETag": tag})
     return Reply(reply.status, reply.body, {**reply.headers, "ETag": tag})
 
 
-def failure(
+def _rpc_failure(
     status: int, message: str, reason: str = "", domain: str = "googleapis.com", **metadata: str
 ) -> Failure:
-    """A google.rpc.Status, with an ErrorInfo where there is a reason."""
-    error: dict[str, Any] = {"code": status, "message": message, "status": NAMES.get(status, "UNKNOWN")}
+    """Return a google.rpc.Status, with an ErrorInfo if there is a reason."""
+    error: dict[str, Any] = {
+        "code": status,
+        "message": message,
+        "status": _STATUS_NAMES.get(status, "UNKNOWN"),
+    }
     if reason:
-        error["details"] = [{"@type": ERROR_INFO, "reason": reason, "domain": domain, "metadata": metadata}]
+        error["details"] = [{"@type": _ERROR_INFO, "reason": reason, "domain": domain, "metadata": metadata}]
     return Failure(json_reply({"error": error}, status))
 
 
 def failure_of_status(status: int) -> Reply:
-    """The reply with that status and nothing particular to say; 429 names the quota that is used up."""
+    """Return a general failure with that status; 429 names an exceeded quota."""
     if status == 429:
-        return failure(
+        return _rpc_failure(
             429,
             "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service"
             " 'tpu.googleapis.com' for consumer 'project_number:123456789012'.",
@@ -88,26 +95,28 @@ def failure_of_status(status: int) -> Reply:
             service="tpu.googleapis.com",
             consumer="projects/123456789012",
         ).reply
-    return failure(status, f"The server answered {status}.").reply
+    return _rpc_failure(status, f"The server answered {status}.").reply
 
 
-def unauthenticated(given: bool) -> Failure:
-    """401: no token, or one that is not known."""
+def unauthenticated(has_token: bool) -> Failure:
+    """401: there is no token, or it is invalid."""
     message = (
         "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other"
         " valid authentication credential."
-        if given
+        if has_token
         else "Request is missing required authentication credential. Expected OAuth 2 access token, login"
         " cookie or other valid authentication credential."
     )
-    found = failure(401, message, "ACCESS_TOKEN_EXPIRED" if given else "CREDENTIALS_MISSING")
-    challenge = 'Bearer realm="https://accounts.google.com/"' + (', error="invalid_token"' if given else "")
+    found = _rpc_failure(401, message, "ACCESS_TOKEN_EXPIRED" if has_token else "CREDENTIALS_MISSING")
+    challenge = 'Bearer realm="https://accounts.google.com/"' + (
+        ', error="invalid_token"' if has_token else ""
+    )
     return Failure(Reply(401, found.reply.body, {**found.reply.headers, "WWW-Authenticate": challenge}))
 
 
 def permission_denied(permission: str, resource: str) -> Failure:
-    """403: the permission is not there, or the resource."""
-    return failure(
+    """403 of the Cloud TPU API: the permission or the resource is missing."""
+    return _rpc_failure(
         403,
         f"Permission '{permission}' denied on resource '//tpu.googleapis.com/{resource}' (or it may not"
         " exist).",
@@ -118,10 +127,15 @@ def permission_denied(permission: str, resource: str) -> Failure:
     )
 
 
+def compute_permission_denied(permission: str, resource: str) -> Failure:
+    """403 of Compute Engine."""
+    return _rpc_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden", "global")
+
+
 def service_disabled(service: str, project: str) -> Failure:
     """403: the API is not enabled in the project."""
     page = f"https://console.developers.google.com/apis/api/{service}/overview?project={project}"
-    return failure(
+    return _rpc_failure(
         403,
         f"{service} has not been used in project {project} before or it is disabled. Enable it by visiting"
         f" {page} then retry.",
@@ -134,11 +148,11 @@ def service_disabled(service: str, project: str) -> Failure:
 
 def not_found(resource: str) -> Failure:
     """404 of the Cloud TPU API."""
-    return failure(404, f"Resource '{resource}' was not found", "RESOURCE_NOT_FOUND", resource=resource)
+    return _rpc_failure(404, f"Resource '{resource}' was not found", "RESOURCE_NOT_FOUND", resource=resource)
 
 
 def compute_not_found(resource: str) -> Failure:
-    """404 of Compute Engine, in its older form."""
+    """404 of Compute Engine, in its older format."""
     message = f"The resource '{resource}' was not found"
     error = {
         "code": 404,
@@ -149,16 +163,16 @@ def compute_not_found(resource: str) -> Failure:
 
 
 def no_such_page() -> Failure:
-    """404 of a path that no API has: a page for people."""
+    """404 for a path that no API has, as an HTML page."""
     page = b"<!DOCTYPE html>\n<html lang=en>\n  <title>Error 404 (Not Found)!!1</title>\n"
     return Failure(Reply(404, page, {"Content-Type": "text/html; charset=UTF-8"}))
 
 
 def bad_page_token() -> Failure:
-    """400: a page token that the server did not give."""
-    return failure(400, "The page token is invalid.")
+    """400: the page token is not from this server."""
+    return _rpc_failure(400, "The page token is invalid.")
 
 
 def oauth_failure(error: str, description: str, status: int = 400) -> Failure:
-    """A token endpoint's refusal (RFC 6749 section 5.2)."""
+    """An error of a token endpoint (RFC 6749, section 5.2)."""
     return Failure(json_reply({"error": error, "error_description": description}, status))

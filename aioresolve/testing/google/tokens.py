@@ -1,4 +1,4 @@
-"""Who gets an access token, and how long it lasts: OAuth 2.0 as Google's token servers speak it."""
+"""Access tokens: which exist, and the OAuth 2.0 requests with which Google's token servers issue new ones."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Tokens", "service_account_key"]
 
-JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
-GOOGLES_OWN = "https://oauth2.googleapis.com/token"
-LONGEST_ASSERTION = 3600.0
-SKEW = 300.0
+_JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
+_GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"
+_MAX_ASSERTION_SECONDS = 3600.0
+_CLOCK_SKEW_SECONDS = 300.0
 
 
 @dataclass(slots=True)
 class Tokens:
-    """The tokens that are good, and the secrets that earn new ones.
+    """The valid tokens, and the secrets for which new ones are issued.
 
     Attributes:
-        known: token to IAM member, for good; None while every service is open to everybody.
-        lifetime: seconds that a token issued from now on lasts.
+        known: token to IAM member, without expiry; None if the services need no credentials.
         email: the service account's address.
-        client_secret, refresh_token, subject_token: what an authorized user and a federated workload show.
+        lifetime: the lifetime in seconds of tokens that are issued from now on.
+        client_secret: with `refresh_token`, the credentials of an authorized user.
+        subject_token: the credentials of a federated workload.
     """
 
     known: dict[str, str] | None
@@ -51,64 +52,64 @@ class Tokens:
     _issued: dict[str, tuple[str, float]] = field(default_factory=dict, repr=False)
 
     def member(self, token: str) -> str | None:
-        """The IAM member that a token stands for, None where it is not good."""
+        """Return the IAM member to which a token belongs, None if it is not valid."""
         if self.known is not None and token in self.known:
             return self.known[token]
         member, end = self._issued.get(token, ("", 0.0))
         return member if time.time() < end else None
 
     def revoke(self) -> None:
-        """Let every token issued so far be good no more."""
+        """Invalidate every token issued so far."""
         self._issued.clear()
 
     def issue(self, member: str) -> tuple[str, float]:
-        """A new token, and when it ends in seconds of Unix time."""
+        """Issue a token; return it and its expiry in Unix time."""
         token = f"ya29.{secrets.token_urlsafe(24)}"
         end = time.time() + self.lifetime
         self._issued[token] = (member, end)
         return token, end
 
-    def issued_json(self, member: str, **more: Any) -> dict[str, Any]:
-        """A new token as a token endpoint writes it."""
+    def issue_json(self, member: str, **more: Any) -> dict[str, Any]:
+        """Issue a token; return the JSON document of a token endpoint."""
         token, _ = self.issue(member)
         return {"access_token": token, "expires_in": int(self.lifetime), "token_type": "Bearer", **more}
 
-    def granted(self, form: Mapping[str, str], audience: str) -> Reply:
-        """The answer of `oauth2.googleapis.com/token`.
+    def oauth_reply(self, form: Mapping[str, str], audience: str) -> Reply:
+        """Return the reply of `oauth2.googleapis.com/token`.
 
         Raises:
-            Failure: nothing is granted.
+            Failure: the request is rejected.
         """
         match form.get("grant_type"):
-            case grant if grant == JWT_GRANT:
-                scope = self._asserted(form.get("assertion", ""), audience)
-                return json_reply(self.issued_json(f"serviceAccount:{self.email}", scope=scope))
+            case grant if grant == _JWT_GRANT:
+                scope = self._verify_assertion(form.get("assertion", ""), audience)
+                return json_reply(self.issue_json(f"serviceAccount:{self.email}", scope=scope))
             case "refresh_token":
                 if form.get("client_secret") != self.client_secret:
                     raise oauth_failure("invalid_client", "The OAuth client was not found.", 401)
                 if form.get("refresh_token") != self.refresh_token:
                     raise oauth_failure("invalid_grant", "Token has been expired or revoked.")
-                return json_reply(self.issued_json(self.user, scope=form.get("scope", "")))
+                return json_reply(self.issue_json(self.user, scope=form.get("scope", "")))
         raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
 
-    def exchanged(self, form: Mapping[str, str]) -> Reply:
-        """The answer of `sts.googleapis.com/v1/token` (RFC 8693).
+    def sts_reply(self, form: Mapping[str, str]) -> Reply:
+        """Return the reply of `sts.googleapis.com/v1/token` (RFC 8693).
 
         Raises:
-            Failure: nothing is granted.
+            Failure: the request is rejected.
         """
-        if form.get("grant_type") != EXCHANGE_GRANT:
+        if form.get("grant_type") != _EXCHANGE_GRANT:
             raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
         if form.get("subject_token") != self.subject_token:
             raise oauth_failure("invalid_grant", "The given credential is rejected.")
         kind = "urn:ietf:params:oauth:token-type:access_token"
-        return json_reply(self.issued_json("principal://pool/subject/workload", issued_token_type=kind))
+        return json_reply(self.issue_json("principal://pool/subject/workload", issued_token_type=kind))
 
-    def impersonated(self, email: str, member: str | None) -> Reply:
-        """The answer of `iamcredentials.googleapis.com` to generateAccessToken.
+    def impersonation_reply(self, email: str, member: str | None) -> Reply:
+        """Return the reply of `iamcredentials.googleapis.com` to generateAccessToken.
 
         Raises:
-            Failure: the caller is nobody.
+            Failure: the caller is not authenticated.
         """
         if member is None:
             raise unauthenticated(True)
@@ -116,22 +117,22 @@ class Tokens:
         expire = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
         return json_reply({"accessToken": token, "expireTime": expire})
 
-    def _asserted(self, assertion: str, audience: str) -> str:
-        """The scope that a signed assertion (RFC 7523) asks for, once it has been verified."""
+    def _verify_assertion(self, assertion: str, audience: str) -> str:
+        """Verify a signed assertion (RFC 7523) and return the scope that it requests."""
         try:
-            head, payload, signature = (_decoded(part) for part in assertion.split("."))
+            head, payload, signature = (_decode_base64url(part) for part in assertion.split("."))
             header, claims = json.loads(head), json.loads(payload)
-            _verify(assertion.rpartition(".")[0].encode(), signature)
+            _verify_signature(assertion.rpartition(".")[0].encode(), signature)
         except (ValueError, binascii.Error) as error:
             raise oauth_failure("invalid_grant", "Invalid JWT Signature.") from error
         now = time.time()
         if header.get("alg") != "RS256" or claims.get("iss") != self.email:
             raise oauth_failure("invalid_grant", "Invalid grant: account not found")
-        # google-auth names Google's own token server, wherever the key file sends it.
-        if claims.get("aud") not in (audience, GOOGLES_OWN):
+        # google-auth always names Google's own token server, even if the key file has another.
+        if claims.get("aud") not in (audience, _GOOGLE_AUDIENCE):
             raise oauth_failure("invalid_grant", "Invalid JWT: Failed audience check.")
         start, end = float(claims.get("iat", 0)), float(claims.get("exp", 0))
-        if not (start - SKEW <= now < end) or end - start > LONGEST_ASSERTION:
+        if not (start - _CLOCK_SKEW_SECONDS <= now < end) or end - start > _MAX_ASSERTION_SECONDS:
             raise oauth_failure(
                 "invalid_grant",
                 "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe.",
@@ -143,7 +144,7 @@ class Tokens:
 
 
 def service_account_key(email: str, project: str, token_uri: str) -> dict[str, str]:
-    """The key file of a service account, whose assertions `Tokens` accepts.
+    """Return the key file of a service account whose assertions `Tokens` accepts.
 
     Raises:
         MissingDependencyError: cryptography is not installed.
@@ -168,13 +169,13 @@ class _KeyPair:
 
 @functools.cache
 def _key_pair() -> _KeyPair:
-    """An RSA key pair, made once in a process: making one takes a tenth of a second."""
+    """Return an RSA key pair, created once per process because that takes 0.1 s."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
     except ImportError as error:
         raise MissingDependencyError(
-            "a service account's key needs cryptography: pip install 'aioresolve[testing]'"
+            "a service account key needs cryptography", hint="Run: pip install 'aioresolve[testing]'"
         ) from error
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = private.private_bytes(
@@ -183,8 +184,8 @@ def _key_pair() -> _KeyPair:
     return _KeyPair(private, pem.decode())
 
 
-def _verify(signed: bytes, signature: bytes) -> None:
-    """Raise a ValueError unless the key pair signed this."""
+def _verify_signature(signed: bytes, signature: bytes) -> None:
+    """Raise a ValueError unless the signature is from the key pair."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
@@ -192,8 +193,8 @@ def _verify(signed: bytes, signature: bytes) -> None:
     try:
         _key_pair().private.public_key().verify(signature, signed, padding.PKCS1v15(), hashes.SHA256())
     except InvalidSignature as error:
-        raise ValueError("the signature is not the key's") from error
+        raise ValueError("the signature is from another key") from error
 
 
-def _decoded(part: str) -> bytes:
+def _decode_base64url(part: str) -> bytes:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))

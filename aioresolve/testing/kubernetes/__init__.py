@@ -1,11 +1,10 @@
-"""A Kubernetes API server on loopback, for tests: see `KubernetesServer`."""
+"""A Kubernetes API server on a loopback port, for tests: see `KubernetesServer`."""
 
 from __future__ import annotations
 
-from .disturbances import WatchError
-from .endless_pages import EndlessPages
+from .cluster import RequestRecord
+from .faults import EndlessPages, WatchError
 from .pods import pod
-from .requests import RequestRecord
 from .server import KubernetesServer, ThreadedKubernetesServer
 
 __all__ = [

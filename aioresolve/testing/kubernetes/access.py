@@ -1,42 +1,80 @@
-"""Who is asking, and may they: bearer tokens, passwords, client certificates, and RBAC as far as pods go."""
+"""Authentication and authorization of requests for pods."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .options import TRUE_VALUES
 from .statuses import forbidden, unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from .requests import Target
-
-__all__ = ["ANONYMOUS", "Access", "Caller"]
+__all__ = ["ANONYMOUS", "Access", "Caller", "RequestInfo", "request_info"]
 
 ANONYMOUS = "system:anonymous"
+
+_PODS = re.compile(
+    r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/pods(?:/(?P<name>[^/]+)(?:/(?P<subresource>status))?)?/?"
+)
+_NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """What a request for pods requests, in the terms of RBAC rules.
+
+    Attributes:
+        verb: list, watch, get, create, update, patch or delete; empty if that path does not support the
+            method.
+        namespace: the namespace, None for all.
+        name: the pod's name, None for the collection.
+        subresource: `status` or empty.
+    """
+
+    verb: str
+    namespace: str | None = None
+    name: str | None = None
+    subresource: str = ""
+
+
+def request_info(method: str, path: str, query: Mapping[str, str]) -> RequestInfo | None:
+    """Return what a request requests, None if its path does not belong to pods."""
+    found = _PODS.fullmatch(path)
+    if found is None:
+        return None
+    namespace, name = found["namespace"], found["name"]
+    if name is not None:
+        if namespace is None:
+            return None
+        return RequestInfo(_NAMED_VERBS.get(method, ""), namespace, name, found["subresource"] or "")
+    if method in {"GET", "HEAD"}:
+        return RequestInfo("watch" if query.get("watch") in TRUE_VALUES else "list", namespace)
+    return RequestInfo("create" if method == "POST" and namespace is not None else "", namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: `user` is None where the credentials are not accepted, `scheme` is how they were given."""
+    """The sender of a request: `user` is None if its credentials are rejected, `scheme` is their kind."""
 
     user: str | None
     scheme: str = ""
 
 
 class Access:
-    """The users of a server and what they may do; every attribute may be changed while it runs.
+    """The users of a server and their permissions; every attribute may be changed while the server runs.
 
     Attributes:
-        tokens: bearer token to user name; None lets everybody in.
+        tokens: bearer token to user name; None accepts every request.
         passwords: user name to password, for basic authentication.
-        allow: user name to the namespaces it may use, None being all of them; without a mapping every user
-            may use everything.
-        anonymous: whether a request without credentials is let in as `system:anonymous`, to be refused by
-            `allow`.
+        allow: user name to the namespaces that the user may access, None for all; without a mapping every
+            user may access everything.
+        anonymous: whether requests without credentials are accepted as `system:anonymous`, which `allow` then
+            denies.
     """
 
     def __init__(
@@ -51,11 +89,15 @@ class Access:
         self.allow = None if allow is None else dict(allow)
         self.anonymous = anonymous
 
-    def caller(self, authorization: str, certificate: Mapping[str, Any] | None) -> Caller:
-        """Who sent a request with this `Authorization` header and (verified) client certificate."""
-        user = _common_name(certificate)
-        if user is not None:
-            return Caller(user, "Certificate")
+    def caller(self, authorization: str, certificate_user: str | None) -> Caller:
+        """Return the sender of a request.
+
+        Args:
+            authorization: the `Authorization` header.
+            certificate_user: the common name of the verified client certificate, if there is one.
+        """
+        if certificate_user is not None:
+            return Caller(certificate_user, "Certificate")
         scheme, _, credentials = authorization.partition(" ")
         if scheme.lower() == "bearer":
             return Caller(self._token_user(credentials.strip()), "Bearer")
@@ -65,16 +107,16 @@ class Access:
             return Caller(ANONYMOUS)
         return Caller(None)
 
-    def check(self, caller: Caller, target: Target) -> None:
-        """Return when `caller` may do what it asks.
+    def check(self, caller: Caller, info: RequestInfo) -> None:
+        """Return if `caller` may make the request.
 
         Raises:
-            Failure: 401 or 403, as the API server says it.
+            Failure: 401 or 403, with the API server's message.
         """
         if caller.user is None:
             raise unauthorized()
-        if not self._may(caller.user, target.namespace):
-            raise forbidden(caller.user, target.verb, target.namespace, target.name, target.subresource)
+        if not self._may(caller.user, info.namespace):
+            raise forbidden(caller.user, info.verb, info.namespace, info.name, info.subresource)
 
     @property
     def _open(self) -> bool:
@@ -102,11 +144,3 @@ class Access:
             return user
         known = self.passwords.get(user)
         return user if known is not None and known == password else None
-
-
-def _common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    for relative_name in (certificate or {}).get("subject", ()):
-        for key, value in relative_name:
-            if key == "commonName":
-                return str(value)
-    return None

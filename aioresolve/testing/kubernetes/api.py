@@ -1,7 +1,4 @@
-"""What the server says of itself: its version and the resources it has.
-
-From a request to its reply, faults aside: routing, representation, lists, watches and writes.
-"""
+"""From a request to its reply: routing, discovery, representation, lists, watches and writes."""
 
 from __future__ import annotations
 
@@ -12,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from aioresolve.testing.replies import Reply
+from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .disturbances import RunningWatch
-from .endless_pages import endless_page
+from .faults import RunningWatch, endless_page
 from .lists import list_body, object_body, page
-from .options import ListOptions, Representation, accepts_gzip, included_object, list_options, negotiated
+from .options import (
+    ListOptions,
+    Representation,
+    accepts_gzip,
+    included_object,
+    list_options,
+    negotiate_representation,
+)
 from .statuses import (
     Failure,
     bad_request,
@@ -34,20 +37,19 @@ from .watches import EventEncoder, check_watch, watch_pieces
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from aioresolve.testing.faults import Interruption
+    from aioresolve.testing.faults import StreamFault
 
-    from .access import Caller
-    from .cluster import Cluster
-    from .endless_pages import EndlessPages
+    from .access import Caller, RequestInfo
+    from .cluster import Cluster, RequestRecord
+    from .faults import EndlessPages
     from .options import IncludeObject
-    from .requests import RequestRecord, Target
     from .store import StoredPod
 
-__all__ = ["PUBLIC_PATHS", "Call", "discovery_body", "failure_reply", "reply_to"]
+__all__ = ["Call", "reply_to"]
 
 _HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
-PUBLIC_PATHS = _HEALTH | {"/version"}
-"""What is answered without credentials."""
+_PUBLIC_PATHS = _HEALTH | {"/version"}
+"""Paths that need no credentials."""
 
 _VERSION = {
     "major": "1",
@@ -67,17 +69,7 @@ _VERSION = {
 _POD_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
-def discovery_body(path: str) -> tuple[str, bytes] | None:
-    """Content type and body of the answer on `path`, None where there is none."""
-    if path in _HEALTH:
-        return "text/plain; charset=utf-8", b"ok"
-    if path == "/version":
-        return "application/json", indented_json(compact_json(_VERSION))
-    document = _DOCUMENTS.get(path)
-    return None if document is None else ("application/json", compact_json(document) + b"\n")
-
-
-def _pods(name: str, verbs: list[str], **more: Any) -> dict[str, Any]:
+def _pod_resource(name: str, verbs: list[str], **more: Any) -> dict[str, Any]:
     return {"name": name, "singularName": "", "namespaced": True, "kind": "Pod", "verbs": verbs, **more}
 
 
@@ -88,151 +80,144 @@ _DOCUMENTS: dict[str, dict[str, Any]] = {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            _pods("pods", _POD_VERBS, shortNames=["po"], categories=["all"]) | {"singularName": "pod"},
-            _pods("pods/status", ["get", "patch", "update"]),
+            _pod_resource("pods", _POD_VERBS, shortNames=["po"], categories=["all"])
+            | {"singularName": "pod"},
+            _pod_resource("pods/status", ["get", "patch", "update"]),
         ],
     },
 }
 
-
-_GZIP_FROM = 128 * 1024
+_GZIP_MINIMUM = 128 * 1024
 """The API server compresses bodies of at least this many bytes."""
-_JSON = {"Content-Type": "application/json"}
-_GZIPPED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-_PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+_GZIP_HEADERS = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+_PATCH_TYPES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as the API sees it; `record` is what is kept of it."""
+    """A request as the API sees it."""
 
     record: RequestRecord
-    method: str
-    path: str
-    query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
     caller: Caller
-    target: Target | None
+    info: RequestInfo | None
 
 
-async def reply_to(cluster: Cluster, call: Call, lie: EndlessPages | None = None) -> Reply:
-    """The reply to `call`, a failure being one as well; `lie` is what a list is answered with instead."""
+async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | None = None) -> Reply:
+    """Return the reply to `call`, which may be a failure.
+
+    Args:
+        cluster: the cluster.
+        call: the request.
+        endless_pages: the fault that replaces the result of a list.
+    """
     try:
-        if call.target is None:
+        if call.info is None:
             return _discovery(call)
-        cluster.access.check(call.caller, call.target)
-        if not call.target.verb:
+        cluster.access.check(call.caller, call.info)
+        if not call.info.verb:
             raise method_not_allowed()
         accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
-        representation = negotiated(accept, agent, call.query.get("pretty"))
-        match call.target.verb:
+        representation = negotiate_representation(accept, agent, call.record.query.get("pretty"))
+        match call.info.verb:
+            case "list" if endless_pages is not None:
+                return _endless_list(cluster, call, representation, endless_pages)
             case "list":
-                if lie is not None:
-                    return _endless_list(cluster, call, call.target, representation, lie)
-                return await _list(cluster, call, call.target, representation)
+                return await _list(cluster, call, representation)
             case "watch":
-                return _watch(cluster, call, call.target, representation)
+                return _watch(cluster, call, representation)
             case _:
-                return _one(call, representation, *_touched(cluster, call, call.target))
+                status, pod = _single_pod(cluster, call, call.info)
+                body = object_body(pod, representation, _include(call, representation))
+                return Reply(status, indented_json(body) if representation.indent else body, JSON_HEADERS)
     except Failure as failure:
-        return failure_reply(failure)
+        return Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
 
 
 def _discovery(call: Call) -> Reply:
-    path = call.path.rstrip("/")
-    refused = call.caller.user is None
-    if refused and (call.caller.scheme or path not in PUBLIC_PATHS):
+    path = call.record.path.rstrip("/")
+    if call.caller.user is None and (call.caller.scheme or path not in _PUBLIC_PATHS):
         raise unauthorized()
-    found = discovery_body(path)
-    if found is None:
+    if path in _HEALTH:
+        return Reply(200, b"ok", {"Content-Type": "text/plain; charset=utf-8"})
+    if path == "/version":
+        return Reply(200, indented_json(compact_json(_VERSION)), JSON_HEADERS)
+    document = _DOCUMENTS.get(path)
+    if document is None:
         raise no_such_resource()
-    content_type, body = found
-    return Reply(200, body, {"Content-Type": content_type})
+    return Reply(200, compact_json(document) + b"\n", JSON_HEADERS)
 
 
-def failure_reply(failure: Failure) -> Reply:
-    """The reply that tells of `failure`."""
-    return Reply(failure.code, failure.body, _JSON | failure.headers)
-
-
-async def _list(cluster: Cluster, call: Call, target: Target, representation: Representation) -> Reply:
-    options = list_options(target.namespace, call.query, watch=False)
+async def _list(cluster: Cluster, call: Call, representation: Representation) -> Reply:
+    options = list_options(call.record.namespace, call.record.query, watch=False)
     include = _include(call, representation)
     version = cluster.store.version
     zipped = accepts_gzip(call.headers.get("Accept-Encoding", ""))
     key = (options, representation, include, zipped)
-    body = cluster.answers.get(version, key)
+    body = cluster.responses.get(version, key)
     if body is None:
         body = list_body(page(cluster.store, options), representation, include)
         if representation.indent:
             body = indented_json(body)
-        if zipped and len(body) >= _GZIP_FROM:
-            body = await anyio.to_thread.run_sync(_gzipped, body)
-        cluster.answers.put(version, key, body)
-    return Reply(200, body, _JSON | (_GZIPPED if body.startswith(b"\x1f\x8b") else {}))
+        if zipped and len(body) >= _GZIP_MINIMUM:
+            body = await anyio.to_thread.run_sync(_compress, body)
+        cluster.responses.put(version, key, body)
+    return Reply(200, body, JSON_HEADERS | (_GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}))
 
 
-def _endless_list(
-    cluster: Cluster, call: Call, target: Target, representation: Representation, lie: EndlessPages
-) -> Reply:
-    options = list_options(target.namespace, call.query, watch=False)
-    listed = endless_page(lie, options, cluster.store.clock())
-    return Reply(200, list_body(listed, representation, _include(call, representation)), _JSON)
+def _endless_list(cluster: Cluster, call: Call, representation: Representation, fault: EndlessPages) -> Reply:
+    options = list_options(call.record.namespace, call.record.query, watch=False)
+    listed = endless_page(fault, options, cluster.store.clock())
+    return Reply(200, list_body(listed, representation, _include(call, representation)), JSON_HEADERS)
 
 
 def _include(call: Call, representation: Representation) -> IncludeObject:
-    return included_object(call.query) if representation.kind == "table" else "None"
+    return included_object(call.record.query) if representation.kind == "table" else "None"
 
 
-def _gzipped(body: bytes) -> bytes:
+def _compress(body: bytes) -> bytes:
     return gzip.compress(body, compresslevel=1, mtime=0)
 
 
-def _watch(cluster: Cluster, call: Call, target: Target, representation: Representation) -> Reply:
-    options = list_options(target.namespace, call.query, watch=True)
+def _watch(cluster: Cluster, call: Call, representation: Representation) -> Reply:
+    options = list_options(call.record.namespace, call.record.query, watch=True)
     include = _include(call, representation)
     check_watch(cluster.store, options)
     encoder = EventEncoder(representation, include)
-    return Reply(200, _connected(cluster, RunningWatch(call.record), options, encoder), _JSON)
+    return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
 
 
-async def _connected(
+async def _watch_body(
     cluster: Cluster, watch: RunningWatch, options: ListOptions, encoder: EventEncoder
-) -> AsyncGenerator[bytes | Interruption, None]:
-    """The pieces of a watch; it is one of the cluster's for as long as somebody takes them."""
+) -> AsyncGenerator[bytes | StreamFault, None]:
+    """Yield the pieces of a watch, which counts as connected while the generator runs."""
     cluster.watches.append(watch)
     try:
         async for piece in watch_pieces(
-            cluster.store, options, encoder, cluster.pulse, watch.disturbances, cluster.bookmark_interval
+            cluster.store, options, encoder, cluster.notifier, watch.faults, cluster.bookmark_interval
         ):
             yield piece
     finally:
         cluster.watches.remove(watch)
 
 
-def _one(call: Call, representation: Representation, status: int, pod: StoredPod) -> Reply:
-    include = _include(call, representation)
-    body = object_body(pod, representation, include)
-    return Reply(status, indented_json(body) if representation.indent else body, _JSON)
-
-
-def _touched(cluster: Cluster, call: Call, target: Target) -> tuple[int, StoredPod]:
-    """HTTP status and the pod, once what was asked for one pod has been done."""
-    namespace, name = target.namespace or "", target.name or ""
+def _single_pod(cluster: Cluster, call: Call, info: RequestInfo) -> tuple[int, StoredPod]:
+    """Read or write one pod; return the HTTP status and the pod."""
+    namespace, name = info.namespace or "", info.name or ""
     manager = call.headers.get("User-Agent", "").partition("/")[0] or "unknown"
     writer = cluster.writer
-    match target.verb:
+    match info.verb:
         case "create":
             return 201, writer.create(namespace, _document(call.body), manager)
         case "update":
-            return 200, writer.replace(namespace, name, _document(call.body), target.subresource, manager)
+            return 200, writer.replace(namespace, name, _document(call.body), info.subresource, manager)
         case "patch":
             kind = call.headers.get("Content-Type", "").partition(";")[0].strip()
-            if kind not in _PATCHES:
-                raise unsupported_media_type(*_PATCHES)
-            return 200, writer.patch(namespace, name, _document(call.body), target.subresource, manager)
-        case "delete" if not target.subresource:
+            if kind not in _PATCH_TYPES:
+                raise unsupported_media_type(*_PATCH_TYPES)
+            return 200, writer.patch(namespace, name, _document(call.body), info.subresource, manager)
+        case "delete" if not info.subresource:
             return 200, writer.delete(namespace, name, _grace_period(call))
         case "get":
             pod = cluster.store.get(namespace, name)
@@ -244,20 +229,20 @@ def _touched(cluster: Cluster, call: Call, target: Target) -> tuple[int, StoredP
 
 
 def _grace_period(call: Call) -> int | None:
-    asked = call.query.get("gracePeriodSeconds")
-    if asked is None and call.body:
-        asked = _document(call.body).get("gracePeriodSeconds")
+    value = call.record.query.get("gracePeriodSeconds")
+    if value is None and call.body:
+        value = _document(call.body).get("gracePeriodSeconds")
     try:
-        return None if asked is None else int(asked)
+        return None if value is None else int(value)
     except (TypeError, ValueError):
-        raise bad_request(f"gracePeriodSeconds is no number: {asked!r}") from None
+        raise bad_request(f"invalid gracePeriodSeconds: {value!r}") from None
 
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except ValueError as error:
-        raise bad_request(f"the object provided is no JSON: {error}") from None
+        raise bad_request(f"the request body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise bad_request("the object provided is unrecognized (must be of type Pod)")
     return document

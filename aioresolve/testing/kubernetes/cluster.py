@@ -1,40 +1,72 @@
-"""The cluster behind a server: its store, its users, the script of faults and the record of requests."""
+"""The cluster behind a server: its pods, its users, its connected watches, and cached responses."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 
-from aioresolve.testing.faults import FaultScript
-
 from .writes import Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .access import Access
-    from .disturbances import RunningWatch
-    from .requests import RequestRecord
+    from .faults import RunningWatch
     from .store import Store
 
-__all__ = ["AnswerCache", "Cluster", "Pulse"]
+__all__ = ["Cluster", "Notifier", "RequestRecord", "ResponseCache"]
 
-_RECORDS = 100_000
-_CACHED_BYTES = 512 * 1024 * 1024
+_MAX_CACHED_BYTES = 512 * 1024 * 1024
 
 
-class Pulse:
-    """Wakes the watches of the server's loop; `beat` may be called from any thread, and without a loop."""
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A request that the server received, without its token, password or certificate.
+
+    Attributes:
+        method: `GET`, ...
+        path: the path without the query.
+        query: parameter name to (last) value.
+        verb: list, watch, get, create, update, patch, delete; empty for anything but pods.
+        namespace: the requested namespace, None for all.
+        name: the requested pod, None for a collection.
+        user_agent: the `User-Agent` header.
+        accept: the `Accept` header.
+        scheme: how the client authenticated: `Bearer`, `Basic`, `Certificate`, or empty.
+        user: the authenticated user; None if the credentials were rejected.
+        time: when it arrived, in seconds of `time.monotonic()`.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    verb: str = ""
+    namespace: str | None = None
+    name: str | None = None
+    user_agent: str = ""
+    accept: str = ""
+    scheme: str = ""
+    user: str | None = None
+    time: float = 0.0
+
+
+class Notifier:
+    """Wakes the watches in the server's event loop.
+
+    `notify` and `request_bookmark` may be called from any thread, and while the server is stopped.
+    """
 
     def __init__(self) -> None:
-        self.bookmarks_asked = 0
+        self.bookmarks_requested = 0
+        """How often a bookmark was requested; a watch sends one whenever the number has grown."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._change: anyio.Event | None = None
 
     def start(self) -> None:
-        """Belong to the running loop until `stop`."""
+        """Use the running loop until `stop`."""
         self._loop = asyncio.get_running_loop()
         self._change = anyio.Event()
 
@@ -42,21 +74,22 @@ class Pulse:
         self._loop = self._change = None
 
     def next_change(self) -> anyio.Event:
+        """Return the event that is set at the next write or bookmark request."""
         assert self._change is not None, "a watch runs only while the server does"
         return self._change
 
-    def ask_bookmarks(self) -> None:
-        self.bookmarks_asked += 1
-        self.beat()
+    def request_bookmark(self) -> None:
+        self.bookmarks_requested += 1
+        self.notify()
 
-    def beat(self) -> None:
+    def notify(self) -> None:
         loop = self._loop
         if loop is None:
             return
         try:
             loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            # The loop was closed by another thread meanwhile: nobody waits there any more.
+            # The server's thread closed the loop after the check above: nothing waits for this change.
             if not loop.is_closed():
                 raise
 
@@ -66,8 +99,8 @@ class Pulse:
             self._change = anyio.Event()
 
 
-class AnswerCache:
-    """Whole bodies by what was asked, for as long as nothing is written; bounded by their size in bytes."""
+class ResponseCache:
+    """Whole response bodies by request, until the next write; limited by their size in bytes."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -78,12 +111,12 @@ class AnswerCache:
         return self._bodies.get(key) if version == self._version else None
 
     def clear(self) -> None:
-        """Forget every body: what a version was may not be what it is."""
+        """Remove every body, because a version number may be used again for other content."""
         self._bodies.clear()
         self._version, self._size = -1, 0
 
     def put(self, version: int, key: tuple[object, ...], body: bytes) -> None:
-        if version != self._version or self._size + len(body) > _CACHED_BYTES:
+        if version != self._version or self._size + len(body) > _MAX_CACHED_BYTES:
             self._bodies.clear()
             self._version, self._size = version, 0
         self._bodies[key] = body
@@ -92,19 +125,21 @@ class AnswerCache:
 
 @dataclass(slots=True)
 class Cluster:
-    """Everything that outlives a restart of the server."""
+    """Everything that survives a restart of the server.
+
+    Attributes:
+        bookmark_interval: seconds between two bookmarks of a watch.
+        watches: the watches that are connected.
+    """
 
     store: Store
     access: Access
     bookmark_interval: float
-    faults: FaultScript[RequestRecord] = field(default_factory=FaultScript)
-    records: deque[RequestRecord] = field(default_factory=lambda: deque(maxlen=_RECORDS))
-    pulse: Pulse = field(default_factory=Pulse)
-    answers: AnswerCache = field(default_factory=AnswerCache)
+    notifier: Notifier = field(default_factory=Notifier)
+    responses: ResponseCache = field(default_factory=ResponseCache)
     writer: Writer = field(init=False)
     watches: list[RunningWatch] = field(default_factory=list)
-    """The watches that are connected."""
 
     def __post_init__(self) -> None:
         self.writer = Writer(self.store)
-        self.store.listen(self.pulse.beat)
+        self.store.listen(self.notifier.notify)

@@ -1,9 +1,8 @@
-"""Continue tokens of chunked lists: `{"v":"meta.k8s.io/v1","rv":8470,"start":"/train-1\u0000"}` in base64.
+"""Lists of pods as bytes: PodList, Table or PartialObjectMetadataList, complete or in pages.
 
-Format: k8s.io/apiserver/pkg/storage/continue.go. `start` is the key after which the next page begins,
-relative to the namespace listed; `rv` the version of the first page, or -1 for whatever there is now.
-
-A list of pods as bytes: PodList, Table or PartialObjectMetadataList, whole or page by page.
+The continue token of a page is `{"v":"meta.k8s.io/v1","rv":8470,"start":"/train-1\u0000"}` in base64. `start`
+is the key with which the next page begins, relative to the listed namespace; `rv` is the version of the first
+page, or -1 for the current one. Format: k8s.io/apiserver/pkg/storage/continue.go.
 """
 
 from __future__ import annotations
@@ -43,35 +42,35 @@ _INVALID = "continue key is not valid"
 
 
 class InvalidTokenError(ValueError):
-    """The token was not made by an API server; the message is the server's own."""
+    """The token does not come from an API server; the message is the real server's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContinueToken:
-    """Where the next page starts.
+    """The start of the next page.
 
     Attributes:
-        version: the version listed; -1 is the current one.
-        start: the key of the first pod that may follow, relative, without a leading slash.
+        version: the version to list; -1 for the current one.
+        start: the smallest key that may follow, relative to the namespace, without a leading slash.
     """
 
     version: int
     start: str
 
-    def encoded(self, *, rooted: bool = True) -> str:
-        """The token as a client gets it; `rooted` puts a slash before the key, which is left out on 410."""
+    def encode(self, *, rooted: bool = True) -> str:
+        """Return the token that a client gets; in the body of a 410 its key has no leading slash."""
         start = f"/{self.start}" if rooted else self.start
         body = compact_json({"v": "meta.k8s.io/v1", "rv": self.version, "start": start})
         return base64.urlsafe_b64encode(body).decode().rstrip("=")
 
     @classmethod
-    def decoded(cls, text: str) -> ContinueToken:
-        """The token that a client sent back.
+    def decode(cls, text: str) -> ContinueToken:
+        """Parse the token that a client sent.
 
         Raises:
-            InvalidTokenError: it is none.
+            InvalidTokenError: it is not a continue token.
         """
-        document = _document(_decoded_base64(text))
+        document = _json_object(_decode_base64(text))
         version = document.get("v", "")
         if version != "meta.k8s.io/v1":
             raise InvalidTokenError(f'{_INVALID}: server does not recognize this encoded version "{version}"')
@@ -90,23 +89,23 @@ class ContinueToken:
         return cls(revision, key[1:])
 
 
-def _decoded_base64(text: str) -> bytes:
-    wrong = re.search(r"[^A-Za-z0-9_-]", text)
-    if wrong is not None:
-        raise InvalidTokenError(f"{_INVALID}: illegal base64 data at input byte {wrong.start()}")
+def _decode_base64(text: str) -> bytes:
+    invalid = re.search(r"[^A-Za-z0-9_-]", text)
+    if invalid is not None:
+        raise InvalidTokenError(f"{_INVALID}: illegal base64 data at input byte {invalid.start()}")
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error:
         raise InvalidTokenError(f"{_INVALID}: illegal base64 data at input byte {len(text)}") from None
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def _json_object(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except UnicodeDecodeError:
-        raise InvalidTokenError(f"{_INVALID}: {_unexpected(body, 0)}") from None
+        raise InvalidTokenError(f"{_INVALID}: {_json_problem(body, 0)}") from None
     except json.JSONDecodeError as error:
-        raise InvalidTokenError(f"{_INVALID}: {_unexpected(body, error.pos)}") from None
+        raise InvalidTokenError(f"{_INVALID}: {_json_problem(body, error.pos)}") from None
     if not isinstance(document, dict):
         raise InvalidTokenError(
             f"{_INVALID}: json: cannot unmarshal into Go value of type storage.continueToken"
@@ -114,7 +113,8 @@ def _document(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _unexpected(body: bytes, position: int) -> str:
+def _json_problem(body: bytes, position: int) -> str:
+    """Describe invalid JSON in the words of Go's encoding/json."""
     if position >= len(body):
         return "unexpected end of JSON input"
     byte = body[position]
@@ -127,17 +127,17 @@ COLUMNS = compact_json(COLUMN_DEFINITIONS)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Pods listed, and what the list's metadata says."""
+    """The pods of a page, and the metadata of the list."""
 
     pods: Sequence[StoredPod]
     metadata: dict[str, Any]
 
 
 def page(store: Store, options: ListOptions) -> Page:
-    """The pods that `options` ask for, at the version they ask for, up to their limit.
+    """Return the pods that `options` request, at the requested version and up to the limit.
 
     Raises:
-        Failure: 400 for a token that is none, 410 for a version that has expired, 504 for one yet to come.
+        Failure: 400 for an invalid token, 410 for an expired version, 504 for one that does not exist yet.
     """
     with store.lock:
         version, start = _position(store, options)
@@ -145,12 +145,12 @@ def page(store: Store, options: ListOptions) -> Page:
             pods = store.pods_at(version)
         except Expired:
             if options.continue_token:
-                raise expired_page(ContinueToken(-1, start).encoded(rooted=False)) from None
+                raise expired_page(ContinueToken(-1, start).encode(rooted=False)) from None
             raise expired_list() from None
     selection = options.selection
     prefix = "" if selection.namespace is None else f"{selection.namespace}/"
     first = bisect.bisect_left(pods, prefix + start, key=_key)
-    # "0" is the character after "/": the end of everything in the namespace.
+    # "0" is the character after "/", so this is the end of the namespace.
     last = bisect.bisect_left(pods, f"{selection.namespace}0", key=_key) if prefix else len(pods)
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
     if not options.limit:
@@ -161,14 +161,14 @@ def page(store: Store, options: ListOptions) -> Page:
     if len(found) > options.limit:
         found.pop()
         following = found[-1].key.removeprefix(prefix) + "\0"
-        metadata["continue"] = ContinueToken(version, following).encoded()
-        if selection.unselective:
+        metadata["continue"] = ContinueToken(version, following).encode()
+        if selection.is_everything:
             metadata["remainingItemCount"] = last - first - len(found)
     return Page(found, metadata)
 
 
 def list_body(listed: Page, representation: Representation, include: IncludeObject) -> bytes:
-    """The list as compact JSON with the newline that ends it."""
+    """Return the list as compact JSON with a final newline."""
     metadata = compact_json(listed.metadata)
     match representation.kind:
         case "table":
@@ -185,7 +185,7 @@ def list_body(listed: Page, representation: Representation, include: IncludeObje
 
 
 def object_body(pod: StoredPod, representation: Representation, include: IncludeObject) -> bytes:
-    """One pod as compact JSON, in the representation asked for, with the newline that ends it."""
+    """Return one pod as compact JSON in the requested representation, with a final newline."""
     match representation.kind:
         case "table":
             return list_body(Page([pod], {"resourceVersion": str(pod.version)}), representation, include)
@@ -196,7 +196,7 @@ def object_body(pod: StoredPod, representation: Representation, include: Include
 
 
 def row_of(pod: StoredPod, include: IncludeObject) -> bytes:
-    """The Table row of `pod` with the object it is to carry along."""
+    """Return the Table row of `pod` with the object that the client requested."""
     match include:
         case "None":
             return pod.row + b',"object":null}'
@@ -207,17 +207,17 @@ def row_of(pod: StoredPod, include: IncludeObject) -> bytes:
 
 
 def _position(store: Store, options: ListOptions) -> tuple[int, str]:
-    """The version to list and the key, relative to the namespace, to start at."""
+    """Return the version to list, and the key to start with, relative to the namespace."""
     current = store.version
     if options.continue_token:
         try:
-            token = ContinueToken.decoded(options.continue_token)
+            token = ContinueToken.decode(options.continue_token)
         except InvalidTokenError as error:
             raise bad_request(f"invalid continue token: {error}") from None
         if token.version > current:
             raise too_large_version(token.version, current)
         return (current if token.version < 0 else token.version), token.start
-    # A real server gives such a version three seconds to come before it says so.
+    # A real server first waits three seconds for that version.
     if options.version is not None and options.version > current:
         raise too_large_version(options.version, current)
     if options.exact and options.version is not None:
@@ -226,7 +226,7 @@ def _position(store: Store, options: ListOptions) -> tuple[int, str]:
 
 
 def _matching(pods: Sequence[StoredPod], selection: Selection) -> Sequence[StoredPod]:
-    return pods if selection.unselective else [pod for pod in pods if selection.matches(pod)]
+    return pods if selection.is_everything else [pod for pod in pods if selection.matches(pod)]
 
 
 def _key(pod: StoredPod) -> str:

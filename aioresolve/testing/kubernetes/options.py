@@ -1,11 +1,8 @@
-"""Which representation a client asked for in its `Accept` header.
+"""What a client requests: the representation in its `Accept` header, and the query of a list or watch.
 
-As k8s.io/apiserver/pkg/endpoints/handlers/negotiation: the first acceptable clause wins, better `q` first.
-
-The query of a list or watch, read and checked as the API server does.
-
-Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions and
-k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
+Negotiation follows k8s.io/apiserver/pkg/endpoints/handlers/negotiation: the first acceptable clause, in the
+order of `q`. The query follows https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+and k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from .store import StoredPod
 
 __all__ = [
+    "TRUE_VALUES",
     "IncludeObject",
     "Kind",
     "ListOptions",
@@ -31,24 +29,26 @@ __all__ = [
     "accepts_gzip",
     "included_object",
     "list_options",
-    "negotiated",
-    "wants_indent",
+    "negotiate_representation",
 ]
 
 _JSON = frozenset({"application/json", "application/*", "*/*"})
-_PEOPLE = ("curl", "Wget", "Mozilla/5.0")
-"""User agents that are answered with indented JSON."""
+_INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
+"""User agents that get indented JSON."""
+
+TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+"""What Go's strconv.ParseBool accepts as true."""
 
 Kind = Literal["object", "table", "metadata"]
 
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """How objects are answered.
+    """The form of the objects in a response.
 
     Attributes:
-        kind: whole objects, a Table of rows, or only their metadata.
-        indent: whether for a person to read.
+        kind: complete objects, a Table of rows, or only metadata.
+        indent: whether the JSON is indented.
     """
 
     kind: Kind
@@ -63,11 +63,11 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-def negotiated(accept: str | None, user_agent: str, pretty: str | None) -> Representation:
-    """The representation agreed upon; no `Accept` header is plain JSON.
+def negotiate_representation(accept: str | None, user_agent: str, pretty: str | None) -> Representation:
+    """Return the representation for an `Accept` header; without the header, plain JSON.
 
     Raises:
-        Failure: 406, nothing acceptable can be made.
+        Failure: 406, the server supports no acceptable representation.
     """
     clauses = [clause for clause in _clauses(accept or "*/*") if clause[0] in _JSON]
     for _, parameters in clauses:
@@ -75,21 +75,20 @@ def negotiated(accept: str | None, user_agent: str, pretty: str | None) -> Repre
         transformed = kind not in {None, "object"}
         if kind is None or (transformed and _group_version(parameters) != ("meta.k8s.io", "v1")):
             continue
-        return Representation(kind, wants_indent(user_agent, pretty, parameters))
+        return Representation(kind, _wants_indent(user_agent, pretty, parameters))
     raise no_such_transformation() if clauses else not_acceptable()
 
 
-def wants_indent(user_agent: str, pretty: str | None, parameters: Mapping[str, str] | None = None) -> bool:
-    """Whether JSON is indented: `?pretty=` decides, then the Accept clause, then who asks."""
-    if parameters and parameters.get("pretty") == "1":
+def _wants_indent(user_agent: str, pretty: str | None, parameters: Mapping[str, str]) -> bool:
+    if parameters.get("pretty") == "1":
         return True
     if pretty:
-        return pretty in {"1", "t", "T", "true", "TRUE", "True"}
-    return user_agent.startswith(_PEOPLE)
+        return pretty in TRUE_VALUES
+    return user_agent.startswith(_INTERACTIVE_AGENTS)
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether the client can read gzip."""
+    """Return whether the client accepts gzip."""
     return any(coding.partition(";")[0].strip() == "gzip" for coding in accept_encoding.split(","))
 
 
@@ -117,24 +116,23 @@ IncludeObject = Literal["None", "Metadata", "Object"]
 
 _INCLUDED = "must be 'Metadata', 'Object', 'None', or empty"
 _NOT_OLDER = "NotOlderThan"
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which pods are asked for."""
+    """The pods that a request selects."""
 
     namespace: str | None = None
     labels: LabelSelector = field(default_factory=LabelSelector)
     fields: FieldSelector = field(default_factory=FieldSelector)
 
     @property
-    def unselective(self) -> bool:
-        """Whether every pod of the namespace is asked for."""
+    def is_everything(self) -> bool:
+        """Whether it selects every pod of the namespace."""
         return not self.labels.requirements and not self.fields.terms
 
     def matches(self, pod: StoredPod) -> bool:
-        """Whether `pod` is one of them."""
+        """Return whether it selects `pod`."""
         if self.namespace is not None and pod.namespace != self.namespace:
             return False
         return self.labels.matches(pod.labels) and self.fields.matches(pod.fields)
@@ -142,17 +140,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """What a list or watch asks for.
+    """The options of a list or watch.
 
     Attributes:
-        selection: which pods.
-        version: `resourceVersion`, None when it is not set.
-        exact: list that very version, not one at least as new.
-        limit: pods a page, 0 for all at once.
-        continue_token: where the page starts, as sent; empty for the first.
-        bookmarks: whether a watch wants bookmarks.
-        initial_events: whether a watch starts with what there is.
-        timeout: seconds after which a watch ends by itself, None for the server's choice.
+        selection: the selected pods.
+        version: `resourceVersion`, None if it is not set.
+        exact: whether to list exactly that version, rather than one that is at least as new.
+        limit: pods per page, 0 for all.
+        continue_token: the token that the client sent; empty for the first page.
+        bookmarks: whether a watch allows bookmarks.
+        initial_events: whether a watch starts with an event for each existing pod.
+        timeout: seconds after which a watch ends, None for the server's default.
     """
 
     selection: Selection
@@ -166,10 +164,10 @@ class ListOptions:
 
 
 def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool) -> ListOptions:
-    """The options of a list, or with `watch` of a watch, in `namespace` or in all.
+    """Parse the query of a list, or with `watch` of a watch; `namespace=None` means all namespaces.
 
     Raises:
-        Failure: 400 or 422, as the API server says it.
+        Failure: 400 or 422, with the API server's message.
     """
     selection = _selection(namespace, query)
     problems = _watch_problems(query) if watch else _list_problems(query)
@@ -188,20 +186,20 @@ def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool
         selection=selection,
         version=version,
         exact=match == "Exact" or (not match and limit > 0 and bool(version)),
-        # The API server answers from its cache, whole, when any version will do.
+        # For "any version" the API server responds from its cache, without pages.
         limit=0 if version == 0 else limit,
         continue_token=token,
-        bookmarks=query.get("allowWatchBookmarks", "") in _TRUE,
-        initial_events=initial in _TRUE if initial is not None else not version,
+        bookmarks=query.get("allowWatchBookmarks", "") in TRUE_VALUES,
+        initial_events=initial in TRUE_VALUES if initial is not None else not version,
         timeout=float(timeout) if timeout else None,
     )
 
 
 def included_object(query: Mapping[str, str]) -> IncludeObject:
-    """What the rows of a Table carry along.
+    """Return which form of its object each row of a Table includes.
 
     Raises:
-        Failure: 400, the value is none of None, Metadata and Object.
+        Failure: 400, the value is not None, Metadata or Object.
     """
     value = query.get("includeObject", "")
     match value:

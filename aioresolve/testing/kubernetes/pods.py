@@ -1,4 +1,7 @@
-"""Pods as a cluster holds them: a builder for tests, and the defaults the API server fills in."""
+"""Pods as dicts: a builder for tests, the API server's defaults, and `metadata.managedFields`.
+
+Format of managedFields: https://kubernetes.io/docs/reference/using-api/server-side-apply/ (FieldsV1).
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,16 @@ import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from .managed_fields import managed_fields, owned_fields
 from .statuses import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["pod", "with_defaults"]
+__all__ = ["managed_fields", "pod", "with_defaults"]
 
-MOMENT = "2026-11-20T00:00:00Z"
-"""When everything happened that the builder has to date."""
-_LEAVING = "2026-11-20T00:00:30Z"
+_MOMENT = "2026-11-20T00:00:00Z"
+"""The time of everything to which the builder gives a date."""
+_DELETION = "2026-11-20T00:00:30Z"
 _IMAGE = "trainer:v1"
 _GATED = {
     "type": "PodScheduled",
@@ -28,6 +30,23 @@ _GATED = {
     "message": "Scheduling is blocked due to non-empty scheduling gates",
 }
 _INDEX = "batch.kubernetes.io/job-completion-index"
+
+_ITEM_KEYS = {
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "hostIPs": "ip",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+    "volumes": "name",
+}
+"""Lists whose items are owned one by one, and the key that identifies an item; others are owned whole."""
+_SETS = frozenset({"finalizers"})
+_REQUIRED_LISTS = frozenset({"containers"})
+_OWNED_METADATA = ("annotations", "finalizers", "labels", "ownerReferences")
+# Set by the server or by an admission plugin, not by the client that wrote the pod.
+_NOT_WRITTEN = frozenset({"qosClass", "priority", "preemptionPolicy", "tolerations"})
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
@@ -57,33 +76,33 @@ def pod(
     created: str | None = None,
     size: int = 0,
 ) -> dict[str, Any]:
-    """A pod as `kubectl get -o json` shows it, about 2.7 KB of JSON, ready for `KubernetesServer(pods)`.
+    """Return a pod as `kubectl get -o json` shows it, about 2.7 KB of JSON, for `KubernetesServer(pods)`.
 
     Args:
         name: the pod's name.
         namespace: its namespace.
         labels: its labels.
         annotations: its annotations.
-        index: the completion index of an Indexed Job, as label and annotation.
+        index: the completion index of an Indexed Job, set as label and annotation.
         ip: its address, or several (dual stack, the first is `podIP`), or None; `"auto"` derives one from the
-            name while the phase is not Pending.
+            name unless the phase is Pending.
         host_ip: the address of its node.
-        node: the node it is bound to; None is not scheduled.
-        phase: its phase. A Succeeded pod has come to exit code 0 and a Failed one, unless `reason` is given,
-            to 1.
+        node: the node it is bound to; None if it is not scheduled.
+        phase: its phase. The containers of a Succeeded pod have exit code 0, those of a Failed one 1, unless
+            `reason` is set.
         ready: whether its containers are ready while it runs.
         reason: why it is in this phase, such as `Evicted` or `NodeLost`.
-        message: the sentence that goes with `reason`.
-        waiting: its containers wait for this reason: `ContainerCreating`, `CrashLoopBackOff`, ...
-        exit_code: its containers ended with this code.
+        message: the sentence that explains `reason`.
+        waiting: the reason for which its containers wait: `ContainerCreating`, `CrashLoopBackOff`, ...
+        exit_code: the code with which its containers ended.
         restarts: how often each container was restarted.
-        deleting: whether it has been asked to go and is still there.
-        finalizers: what keeps it there.
+        deleting: whether its deletion was requested and has not finished.
+        finalizers: what delays its deletion.
         hostname: its `spec.hostname`.
         subdomain: its `spec.subdomain`.
         containers: the names of its containers.
-        created: its creationTimestamp (RFC 3339); None leaves that to the server.
-        size: environment variables are added until the JSON has about this many bytes; 8192 is usual.
+        created: its creationTimestamp (RFC 3339); with None the server sets it.
+        size: environment variables are added until the JSON has about this many bytes; 8192 is typical.
     """
     addresses = _addresses(ip, f"{namespace}/{name}", phase)
     states = _container_statuses(containers, phase, ready, reason, waiting, exit_code, restarts)
@@ -91,7 +110,7 @@ def pod(
         "name": name,
         "namespace": namespace,
         "creationTimestamp": created,
-        "deletionTimestamp": _LEAVING if deleting else None,
+        "deletionTimestamp": _DELETION if deleting else None,
         "deletionGracePeriodSeconds": 30 if deleting else None,
         "labels": dict(labels or {}) | ({_INDEX: str(index)} if index is not None else {}),
         "annotations": dict(annotations or {}) | ({_INDEX: str(index)} if index is not None else {}),
@@ -111,15 +130,15 @@ def pod(
     built = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _present(metadata),
+        "metadata": _without_empty(metadata),
         "spec": _spec(containers, node, hostname, subdomain),
-        "status": _present(status),
+        "status": _without_empty(status),
     }
-    return _padded(_managed(built), size)
+    return _pad(_with_managed_fields(built), size)
 
 
 def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod as the API server completes one that a client wrote: defaults in `spec`, phase Pending."""
+    """Return a pod that a client wrote as the API server stores it: defaults in `spec`, phase Pending."""
     spec = dict(written.get("spec") or {})
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
@@ -139,14 +158,14 @@ def _spec_defaults() -> dict[str, Any]:
         "dnsPolicy": "ClusterFirst",
         "securityContext": {},
         "schedulerName": "default-scheduler",
-        "tolerations": [_tolerated("not-ready"), _tolerated("unreachable")],
+        "tolerations": [_toleration("not-ready"), _toleration("unreachable")],
         "priority": 0,
         "enableServiceLinks": True,
         "preemptionPolicy": "PreemptLowerPriority",
     }
 
 
-def _tolerated(taint: str) -> dict[str, Any]:
+def _toleration(taint: str) -> dict[str, Any]:
     key = f"node.kubernetes.io/{taint}"
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
 
@@ -195,7 +214,7 @@ def _addresses(ip: str | Sequence[str] | None, key: str, phase: str) -> tuple[st
 
 
 def _conditions(phase: Phase, ready: bool, node: str | None, reason: str | None) -> list[dict[str, Any]]:
-    moment = {"lastProbeTime": None, "lastTransitionTime": MOMENT}
+    moment = {"lastProbeTime": None, "lastTransitionTime": _MOMENT}
     if phase == "Pending" and node is None:
         unschedulable = {"reason": reason or "Unschedulable", "message": "0/1 nodes are available"}
         return [{"type": "PodScheduled", "status": "False", **moment, **unschedulable}]
@@ -246,25 +265,25 @@ def _container_state(
     if exit_code is not None:
         word = "Error" if exit_code else "Completed"
         return {"terminated": {"exitCode": exit_code, "reason": word, "startedAt": None, "finishedAt": None}}
-    return {"running": {"startedAt": MOMENT}} if phase == "Running" else None
+    return {"running": {"startedAt": _MOMENT}} if phase == "Running" else None
 
 
-def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None and value not in ([], {})}
 
 
-def _managed(built: Mapping[str, Any]) -> dict[str, Any]:
-    time = built["metadata"].get("creationTimestamp") or MOMENT
+def _with_managed_fields(built: Mapping[str, Any]) -> dict[str, Any]:
+    time = built["metadata"].get("creationTimestamp") or _MOMENT
     fields = managed_fields(built, "aioresolve", time)
     return {**built, "metadata": {**built["metadata"], "managedFields": fields}}
 
 
-def _padded(built: dict[str, Any], size: int) -> dict[str, Any]:
-    """`built` with as many environment variables in its first container as bring it to `size` bytes."""
+def _pad(built: dict[str, Any], size: int) -> dict[str, Any]:
+    """Add environment variables to the first container until the pod has about `size` bytes."""
     count = round((size - len(compact_json(built))) / (len(_variables(2)) - len(_variables(1))))
     if count < 1:
         return built
-    # Loading them is ten times as fast as deriving who manages them, and no two pods share a dict.
+    # Loading both from JSON is ten times as fast as deriving the managed fields, and no pods share a dict.
     env, owned = json.loads(_variables(count))
     first, *others = built["spec"]["containers"]
     built["spec"]["containers"] = [_with_env(first, "env", env), *others]
@@ -281,6 +300,61 @@ def _with_env(container: Mapping[str, Any], key: str, env: Any) -> dict[str, Any
 
 @lru_cache
 def _variables(count: int) -> bytes:
-    """JSON of `count` environment variables and of the fields that manage them."""
+    """Return JSON of `count` environment variables and of their managed fields."""
     env = [{"name": f"SETTING_{number:04}", "value": "x" * 80} for number in range(count)]
-    return compact_json([env, owned_fields({"env": env})["f:env"]])
+    return compact_json([env, _owned_fields({"env": env})["f:env"]])
+
+
+def managed_fields(pod: Mapping[str, Any], manager: str, time: str) -> list[dict[str, Any]]:
+    """Return the entries of a pod written by `manager` at `time` (RFC 3339): metadata and spec, then status.
+
+    Fields that the server sets are left out. If the client set no status, there is one entry.
+    """
+    metadata = {key: pod["metadata"][key] for key in _OWNED_METADATA if pod["metadata"].get(key)}
+    written: dict[str, Any] = {}
+    if metadata:
+        written["f:metadata"] = _owned_fields(metadata)
+    if pod.get("spec"):
+        written["f:spec"] = _owned_fields(pod["spec"])
+    entries = [_entry(manager, time, written)]
+    # The server gives every new pod the phase Pending, so the writer owns only other status fields.
+    status = {k: v for k, v in pod.get("status", {}).items() if (k, v) != ("phase", "Pending")}
+    owned = _owned_fields(status)
+    if owned:
+        entries.append({**_entry(manager, time, {"f:status": owned}), "subresource": "status"})
+    return entries
+
+
+def _entry(manager: str, time: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "manager": manager,
+        "operation": "Update",
+        "apiVersion": "v1",
+        "time": time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }
+
+
+def _owned_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `value` in the notation of FieldsV1, ordered by name."""
+    return {f"f:{key}": _owned_value(key, value[key]) for key in sorted(value) if key not in _NOT_WRITTEN}
+
+
+def _owned_value(key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {".": {}, **_owned_fields(value)}
+    if key in _ITEM_KEYS:
+        return _owned_items(key, list(value))
+    if key in _SETS:
+        return {".": {}, **{f"v:{json.dumps(item)}": {} for item in value}}
+    return {}
+
+
+def _owned_items(key: str, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    name = _ITEM_KEYS[key]
+    owned: dict[str, Any] = {} if key in _REQUIRED_LISTS else {".": {}}
+    for item in items:
+        identity = json.dumps({name: item[name]}, separators=(",", ":"))
+        owned[f"k:{identity}"] = {".": {}, **_owned_fields(item)}
+    return owned

@@ -1,11 +1,7 @@
-"""What a label key and a label value may look like, with the sentences in which the API server says no.
+"""Label and field selectors: the grammar, the matching and the error messages of the API server.
 
-Rules: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set.
-
-Label and field selectors: the grammar, the matching and the error messages of the API server.
-
-Label selectors: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors,
-read as `k8s.io/apimachinery/pkg/labels` reads them. Field selectors:
+Labels and their selectors: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ and
+k8s.io/apimachinery/pkg/labels. Field selectors:
 https://kubernetes.io/docs/concepts/overview/working-with-objects/field-selectors/.
 """
 
@@ -26,9 +22,7 @@ __all__ = [
     "Requirement",
     "SelectorError",
     "field_selector",
-    "label_key_faults",
     "label_selector",
-    "label_value_faults",
 ]
 
 _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
@@ -55,35 +49,35 @@ _WRONG_PREFIX = (
 )
 
 
-def label_key_faults(key: str) -> list[str]:
-    """What is wrong with `key` as the key of a label; nothing for a good one."""
+def _key_problems(key: str) -> list[str]:
+    """Return why `key` is not a valid label key; empty if it is valid."""
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         return [_WRONG_KEY]
-    faults = []
+    problems = []
     if slash and not prefix:
-        faults.append("prefix part must be non-empty")
+        problems.append("prefix part must be non-empty")
     elif slash and len(prefix) > 253:
-        faults.append("prefix part must be no more than 253 bytes")
+        problems.append("prefix part must be no more than 253 bytes")
     elif slash and not re.fullmatch(_SUBDOMAIN, prefix):
-        faults.append(_WRONG_PREFIX)
+        problems.append(_WRONG_PREFIX)
     if not name:
-        faults.append("name part must be non-empty")
+        problems.append("name part must be non-empty")
     elif len(name) > 63:
-        faults.append("name part must be no more than 63 bytes")
+        problems.append("name part must be no more than 63 bytes")
     if not re.fullmatch(_NAME, name):
-        faults.append(f"name part {_WRONG_NAME}")
-    return faults
+        problems.append(f"name part {_WRONG_NAME}")
+    return problems
 
 
-def label_value_faults(value: str) -> list[str]:
-    """What is wrong with `value` as the value of a label; nothing for a good one."""
-    faults = []
+def _value_problems(value: str) -> list[str]:
+    """Return why `value` is not a valid label value; empty if it is valid."""
+    problems = []
     if len(value) > 63:
-        faults.append("must be no more than 63 bytes")
+        problems.append("must be no more than 63 bytes")
     if not re.fullmatch(_VALUE, value):
-        faults.append(_WRONG_VALUE)
-    return faults
+        problems.append(_WRONG_VALUE)
+    return problems
 
 
 Operator = Literal["in", "notin", "=", "==", "!=", "gt", "lt", "exists", "!"]
@@ -103,7 +97,7 @@ POD_FIELDS = frozenset(
         "status.podIPs",
     }
 )
-"""The fields of a pod that a field selector may name."""
+"""The fields of a pod that field selectors support."""
 
 _NO_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
 _BINARY = "in, notin, =, ==, !=, gt, lt"
@@ -122,7 +116,7 @@ _OPERATORS: dict[str, Operator] = {
 
 
 class SelectorError(ValueError):
-    """The selector cannot be read; the message is the API server's own."""
+    """The selector is invalid; the message is the API server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +128,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` satisfy this term; a missing key satisfies only `!=`, `notin` and `!`."""
+        """Return whether `labels` satisfy this term; a missing key satisfies only `!=`, `notin` and `!`."""
         value = labels.get(self.key)
         match self.operator:
             case "exists":
@@ -154,28 +148,28 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A parsed `labelSelector`; without requirements it matches everything."""
+    """A parsed `labelSelector`; without requirements it matches every pod."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` satisfy every requirement."""
+        """Return whether `labels` satisfy every requirement."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """A parsed `fieldSelector`: (field, value, wanted equal) terms; without terms it matches everything."""
+    """A parsed `fieldSelector`: (field, value, is equal) terms; without terms it matches every pod."""
 
     terms: tuple[tuple[str, str, bool], ...] = ()
 
     def matches(self, fields: Mapping[str, str]) -> bool:
-        """Whether `fields` (field name to value, absent is the empty string) satisfy every term."""
+        """Return whether `fields` (name to value; a missing field is empty) satisfy every term."""
         return all((fields.get(name, "") == value) is equal for name, value, equal in self.terms)
 
 
 def label_selector(text: str) -> LabelSelector:
-    """The selector that `text` spells.
+    """Parse a label selector.
 
     Raises:
         SelectorError: with the API server's message, such as
@@ -185,13 +179,13 @@ def label_selector(text: str) -> LabelSelector:
 
 
 def field_selector(text: str) -> FieldSelector:
-    """The selector that `text` spells, its fields being those of a pod.
+    """Parse a field selector for pods.
 
     Raises:
         SelectorError: with the API server's message, such as `field label not supported: status.nothing`.
     """
     terms = []
-    for term in _unescaped_split(text):
+    for term in _split_terms(text):
         if not term:
             continue
         found = re.match(
@@ -204,21 +198,22 @@ def field_selector(text: str) -> FieldSelector:
             name = "spec.nodeName"
         if name not in POD_FIELDS:
             raise SelectorError(f"field label not supported: {name}")
-        terms.append((name, _unescaped(found["value"]), found["operator"] != "!="))
+        terms.append((name, _unescape(found["value"]), found["operator"] != "!="))
     return FieldSelector(tuple(terms))
 
 
-def _unescaped_split(text: str) -> list[str]:
+def _split_terms(text: str) -> list[str]:
+    """Split at the commas that no backslash escapes."""
     return re.findall(r"(?:[^\\,]|\\.|\\$)+", text, re.DOTALL)
 
 
-def _unescaped(value: str) -> str:
-    taken = re.match(r"(?:[^\\=]|\\[\\,=])*", value)
-    rest = value[taken.end() :] if taken is not None else value
+def _unescape(value: str) -> str:
+    valid = re.match(r"(?:[^\\=]|\\[\\,=])*", value)
+    rest = value[valid.end() :] if valid is not None else value
     if rest.startswith("\\"):
         raise SelectorError(f"invalid field selector: invalid escape sequence: {rest[:2]}")
     if rest:
-        # The server prints the character as Go prints a rune: by its number.
+        # The server prints the character as Go prints a rune: as its number.
         raise SelectorError(f"invalid field selector: unescaped character in value: {ord(rest[0])}")
     return re.sub(r"\\(.)", r"\1", value)
 
@@ -238,7 +233,7 @@ class _Token:
 
     @property
     def as_value(self) -> str:
-        """The kind where a key or value may stand: there `in` and `notin` are plain words."""
+        """The kind in the position of a key or value, in which `in` and `notin` are ordinary words."""
         return "identifier" if self.kind in {"in", "notin"} else self.kind
 
 
@@ -263,14 +258,14 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _symbol(text: str, position: int) -> tuple[_Token, int]:
-    # Two characters at most make a symbol, and every single one but its continuation is one by itself.
+    # A symbol has one or two characters; the longer one wins.
     pair = text[position : position + 2]
     symbol = pair if pair in _SYMBOLS else text[position]
     return _Token(symbol, symbol), position + len(symbol)
 
 
 class _Parser:
-    """Recursive descent over the tokens, one token ahead, with the messages of `labels.Parse`."""
+    """A recursive descent parser with one token of lookahead and the error messages of `labels.Parse`."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -313,7 +308,7 @@ class _Parser:
         if token.as_value != "identifier":
             raise SelectorError(f"found '{token.text}', expected: identifier")
         key = token.text
-        _check_key(key)
+        _validate_key(key)
         if absent:
             return Requirement(key, "!")
         if self._ahead.kind in {"end", ","}:
@@ -323,7 +318,7 @@ class _Parser:
         if operator is None:
             raise SelectorError(f"found '{found.text}', expected: {_BINARY}")
         values = self._value_set() if operator in {"in", "notin"} else self._exact_value()
-        _check_values(key, operator, sorted(values))
+        _validate_values(key, operator, sorted(values))
         return Requirement(key, operator, frozenset(values))
 
     def _exact_value(self) -> set[str]:
@@ -369,23 +364,23 @@ class _Parser:
                 raise SelectorError(f"found '{token.text}', expected: ',', or identifier")
 
 
-def _check_values(key: str, operator: Operator, values: list[str]) -> None:
+def _validate_values(key: str, operator: Operator, values: list[str]) -> None:
     problems = [
         f"values[{index}]: Invalid value: {json.dumps(value)}: {_NO_INTEGER}"
         for index, value in enumerate(values)
         if operator in {"gt", "lt"} and _int64(value) is None
     ]
     for index, value in enumerate(values):
-        faults = label_value_faults(value)
-        if faults:
+        reasons = _value_problems(value)
+        if reasons:
             problems.append(
-                f"values[{index}][{key}]: Invalid value: {json.dumps(value)}: {'; '.join(faults)}"
+                f"values[{index}][{key}]: Invalid value: {json.dumps(value)}: {'; '.join(reasons)}"
             )
     if problems:
         raise SelectorError(problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]")
 
 
-def _check_key(key: str) -> None:
-    faults = label_key_faults(key)
-    if faults:
-        raise SelectorError(f"<nil>: Invalid value: {json.dumps(key)}: {'; '.join(faults)}")
+def _validate_key(key: str) -> None:
+    problems = _key_problems(key)
+    if problems:
+        raise SelectorError(f"<nil>: Invalid value: {json.dumps(key)}: {'; '.join(problems)}")

@@ -1,55 +1,49 @@
-"""`KubernetesServer`: the Kubernetes pod API on a loopback port.
-
-`KubernetesServer` for code without an event loop: it runs in a thread of its own.
-"""
+"""`KubernetesServer`: a Kubernetes API server for pods on a loopback port, for tests."""
 
 from __future__ import annotations
 
-import contextlib
+import base64
+import json
 import time
 import uuid
-from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
-from aiohttp import web
 from multidict import CIMultiDict
 
-from aioresolve.errors import ConfigurationError, DeadlineExceededError
-from aioresolve.testing.certificates import CertificateAuthority
-from aioresolve.testing.faults import Answer, Endless, Redirect
-from aioresolve.testing.lifecycle import ThreadedServer, drop_connections, stop_listening
-from aioresolve.testing.replies import Reply, endless, hold_up, send
+from aioresolve.errors import ConfigurationError
+from aioresolve.testing.lifecycle import (
+    Controls,
+    LoopbackServer,
+    ServerState,
+    ThreadedServer,
+    certificate_user,
+    merge_patch,
+    write_private,
+)
+from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .access import Access
+from .access import Access, Caller, request_info
 from .api import Call, reply_to
-from .cluster import Cluster
-from .controls import Controls, Listener, no_connections, not_running
-from .disturbances import WatchError
-from .endless_pages import EndlessPages
-from .requests import RequestRecord, target_of
+from .cluster import Cluster, RequestRecord
+from .faults import EndlessPages, WatchError, WatchFault, validate_watch_fault
 from .statuses import failure_of_status
-from .store import Store
+from .store import Expired, Store
 from .watches import error_line
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+
+    from aiohttp import web
 
     from aioresolve.testing.faults import Fault
 
-    from .access import Caller
-    from .requests import Target
+    from .store import StoredPod
 
-__all__ = ["KubernetesServer", "ThreadedKubernetesServer"]
+__all__ = ["KubernetesControls", "KubernetesServer", "ThreadedKubernetesServer"]
 
-_LARGEST_BODY = 3 * 1024 * 1024
-_FLOW = {
+_FLOW_CONTROL_HEADERS = {
     "X-Kubernetes-Pf-Flowschema-Uid": "2c05a679-f264-40a1-bda5-c9b8f7198d2e",
     "X-Kubernetes-Pf-Prioritylevel-Uid": "08d4e4e1-d121-4e2e-8f10-9a3c4d436ac1",
 }
@@ -59,40 +53,298 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class KubernetesServer(Controls):
-    """A Kubernetes API server that knows pods, on a loopback port, for tests of what talks to one.
+class KubernetesControls(Controls[RequestRecord]):
+    """The pods, users, watches and credentials of a server; every method may be called from any thread."""
+
+    def __init__(self, cluster: Cluster, state: ServerState[RequestRecord]) -> None:
+        super().__init__(state)
+        self._cluster = cluster
+
+    # Pods
+
+    @property
+    def pods(self) -> list[dict[str, Any]]:
+        """The current state of every pod, ordered by namespace and name, as new dicts."""
+        store = self._cluster.store
+        with store.lock:
+            return [pod.as_dict() for pod in store.pods_at(store.version)]
+
+    @property
+    def resource_version(self) -> int:
+        """The resourceVersion of the latest write."""
+        return self._cluster.store.version
+
+    def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
+        """Return the current state of a pod as a new dict.
+
+        Raises:
+            ConfigurationError: the pod does not exist.
+        """
+        return self._stored(name, namespace).as_dict()
+
+    def add(self, *pods: Mapping[str, Any]) -> None:
+        """Write pods as they are, including their status; a pod of the same name is replaced."""
+        for pod in pods:
+            self._cluster.store.put(pod)
+
+    def patch(self, name: str, namespace: str = "default", *, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge `patch` into any part of a pod (RFC 7386: None removes) in one write, and return the pod.
+
+        Raises:
+            ConfigurationError: the pod does not exist.
+        """
+        store = self._cluster.store
+        with store.lock:
+            return store.put(merge_patch(self._stored(name, namespace).as_dict(), patch)).as_dict()
+
+    def delete(self, name: str, namespace: str = "default", *, grace_period_seconds: int | None = 0) -> None:
+        """Delete a pod as a client would: immediately by default; None uses the pod's own grace period.
+
+        A pod that has finalizers or a grace period remains, with a deletionTimestamp, until `finish_deletion`
+        is called or it is deleted again without a grace period.
+
+        Raises:
+            ConfigurationError: the pod does not exist.
+        """
+        with self._cluster.store.lock:
+            self._stored(name, namespace)
+            self._cluster.writer.delete(namespace, name, grace_period_seconds)
+
+    def finish_deletion(self, name: str, namespace: str = "default") -> None:
+        """Remove a pod that is being deleted, even if it has finalizers.
+
+        Raises:
+            ConfigurationError: the pod does not exist, or is not being deleted.
+        """
+        with self._cluster.store.lock:
+            self._stored(name, namespace)
+            if self._cluster.writer.finish_deletion(namespace, name) is None:
+                raise ConfigurationError(
+                    f"pod {namespace}/{name} is not being deleted", hint="Call delete() first."
+                )
+
+    def compact(self) -> None:
+        """Discard the history: continue tokens and versions issued so far have expired (410)."""
+        self._cluster.store.compact()
+
+    def restore(self, version: int) -> None:
+        """Return to the state at `version`, as when etcd is restored from a backup; later writes are undone.
+
+        To lists that ask for a newer version the server responds 504; watches from one wait. A real server is
+        down during this: `async with server.down(): server.restore(version)`.
+
+        Raises:
+            ConfigurationError: the version is not known any longer, or not yet.
+        """
+        store = self._cluster.store
+        with store.lock:
+            if version > store.version:
+                raise ConfigurationError(
+                    f"version {version} does not exist yet: the latest is {store.version}"
+                )
+            try:
+                store.restore(version)
+            except Expired as error:
+                raise ConfigurationError(
+                    str(error), hint="A larger `history` keeps more versions."
+                ) from error
+            self._cluster.responses.clear()
+
+    def _stored(self, name: str, namespace: str) -> StoredPod:
+        stored = self._cluster.store.get(namespace, name)
+        if stored is None:
+            raise ConfigurationError(
+                f"there is no pod {namespace}/{name}", hint="Call add() first, or pass its namespace."
+            )
+        return stored
+
+    # Watches
+
+    @property
+    def watches(self) -> int:
+        """The number of connected watches."""
+        return len(self._cluster.watches)
+
+    def bookmark(self) -> None:
+        """Send a bookmark, without delay, to every watch that allows bookmarks; one per call."""
+        self._cluster.notifier.request_bookmark()
+
+    def disturb(self, fault: Fault, *, match: Callable[[RequestRecord], bool] | None = None) -> int:
+        """Apply `fault` to the connected watches whose request `match` accepts, and return their number.
+
+        Earlier writes are sent first. `Cut`, `End`, `Reset` and `Stall` count the bytes from there on:
+        `Cut(after=20)` closes the connection within the line of the next event, `Cut(after=0)` immediately.
+        `Delay` delays later events, and `WatchError` ends the watch with an ERROR event.
+
+        Raises:
+            ConfigurationError: the fault applies only before or in place of a response.
+        """
+        store, valid = self._cluster.store, validate_watch_fault(fault)
+        with store.lock:
+            watch_fault = WatchFault(valid, store.version)
+            connected = tuple(self._cluster.watches)
+            watches = [watch for watch in connected if match is None or match(watch.request)]
+            for watch in watches:
+                watch.faults.append(watch_fault)
+        self._cluster.notifier.notify()
+        return len(watches)
+
+    # Users
+
+    @property
+    def tokens(self) -> MutableMapping[str, str] | None:
+        """Bearer token to user; may be changed at any time. None if the server needs no credentials."""
+        return self._cluster.access.tokens
+
+    @tokens.setter
+    def tokens(self, tokens: Mapping[str, str] | None) -> None:
+        self._cluster.access.tokens = None if tokens is None else dict(tokens)
+
+    @property
+    def passwords(self) -> MutableMapping[str, str]:
+        """User to password; may be changed at any time."""
+        return self._cluster.access.passwords
+
+    @property
+    def allow(self) -> MutableMapping[str, Collection[str] | None] | None:
+        """User to its namespaces (None: all); may be changed at any time. None if no user is restricted."""
+        return self._cluster.access.allow
+
+    @allow.setter
+    def allow(self, allow: Mapping[str, Collection[str] | None] | None) -> None:
+        self._cluster.access.allow = None if allow is None else dict(allow)
+
+    def client_certificate(self, user: str) -> tuple[str, str]:
+        """Return a certificate chain and its private key (PEM) that authenticate a client as `user`.
+
+        Raises:
+            ConfigurationError: the server does not use TLS, or has not been started yet.
+        """
+        return self._authority.client_certificate(user)
+
+    def kubeconfig(
+        self,
+        *,
+        token: str | None = None,
+        password_of: str | None = None,
+        certificate_of: str | None = None,
+        namespace: str | None = None,
+        context: str = "loopback",
+    ) -> dict[str, Any]:
+        """Return a kubeconfig with one context for this server, including its CA certificate.
+
+        Without explicit credentials, the first of `tokens` is used if there is one.
+
+        Args:
+            token: a bearer token.
+            password_of: a user in `passwords`, for basic authentication.
+            certificate_of: the name of a user, for whom a client certificate is issued (TLS only).
+            namespace: the namespace of the context.
+            context: the name of the context, and of its cluster and user.
+
+        Raises:
+            ConfigurationError: `password_of` has no password, or a certificate is requested without TLS.
+        """
+        cluster: dict[str, Any] = {"server": self.url}
+        if self._state.tls:
+            cluster["certificate-authority-data"] = _base64(self.ca_pem)
+        user: dict[str, Any] = {}
+        if certificate_of is not None:
+            chain, key = self.client_certificate(certificate_of)
+            user = {"client-certificate-data": _base64(chain), "client-key-data": _base64(key)}
+        elif password_of is not None:
+            if password_of not in self.passwords:
+                raise ConfigurationError(f"user {password_of!r} has no password", hint="Add it to passwords.")
+            user = {"username": password_of, "password": self.passwords[password_of]}
+        elif token or self.tokens:
+            user = {"token": token or next(iter(self.tokens or ()))}
+        named = {"cluster": context, "user": context} | ({"namespace": namespace} if namespace else {})
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": context, "cluster": cluster}],
+            "users": [{"name": context, "user": user}],
+            "contexts": [{"name": context, "context": named}],
+            "current-context": context,
+        }
+
+    def write_kubeconfig(
+        self,
+        path: str | Path,
+        *,
+        token: str | None = None,
+        password_of: str | None = None,
+        certificate_of: str | None = None,
+        namespace: str | None = None,
+        context: str = "loopback",
+    ) -> Path:
+        """Write `kubeconfig(...)` to `path` (as JSON, which is YAML too), readable only by its owner."""
+        document = self.kubeconfig(
+            token=token,
+            password_of=password_of,
+            certificate_of=certificate_of,
+            namespace=namespace,
+            context=context,
+        )
+        return write_private(Path(path), json.dumps(document, indent=2))
+
+    def in_cluster(
+        self, directory: str | Path, *, token: str | None = None, namespace: str = "default"
+    ) -> dict[str, str]:
+        """Write the service account files (`token`, `ca.crt`, `namespace`) into `directory`.
+
+        Returns:
+            The environment variables of a pod in this cluster: `KUBERNETES_SERVICE_HOST` and
+            `KUBERNETES_SERVICE_PORT`.
+
+        Raises:
+            ConfigurationError: the server does not use TLS, which every client in a cluster uses.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "ca.crt").write_text(self.ca_pem)
+        (directory / "namespace").write_text(namespace)
+        write_private(directory / "token", token or next(iter(self.tokens or ("",))))
+        return {"KUBERNETES_SERVICE_HOST": self.host, "KUBERNETES_SERVICE_PORT": str(self.port)}
+
+
+class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
+    """A Kubernetes API server for pods, on a loopback port, to test clients with.
 
     ```
     async with KubernetesServer([pod("train-0", labels={"app": "trainer"})]) as server:
         server.write_kubeconfig(path)
         ...
         server.inject(Answer(503))  # the next request
-        server.disturb(Reset())  # the watches under way
+        server.disturb(Reset())  # the connected watches
         await server.restart()
     ```
 
-    It answers list, watch, get, create, update, patch and delete of pods as a Kubernetes 1.36 server does,
-    down to the bodies of its errors. What it holds survives a restart, and the `async with` too. Ages in
-    Tables are as of the moment a pod was written, so that equal questions have equal answers.
+    It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
+    the bodies of errors. Its data survives restarts, and the end of the `async with` block too. The ages in
+    Tables are those at the time when a pod was written, so that equal requests get equal responses.
 
     Args:
-        pods: what the cluster holds at first; `pod()` builds them.
-        tls: speak TLS, with a certificate of an authority of its own (needs the extra `testing`).
-        hostnames: names and addresses its certificate is valid for, besides localhost, 127.0.0.1 and ::1.
-        tokens: bearer token to user name; with None and no `passwords` the server is open to everybody.
+        pods: the initial pods; `pod()` builds them.
+        tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
+        hostnames: further names and addresses for which the certificate is valid, in addition to localhost,
+            127.0.0.1 and ::1.
+        tokens: bearer token to user name; with None, and no `passwords`, the server needs no credentials.
         passwords: user name to password, for basic authentication.
-        allow: user name to the namespaces it may use, None for all; other users may do nothing. Without it
-            every user may do everything.
-        anonymous: answer 403 instead of 401 where credentials are missing, as a default server does.
-        host: the loopback address to listen at.
+        allow: user name to the namespaces that the user may access, None for all; other users are denied
+            everything. Without it every user may access everything.
+        anonymous: respond 403 instead of 401 to requests without credentials, as API servers do by default.
+        host: the loopback address to listen on.
         port: the port; 0 takes a free one, which is kept over restarts.
-        history: how many writes are remembered for continue tokens and watches.
+        history: the number of writes that are kept for continue tokens and watches.
         bookmark_interval: seconds between two bookmarks of a watch.
-        clock: what time it is, with a time zone.
+        clock: returns the current time, with a time zone.
 
     Raises:
         ConfigurationError: `history` is less than one.
     """
+
+    _max_body = 3 * 1024 * 1024
 
     def __init__(
         self,
@@ -111,241 +363,69 @@ class KubernetesServer(Controls):
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         if history < 1:
-            raise ConfigurationError(f"history is {history}: a server remembers at least its last write")
+            raise ConfigurationError(f"{history} is less than one", argument="history")
         access = Access(tokens, passwords, allow, anonymous)
         cluster = Cluster(Store(clock=clock, history=history), access, bookmark_interval)
-        super().__init__(cluster, Listener(host, port), tls=tls)
-        self._hostnames = tuple(hostnames)
-        self._context: ssl.SSLContext | None = None
-        self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
-        for each in pods:
-            self.add(each)
-
-    async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            ConfigurationError: it cannot listen there, or is running already.
-            MissingDependencyError: TLS needs trustme, which is not installed.
-        """
-        if self._runner is not None:
-            raise ConfigurationError("this KubernetesServer is running already: make another one")
-        if self._tls and self._context is None:
-            self._context = await anyio.to_thread.run_sync(self._make_context)
-        application = web.Application(client_max_size=_LARGEST_BODY)
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        application.on_response_prepare.append(_without_server_header)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            self._runner = runner
-            self._cluster.pulse.start()
-            self._listener.connections = self._open_connections
-            await self._listen()
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stop()
-
-    async def restart(self) -> None:
-        """Drop every connection and listen again, at the same port and with the same data.
-
-        Raises:
-            ConfigurationError: it is not running, or the port has been taken meanwhile.
-        """
-        async with self.down():
-            pass
-
-    @asynccontextmanager
-    async def down(self) -> AsyncIterator[None]:
-        """Refuse connections inside the block: the port is closed, every connection is dropped.
-
-        Raises:
-            ConfigurationError: it is not running, or the port has been taken meanwhile.
-        """
-        if self._site is None or self._runner is None:
-            raise not_running()
-        site, self._site = self._site, None
-        await stop_listening(site)
-        drop_connections(self._runner)
-        try:
-            yield
-        finally:
-            if self._runner is not None:
-                await self._listen()
-
-    async def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
-        """Return as soon as `condition` holds, such as `lambda: server.watches == 1`.
-
-        Raises:
-            DeadlineExceededError: it does not within `timeout` seconds.
-        """
-        with anyio.move_on_after(timeout) as scope:
-            while not condition():  # noqa: ASYNC110 - a condition on anything has no event of its own
-                await anyio.sleep(0.002)
-        if scope.cancelled_caught:
-            raise DeadlineExceededError(f"the condition did not hold within {timeout} s", timeout=timeout)
+        super().__init__(cluster, ServerState(host, port, tls=tls, hostnames=hostnames))
+        self.add(*pods)
 
     def in_thread(self) -> ThreadedKubernetesServer:
-        """The same server for code without a loop: `with server.in_thread() as server:`."""
-        return ThreadedKubernetesServer(self, self._cluster, self._listener, tls=self._tls)
+        """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
+        return ThreadedKubernetesServer(self, self._cluster, self._state)
 
-    def _make_context(self) -> ssl.SSLContext:
-        authority = self._listener.authority or CertificateAuthority(self._hostnames)
-        self._listener.authority = authority
-        return authority.server_context()
+    def _on_start(self) -> None:
+        self._cluster.notifier.start()
 
-    async def _listen(self) -> None:
-        assert self._runner is not None
-        site = web.TCPSite(
-            self._runner, self.host, self.port, ssl_context=self._context, reuse_address=True, backlog=1024
-        )
-        try:
-            await site.start()
-        except OSError as error:
-            place = f"{self.host} port {self.port}"
-            raise ConfigurationError(
-                f"cannot listen at {place}: {error.strerror}; port=0 takes a free one"
-            ) from error
-        self._site = site
-        self._listener.port = self._runner.addresses[0][1]
+    def _on_stop(self) -> None:
+        self._cluster.notifier.stop()
 
-    async def _stop(self) -> None:
-        runner, self._runner, self._site = self._runner, None, None
-        self._listener.connections = no_connections
-        with anyio.CancelScope(shield=True):
-            if runner is not None:
-                for site in tuple(runner.sites):
-                    await stop_listening(site)
-                drop_connections(runner)
-                await runner.cleanup()
-        self._cluster.pulse.stop()
-
-    def _open_connections(self) -> int:
-        runner = self._runner
-        return 0 if runner is None or runner.server is None else len(runner.server.connections)
-
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    def _record(self, request: web.Request) -> RequestRecord:
         query = dict(request.query)
-        target = target_of(request.method, request.path, query)
-        certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
-        caller = self._cluster.access.caller(request.headers.get("Authorization", ""), certificate)
-        record = _record(request, query, target, caller)
-        self._cluster.records.append(record)
-        faults = self._cluster.faults.take(record)
-        await hold_up(request, faults)
-        reply = _scripted(faults)
-        if reply is None:
-            body = await request.read()
-            call = Call(record, request.method, request.path, query, request.headers, body, caller, target)
-            lie = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
-            reply = await reply_to(self._cluster, call, lie)
+        info = request_info(request.method, request.path, query)
+        authorization = request.headers.get("Authorization", "")
+        caller = self._cluster.access.caller(authorization, certificate_user(request))
+        return RequestRecord(
+            method=request.method,
+            path=request.path,
+            query=query,
+            verb="" if info is None else info.verb,
+            namespace=None if info is None else info.namespace,
+            name=None if info is None else info.name,
+            user_agent=request.headers.get("User-Agent", ""),
+            accept=request.headers.get("Accept", ""),
+            scheme=caller.scheme,
+            user=caller.user,
+            time=time.monotonic(),
+        )
+
+    async def _reply(self, request: web.Request, record: RequestRecord, faults: Sequence[Fault]) -> Reply:
+        error = next((fault for fault in faults if isinstance(fault, WatchError)), None)
+        if error is not None:
+            return Reply(200, error_line(error.failure), JSON_HEADERS)
+        info = request_info(record.method, record.path, record.query)
+        caller = Caller(record.user, record.scheme)
+        call = Call(record, request.headers, await request.read(), caller, info)
+        endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
+        return await reply_to(self._cluster, call, endless_pages)
+
+    def _default_body(self, status: int) -> bytes:
+        return failure_of_status(status).body
+
+    def _with_common_headers(self, reply: Reply) -> Reply:
         headers = CIMultiDict({"Audit-Id": str(uuid.uuid4()), "Cache-Control": "no-cache, private"})
         if reply.status != 401:
-            headers.update(_FLOW)
+            headers.update(_FLOW_CONTROL_HEADERS)
         headers.update(reply.headers)
-        return await send(request, Reply(reply.status, reply.body, headers), faults)
+        return Reply(reply.status, reply.body, headers)
 
 
-def _record(
-    request: web.Request, query: Mapping[str, str], target: Target | None, caller: Caller
-) -> RequestRecord:
-    return RequestRecord(
-        method=request.method,
-        path=request.path,
-        query=query,
-        verb="" if target is None else target.verb,
-        namespace=None if target is None else target.namespace,
-        name=None if target is None else target.name,
-        user_agent=request.headers.get("User-Agent", ""),
-        accept=request.headers.get("Accept", ""),
-        scheme=caller.scheme,
-        user=caller.user,
-        time=time.monotonic(),
-    )
+class ThreadedKubernetesServer(KubernetesControls, ThreadedServer):
+    """What `KubernetesServer.in_thread()` returns: `with` instead of `async with`, otherwise the same."""
 
-
-def _scripted(faults: Sequence[Fault]) -> Reply | None:
-    """The answer that a fault puts in the place of the server's own."""
-    for fault in faults:
-        match fault:
-            case Answer(status, body, headers):
-                if body is None:
-                    body = failure_of_status(status).body if status >= 400 else b""
-                replaced = CIMultiDict({"Content-Type": "application/json"})
-                replaced.update(headers)
-                return Reply(status, body, replaced)
-            case Redirect(location, status):
-                return Reply(status, b"", {"Location": location})
-            case Endless(head, chunk):
-                return Reply(200, endless(head, chunk), {"Content-Type": "application/json"})
-            case WatchError():
-                return Reply(200, error_line(fault.failure), {"Content-Type": "application/json"})
-            case _:
-                pass
-    return None
-
-
-async def _without_server_header(request: web.Request, response: web.StreamResponse) -> None:
-    with contextlib.suppress(KeyError):
-        del response.headers["Server"]
-
-
-class _Server(Protocol):
-    """The part of `KubernetesServer` that needs a loop."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
-    async def restart(self) -> None: ...
-
-    def down(self) -> AbstractAsyncContextManager[None]: ...
-
-    async def until(self, condition: Callable[[], bool], timeout: float) -> None: ...
-
-
-class ThreadedKubernetesServer(ThreadedServer[_Server], Controls):
-    """What `KubernetesServer.in_thread()` gives: `with` instead of `async with`, everything else the same."""
-
-    def __init__(self, server: _Server, cluster: Cluster, listener: Listener, *, tls: bool) -> None:
-        super().__init__(cluster, listener, tls=tls)
+    def __init__(self, server: KubernetesServer, cluster: Cluster, state: ServerState[RequestRecord]) -> None:
+        super().__init__(cluster, state)
         self._server = server
 
-    def restart(self) -> None:
-        """Drop every connection and listen again, at the same port and with the same data.
 
-        Raises:
-            ConfigurationError: it is not running, or the port has been taken meanwhile.
-        """
-        self._running.call(self._server.restart)
-
-    @contextmanager
-    def down(self) -> Iterator[None]:
-        """Refuse connections inside the block: the port is closed, every connection is dropped.
-
-        Raises:
-            ConfigurationError: it is not running, or the port has been taken meanwhile.
-        """
-        with self._running.wrap_async_context_manager(self._server.down()):
-            yield
-
-    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
-        """Return as soon as `condition` holds, such as `lambda: server.watches == 1`.
-
-        Raises:
-            DeadlineExceededError: it does not within `timeout` seconds.
-            ConfigurationError: it is not running.
-        """
-        self._running.call(self._server.until, condition, timeout)
-
-    def _not_running(self) -> ConfigurationError:
-        return not_running()
+def _base64(pem: str) -> str:
+    return base64.b64encode(pem.encode()).decode()

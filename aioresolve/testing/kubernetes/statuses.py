@@ -1,6 +1,6 @@
-"""JSON as the API server writes it: Go's encoding/json, compact or indented by two spaces, HTML-safe.
+"""The failures of the API server (HTTP status, reason, and the `Status` object in the body), and its JSON.
 
-The failures of the API server: HTTP status, reason and the `Status` object that is their body.
+The messages are those of Kubernetes, word for word.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 
 
 def compact_json(value: Any) -> bytes:
-    """`value` as one line of UTF-8 JSON without spaces, `<`, `>` and `&` escaped as Go escapes them."""
+    """Return `value` as one line of UTF-8 JSON without spaces; `<`, `>` and `&` are escaped as in Go."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _html_safe(text).encode()
 
 
 def indented_json(body: bytes) -> bytes:
-    """The JSON document `body` indented by two spaces, as a person's client (curl, a browser) is answered."""
+    """Return the JSON document `body` indented by two spaces, as curl and browsers get it."""
     return _html_safe(json.dumps(json.loads(body), ensure_ascii=False, indent=2)).encode()
 
 
 def _html_safe(text: str) -> str:
-    # Outside of strings JSON has none of these characters, so replacing them everywhere is exact.
+    # JSON contains these characters only in strings, so replacing them everywhere is correct.
     return (
         text.replace("&", "\\u0026")
         .replace("<", "\\u003c")
@@ -69,7 +69,7 @@ _STREAMS = ("application/json;stream=watch", "application/vnd.kubernetes.protobu
 
 
 class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
-    """A request that fails: `code` is the HTTP status, `body` the whole body, `headers` go with it."""
+    """A request that fails with the HTTP status `code`, the `Status` object `status`, and `headers`."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
         return compact_json(self.status) + b"\n"
 
 
-class _Unnegotiated(Failure):
+class _NegotiationFailure(Failure):
     @property
     def body(self) -> bytes:
-        # Where no representation was agreed upon, the server falls back to indented JSON.
+        # Without a negotiated representation the server falls back to indented JSON.
         return indented_json(compact_json(self.status))
 
 
@@ -121,7 +121,7 @@ def unauthorized() -> Failure:
 def forbidden(
     user: str, verb: str, namespace: str | None, name: str | None, subresource: str = ""
 ) -> Failure:
-    """403 on pods; without a namespace at the cluster scope."""
+    """403 for pods; without a namespace at the cluster scope."""
     subject = f'pods "{name}"' if name else "pods"
     resource = f"pods/{subresource}" if subresource else "pods"
     scope = "at the cluster scope" if namespace is None else f'in the namespace "{namespace}"'
@@ -148,13 +148,13 @@ def method_not_allowed() -> Failure:
 def not_acceptable() -> Failure:
     available = ", ".join(_MEDIA_TYPES + _STREAMS)
     message = f"406: Not Acceptable\n\nAvailable representations: {available}"
-    return _Unnegotiated(406, "NotAcceptable", message, details={})
+    return _NegotiationFailure(406, "NotAcceptable", message, details={})
 
 
 def no_such_transformation() -> Failure:
-    """406 on JSON in a shape (`as=`, `g=`, `v=`) that does not exist."""
+    """406 for JSON in an unknown form (`as=`, `g=`, `v=`)."""
     message = f"only the following media types are accepted: {', '.join(_MEDIA_TYPES)}"
-    return _Unnegotiated(406, "NotAcceptable", message)
+    return _NegotiationFailure(406, "NotAcceptable", message)
 
 
 def already_exists(name: str) -> Failure:
@@ -164,8 +164,8 @@ def already_exists(name: str) -> Failure:
 
 def conflict(name: str) -> Failure:
     subject = f'Operation cannot be fulfilled on pods "{name}"'
-    mend = "please apply your changes to the latest version and try again"
-    message = f"{subject}: the object has been modified; {mend}"
+    hint = "please apply your changes to the latest version and try again"
+    message = f"{subject}: the object has been modified; {hint}"
     return Failure(409, "Conflict", message, details={"name": name, "kind": "pods"})
 
 
@@ -174,7 +174,7 @@ def expired_list() -> Failure:
 
 
 def expired_page(rest: str) -> Failure:
-    """410 on a continue token; `rest` is the token for what remains, as it is now."""
+    """410 for a continue token; `rest` is the token that lists the remaining pods at the current version."""
     return Failure(410, "Expired", _CONTINUE_EXPIRED, metadata={"continue": rest})
 
 
@@ -188,7 +188,7 @@ def unsupported_media_type(*accepted: str) -> Failure:
 
 
 def unprocessable(group: str, kind: str, name: str, problems: list[tuple[str, str, str]]) -> Failure:
-    """422; each problem is (field, reason, message)."""
+    """422; each problem is a tuple (field, reason, message)."""
     texts = [f"{field}: {message}" for field, _, message in problems]
     causes = [{"reason": reason, "message": message, "field": field} for field, reason, message in problems]
     qualified = f"{kind}.{group}" if group else kind
@@ -212,7 +212,7 @@ def too_large_version(version: int, current: int) -> Failure:
     )
 
 
-_WORDS = {
+_REASONS = {
     400: ("BadRequest", "the server rejected our request for an unknown reason"),
     401: ("Unauthorized", "Unauthorized"),
     403: ("Forbidden", "forbidden"),
@@ -227,6 +227,6 @@ _WORDS = {
 
 
 def failure_of_status(code: int) -> Failure:
-    """What the API server says when all that is known is the HTTP status."""
-    reason, message = _WORDS.get(code, ("", f"the server responded with the status code {code}"))
+    """Return the failure that the API server sends if only the HTTP status is known."""
+    reason, message = _REASONS.get(code, ("", f"the server responded with the status code {code}"))
     return Failure(code, reason, message)

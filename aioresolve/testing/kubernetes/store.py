@@ -1,7 +1,7 @@
-"""What the cluster holds: pods, their versions and a bounded past, without a socket or a loop.
+"""The pods of a cluster, their versions and a bounded history; needs no event loop.
 
-One write is one resourceVersion and one event, as in etcd. The past is kept for `history` writes, so that a
-list can be paged through as it was and a watch can be resumed; what is older has expired.
+Each write has its own resourceVersion and event, as in etcd. The last `history` writes are kept, so that all
+pages of a list show the same version and a watch can be resumed; older versions have expired.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _METADATA_ORDER = (
     "finalizers",
     "managedFields",
 )
-_KEPT = frozenset({"uid", "creationTimestamp", "generation"})
+_INHERITED = frozenset({"uid", "creationTimestamp", "generation"})
 _SNAPSHOTS = 8
 
 
-class Expired(Exception):  # noqa: N818 - the API server's own word for it
-    """The version asked for is older than the past that is kept.
+class Expired(Exception):  # noqa: N818 - the API server's term
+    """The requested version is older than the history.
 
     Attributes:
-        version: the version asked for.
-        oldest: the oldest version still known.
+        version: the requested version.
+        oldest: the oldest version in the history.
     """
 
     def __init__(self, version: int, oldest: int) -> None:
@@ -59,16 +59,16 @@ class Expired(Exception):  # noqa: N818 - the API server's own word for it
 
 @dataclass(frozen=True, slots=True)
 class StoredPod:
-    """One version of one pod, encoded once.
+    """One version of a pod, encoded when it is written.
 
     Attributes:
-        key: `namespace/name`, the order of every list.
+        key: `namespace/name`, by which lists are ordered.
         version: its resourceVersion.
         labels: its labels.
-        fields: what field selectors see of it.
-        item: its JSON without kind and apiVersion, as it stands in a PodList.
+        fields: the fields that field selectors support.
+        item: its JSON without kind and apiVersion, as in a PodList.
         metadata_end: `item[12:metadata_end]` is the JSON of its metadata.
-        row: its Table row without the closing `,"object":...}`; ages are as of when it was stored.
+        row: its Table row without the closing `,"object":...}`; ages are those at the time of the write.
     """
 
     key: str
@@ -89,12 +89,12 @@ class StoredPod:
 
     @property
     def whole(self) -> bytes:
-        """Its JSON with kind and apiVersion, as it is answered by itself."""
+        """Its JSON with kind and apiVersion."""
         return b'{"kind":"Pod","apiVersion":"v1",' + self.item[1:]
 
     @property
     def metadata(self) -> bytes:
-        """The JSON of its metadata alone."""
+        """The JSON of its metadata."""
         return self.item[12 : self.metadata_end]
 
     @property
@@ -104,12 +104,12 @@ class StoredPod:
         return head + self.metadata + b"}"
 
     def as_dict(self) -> dict[str, Any]:
-        """A new dict of the pod, the caller's own to change."""
+        """Return the pod as a new dict."""
         loaded: dict[str, Any] = json.loads(self.whole)
         return loaded
 
     def at(self, version: int) -> StoredPod:
-        """The same pod under another resourceVersion: what a watch tells of a pod that has left."""
+        """Return the same pod with another resourceVersion, as in a DELETED event."""
         old, new = (b'"resourceVersion":"%d"' % v for v in (self.version, version))
         item = self.item.replace(old, new, 1)
         end = self.metadata_end + len(new) - len(old)
@@ -118,7 +118,7 @@ class StoredPod:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One write: `pod` is the version written and None for a removal, `previous` the one before, if any."""
+    """One write: `pod` is the new version (None for a removal), `previous` the one before, if any."""
 
     version: int
     pod: StoredPod | None
@@ -131,36 +131,37 @@ class Store:
     def __init__(self, *, clock: Callable[[], datetime], history: int, version: int = 1) -> None:
         self.clock = clock
         self.version = version
-        """The resourceVersion of the newest write."""
+        """The resourceVersion of the latest write."""
         self.compacted = version
-        """The oldest version that can be listed, and watched from."""
+        """The oldest version that can be listed, or from which a watch can start."""
         self._pods: dict[str, StoredPod] = {}
         self._keys: list[str] = []
         self._events: deque[Event] = deque(maxlen=history)
+        # Connected watches survive `compact`; they expire only when the history is too short.
         self._lost = version
         self._snapshots: dict[int, tuple[StoredPod, ...]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.lock = threading.RLock()
-        """Held across a read and the write that depends on it."""
+        """To be held across a read and a write that depends on it."""
 
     def get(self, namespace: str, name: str) -> StoredPod | None:
-        """The pod as it is now, None when there is none of that name."""
+        """Return the current version of a pod, None if it does not exist."""
         return self._pods.get(f"{namespace}/{name}")
 
     def put(self, pod: Mapping[str, Any]) -> StoredPod:
-        """`pod` as it is stored from now on, a new one or in the place of the one of its name.
+        """Write `pod`, in place of the pod of the same name if there is one, and return the stored version.
 
-        Its resourceVersion is new. Where uid, creationTimestamp and generation are missing, they are those of
-        the pod before, or new too.
+        It gets a new resourceVersion. A missing uid, creationTimestamp or generation is taken from the pod
+        that it replaces; a new pod gets new ones.
         """
         with self.lock:
             version = self.version + 1
             key = f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
             previous = self._pods.get(key)
-            if previous is not None and not _KEPT.issubset(pod["metadata"]):
+            if previous is not None and not _INHERITED.issubset(pod["metadata"]):
                 old = previous.as_dict()["metadata"]
-                kept = {name: old[name] for name in _KEPT}
-                pod = {**pod, "metadata": {**kept, **pod["metadata"]}}
+                inherited = {name: old[name] for name in _INHERITED}
+                pod = {**pod, "metadata": {**inherited, **pod["metadata"]}}
             stored = stored_pod(pod, version, self.clock())
             if previous is None:
                 bisect.insort(self._keys, key)
@@ -169,7 +170,7 @@ class Store:
             return stored
 
     def remove(self, namespace: str, name: str) -> StoredPod | None:
-        """Remove the pod; its last state under the version of the removal, or None when there was none."""
+        """Remove a pod; return its last state with the version of the removal, None if it did not exist."""
         with self.lock:
             key = f"{namespace}/{name}"
             previous = self._pods.pop(key, None)
@@ -181,10 +182,9 @@ class Store:
             return previous.at(version)
 
     def compact(self) -> None:
-        """Forget every version before now: continue tokens and versions handed out so far have expired.
+        """Expire every earlier version, and with it the continue tokens issued so far.
 
-        Something else is written to the cluster as well, as in a real one: the version moves on by one.
-        Watches that are connected go on.
+        The version increases by one, as if another object had been written. Connected watches continue.
         """
         with self.lock:
             self.version += 1
@@ -193,10 +193,10 @@ class Store:
             self._notify()
 
     def pods_at(self, version: int) -> tuple[StoredPod, ...]:
-        """Every pod as of `version`, in key order.
+        """Return every pod as of `version`, ordered by key.
 
         Raises:
-            Expired: that version is no longer known.
+            Expired: the version is older than the history.
         """
         with self.lock:
             if version < self.compacted:
@@ -210,19 +210,19 @@ class Store:
             return snapshot
 
     def check_watchable(self, version: int) -> None:
-        """Return when a new watch can start after `version`.
+        """Return if a new watch can start after `version`.
 
         Raises:
-            Expired: writes since then are no longer known.
+            Expired: the version is older than the history.
         """
         if version < self.compacted:
             raise Expired(version, self.compacted)
 
     def restore(self, version: int) -> None:
-        """Let everything be as of `version` again, and whatever was written since not have been.
+        """Undo every write after `version`.
 
         Raises:
-            Expired: that version is no longer known.
+            Expired: the version is older than the history.
         """
         with self.lock:
             self._pods = {pod.key: pod for pod in self.pods_at(version)}
@@ -234,12 +234,13 @@ class Store:
             self._notify()
 
     def changes_after(self, version: int, *, until: int | None = None) -> tuple[int, list[Event]]:
-        """The version now, or `version` when that is newer, and the writes since `version`, oldest first.
+        """Return the current version and the writes since `version`, oldest first.
 
-        With `until`, the version now is that one, and what was written since has not been yet.
+        If `version` is newer than the current one, it is returned instead. With `until`, that version counts
+        as the current one, and later writes are left out.
 
         Raises:
-            Expired: some of them are no longer known.
+            Expired: some of the writes are older than the history.
         """
         with self.lock:
             if version < self._lost:
@@ -255,7 +256,7 @@ class Store:
             return max(version, until), [event for event in events if event.version <= until]
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every write, in the thread of the writer."""
+        """Call `listener` after every write, in the thread that writes."""
         self._listeners.append(listener)
 
     def _record(self, event: Event) -> None:
@@ -287,8 +288,8 @@ class Store:
 
 
 def stored_pod(pod: Mapping[str, Any], version: int, now: datetime) -> StoredPod:
-    """`pod` encoded as that version of it; what the server fills in is filled in where it is missing."""
-    metadata = _completed(pod["metadata"], version, now)
+    """Return `pod` encoded with that version, and with the fields filled in that the server sets."""
+    metadata = _complete_metadata(pod["metadata"], version, now)
     pod = {"metadata": metadata, "spec": pod.get("spec") or {}, "status": pod.get("status") or {}}
     encoded = compact_json(metadata)
     rest = compact_json({"spec": pod["spec"], "status": pod["status"]})
@@ -304,11 +305,11 @@ def stored_pod(pod: Mapping[str, Any], version: int, now: datetime) -> StoredPod
 
 
 def timestamp(moment: datetime) -> str:
-    """`moment` as the API server writes it: RFC 3339 in UTC, whole seconds."""
+    """Return `moment` in the API server's format: RFC 3339 in UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _completed(metadata: Mapping[str, Any], version: int, now: datetime) -> dict[str, Any]:
+def _complete_metadata(metadata: Mapping[str, Any], version: int, now: datetime) -> dict[str, Any]:
     filled = {
         "namespace": "default",
         "uid": str(uuid.uuid4()),

@@ -1,6 +1,6 @@
-"""A pod as a row of `kubectl get pods -o wide`: the cells the API server computes.
+"""A pod as a row of `kubectl get pods -o wide`, with the cells that the API server computes.
 
-The words of the Status column follow `printPod` of kubernetes/pkg/printers/internalversion/printers.go.
+The Status column follows `printPod` of kubernetes/pkg/printers/internalversion/printers.go.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONDITIONS = {
 
 
 def table_row(pod: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """The row of `pod` without its `object`: `cells`, and `conditions` for a pod that has come to its end."""
+    """Return the row of `pod` without its `object`: `cells`, and `conditions` if the pod has finished."""
     row: dict[str, Any] = {"cells": pod_cells(pod, now)}
     condition = _CONDITIONS.get(pod.get("status", {}).get("phase", ""))
     if condition is not None:
@@ -34,7 +34,7 @@ def table_row(pod: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def pod_cells(pod: Mapping[str, Any], now: datetime) -> list[str]:
-    """The nine cells of a pod, in the order of `COLUMN_DEFINITIONS`; ages are as of `now`."""
+    """Return the nine cells of a pod, in the order of `COLUMN_DEFINITIONS`, with ages at `now`."""
     metadata = pod.get("metadata", {})
     spec = pod.get("spec", {})
     status = pod.get("status", {})
@@ -53,41 +53,41 @@ def pod_cells(pod: Mapping[str, Any], now: datetime) -> list[str]:
 
 
 def pod_status(pod: Mapping[str, Any]) -> str:
-    """The word of the Status column: phase, reason, `Init:0/1`, `CrashLoopBackOff`, `Terminating`, ..."""
+    """Return the Status column: phase, reason, `Init:0/1`, `CrashLoopBackOff`, `Terminating`, ..."""
     spec = pod.get("spec", {})
     status = pod.get("status", {})
     phase = status.get("phase", "")
-    word: str = status.get("reason") or phase
+    shown: str = status.get("reason") or phase
     conditions = status.get("conditions") or []
     if any(c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in conditions):
-        word = "SchedulingGated"
-    stuck = _init_word(spec, status)
-    word = stuck or word
+        shown = "SchedulingGated"
+    stuck = _init_status(spec, status)
+    shown = stuck or shown
     if stuck is None or _is_true(conditions, "Initialized"):
-        word = _containers_word(status, word)
+        shown = _containers_status(status, shown)
     if pod.get("metadata", {}).get("deletionTimestamp") is None:
-        return word
+        return shown
     if status.get("reason") == _NODE_LOST:
         return "Unknown"
-    return word if phase in _TERMINAL_PHASES else "Terminating"
+    return shown if phase in _TERMINAL_PHASES else "Terminating"
 
 
-def _containers_word(status: Mapping[str, Any], word: str) -> str:
+def _containers_status(status: Mapping[str, Any], shown: str) -> str:
     statuses = status.get("containerStatuses") or []
     for container in reversed(statuses):
         state = container.get("state") or {}
         waiting, terminated = state.get("waiting"), state.get("terminated")
         if waiting is not None and waiting.get("reason"):
-            word = waiting["reason"]
+            shown = waiting["reason"]
         elif terminated is not None:
-            word = terminated.get("reason") or _exit_word(terminated)
-    if word == "Completed" and any(_runs_ready(container) for container in statuses):
+            shown = terminated.get("reason") or _exit_status(terminated)
+    if shown == "Completed" and any(_is_running_ready(container) for container in statuses):
         return "Running" if _is_true(status.get("conditions") or [], "Ready") else "NotReady"
-    return word
+    return shown
 
 
-def _init_word(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
-    """`Init:...` of the first init container that holds the pod up, None when none does."""
+def _init_status(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
+    """Return the `Init:...` status of the first init container that has not succeeded, None if all have."""
     sidecars = _sidecars(spec)
     for index, container in enumerate(status.get("initContainerStatuses") or []):
         state = container.get("state") or {}
@@ -97,14 +97,14 @@ def _init_word(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str | None
         if container.get("name") in sidecars and container.get("started"):
             continue
         if terminated is not None:
-            return f"Init:{terminated.get('reason') or _exit_word(terminated)}"
+            return f"Init:{terminated.get('reason') or _exit_status(terminated)}"
         if waiting is not None and waiting.get("reason") not in {None, "", "PodInitializing"}:
             return f"Init:{waiting['reason']}"
         return f"Init:{index}/{len(spec.get('initContainers') or [])}"
     return None
 
 
-def _exit_word(terminated: Mapping[str, Any]) -> str:
+def _exit_status(terminated: Mapping[str, Any]) -> str:
     if terminated.get("signal"):
         return f"Signal:{terminated['signal']}"
     return f"ExitCode:{terminated.get('exitCode', 0)}"
@@ -117,15 +117,15 @@ def _ready(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
         for container in _initialized_sidecars(spec, status)
         if container.get("started") and container.get("ready")
     )
-    if _past_init(spec, status):
-        ready += sum(1 for container in status.get("containerStatuses") or [] if _runs_ready(container))
+    if _is_initialized(spec, status):
+        ready += sum(1 for container in status.get("containerStatuses") or [] if _is_running_ready(container))
     return f"{ready}/{len(spec.get('containers') or []) + len(sidecars)}"
 
 
 def _restarts(spec: Mapping[str, Any], status: Mapping[str, Any], now: datetime) -> str:
     inits = list(_visited_init_statuses(spec, status))
     counted = inits
-    if _past_init(spec, status):
+    if _is_initialized(spec, status):
         sidecars = _sidecars(spec)
         counted = [container for container in inits if container.get("name") in sidecars]
         counted += status.get("containerStatuses") or []
@@ -139,16 +139,16 @@ def _restarts(spec: Mapping[str, Any], status: Mapping[str, Any], now: datetime)
     return str(restarts) if not restarts or latest is None else f"{restarts} ({_age(latest, now)} ago)"
 
 
-def _past_init(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    return _init_word(spec, status) is None or _is_true(status.get("conditions") or [], "Initialized")
+def _is_initialized(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    return _init_status(spec, status) is None or _is_true(status.get("conditions") or [], "Initialized")
 
 
 def _visited_init_statuses(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The init containers up to and with the one that holds the pod up."""
+    """Yield the init containers up to and including the first that has not succeeded."""
     statuses: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or []
     for index, container in enumerate(statuses):
         yield container
-        if _init_word(spec, {"initContainerStatuses": statuses[: index + 1]}) is not None:
+        if _init_status(spec, {"initContainerStatuses": statuses[: index + 1]}) is not None:
             return
 
 
@@ -163,12 +163,12 @@ def _done(container: Mapping[str, Any]) -> bool:
 
 
 def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the init containers that go on running (restartPolicy Always): they count as containers."""
+    """Return the names of the init containers that keep running (restartPolicy Always)."""
     inits = spec.get("initContainers") or []
     return frozenset(container["name"] for container in inits if container.get("restartPolicy") == "Always")
 
 
-def _runs_ready(container: Mapping[str, Any]) -> bool:
+def _is_running_ready(container: Mapping[str, Any]) -> bool:
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     runs = state.get("running") is not None and state.get("terminated") is None and not waiting.get("reason")
@@ -195,11 +195,10 @@ def _age(timestamp: str | None, now: datetime) -> str:
 
 
 def human_duration(seconds: float) -> str:
-    """A length of time in seconds as the Age column shows it: `31s`, `2m5s`, `3h20m`, `2d4h`, `400d`,
-    `2y35d`.
+    """Return a duration in seconds as the Age column shows it: `31s`, `2m5s`, `3h20m`, `400d`, `2y35d`.
 
-    As `HumanDuration` of k8s.io/apimachinery/pkg/util/duration: two units at most, the second only while it
-    says something.
+    As `HumanDuration` of k8s.io/apimachinery/pkg/util/duration: at most two units, and the second only if the
+    duration is short.
     """
     if int(seconds) < -1:
         return "<invalid>"
@@ -293,4 +292,4 @@ COLUMN_DEFINITIONS = (
         priority=1,
     ),
 )
-"""The columns of a pod table, as the API server describes them."""
+"""The column definitions of a pod Table, word for word."""

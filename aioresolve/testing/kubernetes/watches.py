@@ -1,16 +1,17 @@
-"""A watch: lines of events, from what is there or from a version on, with bookmarks.
+"""Watches: lines of events, from the current state or from a version on, with bookmarks.
 
-A watch keeps no queue. It holds the version it has come to and reads what follows from the store's bounded
-past; one that falls behind that past ends as a real one does, with an ERROR event of code 410.
+A watch has no queue. It remembers the version up to which it has sent events, and reads later events from the
+store's bounded history. If it falls behind that history it ends like a real one, with an ERROR event of code
+410.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
-from .disturbances import WatchError
+from .faults import WatchError
 from .lists import COLUMNS, row_of
 from .statuses import Failure, compact_json, expired_watch, too_large_version
 from .store import Expired
@@ -19,37 +20,25 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import AsyncGenerator, Iterator
 
-    from aioresolve.testing.faults import Interruption
+    from aioresolve.testing.faults import StreamFault
 
-    from .disturbances import Disturbance
+    from .cluster import Notifier
+    from .faults import WatchFault
     from .options import IncludeObject, Kind, ListOptions, Representation, Selection
     from .store import Event, Store, StoredPod
 
-__all__ = ["EventEncoder", "Signals", "check_watch", "error_line", "seen", "watch_pieces"]
+__all__ = ["EventEncoder", "check_watch", "error_line", "selected_change", "watch_pieces"]
 
 _EMPTY_ROW = b'{"cells":["","0/0","","0","\\u003cunknown\\u003e"' + b',"\\u003cnone\\u003e"' * 4 + b"]"
 _BATCH = 256
-_LONGEST = 1800.0
-"""Seconds after which the API server ends a watch that set no time itself (it takes 1800 to 3600)."""
+_MAX_SECONDS = 1800.0
+"""The API server ends a watch without a timeout of its own after 1800 to 3600 seconds."""
 
 
-class Signals(Protocol):
-    """What a waiting watch is woken by."""
+def selected_change(event: Event, selection: Selection) -> tuple[str, StoredPod] | None:
+    """Return the event type and the pod that a watch of `selection` sends for a write, if any.
 
-    @property
-    def bookmarks_asked(self) -> int:
-        """How often a bookmark was asked for at once; a watch sends one whenever the number has grown."""
-        ...
-
-    def next_change(self) -> anyio.Event:
-        """Set at the next write, or the next time a bookmark is asked for."""
-        ...
-
-
-def seen(event: Event, selection: Selection) -> tuple[str, StoredPod] | None:
-    """What a watch of `selection` sees of a write, and the type of the event.
-
-    A pod that no longer matches is DELETED, one that matches from now on is ADDED.
+    A pod that no longer matches is DELETED; one that begins to match is ADDED.
     """
     before = event.previous if event.previous is not None and selection.matches(event.previous) else None
     after = event.pod if event.pod is not None and selection.matches(event.pod) else None
@@ -59,7 +48,7 @@ def seen(event: Event, selection: Selection) -> tuple[str, StoredPod] | None:
 
 
 class EventEncoder:
-    """Events as lines of JSON; in a Table watch the first line alone describes the columns."""
+    """Encodes events as lines of JSON; in a Table watch only the first line has the column definitions."""
 
     def __init__(self, representation: Representation, include: IncludeObject) -> None:
         self._kind: Kind = representation.kind
@@ -67,7 +56,7 @@ class EventEncoder:
         self._columns = COLUMNS
 
     def event(self, kind: str, pod: StoredPod) -> bytes:
-        """The line of an ADDED, MODIFIED or DELETED event."""
+        """Return the line of an ADDED, MODIFIED or DELETED event."""
         match self._kind:
             case "object":
                 shown = pod.whole
@@ -78,7 +67,7 @@ class EventEncoder:
         return b'{"type":"%s","object":%s}\n' % (kind.encode(), shown)
 
     def bookmark(self, version: int, *, ends_initial_events: bool = False) -> bytes:
-        """The line of a BOOKMARK: everything up to `version` has been sent."""
+        """Return the line of a BOOKMARK: every event up to `version` has been sent."""
         annotations = b',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else b""
         metadata = b'{"resourceVersion":"%d"%s}' % (version, annotations)
         pod = (
@@ -92,7 +81,7 @@ class EventEncoder:
             case "metadata":
                 shown = partial
             case "table":
-                # The bookmark that ends the initial events carries its annotation whatever the rows include.
+                # The bookmark that ends the initial events has its annotation even if rows have no object.
                 bare = b"null" if self._include == "None" and not ends_initial_events else partial
                 carried = pod if self._include == "Object" else bare
                 shown = self._table(version, _EMPTY_ROW + b',"object":' + carried + b"}")
@@ -105,15 +94,15 @@ class EventEncoder:
 
 
 def error_line(failure: Failure) -> bytes:
-    """The line that ends a watch which cannot go on."""
+    """Return the line of an ERROR event, which ends a watch."""
     return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
 
 
 def check_watch(store: Store, options: ListOptions) -> None:
-    """Return when a watch with `options` can be answered at all.
+    """Return if a watch with `options` can start.
 
     Raises:
-        Failure: 504, it starts from a version yet to come.
+        Failure: 504, it starts from a version that does not exist yet.
     """
     if options.initial_events and (options.version or 0) > store.version:
         raise too_large_version(options.version or 0, store.version)
@@ -123,34 +112,46 @@ async def watch_pieces(
     store: Store,
     options: ListOptions,
     encoder: EventEncoder,
-    signals: Signals,
-    disturbances: deque[Disturbance],
+    notifier: Notifier,
+    faults: deque[WatchFault],
     bookmark_interval: float,
-) -> AsyncGenerator[bytes | Interruption, None]:
-    """The lines of a watch, several at once where there are several, until its time is over.
+) -> AsyncGenerator[bytes | StreamFault, None]:
+    """Yield the lines of a watch, several together if there are several, until its timeout.
 
-    Among them is what befalls the connection, where it does. `bookmark_interval` is in seconds; one more
-    bookmark comes just before the end.
+    Args:
+        store: the pods and their history.
+        options: what the watch requests.
+        encoder: encodes the events.
+        notifier: wakes the watch.
+        faults: faults to yield or apply when the events before them have been yielded; the caller adds to
+            them.
+        bookmark_interval: seconds between bookmarks; one more is sent just before the end.
     """
     started = anyio.current_time()
-    ends = started + (options.timeout or _LONGEST)
+    ends = started + (options.timeout or _MAX_SECONDS)
     bookmark_at = started + bookmark_interval
-    told_of = signals.bookmarks_asked
+    bookmarks_sent = notifier.bookmarks_requested
     try:
         cursor, pods = _start(store, options)
         for piece in _initial_lines(pods, options, encoder, cursor):
             yield piece
         while (now := anyio.current_time()) < ends:
-            change = signals.next_change()
-            disturbance = disturbances.popleft() if disturbances else None
-            fault, until = (disturbance.fault, disturbance.version) if disturbance else (None, None)
+            # Taken before the events are read, so that a write in between sets it.
+            change = notifier.next_change()
+            fault, until = None, None
+            if faults:
+                watch_fault = faults.popleft()
+                fault, until = watch_fault.fault, watch_fault.version
             cursor, events = store.changes_after(cursor, until=until)
-            lines = [encoder.event(*told) for event in events if (told := seen(event, options.selection))]
-            is_marked = options.bookmarks and cursor <= store.version  # not of a version yet to come
+            changes = (selected_change(event, options.selection) for event in events)
+            lines = [encoder.event(*selected) for selected in changes if selected is not None]
+            # After a restore the client's version may not exist yet; a bookmark must not confirm it.
+            sends_bookmarks = options.bookmarks and cursor <= store.version
             if fault is None:
-                asked = signals.bookmarks_asked
-                due, told_of = max(asked - told_of, int(now >= bookmark_at)), asked
-                if due and is_marked:
+                requested = notifier.bookmarks_requested
+                due = max(requested - bookmarks_sent, int(now >= bookmark_at))
+                bookmarks_sent = requested
+                if due and sends_bookmarks:
                     lines += [encoder.bookmark(cursor) for _ in range(due)]
                     bookmark_at = now + bookmark_interval
             if lines:
@@ -161,7 +162,7 @@ async def watch_pieces(
             if fault is not None:
                 yield fault
             elif not lines:
-                wake_at = min(ends, bookmark_at) if is_marked else ends
+                wake_at = min(ends, bookmark_at) if sends_bookmarks else ends
                 with anyio.move_on_after(wake_at - now):
                     await change.wait()
         if options.bookmarks and cursor <= store.version:
@@ -171,7 +172,7 @@ async def watch_pieces(
 
 
 def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredPod]]:
-    """The version a watch starts after, and the pods it tells of first."""
+    """Return the version after which a watch starts, and the pods that it sends first."""
     with store.lock:
         if options.initial_events:
             version = store.version

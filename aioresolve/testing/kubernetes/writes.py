@@ -1,7 +1,4 @@
-"""What a create, update, patch or delete makes of a pod.
-
-The functions on dicts are pure; `Writer` applies them to a store, each as one step.
-"""
+"""How create, update, patch and delete requests change a pod, with the API server's rules and errors."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .managed_fields import managed_fields
-from .pods import with_defaults
+from aioresolve.testing.lifecycle import merge_patch
+
+from .pods import managed_fields, with_defaults
 from .statuses import already_exists, bad_request, conflict, not_found, unprocessable
 from .store import timestamp
 
@@ -20,37 +18,17 @@ if TYPE_CHECKING:
 
     from .store import Store, StoredPod
 
-__all__ = ["Writer", "deleted", "merged", "updated"]
+__all__ = ["Writer", "mark_for_deletion", "replace_pod"]
 
-_SERVER_OWNED = (
-    "name",
-    "namespace",
-    "uid",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
+_SET_ON_CREATE = ("uid", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_SERVER_OWNED = ("name", "namespace", *_SET_ON_CREATE)
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 
-def merged(target: Any, patch: Any) -> Any:
-    """`target` with the JSON merge patch applied (RFC 7386); neither argument is changed."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
+def replace_pod(old: Mapping[str, Any], new: Mapping[str, Any], subresource: str) -> dict[str, Any]:
+    """Return the pod that results from an update of `old` with the object `new`.
 
-
-def updated(old: Mapping[str, Any], new: Mapping[str, Any], subresource: str) -> dict[str, Any]:
-    """`new` in the place of `old`.
-
-    A write to the subresource `status` leaves the spec as it is, any other the status.
+    An update of the subresource `status` keeps the old spec; any other update keeps the old status.
     """
     metadata = dict(new.get("metadata") or {})
     for key in _SERVER_OWNED:
@@ -65,11 +43,12 @@ def updated(old: Mapping[str, Any], new: Mapping[str, Any], subresource: str) ->
     return result | {"status": old["status"]}
 
 
-def deleted(pod: Mapping[str, Any], grace: int | None, now: datetime) -> dict[str, Any] | None:
-    """`pod` once it has been asked to go within `grace` seconds; None where that changes nothing.
+def mark_for_deletion(pod: Mapping[str, Any], grace: int | None, now: datetime) -> dict[str, Any] | None:
+    """Return `pod` with a deletion due in `grace` seconds; None if the request changes nothing.
 
-    As the API server: its own grace period where none is given, none for a pod that runs nowhere, and a
-    second request can only shorten the time.
+    As in the API server: the default is the pod's own grace period, a pod that does not run anywhere has
+        none,
+    and a second request can only shorten the period.
     """
     metadata = dict(pod["metadata"])
     if "deletionTimestamp" in metadata:
@@ -88,16 +67,16 @@ def deleted(pod: Mapping[str, Any], grace: int | None, now: datetime) -> dict[st
 
 
 class Writer:
-    """Writes to a store as clients make them.
+    """Applies the writes of clients to a store, each atomically.
 
-    Every method raises `Failure` as the API server does: 400, 404, 409, 422.
+    Every method raises `Failure` with the API server's errors: 400, 404, 409, 422.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def create(self, namespace: str, body: Mapping[str, Any], manager: str) -> StoredPod:
-        """The new pod: defaults filled in, its status Pending whatever `body` says."""
+        """Create a pod with defaults filled in and phase Pending, whatever status `body` has; return it."""
         metadata = dict(body.get("metadata") or {})
         if metadata.get("namespace", namespace) != namespace:
             raise bad_request(
@@ -113,48 +92,42 @@ class Writer:
         if not (body.get("spec") or {}).get("containers"):
             missing = ("spec.containers", "FieldValueRequired", "Required value")
             raise unprocessable("", "Pod", metadata["name"], [missing])
-        for key in (
-            "uid",
-            "generation",
-            "creationTimestamp",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-        ):
+        for key in _SET_ON_CREATE:
             metadata.pop(key, None)
         with self._store.lock:
             if self._store.get(namespace, metadata["name"]) is not None:
                 raise already_exists(metadata["name"])
             pod = with_defaults({**body, "metadata": metadata})
-            return self._store.put(self._managed(pod, manager))
+            return self._store.put(self._with_managed_fields(pod, manager))
 
     def replace(
         self, namespace: str, name: str, body: Mapping[str, Any], subresource: str, manager: str
     ) -> StoredPod:
-        """The pod with `body` in its place."""
+        """Replace a pod with `body` and return it."""
         with self._store.lock:
             return self._write(self._existing(namespace, name), body, subresource, manager)
 
     def patch(
         self, namespace: str, name: str, patch: Mapping[str, Any], subresource: str, manager: str
     ) -> StoredPod:
-        """The pod with the merge patch applied."""
+        """Apply a merge patch to a pod and return it."""
         with self._store.lock:
             existing = self._existing(namespace, name)
-            return self._write(existing, merged(existing.as_dict(), patch), subresource, manager)
+            return self._write(existing, merge_patch(existing.as_dict(), patch), subresource, manager)
 
     def delete(self, namespace: str, name: str, grace: int | None) -> StoredPod:
-        """The pod as it is after it was asked to go; it is gone at once when nothing holds it."""
+        """Request the deletion of a pod and return it; it is removed immediately if nothing delays that."""
         with self._store.lock:
             existing = self._existing(namespace, name)
             pod = existing.as_dict()
-            leaving = deleted(pod, grace, self._store.clock())
-            if leaving is not None:
-                existing = self._store.put(leaving)
-                pod = leaving
-            return self._removed_if_done(pod) or existing
+            marked = mark_for_deletion(pod, grace, self._store.clock())
+            if marked is not None:
+                existing = self._store.put(marked)
+                pod = marked
+            return self._remove_if_done(pod) or existing
 
     def finish_deletion(self, namespace: str, name: str) -> StoredPod | None:
-        """The last state of a pod being deleted, now gone; None when it is not being deleted."""
+        """Remove a pod that is being deleted and return its last state; None if it is not being deleted."""
         with self._store.lock:
             if "deletionTimestamp" not in self._existing(namespace, name).as_dict()["metadata"]:
                 return None
@@ -169,17 +142,18 @@ class Writer:
     def _write(
         self, existing: StoredPod, body: Mapping[str, Any], subresource: str, manager: str
     ) -> StoredPod:
-        wanted = (body.get("metadata") or {}).get("resourceVersion")
-        if wanted and wanted != str(existing.version):
+        expected = (body.get("metadata") or {}).get("resourceVersion")
+        if expected and expected != str(existing.version):
             raise conflict(existing.name)
         old = existing.as_dict()
-        new = updated(old, body, subresource)
+        new = replace_pod(old, body, subresource)
         new["metadata"]["resourceVersion"] = str(existing.version)
         if new == old:
             return existing
-        return self._removed_if_done(new) or self._store.put(self._managed(new, manager))
+        return self._remove_if_done(new) or self._store.put(self._with_managed_fields(new, manager))
 
-    def _removed_if_done(self, pod: Mapping[str, Any]) -> StoredPod | None:
+    def _remove_if_done(self, pod: Mapping[str, Any]) -> StoredPod | None:
+        """Remove a pod whose deletion neither a finalizer nor a grace period delays any longer."""
         metadata = pod["metadata"]
         if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
             return None
@@ -187,6 +161,6 @@ class Writer:
             return None
         return self._store.remove(metadata["namespace"], metadata["name"])
 
-    def _managed(self, pod: Mapping[str, Any], manager: str) -> dict[str, Any]:
+    def _with_managed_fields(self, pod: Mapping[str, Any], manager: str) -> dict[str, Any]:
         fields = managed_fields(pod, manager, timestamp(self._store.clock()))
         return {**pod, "metadata": {**pod["metadata"], "managedFields": fields}}

@@ -104,7 +104,7 @@ class Progress:
 
     def failed(self, scope: str, error: ResolveError) -> None:
         """Note that the last attempt at `scope` failed with `error` and will be made again."""
-        self.missing[scope] = f"last attempt: {error}"
+        self.missing[scope] = f"last attempt: {error.summary}"
         self.last_error = error
         if self.on_failure is not None:
             self.on_failure(error)
@@ -136,9 +136,12 @@ async def within_deadline(timeout: float, asked: str, operation: Callable[[Progr
     lines = [f"no complete answer to {asked} within {timeout:g} s"]
     lines += [f"still waiting for {scope} ({what})" for scope, what in progress.missing.items()]
     lines += [f"already answered: {scope} ({what})" for scope, what in progress.reached.items()]
-    lines.append("try again, raise `timeout`, or look at the server named above")
     raise DeadlineExceededError(
-        "; ".join(lines), timeout=timeout, reached=progress.reached, missing=progress.missing
+        "; ".join(lines),
+        hint="Try again, raise {timeout}, or check the server named above.",
+        timeout=timeout,
+        reached=progress.reached,
+        missing=progress.missing,
     ) from progress.last_error
 
 

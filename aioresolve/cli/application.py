@@ -19,7 +19,14 @@ from .commands.tpu import tpu
 from .commands.wait import wait
 from .commands.watch import watch
 from .completion import completion
-from .error_messages import COULD_NOT_RESOLVE, INTERRUPTED, WRONG_USAGE, as_text, as_traceback, exit_code
+from .error_messages import (
+    COULD_NOT_RESOLVE,
+    INTERRUPTED,
+    WRONG_USAGE,
+    error_report,
+    exit_code,
+    redacted_traceback,
+)
 from .terminal import streams
 
 if TYPE_CHECKING:
@@ -38,10 +45,10 @@ class Application(click.Group):
         try:
             return super().invoke(ctx)
         except ResolveError as error:
-            streams.complain(as_text(error))
+            streams.complain(error_report(error))
             logger = logging.getLogger(NAME)
             if logger.isEnabledFor(logging.INFO):
-                logger.info("where that came from:\n%s", as_traceback(error))
+                logger.info("where that came from:\n%s", redacted_traceback(error))
             ctx.exit(exit_code(error))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)

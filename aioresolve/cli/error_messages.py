@@ -1,4 +1,4 @@
-"""From an error to what a person at a terminal reads, and to the exit code. Pure."""
+"""Errors as the user of a terminal reads them, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from aioresolve.errors import (
 )
 
 from .output.formats import one_line, span
-from .output.wait_report import report
+from .output.wait_report import wait_report
 
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
 
 __all__ = [
-    "AS_OPTIONS",
     "COULD_NOT_RESOLVE",
     "DEADLINE",
     "INTERRUPTED",
+    "OPTIONS",
     "OUTPUT_CLOSED",
     "TERMINATED",
     "WRONG_USAGE",
-    "as_options",
-    "as_text",
-    "as_traceback",
+    "error_message",
+    "error_report",
     "exit_code",
+    "option_spelling",
+    "redacted_traceback",
 ]
 
 COULD_NOT_RESOLVE = 1
@@ -41,40 +42,43 @@ DEADLINE = 3
 INTERRUPTED = 130
 """128 + SIGINT, as a shell reports a process that Ctrl-C ended."""
 OUTPUT_CLOSED = 141
-"""128 + SIGPIPE, as a shell reports a process whose reader (`head`, say) has gone."""
+"""128 + SIGPIPE, as a shell reports a process whose reader (such as `head`) has closed the pipe."""
 TERMINATED = 143
 """128 + SIGTERM."""
 
-AS_OPTIONS = {
-    "not_running='skip'": "--not-running skip",
-    "raise `timeout`": "raise --timeout",
-    "pass `namespace=`": "pass -n NAMESPACE",
-    "use another `address`": "use another --address",
-    "use order_by='name'": "use --order-by name",
-    "give context= one of": "give --context one of",
-    "Give kubeconfig=,": "Give --kubeconfig,",
-    "tpu= was not given": "no NAME was given",
-    "Give tpu= a name or an address": "Give a NAME or an address",
-    "correct tpu, project or zone": "correct NAME, --project or --zone",
-    "ask with api_version='v2'": "ask with --api-version v2",
-    "or `max_concurrency`": "or --max-concurrency",
-    "give ProbeChannels(credentials=...)": "give --tls to `aioresolve probe`",
-    "as libtpu_ports": "with --libtpu-port to `aioresolve probe`",
+OPTIONS = {
+    "address": "--address",
+    "api_version": "--api-version",
+    "channels": "--tls (of `aioresolve probe`)",
+    "context": "--context",
+    "count": "--count",
+    "interval": "--interval",
+    "job_name": "--job-name",
+    "job_to_label_mapping": "-l",
+    "jobs": "--jobs",
+    "kubeconfig": "--kubeconfig",
+    "libtpu_ports": "--libtpu-port (of `aioresolve probe`)",
+    "max_concurrency": "--max-concurrency",
+    "namespace": "-n",
+    "not_running": "--not-running",
+    "order_by": "--order-by",
+    "project": "--project",
+    "reachable": "--reachable",
+    "shard": "--shards",
+    "stable_for": "--stable-for",
+    "tf_server_port": "--port",
+    "timeout": "--timeout",
+    "tpu": "NAME",
+    "worker_timeout": "--worker-timeout",
+    "zone": "--zone",
 }
-"""How the mends in our messages, which speak to a caller of the API, are said at a command line."""
-
-_PLACE = re.compile(r"\b(project|zone)(?:=(?=[ ,])|(?=='))")
-"""Arguments that a message puts together, one or several, with or without their values."""
-
-_OF_SHARDS = re.compile(r"\bshard=\(index, ([0-9]+)\)")
-_SHARD = re.compile(r"\bshard=([0-9]+)")
-"""Which part of a fleet is meant."""
+"""Arguments of the Python API to the options of the command line."""
 
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 
 
 def exit_code(error: ResolveError) -> int:
-    """Return the exit code for `error`: 2 for what the user has to correct, 3 for a deadline, else 1."""
+    """Return the exit code for `error`: 2 if the user has to correct something, 3 for a deadline, else 1."""
     match error:
         case ConfigurationError() | MissingDependencyError():
             return WRONG_USAGE
@@ -83,43 +87,51 @@ def exit_code(error: ResolveError) -> int:
     return COULD_NOT_RESOLVE
 
 
-def as_text(error: ResolveError) -> str:
-    """Return `error: ...`, one paragraph that ends in a line feed; of a wait, and below it who is missing.
+def option_spelling(argument: str, value: str | None) -> str:
+    """Return an argument of the Python API as it is typed on the command line, for `ResolveError.render`.
 
-    With the manifest of a ForbiddenError the whole is YAML, the paragraph a comment: it can be piped to
-    `kubectl apply -f -` as it is.
+    An argument without an option is written as in Python.
+    """
+    option = OPTIONS.get(argument)
+    if option is None:
+        return f"`{argument}=`" if value is None else f"`{argument}={value!r}`"
+    return option if value is None else f"{option} {value}"
+
+
+def error_message(error: ResolveError) -> str:
+    """Return the summary and the hint of `error`, with arguments written as options."""
+    return error.render(option_spelling)
+
+
+def error_report(error: ResolveError) -> str:
+    """Return `error: ...` for stderr: one line, and for a wait also the tables of missing tasks.
+
+    For a ForbiddenError with a manifest the whole report is YAML, with the message as a comment, so that it
+    can be piped to `kubectl apply -f -`.
     """
     if isinstance(error, IncompleteClusterError | FailedClusterError):
-        return _wait_report(error)
-    message = as_options(str(error))
+        return _incomplete_report(error)
+    message = error_message(error)
     manifest = error.manifest if isinstance(error, ForbiddenError) else ""
     if not manifest:
         return f"error: {one_line(message)}\n"
     return f"# error: {one_line(message.removesuffix(manifest))}\n{manifest}"
 
 
-def _wait_report(error: IncompleteClusterError | FailedClusterError) -> str:
-    missing = {name: as_options(reason) for name, reason in error.missing.items()}
-    tables = report(error.found, error.wanted, missing)
+def _incomplete_report(error: IncompleteClusterError | FailedClusterError) -> str:
+    # The summary of the error lists what is missing in one sentence; here a table lists it.
     if isinstance(error, FailedClusterError):
-        message = "the cluster can become complete no more: see to what is missing, and wait again"
+        message = "the cluster cannot become complete"
     else:
-        within = f" within {span(error.timeout)}" if error.timeout else ""
-        message = f"the cluster was not complete{within}: see to what is missing, raise --timeout,"
-        message += " or wait for less"
-    return f"error: {message}\n{tables}"
+        message = "the cluster was not complete" + (f" within {span(error.timeout)}" if error.timeout else "")
+    if error.hint is not None:
+        message = f"{message}. {error.hint.render(option_spelling)}"
+    return f"error: {message}\n{wait_report(error.found, error.wanted, error.missing)}"
 
 
-def as_options(message: str) -> str:
-    """Return a message of ours with its mends said as they are typed at a command line."""
-    for api, option in AS_OPTIONS.items():
-        message = message.replace(api, option)
-    return _PLACE.sub(r"--\1", _SHARD.sub(r"--shards \1", _OF_SHARDS.sub(r"--shards INDEX/\1", message)))
+def redacted_traceback(error: BaseException) -> str:
+    """Return the traceback of `error` and of its causes without anything that looks like a credential.
 
-
-def as_traceback(error: BaseException) -> str:
-    """Return the traceback of `error` and of its causes, with whatever looks like a credential left out.
-
-    Our messages hold none; those of the libraries below may quote a proxy's URL or a header.
+    Messages of aioresolve contain none; those of other libraries may quote the URL of a proxy or a header.
     """
     return _SECRETS.sub("(secret)", "".join(traceback.format_exception(error)).rstrip())

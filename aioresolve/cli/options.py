@@ -116,6 +116,10 @@ def shard(text: str) -> int | tuple[int, int]:
             f"{text!r} is no shard; write INDEX/N, such as 0/4, or in a pod of an Indexed Job N alone"
         )
     index, number = parts.groups()
+    if index is not None and int(index) >= int(number):
+        raise ValueError(
+            f"{text!r} is not a valid shard: the index counts from 0 and must be less than {number}"
+        )
     return int(number) if index is None else (int(index), int(number))
 
 

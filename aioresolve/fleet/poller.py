@@ -107,8 +107,9 @@ class Asking:
                     await answered.wait()
                     return
             late = DeadlineExceededError(
-                f"no complete answer to {_question_to(target)} within {self._timeout:g} s; its watch is still"
-                " waited for; raise `timeout`, or look at its server",
+                f"no complete answer to {_question_to(target)} within {self._timeout:g} s; its watch has"
+                " not started yet",
+                hint="Raise {timeout}, or check its server.",
                 timeout=self._timeout,
                 missing={target.name: "its watch has not begun"},
             )

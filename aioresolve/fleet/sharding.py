@@ -67,8 +67,10 @@ def _is_whole(number: Any) -> bool:
 
 def _no_shard(shard: Any) -> ConfigurationError:
     return ConfigurationError(
-        f"shard={shard!r}: give (index, number of shards), such as (0, 4), with an index from 0 on; or the"
-        f" number alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}"
+        f"{shard!r} is not a valid shard",
+        argument="shard",
+        hint="Pass the index of the shard, from 0, and the number of shards, such as (0, 4); or the number"
+        f" alone in a pod of an Indexed Job, which has its index in ${SHARD_INDEX}.",
     )
 
 
@@ -76,8 +78,9 @@ def _index_of_this_process(number: int, environ: Mapping[str, str]) -> int:
     index = environ.get(SHARD_INDEX)
     if index is None:
         raise ConfigurationError(
-            f"shard={number}: which of the {number} shards this is, is not known, for ${SHARD_INDEX} is not"
-            f" set; give shard=(index, {number}), or run as a pod of an Indexed Job"
+            f"the index of this shard of {number} is unknown, because ${SHARD_INDEX} is not set",
+            argument="shard",
+            hint="Pass the index as well, or run as a pod of an Indexed Job.",
         )
     if not (index.isascii() and index.isdigit()):
         raise ConfigurationError(f"${SHARD_INDEX} is {index!r}: it has to be the index of a shard, such as 0")

@@ -70,7 +70,7 @@ def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> R
     reason = said.reason or said.status or None
     match answer.status:
         case 400 if said.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
-            return ConfigurationError(f"{where}: correct the name, project or zone")
+            return ConfigurationError(where, hint="Correct the name, {project} or {zone}.")
         case 401:
             return UnauthorizedError(
                 f"{where}: it does not accept the credentials of {asker.source}, nor after renewing them;"

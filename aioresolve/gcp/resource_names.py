@@ -165,7 +165,8 @@ def _parts(
 def _agreed(kind: str, text: str, what: str, named: str, given: str | None) -> str:
     if given and given != named:
         raise ConfigurationError(
-            f"{kind} {text!r} is in {what} {named!r}, but {what}={given!r} was given; give one of the two"
+            f"{kind} {text!r} is in {what} {named!r}, not {given!r}",
+            hint=f"Correct or leave out {{{what}}}.",
         )
     return named
 

@@ -167,7 +167,7 @@ class TPUAPI:
     def _check_queued_resources(self) -> None:
         if self._version == "v1":
             raise ConfigurationError(
-                "the Cloud TPU API v1 has no queued resources; ask with api_version='v2'"
+                "version v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
             )
 
     async def _one(self, question: Question, decode: Callable[[bytes], T], progress: Progress) -> T:

@@ -14,6 +14,7 @@ from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ForbiddenError,
+    Hint,
     ProtocolError,
     ResolveError,
     UnauthorizedError,
@@ -211,9 +212,12 @@ def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str])
             reason=status.reason,
         )
     grant = manifest(user, query.namespace, verbs)
-    narrower = "" if query.namespace else ", or pass `namespace=`, for which a Role there is enough"
+    narrower = "" if query.namespace else ", or pass {namespace}, for which a Role there is enough"
     return ForbiddenError(
-        f"user {user!r} {said}; have this applied (`kubectl apply -f -`){narrower}:\n{grant}",
+        f"user {user!r} {said}",
+        hint=Hint(
+            f"Have this applied (`kubectl apply -f -`){narrower}:\n{{manifest}}", values={"manifest": grant}
+        ),
         host=host,
         scope=query.scope,
         status=403,

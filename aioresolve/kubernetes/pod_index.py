@@ -179,8 +179,8 @@ def _group_sizes(job: str, taken: Iterable[PodIndex]) -> dict[int, int]:
 def _too_high(job: str, sizes: Mapping[int, int]) -> PodIndexError:
     group, size = max(sizes.items(), key=max)
     return PodIndexError(
-        f"a pod of job {job!r} claims index {size - 1} in group {group}, more than a cluster can have pods;"
-        " correct the label, or use order_by='name'",
+        f"a pod of job {job!r} claims index {size - 1} in group {group}, more than a cluster can have pods",
+        hint="Correct the label, or pass {order_by=name}.",
         job=job,
     )
 
@@ -202,8 +202,8 @@ def index_error(
     if unindexed:
         faults.append(f"no index label or annotation on {_some(unindexed)}")
     return PodIndexError(
-        f"the tasks of job {job!r} cannot be put in the order of their index: {'; '.join(faults)};"
-        " wait until every pod is there, narrow the selector to one controller, or use order_by='name'",
+        f"the tasks of job {job!r} cannot be put in the order of their index: {'; '.join(faults)}",
+        hint="Wait until every pod exists, narrow the selector to one controller, or pass {order_by=name}.",
         job=job,
         missing=missing,
         duplicates=duplicates,

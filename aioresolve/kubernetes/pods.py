@@ -268,7 +268,7 @@ def _pod_ip_of_family(pod: Pod, *, six: bool) -> str | None:
     found = next((ip for ip in ips if ip and (":" in ip) == six), None)
     if found is None and any(ips):
         family = "IPv6" if six else "IPv4"
-        raise ValueError(f"it has no {family} address, only {', '.join(ips)}; use another `address`")
+        raise ValueError(f"it has no {family} address, only {', '.join(ips)}; choose another kind of address")
     return found
 
 
@@ -276,7 +276,7 @@ def _hostname(pod: Pod) -> str | None:
     if not (pod.spec.hostname and pod.spec.subdomain):
         raise ValueError(
             "it has no DNS name of its own, because its spec.hostname or spec.subdomain is not set; name a"
-            " headless Service as the subdomain, or use another `address`"
+            " headless Service as the subdomain, or choose another kind of address"
         )
     return f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
 

@@ -221,6 +221,7 @@ def _raise_not_running(candidates: Iterable[Candidate]) -> None:
         shown.append(f"and {len(faults) - len(shown)} more")
     what = "1 pod that matches is" if len(faults) == 1 else f"{len(faults)} pods that match are"
     raise PodNotRunningError(
-        f"{what} not running: {'; '.join(shown)}; wait for them, or leave them out with not_running='skip'",
+        f"{what} not running: {'; '.join(shown)}",
+        hint="Wait for them, or pass {not_running=skip} to leave them out.",
         pods=faults,
     )

@@ -79,7 +79,8 @@ def _no_connection(address: str, details: str, said: str) -> ProbeError:
 def speaks_tls_error(address: str) -> ProbeError:
     """Return the error for a worker that was asked in plain and speaks TLS."""
     return ProbeError(
-        f"{address} speaks TLS and was asked without; give ProbeChannels(credentials=...)",
+        f"{address} requires TLS, but the request was sent without TLS",
+        hint="Enable TLS with {channels}.",
         address=address,
         code="tls",
     )
@@ -108,9 +109,9 @@ def deadline_passed(address: str, method: str, timeout: float, *, connected: boo
 def nobody_tells(address: str, no_tensorflow: ProbeError, no_libtpu: ProbeError) -> ProbeError:
     """Return the error for a worker without a TensorFlow server whose libtpu does not tell either."""
     return ProbeError(
-        f"{no_tensorflow}; and libtpu does not tell either: {no_libtpu}. That is not to say that the worker"
-        " is dead: start a tf.distribute.Server there, or a program that holds the TPU, and give its"
-        " TPU_RUNTIME_METRICS_PORTS as libtpu_ports",
+        f"{no_tensorflow.summary}; and libtpu does not report devices either: {no_libtpu.summary}",
+        hint="The worker may still be running. Start a tf.distribute.Server there, or a program that holds"
+        " the TPU, and pass its TPU_RUNTIME_METRICS_PORTS as {libtpu_ports}.",
         address=address,
         code=no_tensorflow.code,
         retryable=no_tensorflow.retryable or no_libtpu.retryable,
@@ -125,8 +126,10 @@ def given_up(address: str, timeout: float) -> ProbeError:
 
 def never_asked(address: str, timeout: float) -> ProbeError:
     """Return the error for a worker whose turn never came."""
-    what = (
-        f"{address} was not asked: its turn had not come when the {timeout:g} s for all workers were over;"
-        " raise `timeout` or `max_concurrency`"
+    return ProbeError(
+        f"{address} was not probed within the {timeout:g} s for all workers",
+        hint="Raise {timeout} or {max_concurrency}.",
+        address=address,
+        code="deadline",
+        retryable=True,
     )
-    return ProbeError(what, address=address, code="deadline", retryable=True)

@@ -196,7 +196,9 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
     if config := environ.get("TPU_CONFIG"):
         return _configured(config)
     variables = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", *HOSTS, "TPU_NAME", "TPU_CONFIG")
-    return OwnVM(("tpu= was not given", f"{', '.join(f'${name}' for name in variables)} are not set"))
+    return OwnVM(
+        ("no name or address was given", f"{', '.join(f'${name}' for name in variables)} are not set")
+    )
 
 
 def checked_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:

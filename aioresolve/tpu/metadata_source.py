@@ -142,7 +142,7 @@ async def _attributes(
 def _nothing_named(source: OwnVM, last: str) -> TPUNotFoundError:
     tried = (*source.tried, last)
     return TPUNotFoundError(
-        f"no TPU was named and none was found: {'; '.join(tried)}. Give tpu= a name or an address such as"
-        " 'grpc://10.0.0.7:8470', or set TPU_NAME",
+        f"no TPU was named and none was found: {'; '.join(tried)}",
+        hint="Pass a name or an address such as 'grpc://10.0.0.7:8470' as {tpu}, or set TPU_NAME.",
         tried=tried,
     )

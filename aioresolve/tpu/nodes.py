@@ -84,10 +84,13 @@ async def found_nodes(
 def not_found_error(missing: Sequence[NotThere], version: str) -> TPUNotFoundError:
     """Return the error that lists every one of these; there is at least one."""
     names = [one.path for one in missing]
-    advice = "" if version == "v2" else "; API v1 does not know TPU VMs: ask with api_version='v2'"
+    hint = "Correct {tpu}, {project} or {zone}."
+    if version != "v2":
+        hint = f"Version v1 of the API does not list TPU VMs: pass {{api_version=v2}}. {hint}"
     return TPUNotFoundError(
-        f"there is no TPU{'' if len(names) == 1 else ' of these names'} {', '.join(names)}{advice};"
-        f" correct tpu, project or zone. {missing[0].error}",
+        f"there is no TPU{'' if len(names) == 1 else ' of these names'} {', '.join(names)}: "
+        f"{missing[0].error.summary}",
+        hint=hint,
         names=names,
     )
 
@@ -259,8 +262,9 @@ class Finder:
             unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
             raise ConfigurationError(
                 f"{' and '.join(unknown)} of TPU {', '.join(source.names)} (from {source.origin}) are not"
-                f" known: give {' and '.join(f'{name}=' for name in unknown)}, or the full name"
-                f" projects/P/locations/Z/nodes/N; this VM's metadata server did not tell: {error}"
+                f" known, and this VM's metadata server did not return them: {error.summary}",
+                hint=f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
+                " projects/P/locations/Z/nodes/N.",
             ) from error
         place = project or found[0], zone or found[-1]
         if self._known is not None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aioresolve
 from aioresolve import ClusterSpec, ClusterState, Endpoint, errors
-from aioresolve.cli.error_messages import AS_OPTIONS, as_text, as_traceback, exit_code
+from aioresolve.cli.application import application
+from aioresolve.cli.error_messages import (
+    OPTIONS,
+    error_report,
+    exit_code,
+    option_spelling,
+    redacted_traceback,
+)
 from aioresolve.cli.options import Task
 from aioresolve.cli.output.formats import (
     Table,
@@ -29,6 +35,9 @@ from aioresolve.cli.output.formats import (
     tf_config,
 )
 from aioresolve.cli.terminal.drawing import drawn_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SPEC = ClusterSpec({"worker": ["10.0.0.1:8470", "[fd00::7]:8470"], "ps": {3: "10.0.0.3:8470"}})
 STATE = ClusterState.of(
@@ -190,30 +199,58 @@ def test_each_error_has_its_exit_code(name: str) -> None:
 
 def test_an_error_is_one_paragraph_that_no_terminal_obeys() -> None:
     error = errors.PodNotRunningError("1 pod is not running: it says\n \x1b[2Jboo")
-    assert as_text(error) == "error: 1 pod is not running: it says \\x1b[2Jboo\n"
+    assert error_report(error) == "error: 1 pod is not running: it says \\x1b[2Jboo\n"
 
 
 def test_a_forbidden_error_is_yaml_that_kubectl_can_apply() -> None:
     manifest = "kind: Role\n---\nkind: RoleBinding\n"
     error = errors.ForbiddenError(f"user 'alice' may not: have this applied:\n{manifest}", manifest=manifest)
-    text = as_text(error)
+    text = error_report(error)
     assert text.startswith("# error: user 'alice' may not: have this applied:\n")
     assert list(yaml.safe_load_all(text)) == [{"kind": "Role"}, {"kind": "RoleBinding"}]
 
 
 def test_a_forbidden_error_without_a_manifest_is_an_error_like_any_other() -> None:
-    assert as_text(errors.ForbiddenError("nobody may")) == "error: nobody may\n"
+    assert error_report(errors.ForbiddenError("nobody may")) == "error: nobody may\n"
 
 
-SOURCES = "".join(
-    file.read_text() for file in Path(aioresolve.__file__).parent.rglob("*.py") if "cli" not in file.parts
-)
+def test_hints_name_options() -> None:
+    hint = "Pass {namespace} or {not_running=skip}, or raise {timeout}."
+    error = errors.ResolveError("no pods", hint=hint)
+    assert error_report(error) == ("error: no pods. Pass -n or --not-running skip, or raise --timeout.\n")
 
 
-@pytest.mark.parametrize("wording", AS_OPTIONS)
-def test_each_mend_said_as_an_option_is_one_that_is_given(wording: str) -> None:
-    assert wording in SOURCES
-    assert as_text(errors.ResolveError(f"so {wording} now")) == f"error: so {AS_OPTIONS[wording]} now\n"
+def test_an_invalid_argument_is_named_as_an_option() -> None:
+    error = errors.ConfigurationError("'ML_' is not a valid namespace name", argument="namespace")
+    assert error_report(error) == "error: -n: 'ML_' is not a valid namespace name\n"
+
+
+def test_arguments_without_an_option_are_written_as_in_python() -> None:
+    error = errors.ResolveError("no", hint="Pass {discovery_url} or {rpc_layer=grpc}.")
+    assert error_report(error) == "error: no. Pass `discovery_url=` or `rpc_layer='grpc'`.\n"
+
+
+@pytest.mark.parametrize("argument", OPTIONS)
+def test_each_option_named_in_hints_exists(argument: str) -> None:
+    option = option_spelling(argument, None).partition(" ")[0]
+    assert option in {name for command in commands(application) for name in names(command)}
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command)
+        yield command
+
+
+def names(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        yield from parameter.opts
+        if isinstance(parameter, click.Argument):
+            yield parameter.make_metavar(click.Context(command)).strip("[].")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +270,7 @@ def test_a_traceback_keeps_what_looks_like_a_credential_to_itself(said: str) -> 
 
     with pytest.raises(errors.ConnectionFailedError) as raised:
         fail()
-    text = as_traceback(raised.value)
+    text = redacted_traceback(raised.value)
     assert "hunter2" not in text
     assert "(secret)" in text
     assert "not reached" in text

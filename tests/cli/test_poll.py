@@ -12,11 +12,11 @@ from rich.console import Group
 from rich.text import Text
 
 from aioresolve import ClusterSpec, ClusterState
-from aioresolve.cli.error_messages import as_options
+from aioresolve.cli.error_messages import error_message
 from aioresolve.cli.options import shard
 from aioresolve.cli.output.fleet_tables import ReadingRows, reading_document, reading_row, round_code
 from aioresolve.cli.terminal.views import PollPicture
-from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, Reading
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.static import SimpleClusterResolver
@@ -286,7 +286,7 @@ def test_a_file_that_is_not_there_is_wrong_configuration(tmp_path: Path, env: di
     [
         (("--once", "--watch"), "--once asks once and --watch goes on"),
         (("--shards", "4/"), "'4/' is no shard; write INDEX/N"),
-        (("--shards", "4/4"), "such as (0, 4), with an index from 0 on"),
+        (("--shards", "4/4"), "the index counts from 0 and must be less than 4"),
         (("--interval", "0"), "is no time at all"),
     ],
 )
@@ -317,7 +317,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 STATE = ClusterState.from_spec(
     ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"], "ps": []}), version="41", observed_at=NOW
 )
-LATE = DeadlineExceededError("no complete answer to it within 1 s; raise `timeout`")
+LATE = DeadlineExceededError("no complete answer to it within 1 s", hint="Raise {timeout}.")
 BROKEN = ConnectionFailedError("nobody listens; see to it")
 
 
@@ -348,7 +348,7 @@ def test_a_reading_is_a_document() -> None:
     assert document["stale_since"] == document["observed_at"] == "2026-01-02T03:04:05Z"
     assert document["error"] == {
         "type": "DeadlineExceededError",
-        "message": "no complete answer to it within 1 s; raise --timeout",
+        "message": "no complete answer to it within 1 s. Raise --timeout.",
         "retryable": True,
     }
 
@@ -375,14 +375,14 @@ def test_the_code_of_a_round_is_that_of_the_worst(errors: tuple[Any, ...], code:
     assert round_code([Reading("a", STATE, error) for error in errors]) == code
 
 
-def test_the_mend_of_a_shard_is_said_as_an_option() -> None:
+def test_an_invalid_shard_names_the_option() -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
-        with pytest.raises(ValueError, match="shard=4: ") as raised:
+        with pytest.raises(ConfigurationError, match="shard=`: ") as raised:
             Fleet(shard=4)
-    said = as_options(str(raised.value))
-    assert said.startswith("--shards 4: ")
-    assert "give --shards INDEX/4, or" in said
+    said = error_message(raised.value)
+    assert said.startswith("--shards: the index of this shard of 4 is unknown")
+    assert "Pass the index as well, or" in said
 
 
 class BrokenResolver(ClusterResolver):

@@ -104,7 +104,7 @@ def test_an_error_in_json_says_the_mend_as_an_option(closed: str, capsys: pytest
     assert main(["probe", "-o", "json", closed, *libtpu_at(closed)]) == 1
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["code"], error["retryable"]) == ("refused", True)
-    assert error["message"].endswith("with --libtpu-port to `aioresolve probe`")
+    assert error["message"].endswith("as --libtpu-port (of `aioresolve probe`).")
 
 
 def test_the_first_to_answer_is_printed_first(workers: list[str], slow: str, env: dict[str, str]) -> None:
@@ -134,7 +134,7 @@ def test_all_of_them_have_a_deadline_too(silent: str, capsys: pytest.CaptureFixt
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
     assert "the 0.3 s for all workers were over" in first["message"]
-    assert second["message"].endswith("raise --timeout or --max-concurrency")
+    assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 
 
 def test_tls_is_spoken_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_tls_is_spoken_where_it_is_asked_for(capsys: pytest.CaptureFixture[str])
         assert main(["probe", "-o", "json", address]) == 1
         error = json.loads(capsys.readouterr().out)["error"]
         assert error["code"] == "tls"
-        assert "give --tls" in error["message"]
+        assert "Enable TLS with --tls" in error["message"]
         # Its authority is nobody's.
         assert main(["probe", "-o", "json", "--tls", address]) == 1
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "tls"

@@ -189,7 +189,7 @@ def test_a_deadline_has_an_exit_code_of_its_own_and_names_the_server(
     assert (answer.code, answer.stdout) == (3, "")
     assert "within 0.3 s" in answer.stderr
     assert server.url in answer.stderr
-    assert "raise --timeout" in answer.stderr
+    assert "raise --timeout, or check the server" in answer.stderr
 
 
 # What it loads

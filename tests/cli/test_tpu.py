@@ -166,7 +166,8 @@ def test_a_tpu_of_this_host_has_no_workers_and_says_so(aioresolve: Command) -> N
 def test_a_name_that_nothing_has_is_told_with_the_options_to_correct(aioresolve: Command) -> None:
     answer = aioresolve("another")
     assert (answer.code, answer.stdout) == (1, "")
-    assert "nodes/another; correct NAME, --project or --zone" in answer.stderr
+    assert "there is no TPU projects/demo-project/locations/us-central2-b/nodes/another: " in answer.stderr
+    assert ". Correct NAME, --project or --zone.\n" in answer.stderr
 
 
 def test_a_tpu_that_is_not_ready_is_told_with_its_state(
@@ -180,11 +181,11 @@ def test_a_tpu_that_is_not_ready_is_told_with_its_state(
 
 def test_off_google_cloud_it_says_which_options_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", "my-tpu", "--project", PROJECT]) == 2
-    assert "give --zone, or the full name" in capsys.readouterr().err
+    assert "Pass --zone, or the full name" in capsys.readouterr().err
     assert main(["tpu", "my-tpu"]) == 2
-    assert "give --project and --zone, or the full name" in capsys.readouterr().err
+    assert "Pass --project and --zone, or the full name" in capsys.readouterr().err
     assert main(["tpu"]) == 1
-    assert "no NAME was given" in capsys.readouterr().err
+    assert "no name or address was given" in capsys.readouterr().err
     assert main(["tpu", "--list"]) == 2
     assert "give --project" in capsys.readouterr().err
 

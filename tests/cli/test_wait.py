@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from aioresolve.cli.error_messages import as_text
+from aioresolve.cli.error_messages import error_report
 from aioresolve.cli.output.formats import span
-from aioresolve.cli.output.wait_report import report
+from aioresolve.cli.output.wait_report import wait_report
 from aioresolve.cli.terminal.views import WaitPicture
 from aioresolve.errors import FailedClusterError, IncompleteClusterError
 from aioresolve.resolver.wait import Shortfall
@@ -130,8 +130,8 @@ def test_at_the_deadline_it_reports_who_is_missing_and_why(
     late = run((*TRAIN, "--count", "16", "--timeout", "500ms", "-q"), env)
     assert (late.code, late.stdout) == (3, "")
     first, *tables = late.stderr.splitlines()
-    assert first.startswith("error: the cluster was not complete within 500ms: see to what is missing, ")
-    assert first.endswith("raise --timeout, or wait for less")
+    assert first.startswith("error: the cluster was not complete within 500ms. Check the missing tasks, ")
+    assert first.endswith("raise --timeout, or wait for fewer tasks.")
     assert [line.split() for line in tables[:2]] == [["JOB", "FOUND", "WANTED"], ["worker", "3", "16"]]
     assert tables[3].split() == ["MISSING", "REASON"]
     reasons = {line.split()[0]: line for line in tables[4:]}
@@ -155,7 +155,7 @@ def test_what_can_become_complete_no_more_ends_it_at_once(
     server.add(trainer(3, phase="Failed"))
     failed = run((*TRAIN, "--count", "4", "-q"), env)
     assert (failed.code, failed.stdout) == (1, "")
-    assert failed.stderr.startswith("error: the cluster can become complete no more: ")
+    assert failed.stderr.startswith("error: the cluster cannot become complete. ")
     assert "ml/train-3   Failed" in failed.stderr
 
 
@@ -315,7 +315,7 @@ def test_a_job_that_the_workers_are_not_is_wrong_usage(google: ThreadedGoogleSer
 
 def test_a_report_names_at_most_fifty_who_are_missing() -> None:
     missing = {f"ml/pod-{number}": "Pending" for number in range(70)}
-    lines = report({"worker": 3}, {}, missing).splitlines()
+    lines = wait_report({"worker": 3}, {}, missing).splitlines()
     assert [line.split() for line in lines[:4]] == [
         ["JOB", "FOUND"],
         ["worker", "3"],
@@ -327,7 +327,7 @@ def test_a_report_names_at_most_fifty_who_are_missing() -> None:
 
 
 def test_a_report_counts_all_jobs_together_where_that_was_asked_for() -> None:
-    assert [line.split() for line in report({"worker": 3, "ps": 1}, {"": 16}, {}).splitlines()] == [
+    assert [line.split() for line in wait_report({"worker": 3, "ps": 1}, {"": 16}, {}).splitlines()] == [
         ["JOB", "FOUND", "WANTED"],
         ["worker", "3", "<none>"],
         ["ps", "1", "<none>"],
@@ -335,17 +335,20 @@ def test_a_report_counts_all_jobs_together_where_that_was_asked_for() -> None:
     ]
 
 
-def test_a_report_says_the_mends_as_options_and_steers_no_terminal() -> None:
+def test_a_report_names_options_and_has_no_control_characters() -> None:
     error = IncompleteClusterError(
-        "late", timeout=600.0, missing={"the source": "raise `timeout`\n \x1b[2Jand so on"}
+        "late",
+        hint="Raise {timeout}.",
+        timeout=600.0,
+        missing={"the source": "no response\n \x1b[2Jand so on"},
     )
-    text = as_text(error)
-    assert text.startswith("error: the cluster was not complete within 10m: ")
-    assert text.endswith("the source   raise --timeout \\x1b[2Jand so on\n")
+    text = error_report(error)
+    assert text.startswith("error: the cluster was not complete within 10m. Raise --timeout.\n")
+    assert text.endswith("the source   no response \\x1b[2Jand so on\n")
 
 
-def test_a_report_without_any_answer_says_so() -> None:
-    assert as_text(FailedClusterError("gone")).splitlines()[1:] == ["nothing has answered yet"]
+def test_a_report_without_any_response_says_so() -> None:
+    assert error_report(FailedClusterError("gone")).splitlines()[1:] == ["no response yet"]
 
 
 @pytest.mark.parametrize(

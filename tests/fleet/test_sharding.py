@@ -71,11 +71,11 @@ class TestArgument:
         [0, -1, True, "4", 4.0, (4, 4), (-1, 4), (0, 0), (0,), (0, 1, 2), (True, 2), ("0", 2), [0, 2]],
     )
     def test_anything_else_is_refused_with_what_it_may_be(self, shard: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r"^shard=.*such as \(0, 4\)"):
+        with pytest.raises(ConfigurationError, match=r"^`shard=`: .*such as \(0, 4\)"):
             checked_shard(shard, {"JOB_COMPLETION_INDEX": "0"})
 
     def test_without_the_variable_the_error_says_so(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"INDEX is not set; give shard=\(index, 4\)"):
+        with pytest.raises(ConfigurationError, match=r"INDEX is not set. Pass the index as well"):
             checked_shard(4, {})
 
     @pytest.mark.parametrize("index", ["", "one", "-1", "1.0", "²"])

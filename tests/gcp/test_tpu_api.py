@@ -176,7 +176,7 @@ async def test_v1_has_no_queued_resources() -> None:
         many = await refusal(api.queued_resources(PROJECT, ZONE, Progress()))
         for error in (one, many):
             assert isinstance(error, ConfigurationError)
-            assert "ask with api_version='v2'" in str(error)
+            assert "Pass `api_version='v2'`" in str(error)
         assert server.requests == ()
 
 

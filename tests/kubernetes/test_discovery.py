@@ -117,7 +117,7 @@ async def test_when_nothing_works_everything_that_was_tried_is_told_with_the_men
         f"~/.kube/config: {home}/.kube/config: no such file",
     )
     assert all(line in str(caught.value) for line in caught.value.tried)
-    assert "Give kubeconfig=, set KUBECONFIG, or run in a pod" in str(caught.value)
+    assert "Pass `kubeconfig=`, set KUBECONFIG, or run in a pod" in str(caught.value)
 
 
 async def test_the_home_folder_is_left_alone_while_the_variable_is_set(

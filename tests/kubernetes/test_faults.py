@@ -199,7 +199,7 @@ def garbage(*faults: Fault, words: str = "") -> Lasting:
 
 BROKE = ("broke during GET /api/v1/pods", "try again")
 ILL = ("overloaded or not well", "try again later")
-LATE = ("no complete answer", "raise `timeout`")
+LATE = ("no complete answer", "raise `timeout=`")
 AT_ONCE = Trickle(1 << 16, 0.0)
 NO_POD_LIST = {"kind": "PodList", "metadata": {}}
 

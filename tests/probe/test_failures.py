@@ -77,6 +77,6 @@ def test_a_refusal_is_not_called_death() -> None:
     unimplemented = ProbeError("another service", address="10.0.0.1:8431", code="unimplemented")
     error = nobody_tells(HOST, refused, unimplemented)
     assert (error.code, error.address, error.retryable) == ("refused", HOST, True)
-    assert "not to say that the worker is dead" in str(error)
+    assert "The worker may still be running" in str(error)
     assert str(error).count(HOST) == 1
     assert "libtpu_ports" in str(error)

@@ -75,7 +75,7 @@ async def test_a_process_that_does_not_answer_is_not_left_out_of_the_sum(closed_
 
 async def test_a_refusal_is_said_to_be_no_death(closed_address: str) -> None:
     async with TPUWorker(services=[]) as other:
-        with pytest.raises(ProbeError, match="not to say that the worker is dead") as caught:
+        with pytest.raises(ProbeError, match="The worker may still be running") as caught:
             await probe_worker(closed_address, libtpu_ports=[other.port], timeout=GENEROUS)
     assert caught.value.code == "refused"
     assert isinstance(caught.value.__cause__, ProbeError)

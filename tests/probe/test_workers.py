@@ -189,7 +189,7 @@ async def test_a_worker_that_misbehaves_has_a_row_of_its_own_and_harms_no_other(
         assert probe.error.address == probe.address
         assert (probe.devices, probe.source) == ((), None)
         assert (probe.latency > 0.9) is what.startswith("deadline")
-    assert "speaks TLS" in str(bad[list(workers).index("tls")].error)
+    assert "requires TLS" in str(bad[list(workers).index("tls")].error)
 
 
 async def test_a_server_that_does_not_speak_grpc_is_told_from_one_that_is_gone() -> None:
@@ -238,7 +238,7 @@ async def test_when_the_total_deadline_passes_each_row_says_whether_it_was_asked
     assert len(worker.calls) == 2
     words = [str(probe.error) for probe in probes]
     assert ["had not answered" in text for text in words] == [True, True, False, False, False]
-    assert ["was not asked" in text for text in words] == [False, False, True, True, True]
+    assert ["was not probed" in text for text in words] == [False, False, True, True, True]
     assert {probe.error.code for probe in probes if probe.error} == {"deadline"}
     assert [probe.latency > 0 for probe in probes] == [True, True, False, False, False]
     assert took < 2.0

@@ -346,7 +346,7 @@ async def test_v1_knows_nodes_of_old_and_no_tpu_vms(google: GoogleServer) -> Non
     assert await resolver.master() == "grpc://10.0.0.1:8470"
     assert asked(google, "tpu") == [f"/v1/projects/{PROJECT}/locations/{ZONE}/nodes/old"]
     assert await resolver.runtime_version() is not None
-    with pytest.raises(TPUNotFoundError, match="v1 does not know TPU VMs"):
+    with pytest.raises(TPUNotFoundError, match="v1 of the API does not list TPU VMs"):
         await TPUClusterResolver("vm", ZONE, PROJECT, api_version="v1").cluster_spec()
 
 

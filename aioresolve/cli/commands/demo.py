@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli.error_messages import as_text
+from aioresolve.cli.error_messages import error_report
 from aioresolve.cli.options import Task, typed, verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows
 from aioresolve.cli.output.formats import Section, address_lines, spec_table, tf_config
@@ -111,7 +111,7 @@ def sections() -> list[Section]:
                 f"{len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n",
             ),
             Section("-o tf-config --task worker:0", tf_config(spec, Task("worker", 0))),
-            Section(f"When {STOPPED} does not run", as_text(failure)),
+            Section(f"When {STOPPED} does not run", error_report(failure)),
             Section(f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} comes, ps-0 goes", changes),
             Section(
                 f"aioresolve wait kubernetes ... --count {len(PODS)}",
@@ -243,7 +243,8 @@ async def _sections() -> list[Section]:
                 workers_table(_found(slices, probes), is_wide=False),
             ),
             Section(
-                "When a worker comes back with a chip less", as_text(await _loopback_tpu_failure(resolver))
+                "When a worker comes back with a chip less",
+                error_report(await _loopback_tpu_failure(resolver)),
             ),
         ]
 

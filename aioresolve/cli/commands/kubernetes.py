@@ -68,6 +68,8 @@ async def kubernetes_resolver(request: PodRequest, progress: Progress) -> Kubern
 
 
 async def _found(request: PodRequest) -> Found:
+    # Loaded before the deadline starts.
+    import aioresolve.kubernetes.auth  # noqa: F401
     from aioresolve._core.retry import within_deadline
     from aioresolve.cli.terminal.progress import shown
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve._core.validation import seconds
-from aioresolve.cli.error_messages import as_options
 from aioresolve.cli.options import (
     PodRequest,
     TPURequest,
@@ -83,6 +82,8 @@ def complete_tpus(request: TPURequest, wanted: WaitCondition, interval: float) -
 
 
 async def _pods(request: PodRequest, wanted: WaitCondition, ending: Ending) -> ClusterState:
+    # Loaded before the deadline starts.
+    import aioresolve.kubernetes.auth  # noqa: F401
     from aioresolve._core.retry import Progress, within_deadline
     from aioresolve.cli.terminal.progress import shown
 
@@ -178,7 +179,7 @@ class _Lines:
         self._said = ""
 
     def tell(self, lacking: Shortfall) -> None:
-        self._line = f"waiting: {as_options(str(lacking))}"
+        self._line = f"waiting: {lacking}"
 
     def look(self) -> None:
         if self._line != self._said:

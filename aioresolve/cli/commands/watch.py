@@ -59,6 +59,7 @@ def watch_pods(request: PodRequest) -> None:
         SystemExit: SIGTERM, or whoever read stdout has gone.
     """
     # Imported here, so that `--help` and completion load click only.
+    import aioresolve.kubernetes.auth  # noqa: F401
     from aioresolve.cli.running import run
 
     from .kubernetes import kubernetes_resolver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, as_options
+from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, error_message
 from aioresolve.errors import DeadlineExceededError
 
 from .formats import RowByRow, Table, as_json_line, document, instant, latency, span
@@ -67,7 +67,7 @@ def reading_row(reading: Reading, right_at: datetime, now: datetime) -> tuple[st
         str(len(reading.absent) + len(reading.unready)) if is_known else "",
         _age((now - right_at).total_seconds()) if is_known else "",
         "" if reading.latency is None else latency(reading.latency),
-        "" if reading.error is None else as_options(str(reading.error)).partition("; ")[0],
+        "" if reading.error is None else reading.error.summary.partition("; ")[0],
     )
 
 
@@ -93,7 +93,7 @@ def reading_document(reading: Reading) -> dict[str, Any]:
         if error is None
         else {
             "type": type(error).__name__,
-            "message": as_options(str(error)),
+            "message": error_message(error),
             "retryable": error.retryable,
         },
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.cli.error_messages import as_options
+from aioresolve.cli.error_messages import error_message
 
 from .formats import RowByRow, as_json_line, latency
 
@@ -47,7 +47,7 @@ def probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
         "" if probe.cores is None else str(probe.cores),
         "" if probe.chips is None else str(probe.chips),
         latency(probe.latency),
-        "" if probe.error is None else f"{probe.error.code}: {str(probe.error).partition('; ')[0]}",
+        "" if probe.error is None else f"{probe.error.code}: {probe.error.summary.partition('; ')[0]}",
     )
 
 
@@ -77,7 +77,7 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
         ],
         "error": None
         if error is None
-        else {"code": error.code, "message": as_options(str(error)), "retryable": error.retryable},
+        else {"code": error.code, "message": error_message(error), "retryable": error.retryable},
     }
 
 

@@ -1,4 +1,4 @@
-"""From what a cluster lacks to the text that says so. Pure."""
+"""Tables of what an incomplete cluster lacks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from .formats import Table, aligned
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["counts_table", "missing_table", "report"]
+__all__ = ["counts_table", "missing_table", "wait_report"]
 
 SHOWN = 50
-"""How many of the missing a report names."""
+"""How many missing tasks a report lists at most."""
 
 
 def counts_table(found: Mapping[str, int], wanted: Mapping[str, int]) -> Table:
-    """Return one row per job: how many of its tasks can be used, and how many are wanted, if that is said.
+    """Return one row per job: the number of its usable tasks, and the number that was requested, if any.
 
-    The empty name in `wanted` stands for all jobs together, and has the last row, if there are several.
+    The empty name in `wanted` stands for the total of all jobs. It gets the last row if there are
+    several jobs.
     """
     if not wanted:
         return Table(("JOB", "FOUND"), [(job, str(number)) for job, number in found.items()])
@@ -31,15 +32,15 @@ def counts_table(found: Mapping[str, int], wanted: Mapping[str, int]) -> Table:
 
 
 def missing_table(missing: Mapping[str, str]) -> Table:
-    """Return one row per name that is missing, with the reason."""
+    """Return one row per missing task: its name and the reason."""
     rows = [(name, " ".join(reason.split())) for name, reason in missing.items()]
     return Table(("MISSING", "REASON"), rows)
 
 
-def report(found: Mapping[str, int], wanted: Mapping[str, int], missing: Mapping[str, str]) -> str:
-    """Return what a cluster lacks as tables, an empty line between them."""
+def wait_report(found: Mapping[str, int], wanted: Mapping[str, int], missing: Mapping[str, str]) -> str:
+    """Return what a cluster lacks: the table of counts, an empty line, and the table of missing tasks."""
     columns, rows = missing_table(missing)
     tables = [aligned(counts_table(found, wanted)), aligned(Table(columns, rows[:SHOWN]))]
     if len(rows) > SHOWN:
         tables[-1] += f"and {len(rows) - SHOWN} more\n"
-    return "\n".join(filter(None, tables)) or "nothing has answered yet\n"
+    return "\n".join(filter(None, tables)) or "no response yet\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioresolve.cli.error_messages import as_options
+from aioresolve.cli.error_messages import error_message
 from aioresolve.cli.output.formats import instant, one_line
 
 from . import streams
@@ -24,7 +24,7 @@ class Notes:
 
     def tell(self, observation: Observation) -> None:
         """Say what is wrong with the source, or that all is well again."""
-        error = "" if observation.error is None else as_options(str(observation.error))
+        error = "" if observation.error is None else error_message(observation.error)
         if error == self._error:
             return
         if error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from aioresolve.cli.error_messages import as_options
+from aioresolve.cli.error_messages import error_message
 from aioresolve.cli.output.fleet_tables import COLUMNS, reading_row
 from aioresolve.cli.output.formats import Table, span, spec_table, state_table
 from aioresolve.cli.output.wait_report import counts_table, missing_table
@@ -134,7 +134,7 @@ class WatchPicture:
             ]
         since = observation.stale_since or now
         wrong = f"{what} at {_clock(since)}, {span((now - since).total_seconds())} ago, and since then: "
-        wrong += as_options(str(observation.error))
+        wrong += error_message(observation.error)
         width = max(columns, 1)
         return [line(""), *(line(wrong[at : at + width], "red") for at in range(0, len(wrong), width))][:4]
 
@@ -142,7 +142,7 @@ class WatchPicture:
 def _missing_lines(missing: list[Missing]) -> list[Text]:
     if not missing:
         return []
-    said = [line(f"{one.job}: {one.name}: {as_options(one.reason)}", "yellow") for one in missing[:MISSING]]
+    said = [line(f"{one.job}: {one.name}: {one.reason}", "yellow") for one in missing[:MISSING]]
     if len(missing) > MISSING:
         said.append(line(f"and {len(missing) - MISSING} more that are no members or not ready", "yellow"))
     return [line(""), *said]
@@ -176,8 +176,7 @@ class WaitPicture:
             return Group(head, line("no answer yet"))
         counts = counts_table(self.lacking.found, self.lacking.wanted)
         above = [head, *(table_lines(counts) if counts.rows else [])]
-        reasons = {name: as_options(reason) for name, reason in self.lacking.reasons.items()}
-        names, missing = missing_table(reasons)
+        names, missing = missing_table(self.lacking.reasons)
         if not missing:
             return Group(*above)
         room = max(lines - len(above) - 1, 2)

@@ -116,8 +116,8 @@ def found(
             return answer
         tried.append(f"{name}: {answer}")
     raise CredentialsError(
-        f"no way to an API server was found. Tried {'; '.join(tried)}. "
-        "Give kubeconfig=, set KUBECONFIG, or run in a pod that has a service account",
+        f"no way to an API server was found. Tried {'; '.join(tried)}",
+        hint="Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account.",
         tried=tried,
     )
 

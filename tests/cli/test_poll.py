@@ -258,7 +258,7 @@ def test_a_shard_without_targets_says_so(fleet: Path, env: dict[str, str]) -> No
 def test_a_shard_of_nobody_knows_which_is_wrong_configuration(fleet: Path, env: dict[str, str]) -> None:
     done = run(("poll", str(fleet), "--shards", "4"), env)
     assert (done.code, done.stdout) == (2, "")
-    assert "--shards 4" in done.stderr
+    assert "--shards: the index of this shard of 4 is unknown" in done.stderr
     assert "$JOB_COMPLETION_INDEX is not set" in done.stderr
     assert "give --shards INDEX/4" in done.stderr
 

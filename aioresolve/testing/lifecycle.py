@@ -436,7 +436,7 @@ def _not_running(name: str) -> ConfigurationError:
 
 
 async def _remove_default_server_header(request: web.Request, response: web.StreamResponse) -> None:
-    """Remove the Server header of aiohttp; one that the reply itself has stays."""
+    """Remove the Server header that aiohttp adds, but not one that is part of the reply."""
     if "aiohttp" in response.headers.get("Server", ""):
         with contextlib.suppress(KeyError):
             del response.headers["Server"]

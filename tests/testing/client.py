@@ -1,4 +1,4 @@
-"""Requests to a loopback API server, as plain as they can be."""
+"""A minimal HTTP client for the loopback API server."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def trainers() -> list[dict[str, Any]]:
     ]
 
 
-def in_ml() -> KubernetesServer:
+def ml_server() -> KubernetesServer:
     return KubernetesServer([*trainers(), pod("other", "web")], clock=lambda: NOW)
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
-    """A whole answer."""
+class Response:
+    """A complete HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -58,7 +58,7 @@ class Got:
 
 
 def failure(code: int, reason: str, message: str, **more: object) -> bytes:
-    """The body with which an API server refuses, byte for byte; `more` is its metadata and details."""
+    """Return the body of an API server's failure, byte for byte; `more` is its metadata and details."""
     details = {"details": more["details"]} if "details" in more else {}
     document = {
         "kind": "Status",
@@ -82,8 +82,8 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def opened(server: KubernetesServer, **headers: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session whose paths are those of `server` and whose connections are its own."""
+async def open_session(server: KubernetesServer, **headers: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """Open a session with the base URL of `server` and its own connections."""
     context: ssl.SSLContext | bool = True
     if server.url.startswith("https"):
         context = ssl.create_default_context(cadata=server.ca_pem)
@@ -92,7 +92,7 @@ async def opened(server: KubernetesServer, **headers: str) -> AsyncIterator[aioh
         yield session
 
 
-async def ask(
+async def fetch(
     server: KubernetesServer,
     path: str = "/api/v1/pods",
     method: str = "GET",
@@ -101,20 +101,20 @@ async def ask(
     body: object = None,
     query: Mapping[str, str] | None = None,
     **more: str,
-) -> Got:
-    """The whole answer to one request, on a connection of its own; `more` is query as well."""
+) -> Response:
+    """Send one request on a new connection and return the response; `more` is added to the query."""
     plain = {"User-Agent": "tests", "Accept-Encoding": "identity"}
     async with (
-        opened(server, **plain) as session,
+        open_session(server, **plain) as session,
         session.request(
             method, path, params={**(query or {}), **more}, headers=headers, json=body, allow_redirects=False
         ) as response,
     ):
-        return Got(response.status, response.headers, await response.read())
+        return Response(response.status, response.headers, await response.read())
 
 
 class Watch:
-    """A watch under way."""
+    """A connected watch."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
@@ -123,12 +123,12 @@ class Watch:
         return await self.response.content.readline()
 
     async def event(self) -> tuple[str, Any]:
-        """Type and object of the next event."""
+        """Return the type and object of the next event."""
         event = json.loads(await self.line())
         return event["type"], event["object"]
 
-    async def told(self, count: int) -> list[tuple[str, str, str]]:
-        """Type, name and version of the next so many events."""
+    async def events(self, count: int) -> list[tuple[str, str, str]]:
+        """Return the type, name and version of the next `count` events."""
         events = [await self.event() for _ in range(count)]
         return [
             (kind, shown["metadata"].get("name", ""), shown["metadata"]["resourceVersion"])
@@ -137,18 +137,18 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(
+async def open_watch(
     server: KubernetesServer,
     query: Mapping[str, str] | None = None,
     *,
     accept: str = "application/json",
     **more: str,
 ) -> AsyncIterator[Watch]:
-    """A watch of the pods of `server` that is connected."""
+    """Open a watch of the pods of `server`, and wait until it is connected."""
     before = server.watches
     params = {"watch": "true", **(query or {}), **more}
     async with (
-        opened(server, Accept=accept) as session,
+        open_session(server, Accept=accept) as session,
         session.get("/api/v1/pods", params=params, read_bufsize=4096) as response,
     ):
         assert response.status == 200

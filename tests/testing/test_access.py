@@ -1,4 +1,4 @@
-"""Who may do what at the loopback API server, and what it keeps of it."""
+"""Authentication, authorization and recorded requests of the loopback API server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import KubernetesServer, pod
 
-from .client import NAMESPACE, TABLE, ask, basic, bearer, failure, opened, trainers
+from .client import NAMESPACE, TABLE, basic, bearer, failure, fetch, open_session, trainers
 
 
-async def test_an_open_server_lets_everybody_in() -> None:
+async def test_an_open_server_accepts_every_request() -> None:
     async with KubernetesServer([pod("a")]) as server:
         for headers in ({}, bearer("any"), basic("alice", "any")):
-            assert (await ask(server, headers=headers)).names == ["a"]
+            assert (await fetch(server, headers=headers)).names == ["a"]
         assert [(r.scheme, r.user) for r in server.requests] == [
             ("", "system:anonymous"),
             ("Bearer", "system:anonymous"),
@@ -21,36 +21,36 @@ async def test_an_open_server_lets_everybody_in() -> None:
         ]
 
 
-async def test_a_wrong_or_missing_token_is_401() -> None:
+async def test_wrong_or_missing_token_is_401() -> None:
     async with KubernetesServer(tokens={"secret": "alice"}) as server:
-        assert (await ask(server, headers=bearer("secret"))).status == 200
+        assert (await fetch(server, headers=bearer("secret"))).status == 200
         for headers in ({}, bearer("wrong"), basic("alice", "secret"), {"Authorization": "Basic ~"}):
-            got = await ask(server, headers=headers)
+            got = await fetch(server, headers=headers)
             assert (got.status, got.body) == (401, failure(401, "Unauthorized", "Unauthorized"))
             assert "X-Kubernetes-Pf-Flowschema-Uid" not in got.headers
 
 
-async def test_tokens_can_be_changed_while_it_runs() -> None:
+async def test_tokens_can_be_changed_while_the_server_runs() -> None:
     async with KubernetesServer(tokens={"old": "alice"}) as server:
         assert server.tokens is not None
         del server.tokens["old"]
         server.tokens["new"] = "alice"
-        assert (await ask(server, headers=bearer("old"))).status == 401
-        assert (await ask(server, headers=bearer("new"))).status == 200
+        assert (await fetch(server, headers=bearer("old"))).status == 401
+        assert (await fetch(server, headers=bearer("new"))).status == 200
         server.tokens = None
-        assert (await ask(server)).status == 200
+        assert (await fetch(server)).status == 200
 
 
-async def test_a_password_is_checked() -> None:
+async def test_password_is_checked() -> None:
     async with KubernetesServer(passwords={"alice": "secret"}) as server:
-        assert (await ask(server, headers=basic("alice", "secret"))).status == 200
-        assert (await ask(server, headers=basic("alice", "wrong"))).status == 401
-        assert (await ask(server, headers=bearer("secret"))).status == 401
+        assert (await fetch(server, headers=basic("alice", "secret"))).status == 200
+        assert (await fetch(server, headers=basic("alice", "wrong"))).status == 401
+        assert (await fetch(server, headers=bearer("secret"))).status == 401
 
 
-async def test_anonymous_is_403_where_it_is_let_in() -> None:
+async def test_anonymous_user_gets_403_if_anonymous_access_is_enabled() -> None:
     async with KubernetesServer(tokens={}, anonymous=True) as server:
-        got = await ask(server)
+        got = await fetch(server)
     message = (
         'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" '
         "at the cluster scope"
@@ -59,21 +59,21 @@ async def test_anonymous_is_403_where_it_is_let_in() -> None:
     assert got.headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_a_user_stays_in_its_namespaces() -> None:
+async def test_user_can_access_only_its_namespaces() -> None:
     server = KubernetesServer(
         trainers(),
         tokens={"a": "admin", "l": "limited", "s": "stranger"},
         allow={"admin": None, "limited": {"ml"}},
     )
     async with server:
-        assert len((await ask(server, headers=bearer("a"))).names) == 4
-        assert len((await ask(server, NAMESPACE, headers=bearer("l"))).names) == 4
-        cluster = await ask(server, headers=bearer("l"))
-        other = await ask(server, "/api/v1/namespaces/default/pods", headers=bearer("l"))
-        stranger = await ask(server, f"{NAMESPACE}/train-0/status", "PATCH", headers=bearer("s"), body={})
+        assert len((await fetch(server, headers=bearer("a"))).names) == 4
+        assert len((await fetch(server, NAMESPACE, headers=bearer("l"))).names) == 4
+        cluster = await fetch(server, headers=bearer("l"))
+        other = await fetch(server, "/api/v1/namespaces/default/pods", headers=bearer("l"))
+        stranger = await fetch(server, f"{NAMESPACE}/train-0/status", "PATCH", headers=bearer("s"), body={})
         assert server.allow is not None
         server.allow["stranger"] = None
-        assert (await ask(server, headers=bearer("s"))).status == 200
+        assert (await fetch(server, headers=bearer("s"))).status == 200
     cannot = 'pods is forbidden: User "limited" cannot list resource "pods" in API group ""'
     assert (cluster.status, cluster.message) == (403, f"{cannot} at the cluster scope")
     assert (other.status, other.message) == (403, f'{cannot} in the namespace "default"')
@@ -86,7 +86,7 @@ async def test_a_user_stays_in_its_namespaces() -> None:
 
 async def test_requests_are_recorded_without_secrets() -> None:
     async with KubernetesServer([pod("a")], tokens={"secret": "alice"}) as server:
-        await ask(server, headers=bearer("secret") | {"Accept": TABLE}, labelSelector="a=b", limit="5")
+        await fetch(server, headers=bearer("secret") | {"Accept": TABLE}, labelSelector="a=b", limit="5")
         (record,) = server.requests
         assert (record.method, record.path, record.verb) == ("GET", "/api/v1/pods", "list")
         assert record.query == {"labelSelector": "a=b", "limit": "5"}
@@ -104,21 +104,21 @@ async def test_requests_are_recorded_without_secrets() -> None:
 async def test_open_connections_are_counted() -> None:
     async with KubernetesServer() as server:
         assert server.connections == 0
-        async with opened(server) as session:
+        async with open_session(server) as session:
             async with session.get("/version") as response:
                 await response.read()
             assert server.connections == 1
         await server.until(lambda: server.connections == 0)
 
 
-async def test_what_is_read_from_it_is_a_copy() -> None:
+async def test_returned_pods_are_copies() -> None:
     async with KubernetesServer([pod("a")]) as server:
         server.pod("a")["metadata"]["name"] = "b"
         server.pods[0]["metadata"]["name"] = "b"
         assert server.pod("a")["metadata"]["name"] == "a"
 
 
-async def test_a_mutation_can_merge_status_and_metadata_at_once() -> None:
+async def test_patch_merges_status_and_metadata_in_one_write() -> None:
     async with KubernetesServer([pod("a")]) as server:
         version = server.resource_version
         changed = server.patch("a", patch={"metadata": {"labels": {"x": "1"}}, "status": {"phase": "Failed"}})
@@ -126,6 +126,6 @@ async def test_a_mutation_can_merge_status_and_metadata_at_once() -> None:
         assert (changed["metadata"]["labels"], changed["status"]["phase"]) == ({"x": "1"}, "Failed")
 
 
-def test_it_remembers_at_least_its_last_write() -> None:
+def test_history_must_be_at_least_one() -> None:
     with pytest.raises(ConfigurationError, match="0 is less than one"):
         KubernetesServer(history=0)

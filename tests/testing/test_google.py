@@ -1,4 +1,4 @@
-"""The loopback Google over HTTP, as plain clients and google-auth see it."""
+"""The loopback Google Cloud over HTTP, as plain clients and google-auth see it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ TOKEN = {"Authorization": "Bearer good"}
 FLAVOR = {"Metadata-Flavor": "Google"}
 
 
-class Got:
-    """A whole answer."""
+class Response:
+    """A complete HTTP response."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
@@ -62,14 +62,14 @@ class Got:
 
 
 @asynccontextmanager
-async def opened(server: GoogleControls) -> AsyncIterator[aiohttp.ClientSession]:
+async def open_session(server: GoogleControls) -> AsyncIterator[aiohttp.ClientSession]:
     secure = server.url.startswith("https:")
     context: Any = ssl.create_default_context(cadata=server.ca_pem) if secure else True
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         yield session
 
 
-async def ask(
+async def fetch(
     server: GoogleControls,
     path: str,
     *,
@@ -78,27 +78,27 @@ async def ask(
     base: str | None = None,
     query: Mapping[str, str] | None = None,
     **more: str,
-) -> Got:
-    """What the server answers to a GET, or a POST where there is a form; `more` is query as well."""
-    async with opened(server) as session:
+) -> Response:
+    """Send a GET, or a POST if there is a form, and return the response; `more` is added to the query."""
+    async with open_session(server) as session:
         method = "GET" if form is None else "POST"
         url = (base or server.url) + path
         async with session.request(
             method, url, headers=headers, data=form, params={**(query or {}), **more}, allow_redirects=False
         ) as response:
-            return Got(response.status, response.headers, await response.read())
+            return Response(response.status, response.headers, await response.read())
 
 
-def names(got: Got, collection: str = "nodes") -> list[str]:
+def names(got: Response, collection: str = "nodes") -> list[str]:
     return [each["name"].rpartition("/")[2] for each in got.json.get(collection, ())]
 
 
 # The Cloud TPU API
 
 
-async def test_a_node_is_shown_as_v2_shows_it() -> None:
+async def test_node_has_the_format_of_v2() -> None:
     async with GoogleServer([tpu_node("a", workers=2, ips=["10.0.0.2", "10.0.0.3"])]) as server:
-        got = await ask(server, f"/v2/{PLACE}/nodes/a")
+        got = await fetch(server, f"/v2/{PLACE}/nodes/a")
     assert got.headers["Content-Type"] == "application/json; charset=UTF-8"
     assert "Server" not in got.headers
     assert got.json["name"] == f"{PLACE}/nodes/a"
@@ -110,77 +110,79 @@ async def test_a_node_is_shown_as_v2_shows_it() -> None:
     assert not {"symptoms", "healthDescription", "queuedResource", "multisliceNode", "labels"} & set(got.json)
 
 
-async def test_v1_shows_nodes_of_old_alone_and_in_its_own_words() -> None:
+async def test_v1_has_only_old_nodes_in_its_own_format() -> None:
     async with GoogleServer([tpu_node("old", ips=["10.0.0.2"], api_version="V1"), tpu_node("new")]) as server:
-        got = await ask(server, f"/v1/{PLACE}/nodes")
+        got = await fetch(server, f"/v1/{PLACE}/nodes")
         assert names(got) == ["old"]
         [node] = got.json["nodes"]
         assert (node["ipAddress"], node["port"], node["tensorflowVersion"]) == ("10.0.0.2", "8470", "2.16.1")
         assert "runtimeVersion" not in node
-        assert (await ask(server, f"/v1/{PLACE}/nodes/new")).status == 404
-        assert (await ask(server, f"/v1/{PLACE}/queuedResources")).status == 404
-        assert names(await ask(server, f"/v2/{PLACE}/nodes")) == ["new", "old"]
+        assert (await fetch(server, f"/v1/{PLACE}/nodes/new")).status == 404
+        assert (await fetch(server, f"/v1/{PLACE}/queuedResources")).status == 404
+        assert names(await fetch(server, f"/v2/{PLACE}/nodes")) == ["new", "old"]
 
 
-async def test_pages_follow_one_another_though_nodes_come_and_go() -> None:
+async def test_pages_stay_consistent_while_nodes_change() -> None:
     async with GoogleServer([tpu_node(name) for name in "abcde"]) as server:
-        first = await ask(server, f"/v2/{PLACE}/nodes", pageSize="2")
+        first = await fetch(server, f"/v2/{PLACE}/nodes", pageSize="2")
         server.delete("c")
         server.add(tpu_node("bb"))
-        second = await ask(server, f"/v2/{PLACE}/nodes", pageSize="9", pageToken=first.json["nextPageToken"])
+        second = await fetch(
+            server, f"/v2/{PLACE}/nodes", pageSize="9", pageToken=first.json["nextPageToken"]
+        )
     assert names(first) + names(second) == ["a", "b", "bb", "d", "e"]
     assert "nextPageToken" not in second.json
 
 
-async def test_an_empty_list_is_an_empty_object() -> None:
+async def test_empty_list_is_an_empty_object() -> None:
     async with GoogleServer() as server:
-        assert (await ask(server, f"/v2/{PLACE}/nodes")).json == {}
+        assert (await fetch(server, f"/v2/{PLACE}/nodes")).json == {}
 
 
-async def test_a_token_of_another_list_is_refused() -> None:
+async def test_invalid_page_parameters_are_rejected() -> None:
     async with GoogleServer([tpu_node("a")]) as server:
         path = f"/v2/{PLACE}/nodes"
         for got in (
-            await ask(server, path, pageToken="nonsense"),
-            await ask(server, path, pageToken="\x00"),
-            await ask(server, path, pageSize="many"),
+            await fetch(server, path, pageToken="nonsense"),
+            await fetch(server, path, pageToken="\x00"),
+            await fetch(server, path, pageSize="many"),
         ):
             assert (got.status, got.error["status"]) == (400, "INVALID_ARGUMENT")
 
 
-async def test_a_dash_is_every_zone_and_says_which_it_could_not_reach() -> None:
+async def test_list_of_all_zones_reports_unreachable_ones() -> None:
     far = "projects/demo-project/locations/europe-west4-a"
     async with GoogleServer([tpu_node("a"), tpu_node(f"{far}/nodes/far")]) as server:
         every = "/v2/projects/demo-project/locations/-/nodes"
-        assert names(await ask(server, every)) == ["far", "a"]
+        assert names(await fetch(server, every)) == ["far", "a"]
         server.unreachable.append("europe-west4-a")
-        got = await ask(server, every)
+        got = await fetch(server, every)
         assert (names(got), got.json["unreachable"]) == (["a"], [far])
 
 
-async def test_a_scripted_life_takes_a_step_at_every_request_that_sees_it() -> None:
+async def test_script_advances_with_each_request_for_the_resource() -> None:
     async with GoogleServer([tpu_node("a"), tpu_node("b")]) as server:
         server.script("a", "CREATING", {"state": "READY", "health": None})
-        assert (await ask(server, f"/v2/{PLACE}/nodes/b")).json["state"] == "READY"
-        assert (await ask(server, f"/v2/{PLACE}/nodes/a")).json["state"] == "CREATING"
-        [a, _] = (await ask(server, f"/v2/{PLACE}/nodes")).json["nodes"]
+        assert (await fetch(server, f"/v2/{PLACE}/nodes/b")).json["state"] == "READY"
+        assert (await fetch(server, f"/v2/{PLACE}/nodes/a")).json["state"] == "CREATING"
+        [a, _] = (await fetch(server, f"/v2/{PLACE}/nodes")).json["nodes"]
         assert (a["state"], "health" in a) == ("READY", False)
         assert server.get("a")["state"] == "READY"
         server.patch("a", state="STOPPED", health="TIMEOUT")
-        stopped = (await ask(server, f"/v2/{PLACE}/nodes/a")).json
+        stopped = (await fetch(server, f"/v2/{PLACE}/nodes/a")).json
         assert (stopped["state"], stopped["health"]) == ("STOPPED", "TIMEOUT")
 
 
-async def test_a_queued_resource_says_which_nodes_it_is_to_have() -> None:
+async def test_queued_resource_has_the_specs_of_its_nodes() -> None:
     failed = queued_resource("b", state="FAILED", error="no capacity")
     async with GoogleServer([queued_resource("a", nodes=2, node_id="s"), failed]) as server:
         server.script("a", "ACCEPTED", "ACTIVE")
-        got = (await ask(server, f"/v2/{PLACE}/queuedResources/a")).json
+        got = (await fetch(server, f"/v2/{PLACE}/queuedResources/a")).json
         assert got["state"] == {"state": "ACCEPTED", "stateInitiator": "USER"}
         [spec] = got["tpu"]["nodeSpec"]
         assert spec["parent"] == PLACE
         assert spec["multisliceParams"] == {"nodeCount": 2, "nodeIdPrefix": "s"}
-        listed = await ask(server, f"/v2/{PLACE}/queuedResources")
+        listed = await fetch(server, f"/v2/{PLACE}/queuedResources")
         assert names(listed, "queuedResources") == ["a", "b"]
         assert listed.json["queuedResources"][1]["state"]["failedData"]["error"]["message"] == "no capacity"
 
@@ -192,9 +194,9 @@ async def test_a_queued_resource_says_which_nodes_it_is_to_have() -> None:
         ("/v2/projects/unknown/locations/z/nodes/a", 403, "IAM_PERMISSION_DENIED"),
     ],
 )
-async def test_a_refusal_is_a_status_with_an_error_info(path: str, status: int, reason: str) -> None:
+async def test_failure_is_a_status_with_an_error_info(path: str, status: int, reason: str) -> None:
     async with GoogleServer() as server:
-        error = (await ask(server, path)).error
+        error = (await fetch(server, path)).error
     assert error["code"] == status
     [detail] = error["details"]
     assert (detail["@type"], detail["reason"]) == ("type.googleapis.com/google.rpc.ErrorInfo", reason)
@@ -202,75 +204,75 @@ async def test_a_refusal_is_a_status_with_an_error_info(path: str, status: int, 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 @pytest.mark.parametrize("path", ["nodes", "nodes/a", "queuedResources", "queuedResources/q"])
-async def test_what_has_not_been_modified_is_not_told_again(path: str, tls: bool) -> None:
-    held = [tpu_node("a"), queued_resource("q")]
-    async with GoogleServer(held, etags=True, tls=tls) as server:
+async def test_unmodified_resource_is_304(path: str, tls: bool) -> None:
+    resources = [tpu_node("a"), queued_resource("q")]
+    async with GoogleServer(resources, etags=True, tls=tls) as server:
         url = f"/v2/{PLACE}/{path}"
-        first = await ask(server, url)
+        first = await fetch(server, url)
         tag = first.headers["ETag"]
         for known in (tag, f'"other", W/{tag}', "*"):
-            again = await ask(server, url, headers={"If-None-Match": known})
+            again = await fetch(server, url, headers={"If-None-Match": known})
             assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
         server.patch("q" if "q" in path else "a", labels={"x": "1"})
-        changed = await ask(server, url, headers={"If-None-Match": tag})
+        changed = await fetch(server, url, headers={"If-None-Match": tag})
         assert (changed.status, changed.headers["ETag"] == tag) == (200, False)
-        assert (await ask(server, f"/v2/{PLACE}/nodes/none", headers={"If-None-Match": tag})).status == 404
+        assert (await fetch(server, f"/v2/{PLACE}/nodes/none", headers={"If-None-Match": tag})).status == 404
 
 
-async def test_entity_tags_are_told_only_where_that_was_asked_for() -> None:
+async def test_entity_tags_are_off_by_default() -> None:
     async with GoogleServer([tpu_node("a"), instance("vm")]) as server:
         for url in (f"/v2/{PLACE}/nodes/a", f"{ZONE}/instances/vm"):
-            got = await ask(server, url, headers={"If-None-Match": "*"})
+            got = await fetch(server, url, headers={"If-None-Match": "*"})
             assert (got.status, "ETag" in got.headers) == (200, False)
 
 
-async def test_permissions_and_apis_can_be_taken_away() -> None:
+async def test_permissions_and_apis_can_be_removed() -> None:
     async with GoogleServer([tpu_node("a")]) as server:
         server.denied.add("tpu.nodes.list")
-        assert (await ask(server, f"/v2/{PLACE}/nodes/a")).status == 200
-        error = (await ask(server, f"/v2/{PLACE}/nodes")).error
+        assert (await fetch(server, f"/v2/{PLACE}/nodes/a")).status == 200
+        error = (await fetch(server, f"/v2/{PLACE}/nodes")).error
         assert error["details"][0]["metadata"]["permission"] == "tpu.nodes.list"
         server.disabled_services.update({"tpu.googleapis.com", "compute.googleapis.com"})
         for path in (f"/v2/{PLACE}/nodes/a", f"{ZONE}/instances"):
-            [detail] = (await ask(server, path)).error["details"]
+            [detail] = (await fetch(server, path)).error["details"]
             assert detail["reason"] == "SERVICE_DISABLED"
             assert detail["metadata"]["activationUrl"].startswith("https://console.")
 
 
 @pytest.mark.parametrize("path", ["/v2/projects/p", "/v3/x", "/nothing", f"/v2/{PLACE}/nodes/a/b"])
-async def test_what_no_api_has_is_a_page_for_people(path: str) -> None:
+async def test_unknown_path_is_an_html_page(path: str) -> None:
     async with GoogleServer() as server:
-        got = await ask(server, path)
+        got = await fetch(server, path)
     assert (got.status, got.headers["Content-Type"]) == (404, "text/html; charset=UTF-8")
 
 
-# Who may ask
+# Authentication
 
 
-async def test_with_tokens_only_they_are_good() -> None:
+async def test_only_known_tokens_are_accepted() -> None:
     async with GoogleServer([tpu_node("a")], tokens={"good": "user:alice@example.com"}) as server:
         path = f"/v2/{PLACE}/nodes/a"
-        assert (await ask(server, path, headers=TOKEN)).status == 200
-        missing = await ask(server, path)
-        wrong = await ask(server, path, headers={"Authorization": "Bearer wrong"})
+        assert (await fetch(server, path, headers=TOKEN)).status == 200
+        missing = await fetch(server, path)
+        wrong = await fetch(server, path, headers={"Authorization": "Bearer wrong"})
         assert [missing.status, wrong.status] == [401, 401]
         assert missing.error["details"][0]["reason"] == "CREDENTIALS_MISSING"
         assert 'error="invalid_token"' in wrong.headers["WWW-Authenticate"]
-        assert (await ask(server, f"{ZONE}/instances")).status == 401
+        assert (await fetch(server, f"{ZONE}/instances")).status == 401
         assert [request.user for request in server.requests[:3]] == ["user:alice@example.com", None, None]
         server.tokens = None
-        assert (await ask(server, path)).status == 200
+        assert (await fetch(server, path)).status == 200
         assert "good" not in "".join(map(repr, server.requests))
 
 
-async def test_a_token_lasts_as_long_as_it_was_issued_for() -> None:
+async def test_token_expires_after_its_lifetime() -> None:
     async with GoogleServer([tpu_node("a")], tokens={}) as server:
 
         async def with_new_token() -> int:
             path = "/computeMetadata/v1/instance/service-accounts/default/token"
-            token = (await ask(server, path, headers=FLAVOR)).json["access_token"]
+            token = (await fetch(server, path, headers=FLAVOR)).json["access_token"]
             return (
-                await ask(server, f"/v2/{PLACE}/nodes/a", headers={"Authorization": f"Bearer {token}"})
+                await fetch(server, f"/v2/{PLACE}/nodes/a", headers={"Authorization": f"Bearer {token}"})
             ).status
 
         assert await with_new_token() == 200
@@ -279,7 +281,7 @@ async def test_a_token_lasts_as_long_as_it_was_issued_for() -> None:
 
 
 JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-REFUSED = [
+TOKEN_ERRORS = [
     ({"grant_type": "password"}, 400, "unsupported_grant_type"),
     ({"grant_type": "refresh_token", "client_secret": "x"}, 401, "invalid_client"),
     ({"grant_type": JWT_GRANT, "assertion": "a.b"}, 400, "invalid_grant"),
@@ -291,19 +293,19 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("form", "status", "error"), REFUSED)
-async def test_a_token_is_refused_as_rfc_6749_says(form: dict[str, str], status: int, error: str) -> None:
+@pytest.mark.parametrize(("form", "status", "error"), TOKEN_ERRORS)
+async def test_token_errors_follow_rfc_6749(form: dict[str, str], status: int, error: str) -> None:
     async with GoogleServer() as server:
-        got = await ask(server, "/token", form=form)
-        exchange = await ask(server, "/v1/token", form={"grant_type": "x"})
+        got = await fetch(server, "/token", form=form)
+        exchange = await fetch(server, "/v1/token", form={"grant_type": "x"})
         path = "/v1/projects/-/serviceAccounts/a@b:generateAccessToken"
-        assert (await ask(server, path, form={})).status == 401
+        assert (await fetch(server, path, form={})).status == 401
     assert (got.status, got.json["error"]) == (status, error)
     assert exchange.json["error"] == "unsupported_grant_type"
 
 
-def signed(server: GoogleControls, key: dict[str, str], **changes: Any) -> str:
-    """An assertion as google-auth signs it, with some claims changed."""
+def sign_assertion(server: GoogleControls, key: dict[str, str], **changes: Any) -> str:
+    """Return an assertion that google-auth signed, with some claims changed."""
     import time
 
     from google.auth import crypt, jwt
@@ -333,20 +335,20 @@ def signed(server: GoogleControls, key: dict[str, str], **changes: Any) -> str:
         ({"scope": ""}, 400),
     ],
 )
-async def test_an_assertion_is_verified(changes: dict[str, Any], status: int, tmp_path: Path) -> None:
+async def test_assertion_is_verified(changes: dict[str, Any], status: int, tmp_path: Path) -> None:
     async with GoogleServer() as server:
         key = json.loads(server.write_service_account_key(tmp_path / "key.json").read_text())
-        assertion = signed(server, key, **changes)
-        got = await ask(server, "/token", form={"grant_type": JWT_GRANT, "assertion": assertion})
+        assertion = sign_assertion(server, key, **changes)
+        got = await fetch(server, "/token", form={"grant_type": JWT_GRANT, "assertion": assertion})
         head, payload, signature = assertion.split(".")
         forged = f"{head}.{payload}.{signature[::-1]}"
         assert (
-            await ask(server, "/token", form={"grant_type": JWT_GRANT, "assertion": forged})
+            await fetch(server, "/token", form={"grant_type": JWT_GRANT, "assertion": forged})
         ).status == 400
     assert got.status == status
 
 
-async def test_files_of_credentials_are_their_owner_s_alone(tmp_path: Path) -> None:
+async def test_credential_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     async with GoogleServer() as server:
         for file in (
             server.write_service_account_key(tmp_path / "a"),
@@ -361,40 +363,40 @@ async def test_files_of_credentials_are_their_owner_s_alone(tmp_path: Path) -> N
 # The metadata server
 
 
-async def test_the_metadata_server_wants_its_header_and_sends_it_back() -> None:
+async def test_metadata_server_requires_and_returns_its_header() -> None:
     async with GoogleServer() as server:
         path = "/computeMetadata/v1/instance/zone"
-        got = await ask(server, path, headers=FLAVOR)
+        got = await fetch(server, path, headers=FLAVOR)
         assert got.body == b"projects/123456789012/zones/us-central2-b"
         assert got.headers["Metadata-Flavor"] == "Google"
         assert got.headers["Server"] == "Metadata Server for VM"
-        assert (await ask(server, path)).status == 403
-        assert (await ask(server, path, headers={**FLAVOR, "X-Forwarded-For": "10.0.0.1"})).status == 403
-        missing = await ask(server, "/computeMetadata/v1/instance/nothing", headers=FLAVOR)
+        assert (await fetch(server, path)).status == 403
+        assert (await fetch(server, path, headers={**FLAVOR, "X-Forwarded-For": "10.0.0.1"})).status == 403
+        missing = await fetch(server, "/computeMetadata/v1/instance/nothing", headers=FLAVOR)
         assert (missing.status, missing.headers["Metadata-Flavor"]) == (404, "Google")
 
 
-async def test_folders_are_listed_and_shown_whole() -> None:
+async def test_metadata_directories_can_be_listed_and_read_recursively() -> None:
     async with GoogleServer(metadata=tpu_vm(hosts=["10.0.0.2"])) as server:
         folder = "/computeMetadata/v1/instance/"
-        got = await ask(server, folder, headers=FLAVOR)
+        got = await fetch(server, folder, headers=FLAVOR)
         assert got.body == b"attributes/\nid\nname\nnetwork-interfaces/\nservice-accounts/\nzone\n"
-        tree = (await ask(server, folder, headers=FLAVOR, recursive="true")).json
+        tree = (await fetch(server, folder, headers=FLAVOR, recursive="true")).json
         assert tree["service-accounts"]["default"]["scopes"] == [
             "https://www.googleapis.com/auth/cloud-platform"
         ]
         assert tree["attributes"]["agent-worker-number"] == "0"
 
 
-async def test_the_default_service_account_is_there_by_its_address_too() -> None:
+async def test_default_service_account_is_available_under_its_address() -> None:
     async with GoogleServer() as server:
         for account in ("default", server.email):
             path = f"/computeMetadata/v1/instance/service-accounts/{account}/"
-            assert (await ask(server, f"{path}email", headers=FLAVOR)).body.decode() == server.email
-            assert (await ask(server, f"{path}token", headers=FLAVOR)).json["token_type"] == "Bearer"
+            assert (await fetch(server, f"{path}email", headers=FLAVOR)).body.decode() == server.email
+            assert (await fetch(server, f"{path}token", headers=FLAVOR)).json["token_type"] == "Bearer"
 
 
-async def test_a_tpu_vm_names_its_workers_in_either_form() -> None:
+async def test_tpu_vm_names_its_workers_in_either_format() -> None:
     hosts = ["10.0.0.2", "10.0.0.3"]
     path = "instance/attributes/worker-network-endpoints"
     assert tpu_vm(hosts=hosts)[path] == "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"
@@ -407,62 +409,64 @@ WAITING = {"wait_for_change": "true", "timeout_sec": "30"}
 
 
 @asynccontextmanager
-async def waiting(server: GoogleServer, path: str, **query: str) -> AsyncIterator[asyncio.Task[Got]]:
-    """A request that has come and waits, as a task."""
-    asked = len(server.requests)
+async def waiting_request(
+    server: GoogleServer, path: str, **query: str
+) -> AsyncIterator[asyncio.Task[Response]]:
+    """Send a request that waits, and yield its task when the server has received it."""
+    before = len(server.requests)
     async with asyncio.TaskGroup() as group:
-        request = group.create_task(ask(server, path, headers=FLAVOR, query=WAITING | query))
-        await server.until(lambda: len(server.requests) == asked + 1)
+        request = group.create_task(fetch(server, path, headers=FLAVOR, query=WAITING | query))
+        await server.until(lambda: len(server.requests) == before + 1)
         yield request
 
 
-async def test_a_value_has_an_entity_tag_that_comes_back_with_it() -> None:
+async def test_equal_values_have_equal_entity_tags() -> None:
     async with GoogleServer(metadata={"instance/attributes/epoch": "1"}) as server:
-        first = (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"]
+        first = (await fetch(server, VALUE, headers=FLAVOR)).headers["ETag"]
         server.metadata["instance/attributes/epoch"] = "2"
-        second = (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"]
+        second = (await fetch(server, VALUE, headers=FLAVOR)).headers["ETag"]
         server.metadata["instance/attributes/epoch"] = "1"
-        assert (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"] == first != second
-        listed = (await ask(server, ATTRIBUTES, headers=FLAVOR)).headers["ETag"]
-        whole = (await ask(server, ATTRIBUTES, headers=FLAVOR, recursive="true")).headers["ETag"]
+        assert (await fetch(server, VALUE, headers=FLAVOR)).headers["ETag"] == first != second
+        listed = (await fetch(server, ATTRIBUTES, headers=FLAVOR)).headers["ETag"]
+        whole = (await fetch(server, ATTRIBUTES, headers=FLAVOR, recursive="true")).headers["ETag"]
         assert listed != whole
-        missing = await ask(server, f"{VALUE}s", headers=FLAVOR)
+        missing = await fetch(server, f"{VALUE}s", headers=FLAVOR)
         assert (missing.status, "ETag" in missing.headers) == (404, False)
 
 
-async def test_an_answer_waits_for_a_change() -> None:
+async def test_metadata_request_waits_for_a_change() -> None:
     async with GoogleServer(metadata={"instance/attributes/epoch": "1"}) as server:
-        known = (await ask(server, VALUE, headers=FLAVOR)).headers["ETag"]
-        async with waiting(server, VALUE) as answer:
+        known = (await fetch(server, VALUE, headers=FLAVOR)).headers["ETag"]
+        async with waiting_request(server, VALUE) as response:
             server.metadata["instance/attributes/epoch"] = "2"
-            assert (await answer).body == b"2"
-        behind = await ask(server, VALUE, headers=FLAVOR, query=WAITING, last_etag=known)
+            assert (await response).body == b"2"
+        behind = await fetch(server, VALUE, headers=FLAVOR, query=WAITING, last_etag=known)
         assert behind.body == b"2"
-        async with waiting(server, VALUE, last_etag=behind.headers["ETag"]) as answer:
+        async with waiting_request(server, VALUE, last_etag=behind.headers["ETag"]) as response:
             server.metadata["instance/attributes/epoch"] = "3"
-            assert (await answer).body == b"3"
+            assert (await response).body == b"3"
 
 
-async def test_an_answer_waits_for_a_change_of_anything_in_a_folder() -> None:
+async def test_metadata_request_waits_for_a_change_in_a_directory() -> None:
     async with GoogleServer(metadata={"instance/attributes/epoch": "1"}) as server:
-        async with waiting(server, ATTRIBUTES, recursive="true") as answer:
+        async with waiting_request(server, ATTRIBUTES, recursive="true") as response:
             server.metadata["instance/attributes/next"] = "2"
-            assert (await answer).json == {"epoch": "1", "next": "2"}
-        assert (await ask(server, ATTRIBUTES, headers=FLAVOR, query=WAITING)).status == 400
+            assert (await response).json == {"epoch": "1", "next": "2"}
+        assert (await fetch(server, ATTRIBUTES, headers=FLAVOR, query=WAITING)).status == 400
 
 
-async def test_an_answer_waits_no_longer_than_it_was_asked_to() -> None:
+async def test_metadata_request_waits_at_most_its_timeout() -> None:
     async with GoogleServer() as server:
         path = "/computeMetadata/v1/instance/id"
-        got = await ask(server, path, headers=FLAVOR, wait_for_change="true", timeout_sec="0")
+        got = await fetch(server, path, headers=FLAVOR, wait_for_change="true", timeout_sec="0")
         assert got.body == b"1152921504606846976"
 
 
-async def test_who_waits_is_told_that_a_value_has_gone() -> None:
-    held = {"instance/attributes/epoch": "1"}
-    async with GoogleServer(metadata=held) as server, waiting(server, VALUE) as answer:
+async def test_waiting_metadata_request_gets_404_when_the_value_is_deleted() -> None:
+    metadata = {"instance/attributes/epoch": "1"}
+    async with GoogleServer(metadata=metadata) as server, waiting_request(server, VALUE) as response:
         del server.metadata["instance/attributes/epoch"]
-        assert (await answer).status == 404
+        assert (await response).status == 404
 
 
 SCRIPT = """
@@ -473,7 +477,7 @@ print(type(credentials).__module__, project, credentials.service_account_email, 
 """
 
 
-async def test_google_auth_finds_the_machine_s_credentials_by_the_environ(tmp_path: Path) -> None:
+async def test_google_auth_finds_vm_credentials_with_the_environ(tmp_path: Path) -> None:
     async with GoogleServer(tls=True) as server:
         environ = {**os.environ, **server.environ(), "CLOUDSDK_CONFIG": str(tmp_path), "no_proxy": "*"}
         environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
@@ -489,7 +493,7 @@ async def test_google_auth_finds_the_machine_s_credentials_by_the_environ(tmp_pa
         assert {request.service for request in server.requests} == {"metadata"}
 
 
-async def test_the_environ_with_a_directory_holds_a_key_and_the_authority(tmp_path: Path) -> None:
+async def test_environ_with_a_directory_has_a_key_and_the_ca_certificate(tmp_path: Path) -> None:
     async with GoogleServer(tls=True) as server:
         environ = server.environ(tmp_path / "new")
         key = json.loads((tmp_path / "new" / "key.json").read_text())
@@ -501,100 +505,100 @@ async def test_the_environ_with_a_directory_holds_a_key_and_the_authority(tmp_pa
         assert environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] == f"{server.url}/"
 
 
-async def test_with_tls_the_metadata_server_alone_speaks_plain_http() -> None:
+async def test_with_tls_only_the_metadata_server_speaks_plain_http() -> None:
     async with GoogleServer([tpu_node("a")], tls=True) as server:
         plain = f"http://{server.metadata_host}"
         path = "/computeMetadata/v1/instance/zone"
-        assert (await ask(server, path, headers=FLAVOR, base=plain)).status == 200
-        assert (await ask(server, path, headers=FLAVOR)).status == 404
-        assert (await ask(server, f"/v2/{PLACE}/nodes/a")).status == 200
-        assert (await ask(server, f"/v2/{PLACE}/nodes/a", base=plain)).status == 404
+        assert (await fetch(server, path, headers=FLAVOR, base=plain)).status == 200
+        assert (await fetch(server, path, headers=FLAVOR)).status == 404
+        assert (await fetch(server, f"/v2/{PLACE}/nodes/a")).status == 200
+        assert (await fetch(server, f"/v2/{PLACE}/nodes/a", base=plain)).status == 404
 
 
 # Compute Engine
 
 
-async def test_instances_are_shown_and_listed() -> None:
+async def test_instances_can_be_read_and_listed() -> None:
     vms = [instance("vm-0", ip="10.0.0.2", external_ip="34.1.2.3", ipv6="fd20::1"), instance("vm-1")]
     async with GoogleServer(vms) as server:
-        got = (await ask(server, f"{ZONE}/instances/vm-0")).json
+        got = (await fetch(server, f"{ZONE}/instances/vm-0")).json
         [interface] = got["networkInterfaces"]
         assert (interface["networkIP"], interface["ipv6Address"]) == ("10.0.0.2", "fd20::1")
         assert interface["accessConfigs"][0]["natIP"] == "34.1.2.3"
         assert got["selfLink"].endswith("/zones/us-central2-b/instances/vm-0")
-        first = await ask(server, f"{ZONE}/instances", maxResults="1")
-        rest = await ask(server, f"{ZONE}/instances", pageToken=first.json["nextPageToken"])
+        first = await fetch(server, f"{ZONE}/instances", maxResults="1")
+        rest = await fetch(server, f"{ZONE}/instances", pageToken=first.json["nextPageToken"])
         assert names(first, "items") + names(rest, "items") == ["vm-0", "vm-1"]
 
 
-async def test_a_group_names_its_instances_by_their_links() -> None:
+async def test_instance_group_lists_links_of_its_instances() -> None:
     async with GoogleServer([instance("vm-0"), instance("vm-1", status="STOPPING")], page_size=1) as server:
         server.instance_groups["g"] = ["vm-1", "vm-0"]
         path = f"{ZONE}/instanceGroups/g/listInstances"
-        first = (await ask(server, path, form={})).json
-        rest = (await ask(server, path, form={}, pageToken=first["nextPageToken"])).json
+        first = (await fetch(server, path, form={})).json
+        rest = (await fetch(server, path, form={}, pageToken=first["nextPageToken"])).json
         items = first["items"] + rest["items"]
         assert [each["instance"].rpartition("/")[2] for each in items] == ["vm-0", "vm-1"]
         assert [each["status"] for each in items] == ["RUNNING", "STOPPING"]
         managed = f"{ZONE}/instanceGroupManagers/g/listManagedInstances"
-        [one] = (await ask(server, managed, form={})).json["managedInstances"]
+        [one] = (await fetch(server, managed, form={})).json["managedInstances"]
         assert (one["instanceStatus"], one["currentAction"]) == ("RUNNING", "NONE")
         server.script("vm-0", "STAGING")
-        assert (await ask(server, path, form={})).json["items"][0]["status"] == "STAGING"
+        assert (await fetch(server, path, form={})).json["items"][0]["status"] == "STAGING"
 
 
-async def test_an_empty_group_has_no_items() -> None:
+async def test_empty_group_has_no_items() -> None:
     async with GoogleServer() as server:
         server.instance_groups["g"] = []
         for verb in ("instanceGroups/g/listInstances", "instanceGroupManagers/g/listManagedInstances"):
-            got = await ask(server, f"{ZONE}/{verb}", form={})
+            got = await fetch(server, f"{ZONE}/{verb}", form={})
             assert not {"items", "managedInstances"} & set(got.json)
 
 
-async def test_compute_engine_says_no_in_its_older_form() -> None:
+async def test_compute_engine_failures_have_the_older_format() -> None:
     async with GoogleServer() as server:
-        missing = (await ask(server, f"{ZONE}/instances/none")).error
+        missing = (await fetch(server, f"{ZONE}/instances/none")).error
         assert missing["errors"][0]["reason"] == "notFound"
-        assert (await ask(server, f"{ZONE}/instanceGroups/none/listInstances", form={})).status == 404
+        assert (await fetch(server, f"{ZONE}/instanceGroups/none/listInstances", form={})).status == 404
         server.denied.add("compute.instances.list")
-        assert (await ask(server, f"{ZONE}/instances")).status == 403
-        assert (await ask(server, f"{ZONE}/instances", form={})).status == 404
+        assert (await fetch(server, f"{ZONE}/instances")).status == 403
+        assert (await fetch(server, f"{ZONE}/instances", form={})).status == 404
 
 
 # The server itself
 
 
-async def test_faults_befall_the_requests_they_are_for() -> None:
+async def test_faults_apply_to_matching_requests() -> None:
     async with GoogleServer([tpu_node("a")]) as server:
         path = f"/v2/{PLACE}/nodes/a"
         server.inject(Answer(503), match=lambda request: request.service == "tpu", times=2)
-        assert (await ask(server, "/computeMetadata/v1/instance/id", headers=FLAVOR)).status == 200
-        assert [(await ask(server, path)).status for _ in range(3)] == [503, 503, 200]
+        assert (await fetch(server, "/computeMetadata/v1/instance/id", headers=FLAVOR)).status == 200
+        assert [(await fetch(server, path)).status for _ in range(3)] == [503, 503, 200]
         server.inject(Answer(429), Delay(0.01))
-        quota = (await ask(server, path)).error
+        quota = (await fetch(server, path)).error
         assert quota["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
         server.inject(Redirect("http://127.0.0.1:1/"))
-        assert (await ask(server, path)).headers["Location"] == "http://127.0.0.1:1/"
+        assert (await fetch(server, path)).headers["Location"] == "http://127.0.0.1:1/"
         server.inject(Answer(200, b"raw", headers={"X-Own": "1"}))
-        got = await ask(server, path)
+        got = await fetch(server, path)
         assert (got.body, got.headers["X-Own"]) == (b"raw", "1")
         server.inject(Reset(after=3))
         with pytest.raises(aiohttp.ClientError):
-            await ask(server, path)
+            await fetch(server, path)
         server.inject(Answer(500), times=None)
         server.clear_faults()
-        assert (await ask(server, path)).status == 200
+        assert (await fetch(server, path)).status == 200
         with pytest.raises(ConfigurationError, match=r"inject\(\) needs a fault"):
             server.inject()
 
 
-async def test_what_it_holds_survives_its_end_and_so_does_its_port() -> None:
+async def test_data_and_port_survive_the_end_of_the_context() -> None:
     server = GoogleServer([tpu_node("a")])
     ports = []
     for _ in range(2):
         async with server:
             ports.append(server.port)
-            assert names(await ask(server, f"/v2/{PLACE}/nodes")) == ["a"]
+            assert names(await fetch(server, f"/v2/{PLACE}/nodes")) == ["a"]
             with pytest.raises(ConfigurationError, match="already running"):
                 await server.__aenter__()
     assert ports[0] == ports[1] != 0
@@ -603,7 +607,7 @@ async def test_what_it_holds_survives_its_end_and_so_does_its_port() -> None:
     assert not server.requests
 
 
-def test_it_runs_in_a_thread_for_code_without_a_loop() -> None:
+def test_server_runs_in_a_thread() -> None:
     import urllib.request
 
     with GoogleServer([tpu_node("a")]).in_thread() as server:
@@ -616,7 +620,7 @@ def test_it_runs_in_a_thread_for_code_without_a_loop() -> None:
         server.until(lambda: True)
 
 
-def test_what_is_no_resource_is_refused() -> None:
+def test_invalid_resources_and_arguments_are_rejected() -> None:
     server = GoogleServer()
     for resource in ({"name": "a"}, tpu_node("projects/p/nodes/n"), tpu_node(f"{PLACE}/queuedResources/q")):
         with pytest.raises(ConfigurationError):
@@ -630,7 +634,7 @@ def test_what_is_no_resource_is_refused() -> None:
         _ = server.ca_pem
 
 
-def test_what_was_given_and_what_is_got_are_not_the_server_s_own() -> None:
+def test_resources_are_copied_on_write_and_read() -> None:
     node = tpu_node("a", labels={"x": "1"})
     server = GoogleServer([node])
     node["labels"]["x"] = "2"
@@ -638,7 +642,7 @@ def test_what_was_given_and_what_is_got_are_not_the_server_s_own() -> None:
     assert server.get(f"{PLACE}/nodes/a")["labels"] == {"x": "1"}
 
 
-def test_the_names_of_the_package_load_when_they_are_used() -> None:
+def test_google_names_are_public_and_documented() -> None:
     for name in ("GoogleServer", "GoogleRequest", "tpu_node", "queued_resource", "instance", "tpu_vm"):
         assert name in aioresolve.testing.__all__
         assert getattr(aioresolve.testing, name).__doc__

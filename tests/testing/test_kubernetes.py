@@ -1,4 +1,4 @@
-"""The loopback API server over HTTP, beside what a Kubernetes 1.36 API server answered."""
+"""The loopback API server over HTTP, compared with responses of a Kubernetes 1.36 API server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from aioresolve.testing import KubernetesServer, pod
 
-from .client import CREATED, NAMESPACE, TABLE, Got, ask, bearer, failure, in_ml, opened
+from .client import CREATED, NAMESPACE, TABLE, Response, bearer, failure, fetch, ml_server, open_session
 
 
-async def test_an_empty_list_has_the_bytes_of_a_real_one() -> None:
+async def test_empty_list_equals_that_of_a_real_server() -> None:
     async with KubernetesServer() as server:
-        got = await ask(server, "/api/v1/namespaces/nowhere/pods")
+        got = await fetch(server, "/api/v1/namespaces/nowhere/pods")
     assert got.body == b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}\n'
     assert got.headers["Content-Type"] == "application/json"
     assert got.headers["Cache-Control"] == "no-cache, private"
@@ -25,9 +25,9 @@ async def test_an_empty_list_has_the_bytes_of_a_real_one() -> None:
     assert "Server" not in got.headers
 
 
-async def test_a_table_has_the_bytes_of_a_real_one() -> None:
-    async with in_ml() as server:
-        got = await ask(server, NAMESPACE, headers={"Accept": TABLE}, includeObject="None", limit="2")
+async def test_table_equals_that_of_a_real_server() -> None:
+    async with ml_server() as server:
+        got = await fetch(server, NAMESPACE, headers={"Accept": TABLE}, includeObject="None", limit="2")
     head = (
         b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"6","continue":"%s",'
         b'"remainingItemCount":2},"columnDefinitions":[{"name":"Name","type":"string","format":"name",'
@@ -45,7 +45,7 @@ async def test_a_table_has_the_bytes_of_a_real_one() -> None:
 
 async def test_rows_of_finished_pods_have_conditions() -> None:
     async with KubernetesServer([pod("done-0", phase="Succeeded", ip="10.8.1.5", created=CREATED)]) as server:
-        got = await ask(server, headers={"Accept": TABLE}, includeObject="None")
+        got = await fetch(server, headers={"Accept": TABLE}, includeObject="None")
     assert got.json["rows"][0]["conditions"] == [
         {
             "type": "Completed",
@@ -56,23 +56,23 @@ async def test_rows_of_finished_pods_have_conditions() -> None:
     ]
 
 
-async def test_items_of_a_list_have_neither_kind_nor_version() -> None:
-    async with in_ml() as server:
-        got = await ask(server, NAMESPACE)
-        one = await ask(server, f"{NAMESPACE}/train-1")
+async def test_items_of_a_list_have_no_kind_or_version() -> None:
+    async with ml_server() as server:
+        got = await fetch(server, NAMESPACE)
+        one = await fetch(server, f"{NAMESPACE}/train-1")
     items = {item["metadata"]["name"]: item for item in got.json["items"]}
     assert list(items) == ["train-0", "train-1", "train-10", "train-2"]
     assert list(items["train-1"]) == ["metadata", "spec", "status"]
     assert one.json == {"kind": "Pod", "apiVersion": "v1", **items["train-1"]}
 
 
-async def test_pages_follow_one_another() -> None:
-    async with in_ml() as server:
-        first = await ask(server, limit="2", labelSelector="job-name=train")
+async def test_pages_show_one_version_of_the_list() -> None:
+    async with ml_server() as server:
+        first = await fetch(server, limit="2", labelSelector="job-name=train")
         token = first.json["metadata"]["continue"]
         server.delete("train-10", "ml")
         server.add(pod("train-11", "ml", labels={"job-name": "train"}))
-        second = await ask(server, limit="2", labelSelector="job-name=train", query={"continue": token})
+        second = await fetch(server, limit="2", labelSelector="job-name=train", query={"continue": token})
     assert first.names + second.names == ["train-0", "train-1", "train-10", "train-2"]
     assert list(second.json["metadata"]) == ["resourceVersion"]
     assert first.json["metadata"]["resourceVersion"] == second.json["metadata"]["resourceVersion"]
@@ -90,12 +90,12 @@ TOO_LARGE = {"reason": "ResourceVersionTooLarge", "message": "Too large resource
 NO_TOKEN = "continue key is not valid: invalid character '\\x81' looking for beginning of value"
 
 
-async def test_an_expired_token_is_answered_with_one_for_the_rest() -> None:
-    async with in_ml() as server:
-        token = (await ask(server, NAMESPACE, limit="2")).json["metadata"]["continue"]
+async def test_response_to_an_expired_token_has_a_token_for_the_rest() -> None:
+    async with ml_server() as server:
+        token = (await fetch(server, NAMESPACE, limit="2")).json["metadata"]["continue"]
         server.compact()
-        got = await ask(server, NAMESPACE, limit="2", query={"continue": token})
-        rest = await ask(server, NAMESPACE, query={"continue": got.json["metadata"]["continue"]})
+        got = await fetch(server, NAMESPACE, limit="2", query={"continue": token})
+        rest = await fetch(server, NAMESPACE, query={"continue": got.json["metadata"]["continue"]})
     assert got.status == 410
     assert got.body == failure(410, "Expired", EXPIRED, metadata={"continue": REST})
     assert rest.names == ["train-10", "train-2"]
@@ -133,26 +133,26 @@ async def test_an_expired_token_is_answered_with_one_for_the_rest() -> None:
     ],
     ids=["labels", "fields", "token", "too-old", "too-large"],
 )
-async def test_a_list_fails_with_the_bytes_of_a_real_one(
+async def test_list_failures_equal_those_of_a_real_server(
     query: dict[str, str], status: int, body: bytes
 ) -> None:
-    async with in_ml() as server:
+    async with ml_server() as server:
         server.compact()
-        got = await ask(server, query=query)
+        got = await fetch(server, query=query)
     assert (got.status, got.body) == (status, body)
     assert got.headers.get("Retry-After") == ("1" if status == 504 else None)
 
 
-async def test_a_missing_pod_is_404() -> None:
+async def test_missing_pod_is_404() -> None:
     async with KubernetesServer() as server:
-        got = await ask(server, f"{NAMESPACE}/none")
+        got = await fetch(server, f"{NAMESPACE}/none")
     details = {"name": "none", "kind": "pods"}
     assert (got.status, got.body) == (404, failure(404, "NotFound", 'pods "none" not found', details=details))
 
 
-async def test_a_representation_that_cannot_be_made_is_406() -> None:
+async def test_unsupported_representation_is_406() -> None:
     async with KubernetesServer() as server:
-        got = await ask(server, headers={"Accept": "application/xml"})
+        got = await fetch(server, headers={"Accept": "application/xml"})
     message = (
         "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, "
         "application/vnd.kubernetes.protobuf, application/json;stream=watch, "
@@ -162,88 +162,88 @@ async def test_a_representation_that_cannot_be_made_is_406() -> None:
     assert (got.status, got.body) == (406, json.dumps(json.loads(compact), indent=2).encode())
 
 
-async def test_selectors_are_obeyed() -> None:
+async def test_lists_apply_selectors() -> None:
     async with KubernetesServer(
         [pod("a", labels={"app": "x"}), pod("b", labels={"app": "y"}), pod("c", phase="Pending", node=None)]
     ) as server:
-        assert (await ask(server, labelSelector="app in (x,y),app!=y")).names == ["a"]
-        assert (await ask(server, labelSelector="!app")).names == ["c"]
-        assert (await ask(server, fieldSelector="status.phase=Pending")).names == ["c"]
-        assert (await ask(server, fieldSelector="spec.nodeName=node-a,metadata.name!=a")).names == ["b"]
+        assert (await fetch(server, labelSelector="app in (x,y),app!=y")).names == ["a"]
+        assert (await fetch(server, labelSelector="!app")).names == ["c"]
+        assert (await fetch(server, fieldSelector="status.phase=Pending")).names == ["c"]
+        assert (await fetch(server, fieldSelector="spec.nodeName=node-a,metadata.name!=a")).names == ["b"]
 
 
-async def test_people_get_indented_json() -> None:
+async def test_interactive_clients_get_indented_json() -> None:
     async with KubernetesServer([pod("a")]) as server:
-        plain = await ask(server)
-        indented = await ask(server, headers={"User-Agent": "curl/8.5.0"})
-        one = await ask(server, "/api/v1/namespaces/default/pods/a", pretty="true")
+        plain = await fetch(server)
+        indented = await fetch(server, headers={"User-Agent": "curl/8.5.0"})
+        one = await fetch(server, "/api/v1/namespaces/default/pods/a", pretty="true")
     assert indented.body.startswith(b'{\n  "kind": "PodList",\n')
     assert indented.json == plain.json
     assert one.body.startswith(b'{\n  "kind": "Pod",\n')
 
 
-async def test_a_big_list_is_compressed_for_who_asks() -> None:
+async def test_large_list_is_compressed_if_the_client_accepts_it() -> None:
     async with (
         KubernetesServer([pod(f"a-{n}", size=8192) for n in range(20)]) as server,
-        opened(server) as session,
+        open_session(server) as session,
     ):
-        plain = await ask(server)
-        asked = {"Accept-Encoding": "gzip"}
-        async with session.get("/api/v1/pods", headers=asked, auto_decompress=False) as response:
-            zipped = Got(response.status, response.headers, await response.read())
-        small = await ask(server, "/api/v1/namespaces/none/pods", headers=asked)
+        plain = await fetch(server)
+        headers = {"Accept-Encoding": "gzip"}
+        async with session.get("/api/v1/pods", headers=headers, auto_decompress=False) as response:
+            zipped = Response(response.status, response.headers, await response.read())
+        small = await fetch(server, "/api/v1/namespaces/none/pods", headers=headers)
     assert (zipped.headers["Content-Encoding"], zipped.headers["Vary"]) == ("gzip", "Accept-Encoding")
     assert gzip.decompress(zipped.body) == plain.body
     assert len(plain.body) > 128 * 1024
     assert "Content-Encoding" not in small.headers
 
 
-async def test_equal_questions_have_equal_answers_until_something_is_written() -> None:
+async def test_equal_requests_get_equal_responses_until_the_next_write() -> None:
     async with KubernetesServer([pod("a")]) as server:
-        first, second = await ask(server), await ask(server)
+        first, second = await fetch(server), await fetch(server)
         server.patch("a", patch={"metadata": {"labels": {"b": "1"}}})
-        third = await ask(server)
+        third = await fetch(server)
     assert first.body == second.body != third.body
 
 
-async def test_only_metadata_can_be_asked_for() -> None:
+async def test_only_metadata_can_be_requested() -> None:
     accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-    async with in_ml() as server:
-        got = await ask(server, NAMESPACE, headers={"Accept": accept})
-        whole = await ask(server, NAMESPACE)
+    async with ml_server() as server:
+        got = await fetch(server, NAMESPACE, headers={"Accept": accept})
+        whole = await fetch(server, NAMESPACE)
     assert (got.json["kind"], got.json["apiVersion"]) == ("PartialObjectMetadataList", "meta.k8s.io/v1")
     assert got.json["items"] == [{"metadata": item["metadata"]} for item in whole.json["items"]]
 
 
-async def test_one_pod_can_be_a_table() -> None:
-    async with in_ml() as server:
-        got = await ask(server, f"{NAMESPACE}/train-0", headers={"Accept": TABLE})
+async def test_single_pod_can_be_requested_as_a_table() -> None:
+    async with ml_server() as server:
+        got = await fetch(server, f"{NAMESPACE}/train-0", headers={"Accept": TABLE})
     assert [row["cells"][0] for row in got.json["rows"]] == ["train-0"]
     assert got.json["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/livez", "/healthz"])
-async def test_health_is_told_to_everybody(path: str) -> None:
+async def test_health_needs_no_credentials(path: str) -> None:
     async with KubernetesServer(tokens={}) as server:
-        got = await ask(server, path)
+        got = await fetch(server, path)
     assert (got.status, got.body, got.headers["Content-Type"]) == (200, b"ok", "text/plain; charset=utf-8")
 
 
-async def test_the_version_is_told_to_everybody_but_to_a_wrong_token() -> None:
+async def test_version_needs_no_credentials_but_rejects_wrong_ones() -> None:
     async with KubernetesServer(tokens={}) as server:
-        assert (await ask(server, "/version")).json["gitVersion"] == "v1.36.2"
-        assert (await ask(server, "/version", headers=bearer("wrong"))).status == 401
-        assert (await ask(server, "/api/v1")).status == 401
+        assert (await fetch(server, "/version")).json["gitVersion"] == "v1.36.2"
+        assert (await fetch(server, "/version", headers=bearer("wrong"))).status == 401
+        assert (await fetch(server, "/api/v1")).status == 401
 
 
-async def test_its_resources_can_be_discovered() -> None:
+async def test_resources_can_be_discovered() -> None:
     async with KubernetesServer() as server:
-        assert (await ask(server, "/api")).json["versions"] == ["v1"]
-        assert [each["name"] for each in (await ask(server, "/api/v1")).json["resources"]] == [
+        assert (await fetch(server, "/api")).json["versions"] == ["v1"]
+        assert [each["name"] for each in (await fetch(server, "/api/v1")).json["resources"]] == [
             "pods",
             "pods/status",
         ]
         assert (
-            await ask(server, "/api/v1/nodes")
+            await fetch(server, "/api/v1/nodes")
         ).message == "the server could not find the requested resource"
-        assert (await ask(server, "/api/v1/pods", "DELETE")).status == 405
+        assert (await fetch(server, "/api/v1/pods", "DELETE")).status == 405

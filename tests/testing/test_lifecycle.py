@@ -1,4 +1,4 @@
-"""The loopback API server comes and goes: start, stop, restart, TLS, threads, and nothing left behind."""
+"""Start, stop, restart, TLS, credentials and threads of the loopback servers, without leaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import aioresolve.testing
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
-from .client import ask, opened, watching
+from .client import fetch, open_session, open_watch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def read(server: ThreadedKubernetesServer, path: str = "/api/v1/pods") -> dict[s
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_nothing_is_left_behind_while_clients_are_connected() -> None:
+async def test_stop_with_connected_clients_leaves_nothing_behind() -> None:
     before = asyncio.all_tasks()
     session = aiohttp.ClientSession()
     async with KubernetesServer([pod("a")]) as server:
@@ -57,7 +57,7 @@ async def test_nothing_is_left_behind_while_clients_are_connected() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_nothing_is_left_behind_by_a_start_that_fails() -> None:
+async def test_failed_start_leaves_nothing_behind() -> None:
     before = asyncio.all_tasks()
     async with KubernetesServer() as server:
         with pytest.raises(ConfigurationError, match="port=0 takes a free port"):
@@ -65,26 +65,26 @@ async def test_nothing_is_left_behind_by_a_start_that_fails() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_it_cannot_be_started_twice() -> None:
+async def test_server_cannot_be_started_twice() -> None:
     async with KubernetesServer() as server:
         with pytest.raises(ConfigurationError, match="already running"):
             await server.__aenter__()
 
 
-async def test_it_can_be_started_again() -> None:
+async def test_server_can_be_started_again() -> None:
     server = KubernetesServer([pod("a")])
     async with server:
         port = server.port
     async with server:
         assert server.port == port
-        assert (await ask(server)).names == ["a"]
+        assert (await fetch(server)).names == ["a"]
 
 
-async def test_what_it_holds_survives_a_restart_and_connections_do_not() -> None:
-    async with KubernetesServer([pod("a")]) as server, opened(server) as session:
+async def test_data_survives_a_restart_and_connections_do_not() -> None:
+    async with KubernetesServer([pod("a")]) as server, open_session(server) as session:
         server.inject(Answer(503))
-        async with session.get("/api/v1/pods?watch=1", headers={"User-Agent": "x"}) as turned_away:
-            assert turned_away.status == 503
+        async with session.get("/api/v1/pods?watch=1", headers={"User-Agent": "x"}) as rejected:
+            assert rejected.status == 503
         async with session.get("/api/v1/pods?watch=1&resourceVersion=2") as watch:
             url, version = server.url, server.resource_version
             await server.until(lambda: server.watches == 1)
@@ -92,66 +92,66 @@ async def test_what_it_holds_survives_a_restart_and_connections_do_not() -> None
             with pytest.raises(aiohttp.ClientError):
                 await watch.content.readline()
         assert (server.url, server.resource_version) == (url, version)
-        assert (await ask(server)).names == ["a"]
+        assert (await fetch(server)).names == ["a"]
         assert server.watches == 0
 
 
-async def test_connections_are_refused_while_it_is_down() -> None:
+async def test_connections_are_refused_while_the_server_is_down() -> None:
     async with KubernetesServer([pod("a")]) as server:
         async with server.down():
             with pytest.raises(aiohttp.ClientConnectorError):
-                await ask(server)
+                await fetch(server)
             server.delete("a")
-        assert (await ask(server)).names == []
+        assert (await fetch(server)).names == []
     with pytest.raises(ConfigurationError, match="not running"):
         await server.restart()
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_a_client_that_comes_as_the_port_closes_is_let_go() -> None:
+async def test_client_connecting_while_the_port_closes_is_disconnected() -> None:
     async with KubernetesServer() as server:
         for rounds in range(10):
-            coming = asyncio.create_task(asyncio.open_connection(server.host, server.port))
+            connecting = asyncio.create_task(asyncio.open_connection(server.host, server.port))
             for _ in range(rounds):
                 await asyncio.sleep(0)
             async with server.down():
                 with suppress(ConnectionError):
-                    _, writer = await coming
+                    _, writer = await connecting
                     writer.close()
 
 
-async def test_it_may_be_stopped_while_it_is_down() -> None:
+async def test_server_can_be_stopped_while_it_is_down() -> None:
     server = KubernetesServer()
     async with server:
         down = server.down()
         await down.__aenter__()
     await down.__aexit__(None, None, None)
     with pytest.raises(aiohttp.ClientConnectorError):
-        await ask(server)
+        await fetch(server)
 
 
-async def test_a_backup_brings_back_what_was_and_knows_nothing_newer() -> None:
+async def test_restore_returns_to_an_older_version() -> None:
     async with KubernetesServer([pod("a")]) as server:
-        then = server.resource_version
+        old = server.resource_version
         server.add(pod("b"))
         server.delete("a")
         newest = str(server.resource_version)
-        assert (await ask(server)).names == ["b"]
+        assert (await fetch(server)).names == ["b"]
         async with server.down():
-            server.restore(then)
-        assert server.resource_version == then
-        assert (await ask(server)).names == ["a"]
-        of_the_future = {"resourceVersion": newest, "resourceVersionMatch": "NotOlderThan"}
-        assert (await ask(server, query=of_the_future)).status == 504
-        async with watching(server, resourceVersion=newest) as watch:
+            server.restore(old)
+        assert server.resource_version == old
+        assert (await fetch(server)).names == ["a"]
+        future = {"resourceVersion": newest, "resourceVersionMatch": "NotOlderThan"}
+        assert (await fetch(server, query=future)).status == 504
+        async with open_watch(server, resourceVersion=newest) as watch:
             for name in ("c", "d", "e", "f"):
                 server.add(pod(name))
-                # No answer of the versions that have never been is left.
-                assert (await ask(server)).names[-1] == name
-            assert await watch.told(1) == [("ADDED", "f", str(int(newest) + 1))]
+                # No response of an undone version is cached.
+                assert (await fetch(server)).names[-1] == name
+            assert await watch.events(1) == [("ADDED", "f", str(int(newest) + 1))]
 
 
-async def test_there_is_no_backup_of_the_future_or_of_what_is_forgotten() -> None:
+async def test_restore_rejects_future_and_expired_versions() -> None:
     async with KubernetesServer([pod("a")]) as server:
         with pytest.raises(ConfigurationError, match="version 99 does not exist yet"):
             server.restore(99)
@@ -160,23 +160,23 @@ async def test_there_is_no_backup_of_the_future_or_of_what_is_forgotten() -> Non
             server.restore(2)
 
 
-async def test_a_wait_has_an_end() -> None:
+async def test_until_has_a_timeout() -> None:
     async with KubernetesServer() as server:
         with pytest.raises(DeadlineExceededError, match=r"within 0\.01 s"):
             await server.until(lambda: False, timeout=0.01)
 
 
-async def test_it_listens_on_ipv6() -> None:
+async def test_server_listens_on_ipv6() -> None:
     async with KubernetesServer(host="::1", tls=True) as server:
         assert server.url == f"https://[::1]:{server.port}"
-        assert (await ask(server)).status == 200
+        assert (await fetch(server)).status == 200
 
 
 # TLS
 
 
-async def test_its_certificate_is_valid_for_the_loopback_and_the_names_given() -> None:
-    # In a thread: a loop in debug mode logs every handshake that a client breaks off.
+async def test_certificate_is_valid_for_loopback_addresses_and_hostnames() -> None:
+    # In a thread, because a loop in debug mode logs every handshake that a client aborts.
     with KubernetesServer(tls=True, hostnames=("api.example.com",)).in_thread() as server:
         context = ssl.create_default_context(cadata=server.ca_pem)
 
@@ -192,14 +192,14 @@ async def test_its_certificate_is_valid_for_the_loopback_and_the_names_given() -
             await connect("example.org")
 
 
-async def test_nobody_else_trusts_it() -> None:
+async def test_default_trust_store_rejects_the_certificate() -> None:
     with KubernetesServer(tls=True).in_thread() as server:
         async with aiohttp.ClientSession() as session:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await session.get(server.url)
 
 
-async def test_a_client_certificate_says_who_comes(tmp_path: Path) -> None:
+async def test_client_certificate_authenticates_a_user(tmp_path: Path) -> None:
     async with KubernetesServer(tls=True, tokens={}) as server:
         chain, key = server.client_certificate("carol")
         (tmp_path / "chain.pem").write_text(chain)
@@ -211,37 +211,37 @@ async def test_a_client_certificate_says_who_comes(tmp_path: Path) -> None:
             session.get(f"{server.url}/api/v1/pods", ssl=context) as response,
         ):
             assert response.status == 200
-        assert (await ask(server)).status == 401
+        assert (await fetch(server)).status == 401
         assert [(r.scheme, r.user) for r in server.requests] == [("Certificate", "carol"), ("", None)]
 
 
-async def test_its_authority_survives_a_restart() -> None:
+async def test_certificate_authority_survives_a_restart() -> None:
     server = KubernetesServer(tls=True)
     async with server:
         pem = server.ca_pem
         await server.restart()
-        assert (await ask(server)).status == 200
+        assert (await fetch(server)).status == 200
     async with server:
         assert server.ca_pem == pem
 
 
-def test_without_tls_there_is_no_authority() -> None:
+def test_server_without_tls_has_no_certificate_authority() -> None:
     with pytest.raises(ConfigurationError, match="tls=True"):
         _ = KubernetesServer().ca_pem
 
 
-async def test_a_missing_trustme_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_trustme_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trustme", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'aioresolve\[testing\]'"):
         await KubernetesServer(tls=True).__aenter__()
     async with KubernetesServer() as server:
-        assert (await ask(server)).status == 200
+        assert (await fetch(server)).status == 200
 
 
-# Ways in
+# Credentials
 
 
-async def test_a_kubeconfig_holds_what_a_client_needs(tmp_path: Path) -> None:
+async def test_kubeconfig_has_server_credentials_and_namespace(tmp_path: Path) -> None:
     async with KubernetesServer(tls=True, tokens={"secret": "alice"}, passwords={"bob": "word"}) as server:
         path = server.write_kubeconfig(tmp_path / "config", namespace="ml")
         written = json.loads(path.read_text())
@@ -263,14 +263,14 @@ async def test_a_kubeconfig_holds_what_a_client_needs(tmp_path: Path) -> None:
         }
 
 
-async def test_a_kubeconfig_of_an_open_server_names_nobody() -> None:
+async def test_kubeconfig_of_an_open_server_has_no_credentials() -> None:
     async with KubernetesServer() as server:
         config = server.kubeconfig()
     assert config["users"][0]["user"] == {}
     assert config["clusters"][0]["cluster"] == {"server": server.url}
 
 
-async def test_a_kubeconfig_needs_a_user_that_is_there() -> None:
+async def test_kubeconfig_needs_an_existing_user() -> None:
     async with KubernetesServer() as server:
         with pytest.raises(ConfigurationError, match="'bob' has no password"):
             server.kubeconfig(password_of="bob")
@@ -278,7 +278,7 @@ async def test_a_kubeconfig_needs_a_user_that_is_there() -> None:
             server.kubeconfig(certificate_of="carol")
 
 
-async def test_a_service_account_is_files_and_variables(tmp_path: Path) -> None:
+async def test_in_cluster_writes_files_and_returns_variables(tmp_path: Path) -> None:
     async with KubernetesServer(tls=True, tokens={"secret": "alice"}) as server:
         variables = server.in_cluster(tmp_path / "account", namespace="ml")
         assert variables == {
@@ -291,7 +291,7 @@ async def test_a_service_account_is_files_and_variables(tmp_path: Path) -> None:
         assert (tmp_path / "account" / "token").read_text() == "next"
 
 
-async def test_in_a_cluster_everybody_speaks_tls(tmp_path: Path) -> None:
+async def test_in_cluster_needs_tls(tmp_path: Path) -> None:
     async with KubernetesServer() as server:
         with pytest.raises(ConfigurationError, match="tls=True"):
             server.in_cluster(tmp_path)
@@ -301,7 +301,7 @@ async def test_in_a_cluster_everybody_speaks_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-def test_it_runs_in_a_thread_of_its_own() -> None:
+def test_server_runs_in_a_thread() -> None:
     with KubernetesServer([pod("a")]).in_thread() as server:
         assert read(server)["kind"] == "PodList"
         server.add(pod("b"))
@@ -321,7 +321,7 @@ def test_it_runs_in_a_thread_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-def test_it_can_run_in_a_thread_again() -> None:
+def test_server_can_run_in_a_thread_again() -> None:
     server = KubernetesServer([pod("a")])
     for _ in range(2):
         with server.in_thread() as threaded:
@@ -329,7 +329,7 @@ def test_it_can_run_in_a_thread_again() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-def test_a_start_that_fails_in_a_thread_leaves_no_thread() -> None:
+def test_failed_start_in_a_thread_leaves_no_thread() -> None:
     with (
         KubernetesServer().in_thread() as server,
         pytest.raises(ConfigurationError, match="port=0 takes a free port"),
@@ -338,7 +338,7 @@ def test_a_start_that_fails_in_a_thread_leaves_no_thread() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-def test_many_threads_may_write_while_a_watch_reads() -> None:
+def test_many_threads_can_write_while_a_watch_reads() -> None:
     with KubernetesServer().in_thread() as server:
         url = f"{server.url}/api/v1/pods?watch=1&allowWatchBookmarks=true"
         with urllib.request.urlopen(url, timeout=10) as watch:
@@ -364,7 +364,7 @@ def test_many_threads_may_write_while_a_watch_reads() -> None:
 # The package
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_can_be_loaded() -> None:
     for name in aioresolve.testing.__all__:
         assert getattr(aioresolve.testing, name).__name__ == name
     assert dir(aioresolve.testing) == sorted(aioresolve.testing.__all__)
@@ -372,7 +372,7 @@ def test_every_public_name_is_there() -> None:
         _ = aioresolve.testing.nothing
 
 
-def test_the_package_loads_nothing_heavy_by_itself() -> None:
+def test_package_loads_no_third_party_library() -> None:
     heavy = ("aiohttp", "anyio", "trustme")
     code = f"import sys, aioresolve.testing; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
@@ -381,7 +381,7 @@ def test_the_package_loads_nothing_heavy_by_itself() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_server_imports_nothing_of_the_library_but_its_errors() -> None:
+def test_server_imports_only_the_errors_of_the_library() -> None:
     code = (
         "import sys, aioresolve; before = set(sys.modules); import aioresolve.testing.kubernetes; "
         "loaded = set(sys.modules) - before; "
@@ -393,6 +393,6 @@ def test_the_server_imports_nothing_of_the_library_but_its_errors() -> None:
     assert done.stdout.strip() == "['aioresolve.errors']"
 
 
-def test_making_one_does_no_io() -> None:
+def test_constructor_does_no_io() -> None:
     server = KubernetesServer([pod("a")], tls=True)
     assert (server.port, server.connections, server.watches, server.requests) == (0, 0, 0, ())

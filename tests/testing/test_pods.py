@@ -1,4 +1,4 @@
-"""The pods that the builder makes, beside one of a real API server."""
+"""The pods that the builder makes, compared with one of a real API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioresolve.testing import pod
 from aioresolve.testing.kubernetes.pods import managed_fields, with_defaults
 from aioresolve.testing.kubernetes.statuses import compact_json
 
-# What a Kubernetes 1.36 API server answered for a pod in a crash loop.
+# The response of a Kubernetes 1.36 API server for a pod in a crash loop.
 SPEC = """{"containers":[{"name":"main","image":"trainer:v1","resources":{"limits":{"google.com/tpu":"4"},\
 "requests":{"google.com/tpu":"4"}},"terminationMessagePath":"/dev/termination-log",\
 "terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],"restartPolicy":"Never",\
@@ -39,17 +39,17 @@ MANAGED_FIELDS = """[{"manager":"Python","operation":"Update","apiVersion":"v1",
 {".":{},"f:ip":{}}}}},"subresource":"status"}]"""
 
 
-def crashing() -> dict[str, Any]:
+def crashing_pod() -> dict[str, Any]:
     return pod("crash-0", "ml", labels={"job-name": "crash"}, ip="10.8.1.2", waiting="CrashLoopBackOff")
 
 
-def test_a_built_pod_has_the_bytes_of_a_real_one() -> None:
-    assert compact_json(crashing()["spec"]).decode() == SPEC
-    assert compact_json(crashing()["status"]).decode() == STATUS
+def test_built_pod_equals_one_of_a_real_server() -> None:
+    assert compact_json(crashing_pod()["spec"]).decode() == SPEC
+    assert compact_json(crashing_pod()["status"]).decode() == STATUS
 
 
-def test_managed_fields_are_derived_as_the_server_derives_them() -> None:
-    fields = managed_fields(crashing(), "Python", "2026-11-20T15:39:21Z")
+def test_managed_fields_equal_those_of_a_real_server() -> None:
+    fields = managed_fields(crashing_pod(), "Python", "2026-11-20T15:39:21Z")
     assert compact_json(fields).decode() == MANAGED_FIELDS
 
 
@@ -58,7 +58,7 @@ def test_finalizers_are_managed_one_by_one() -> None:
     assert fields[0]["fieldsV1"]["f:metadata"] == {"f:finalizers": {".": {}, 'v:"example.com/hold"': {}}}
 
 
-def test_an_unwritten_status_is_managed_by_nobody() -> None:
+def test_missing_status_has_no_managed_fields() -> None:
     assert len(managed_fields(with_defaults({"metadata": {"name": "a"}}), "m", "now")) == 1
 
 
@@ -69,37 +69,37 @@ def test_a_pod_can_be_as_big_as_real_ones(size: int) -> None:
     assert managed_fields(built, "aioresolve", "2026-11-20T00:00:00Z") == built["metadata"]["managedFields"]
 
 
-def test_two_pods_share_nothing() -> None:
+def test_built_pods_share_no_values() -> None:
     first, second = (
         pod("a", size=4096, containers=("main", "log")),
         pod("a", size=4096, containers=("main", "log")),
     )
     before = json.dumps(second)
 
-    def spoil(value: Any) -> None:
+    def clear(value: Any) -> None:
         for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
-            spoil(child)
+            clear(child)
         if isinstance(value, dict | list):
             value.clear()
 
-    spoil(first)
+    clear(first)
     assert json.dumps(second) == before
     assert json.dumps(pod("a", size=4096, containers=("main", "log"))) == before
 
 
-def test_an_index_is_a_label_and_an_annotation() -> None:
+def test_index_is_set_as_label_and_annotation() -> None:
     metadata = pod("train-3", index=3)["metadata"]
     key = "batch.kubernetes.io/job-completion-index"
     assert metadata["labels"][key] == metadata["annotations"][key] == "3"
 
 
-def test_an_address_is_derived_from_the_name() -> None:
+def test_default_address_is_derived_from_the_name() -> None:
     assert pod("a")["status"]["podIP"] == pod("a")["status"]["podIP"] != pod("b")["status"]["podIP"]
     assert "podIP" not in pod("a", phase="Pending")["status"]
     assert "podIPs" not in pod("a", ip=None)["status"]
 
 
-def test_defaults_are_filled_in_as_the_server_does() -> None:
+def test_defaults_equal_those_of_a_real_server() -> None:
     containers = [
         {"name": "a", "image": "host:5000/x"},
         {"name": "b", "image": "x:v1", "imagePullPolicy": "Never"},

@@ -1,4 +1,4 @@
-"""What the loopback API server reads out of a request: path, Accept header, query, continue token."""
+"""How the loopback API server parses a request: path, Accept header, query, continue token."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
         ("GET", "/api/v1/namespaces/ml/pods/a/log", {}, None),
     ],
 )
-def test_a_path_names_what_is_done_to_which_pods(
+def test_request_info_is_derived_from_the_path(
     method: str, path: str, query: dict[str, str], info: RequestInfo | None
 ) -> None:
     assert request_info(method, path, query) == info
@@ -65,7 +65,7 @@ def test_a_path_names_what_is_done_to_which_pods(
         ("application/json;q=x", "object"),
     ],
 )
-def test_the_first_acceptable_representation_is_taken(accept: str | None, kind: str) -> None:
+def test_first_acceptable_representation_is_used(accept: str | None, kind: str) -> None:
     assert negotiate_representation(accept, "", None).kind == kind
 
 
@@ -81,11 +81,11 @@ def test_the_first_acceptable_representation_is_taken(accept: str | None, kind: 
         ("curl/8.5.0", "false", False),
     ],
 )
-def test_people_get_indented_json(user_agent: str, pretty: str | None, indent: bool) -> None:
+def test_interactive_clients_get_indented_json(user_agent: str, pretty: str | None, indent: bool) -> None:
     assert negotiate_representation("application/json", user_agent, pretty).indent is indent
 
 
-def test_a_clause_can_ask_for_indented_json() -> None:
+def test_accept_clause_can_request_indented_json() -> None:
     assert negotiate_representation("application/json;pretty=1", "", None).indent
 
 
@@ -93,11 +93,11 @@ def test_a_clause_can_ask_for_indented_json() -> None:
     ("accept_encoding", "accepted"),
     [("", False), ("identity", False), ("gzip", True), ("deflate, gzip;q=1.0", True), ("br", False)],
 )
-def test_gzip_is_used_where_it_is_accepted(accept_encoding: str, accepted: bool) -> None:
+def test_gzip_needs_an_accept_encoding(accept_encoding: str, accepted: bool) -> None:
     assert accepts_gzip(accept_encoding) is accepted
 
 
-def test_a_token_is_spelled_as_a_real_server_spells_it() -> None:
+def test_token_equals_that_of_a_real_server() -> None:
     page = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6ODQ3MCwic3RhcnQiOiIvdHJhaW4tMVx1MDAwMCJ9"
     rest = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoidHJhaW4tMVx1MDAwMCJ9"
     assert ContinueToken(8470, "train-1\0").encode() == page
@@ -111,12 +111,12 @@ def test_a_token_is_spelled_as_a_real_server_spells_it() -> None:
     st.from_regex(r"[a-z0-9]{1,9}(/[a-z0-9-]{1,9})?\0", fullmatch=True),
     st.booleans(),
 )
-def test_a_token_comes_back_as_it_went(version: int, start: str, rooted: bool) -> None:
+def test_token_round_trips(version: int, start: str, rooted: bool) -> None:
     token = ContinueToken(version, start)
     assert ContinueToken.decode(token.encode(rooted=rooted)) == token
 
 
-def encoded(document: object) -> str:
+def encode(document: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
 
 
@@ -128,24 +128,24 @@ def encoded(document: object) -> str:
         ("ey", "continue key is not valid: unexpected end of JSON input"),
         ("ab!d", "continue key is not valid: illegal base64 data at input byte 2"),
         ("abcde", "continue key is not valid: illegal base64 data at input byte"),
-        (encoded([]), "continue key is not valid: json: cannot unmarshal"),
+        (encode([]), "continue key is not valid: json: cannot unmarshal"),
         (
-            encoded({"v": "v2"}),
+            encode({"v": "v2"}),
             'continue key is not valid: server does not recognize this encoded version "v2"',
         ),
         (
-            encoded({"v": "meta.k8s.io/v1", "start": "/a"}),
+            encode({"v": "meta.k8s.io/v1", "start": "/a"}),
             "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
         ),
         (
-            encoded({"v": "meta.k8s.io/v1", "rv": 1}),
+            encode({"v": "meta.k8s.io/v1", "rv": 1}),
             "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)",
         ),
-        (encoded({"v": "meta.k8s.io/v1", "rv": "1", "start": "/a"}), "json: cannot unmarshal"),
-        (encoded({"v": "meta.k8s.io/v1", "rv": 1, "start": "/../a"}), "continue key is not valid: /../a"),
+        (encode({"v": "meta.k8s.io/v1", "rv": "1", "start": "/a"}), "json: cannot unmarshal"),
+        (encode({"v": "meta.k8s.io/v1", "rv": 1, "start": "/../a"}), "continue key is not valid: /../a"),
     ],
 )
-def test_what_is_no_token_is_refused(text: str, message: str) -> None:
+def test_invalid_tokens_are_rejected(text: str, message: str) -> None:
     with pytest.raises(InvalidTokenError) as caught:
         ContinueToken.decode(text)
     assert message in str(caught.value)
@@ -155,7 +155,7 @@ def test_what_is_no_token_is_refused(text: str, message: str) -> None:
     st.text(max_size=40)
     | st.binary(max_size=30).map(lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("="))
 )
-def test_any_text_is_a_token_or_an_error(text: str) -> None:
+def test_any_text_is_a_token_or_an_invalid_token_error(text: str) -> None:
     try:
         token = ContinueToken.decode(text)
     except InvalidTokenError:
@@ -163,7 +163,7 @@ def test_any_text_is_a_token_or_an_error(text: str) -> None:
     assert ContinueToken.decode(token.encode()) == token
 
 
-def test_options_are_read_from_the_query() -> None:
+def test_list_options_are_parsed_from_the_query() -> None:
     options = list_options(
         "ml", {"limit": "2", "timeoutSeconds": "7", "allowWatchBookmarks": "true"}, watch=False
     )
@@ -185,7 +185,7 @@ def test_options_are_read_from_the_query() -> None:
         ({"resourceVersion": "7", "resourceVersionMatch": "NotOlderThan", "limit": "5"}, 7, False, 5),
     ],
 )
-def test_a_version_is_exact_or_the_least(
+def test_version_is_exact_or_a_minimum(
     query: dict[str, str], version: int | None, exact: bool, limit: int
 ) -> None:
     options = list_options(None, query, watch=False)
@@ -202,7 +202,7 @@ def test_a_version_is_exact_or_the_least(
         ({"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "7"}, True),
     ],
 )
-def test_a_watch_starts_with_what_there_is_unless_a_version_says_otherwise(
+def test_watch_has_initial_events_unless_it_starts_from_a_version(
     query: dict[str, str], initial: bool
 ) -> None:
     assert list_options(None, query, watch=True).initial_events is initial
@@ -224,7 +224,7 @@ def test_a_watch_starts_with_what_there_is_unless_a_version_says_otherwise(
         ),
     ],
 )
-def test_a_query_that_cannot_be_read_is_400(query: dict[str, str], message: str) -> None:
+def test_malformed_query_is_400(query: dict[str, str], message: str) -> None:
     with pytest.raises(Failure) as caught:
         list_options(None, query, watch=False)
     assert (caught.value.code, caught.value.status["message"]) == (400, message)
@@ -255,7 +255,7 @@ NOT_WITH_TOKEN = "Forbidden: resourceVersionMatch is forbidden when continue is 
         ),
     ],
 )
-def test_a_query_that_makes_no_sense_is_422(query: dict[str, str], watch: bool, problems: set[str]) -> None:
+def test_contradictory_query_is_422(query: dict[str, str], watch: bool, problems: set[str]) -> None:
     with pytest.raises(Failure) as caught:
         list_options(None, query, watch=watch)
     status = caught.value.status
@@ -265,7 +265,7 @@ def test_a_query_that_makes_no_sense_is_422(query: dict[str, str], watch: bool, 
     assert {f"{cause['field']}: {cause['message']}" for cause in status["details"]["causes"]} == problems
 
 
-def test_rows_carry_metadata_unless_told_otherwise() -> None:
+def test_rows_include_metadata_by_default() -> None:
     assert included_object({}) == "Metadata"
     assert included_object({"includeObject": "None"}) == "None"
     with pytest.raises(Failure, match='includeObject: Invalid value: "Some": must be'):

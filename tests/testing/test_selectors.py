@@ -12,7 +12,7 @@ from aioresolve.testing.kubernetes.selectors import POD_FIELDS, SelectorError, f
 
 LABELS = {"app": "trainer", "tier": "gpu", "index": "10", "empty": "", "job.example.com/name": "train"}
 
-# The sentences of a real server.
+# The messages of a real server.
 ALPHANUMERIC = (
     "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 )
@@ -69,7 +69,7 @@ BAD_VALUE = (
         ("app=trainer,tier=cpu", False),
     ],
 )
-def test_a_label_selector_matches_as_the_server_reads_it(text: str, matches: bool) -> None:
+def test_label_selector_matches_as_on_a_real_server(text: str, matches: bool) -> None:
     assert label_selector(text).matches(LABELS) is matches
 
 
@@ -100,7 +100,7 @@ def test_in_and_notin_may_be_keys_and_values() -> None:
         ("a/b/c", "a valid label key must consist of alphanumeric characters"),
     ],
 )
-def test_a_bad_label_selector_is_refused_in_the_words_of_the_server(text: str, message: str) -> None:
+def test_invalid_label_selector_has_the_error_of_a_real_server(text: str, message: str) -> None:
     with pytest.raises(SelectorError) as caught:
         label_selector(text)
     assert message in str(caught.value)
@@ -122,12 +122,12 @@ def test_a_bad_label_selector_is_refused_in_the_words_of_the_server(text: str, m
         (",,", True),
     ],
 )
-def test_a_field_selector_matches_as_the_server_reads_it(text: str, matches: bool) -> None:
+def test_field_selector_matches_as_on_a_real_server(text: str, matches: bool) -> None:
     fields = {"status.phase": "Running", "spec.nodeName": "node-a", "metadata.name": "train-0"}
     assert field_selector(text).matches(fields) is matches
 
 
-def test_an_escaped_value_is_taken_literally() -> None:
+def test_escaped_value_is_literal() -> None:
     assert field_selector(r"metadata.name=a\,b\=c\\d").matches({"metadata.name": r"a,b=c\d"})
 
 
@@ -140,13 +140,13 @@ def test_an_escaped_value_is_taken_literally() -> None:
         (r"status.phase=a\b", r"invalid escape sequence: \b"),
     ],
 )
-def test_a_bad_field_selector_is_refused_in_the_words_of_the_server(text: str, message: str) -> None:
+def test_invalid_field_selector_has_the_error_of_a_real_server(text: str, message: str) -> None:
     with pytest.raises(SelectorError) as caught:
         field_selector(text)
     assert message in str(caught.value)
 
 
-def test_every_selectable_field_of_a_pod_is_known() -> None:
+def test_every_selectable_field_of_a_pod_is_supported() -> None:
     assert all(field_selector(f"{name}!=x").matches({}) for name in POD_FIELDS)
 
 
@@ -182,7 +182,7 @@ def satisfied(key: str, operator: str, values: list[str], labels: dict[str, str]
 
 
 @given(st.lists(requirements, max_size=4), label_sets, st.sampled_from(["", " ", "\t "]))
-def test_a_selector_matches_when_every_requirement_does(
+def test_selector_matches_if_every_requirement_matches(
     terms: list[tuple[str, str, list[str]]], labels: dict[str, str], space: str
 ) -> None:
     selector = label_selector(",".join(spelled(*term, space) for term in terms))

@@ -1,4 +1,4 @@
-"""The store behind the loopback API server: versions, a bounded past, deletion."""
+"""The store of the loopback API server: versions, bounded history, deletion."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from aioresolve.testing.kubernetes.writes import Writer, mark_for_deletion, repl
 from aioresolve.testing.lifecycle import merge_patch
 
 NOW = datetime(2026, 11, 20, 15, 39, 21, tzinfo=UTC)
-HELD = {"metadata": {"name": "a", "finalizers": ["example.com/hold"]}, "spec": {"nodeName": "node-a"}}
+WITH_FINALIZER = {
+    "metadata": {"name": "a", "finalizers": ["example.com/hold"]},
+    "spec": {"nodeName": "node-a"},
+}
 
 
 def empty_store(history: int = 100) -> Store:
     return Store(clock=lambda: NOW, history=history)
 
 
-def small(name: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
+def small_pod(name: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}}
 
 
-def placed(name: str = "a", **spec: Any) -> dict[str, Any]:
-    return small(name) | {"spec": {"nodeName": "node-a", **spec}, "status": {"phase": "Running"}}
+def scheduled_pod(name: str = "a", **spec: Any) -> dict[str, Any]:
+    return small_pod(name) | {"spec": {"nodeName": "node-a", **spec}, "status": {"phase": "Running"}}
 
 
-def test_what_the_server_owns_is_filled_in() -> None:
+def test_store_fills_in_fields_that_the_server_owns() -> None:
     stored = empty_store().put({"metadata": {"name": "a"}})
     metadata = stored.as_dict()["metadata"]
     assert metadata.pop("uid")
@@ -49,19 +52,19 @@ def test_what_the_server_owns_is_filled_in() -> None:
     assert list(stored.as_dict()) == ["kind", "apiVersion", "metadata", "spec", "status"]
 
 
-def test_a_pod_written_again_keeps_its_uid() -> None:
+def test_replaced_pod_keeps_its_uid() -> None:
     store = empty_store()
-    first, second = (store.put(small("a")).as_dict()["metadata"] for _ in range(2))
+    first, second = (store.put(small_pod("a")).as_dict()["metadata"] for _ in range(2))
     assert first["uid"] == second["uid"]
     store.remove("ml", "a")
-    assert store.put(small("a")).as_dict()["metadata"]["uid"] != first["uid"]
+    assert store.put(small_pod("a")).as_dict()["metadata"]["uid"] != first["uid"]
 
 
-def test_pods_are_listed_in_the_order_of_their_keys() -> None:
+def test_pods_are_listed_in_key_order() -> None:
     store = empty_store()
     for key in ("a/z", "a-b/y", "a.c/x", "a/10", "a/2"):
         namespace, _, name = key.partition("/")
-        store.put(small(name, namespace))
+        store.put(small_pod(name, namespace))
     assert [pod.key for pod in store.pods_at(store.version)] == ["a-b/y", "a.c/x", "a/10", "a/2", "a/z"]
 
 
@@ -69,29 +72,29 @@ writes = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["put", "r
 
 
 @given(writes, st.integers(min_value=1, max_value=40))
-def test_every_version_in_the_past_is_listed_as_it_was(script: list[tuple[str, str]], history: int) -> None:
+def test_every_version_in_the_history_can_be_listed(script: list[tuple[str, str]], history: int) -> None:
     store = empty_store(history)
-    pasts = {store.version: dict[str, int]()}
+    versions = {store.version: dict[str, int]()}
     for name, action in script:
-        now = dict(pasts[store.version])
+        now = dict(versions[store.version])
         if action == "put":
-            now[f"ml/{name}"] = store.put(small(name)).version
+            now[f"ml/{name}"] = store.put(small_pod(name)).version
         elif store.remove("ml", name) is not None:
             del now[f"ml/{name}"]
-        pasts[store.version] = now
-    for version, past in pasts.items():
+        versions[store.version] = now
+    for version, pods in versions.items():
         if version < store.version - history:
             with pytest.raises(Expired):
                 store.pods_at(version)
         else:
-            assert {pod.key: pod.version for pod in store.pods_at(version)} == past
+            assert {pod.key: pod.version for pod in store.pods_at(version)} == pods
 
 
 @given(writes, st.integers(min_value=1, max_value=5))
-def test_pages_are_a_snapshot_whatever_happens_in_between(script: list[tuple[str, str]], limit: int) -> None:
+def test_pages_are_a_snapshot_despite_writes_in_between(script: list[tuple[str, str]], limit: int) -> None:
     store = empty_store()
     for name in "abcd":
-        store.put(small(name))
+        store.put(small_pod(name))
     before = [(pod.name, pod.version) for pod in store.pods_at(store.version)]
     listed, token = [], ""
     changes = iter(script)
@@ -104,14 +107,14 @@ def test_pages_are_a_snapshot_whatever_happens_in_between(script: list[tuple[str
         if not token:
             break
         for name, action in [change for _, change in zip(range(3), changes, strict=False)]:
-            store.put(small(name)) if action == "put" else store.remove("ml", name)
+            store.put(small_pod(name)) if action == "put" else store.remove("ml", name)
     assert listed == before
 
 
-def test_a_page_of_a_selection_counts_no_rest() -> None:
+def test_page_of_a_selection_has_no_remaining_item_count() -> None:
     store = empty_store()
     for number in range(5):
-        store.put(small(f"a-{number}", app="x"))
+        store.put(small_pod(f"a-{number}", app="x"))
     selection = Selection(None, label_selector("app=x"))
     found = page(store, ListOptions(selection, limit=2))
     assert [pod.name for pod in found.pods] == ["a-0", "a-1"]
@@ -120,13 +123,13 @@ def test_a_page_of_a_selection_counts_no_rest() -> None:
     assert list(last.metadata) == ["resourceVersion"]
 
 
-def test_an_expired_token_comes_with_one_for_the_rest_as_it_is_now() -> None:
+def test_expired_token_comes_with_a_token_for_the_current_rest() -> None:
     store = empty_store()
     for name in "abcd":
-        store.put(small(name))
+        store.put(small_pod(name))
     token = page(store, ListOptions(Selection("ml"), limit=2)).metadata["continue"]
     store.compact()
-    store.put(small("bb"))
+    store.put(small_pod("bb"))
     with pytest.raises(Failure) as caught:
         page(store, ListOptions(Selection("ml"), limit=2, continue_token=token))
     assert (caught.value.code, caught.value.status["reason"]) == (410, "Expired")
@@ -138,10 +141,10 @@ def test_an_expired_token_comes_with_one_for_the_rest_as_it_is_now() -> None:
     assert [pod.name for pod in following.pods] == ["d"]
 
 
-def test_an_exact_version_is_listed_as_long_as_it_is_known() -> None:
+def test_exact_version_can_be_listed_until_it_expires() -> None:
     store = empty_store()
-    version = store.put(small("a")).version
-    store.put(small("b"))
+    version = store.put(small_pod("a")).version
+    store.put(small_pod("b"))
     exact = ListOptions(Selection(), version=version, exact=True)
     assert [pod.name for pod in page(store, exact).pods] == ["a"]
     assert len(page(store, ListOptions(Selection(), version=version)).pods) == 2
@@ -150,25 +153,25 @@ def test_an_exact_version_is_listed_as_long_as_it_is_known() -> None:
         page(store, exact)
 
 
-def test_a_version_yet_to_come_is_a_timeout() -> None:
+def test_listing_a_future_version_times_out() -> None:
     with pytest.raises(Failure) as caught:
         page(empty_store(), ListOptions(Selection(), version=99))
     assert (caught.value.code, caught.value.headers) == (504, {"Retry-After": "1"})
 
 
-def test_a_namespace_is_not_mistaken_for_one_that_starts_alike() -> None:
+def test_namespaces_with_a_common_prefix_are_separate() -> None:
     store = empty_store()
     for namespace in ("ml", "ml-2", "ml.x", "m"):
-        store.put(small("a", namespace))
+        store.put(small_pod("a", namespace))
     assert [pod.key for pod in page(store, ListOptions(Selection("ml"))).pods] == ["ml/a"]
     assert [pod.key for pod in page(store, ListOptions(Selection("ml"), limit=9)).pods] == ["ml/a"]
 
 
-def test_only_writes_since_a_version_are_told() -> None:
+def test_changes_after_a_version_are_the_later_writes() -> None:
     store = empty_store()
-    store.put(small("a"))
+    store.put(small_pod("a"))
     version = store.version
-    store.put(small("b"))
+    store.put(small_pod("b"))
     store.remove("ml", "a")
     reached, events = store.changes_after(version)
     assert reached == store.version
@@ -178,20 +181,20 @@ def test_only_writes_since_a_version_are_told() -> None:
     ]
 
 
-def test_a_watch_that_falls_behind_the_past_has_expired() -> None:
+def test_changes_older_than_the_history_have_expired() -> None:
     store = empty_store(history=3)
     version = store.version
     for name in "abcd":
-        store.put(small(name))
+        store.put(small_pod(name))
     with pytest.raises(Expired):
         store.changes_after(version)
     assert len(store.changes_after(version + 1)[1]) == 3
 
 
-def test_compaction_ends_no_watch_that_is_connected() -> None:
+def test_compaction_does_not_expire_connected_watches() -> None:
     store = empty_store()
     version = store.version
-    store.put(small("a"))
+    store.put(small_pod("a"))
     store.compact()
     assert len(store.changes_after(version)[1]) == 1
     with pytest.raises(Expired):
@@ -199,26 +202,26 @@ def test_compaction_ends_no_watch_that_is_connected() -> None:
     store.check_watchable(store.version)
 
 
-def test_a_pod_relabelled_out_of_the_selection_is_deleted_and_back_in_is_added() -> None:
+def test_pod_leaving_the_selection_is_deleted_and_one_entering_is_added() -> None:
     store = empty_store()
     selection = Selection("ml", label_selector("app=x"))
     for labels in ({"app": "x"}, {"app": "x", "more": "1"}, {"app": "y"}, {"app": "z"}, {"app": "x"}):
-        store.put(small("a", **labels))
+        store.put(small_pod("a", **labels))
     store.remove("ml", "a")
     _, events = store.changes_after(1)
-    told = [each for event in events if (each := selected_change(event, selection))]
-    assert [(kind, pod.version, dict(pod.labels).get("more")) for kind, pod in told] == [
+    changes = [each for event in events if (each := selected_change(event, selection))]
+    assert [(kind, pod.version, dict(pod.labels).get("more")) for kind, pod in changes] == [
         ("ADDED", 2, None),
         ("MODIFIED", 3, "1"),
         ("DELETED", 4, "1"),
         ("ADDED", 6, None),
         ("DELETED", 7, None),
     ]
-    assert [pod.as_dict()["metadata"]["resourceVersion"] for _, pod in told] == ["2", "3", "4", "6", "7"]
+    assert [pod.as_dict()["metadata"]["resourceVersion"] for _, pod in changes] == ["2", "3", "4", "6", "7"]
 
 
-def test_what_a_pod_looked_like_is_kept_under_the_version_of_its_end() -> None:
-    stored = empty_store().put(small("a", app="x"))
+def test_deleted_pod_keeps_its_state_with_the_version_of_the_removal() -> None:
+    stored = empty_store().put(small_pod("a", app="x"))
     later = stored.at(1_000_000)
     assert json.loads(later.partial)["metadata"] == {
         **stored.as_dict()["metadata"],
@@ -227,9 +230,9 @@ def test_what_a_pod_looked_like_is_kept_under_the_version_of_its_end() -> None:
     assert later.as_dict()["spec"] == {}
 
 
-def test_every_representation_is_the_same_list() -> None:
+def test_every_representation_contains_the_same_pods() -> None:
     store = empty_store()
-    store.put(placed("a"))
+    store.put(scheduled_pod("a"))
     found = page(store, ListOptions(Selection()))
     item = json.loads(list_body(found, Representation("object"), "None"))["items"][0]
     partial = json.loads(list_body(found, Representation("metadata"), "None"))["items"][0]
@@ -256,7 +259,7 @@ def test_every_representation_is_the_same_list() -> None:
         ([1], {"a": 1}, {"a": 1}),
     ],
 )
-def test_a_merge_patch_is_merged_as_the_rfc_says(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patch_follows_rfc_7386(target: Any, patch: Any, result: Any) -> None:
     assert merge_patch(target, patch) == result
 
 
@@ -266,7 +269,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), values), st.dictionaries(st.sampled_from("abc"), values))
-def test_a_merge_patch_applied_twice_changes_nothing_more(
+def test_merge_patch_is_idempotent_and_changes_no_argument(
     target: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     before = json.dumps([target, patch])
@@ -275,8 +278,8 @@ def test_a_merge_patch_applied_twice_changes_nothing_more(
     assert json.dumps([target, patch]) == before
 
 
-def test_an_update_leaves_the_status_and_what_the_server_owns() -> None:
-    old = empty_store().put(placed()).as_dict()
+def test_update_keeps_the_status_and_fields_that_the_server_owns() -> None:
+    old = empty_store().put(scheduled_pod()).as_dict()
     new = replace_pod(
         old, {"metadata": {"uid": "x", "labels": {"b": "1"}}, "spec": {}, "status": {"phase": "Failed"}}, ""
     )
@@ -286,8 +289,8 @@ def test_an_update_leaves_the_status_and_what_the_server_owns() -> None:
     assert new["metadata"]["generation"] == 2
 
 
-def test_an_update_of_the_status_leaves_the_spec() -> None:
-    old = empty_store().put(placed()).as_dict()
+def test_status_update_keeps_the_spec() -> None:
+    old = empty_store().put(scheduled_pod()).as_dict()
     new = replace_pod(old, {"metadata": {}, "spec": {}, "status": {"phase": "Failed"}}, "status")
     assert new["spec"] == old["spec"]
     assert new["status"] == {"phase": "Failed"}
@@ -296,22 +299,24 @@ def test_an_update_of_the_status_leaves_the_spec() -> None:
 @pytest.mark.parametrize(
     ("pod", "grace", "period"),
     [
-        (placed(terminationGracePeriodSeconds=30), None, 30),
-        (placed(terminationGracePeriodSeconds=30), 5, 5),
-        (placed(terminationGracePeriodSeconds=30), 0, 0),
-        (placed(nodeName="", terminationGracePeriodSeconds=30), None, 0),
-        (placed(terminationGracePeriodSeconds=30) | {"status": {"phase": "Failed"}}, None, 0),
+        (scheduled_pod(terminationGracePeriodSeconds=30), None, 30),
+        (scheduled_pod(terminationGracePeriodSeconds=30), 5, 5),
+        (scheduled_pod(terminationGracePeriodSeconds=30), 0, 0),
+        (scheduled_pod(nodeName="", terminationGracePeriodSeconds=30), None, 0),
+        (scheduled_pod(terminationGracePeriodSeconds=30) | {"status": {"phase": "Failed"}}, None, 0),
     ],
 )
-def test_a_pod_gets_the_time_it_is_given_to_go(pod: dict[str, Any], grace: int | None, period: int) -> None:
-    leaving = mark_for_deletion(pod, grace, NOW)
-    assert leaving is not None
-    assert leaving["metadata"]["deletionGracePeriodSeconds"] == period
-    assert leaving["metadata"]["deletionTimestamp"] == f"2026-11-20T15:39:{21 + period}Z"
+def test_deletion_uses_the_requested_grace_period(
+    pod: dict[str, Any], grace: int | None, period: int
+) -> None:
+    marked = mark_for_deletion(pod, grace, NOW)
+    assert marked is not None
+    assert marked["metadata"]["deletionGracePeriodSeconds"] == period
+    assert marked["metadata"]["deletionTimestamp"] == f"2026-11-20T15:39:{21 + period}Z"
 
 
-def test_a_second_delete_can_only_shorten_the_time() -> None:
-    once = mark_for_deletion(placed(), 30, NOW)
+def test_second_delete_can_only_shorten_the_grace_period() -> None:
+    once = mark_for_deletion(scheduled_pod(), 30, NOW)
     assert once is not None
     assert mark_for_deletion(once, None, NOW) is None
     assert mark_for_deletion(once, 60, NOW) is None
@@ -321,18 +326,18 @@ def test_a_second_delete_can_only_shorten_the_time() -> None:
     assert sooner["metadata"]["deletionGracePeriodSeconds"] == 10
 
 
-def test_a_delete_without_grace_is_two_writes() -> None:
+def test_delete_without_a_grace_period_is_two_writes() -> None:
     store = empty_store()
-    version = store.put(placed()).version
+    version = store.put(scheduled_pod()).version
     Writer(store).delete("ml", "a", 0)
     _, events = store.changes_after(version)
     assert [event.pod is None for event in events] == [False, True]
     assert store.get("ml", "a") is None
 
 
-def test_a_finalizer_holds_a_pod_until_it_is_taken_away() -> None:
+def test_finalizer_delays_deletion_until_it_is_removed() -> None:
     store = empty_store()
-    store.put(placed() | HELD)
+    store.put(scheduled_pod() | WITH_FINALIZER)
     writer = Writer(store)
     writer.delete("default", "a", 0)
     assert store.get("default", "a") is not None
@@ -342,9 +347,9 @@ def test_a_finalizer_holds_a_pod_until_it_is_taken_away() -> None:
     assert store.get("default", "a") is None
 
 
-def test_a_pod_with_time_left_stays_until_it_is_deleted_at_once() -> None:
+def test_pod_in_its_grace_period_remains_until_it_is_deleted_without_one() -> None:
     store = empty_store()
-    store.put(placed())
+    store.put(scheduled_pod())
     writer = Writer(store)
     writer.delete("ml", "a", 30)
     version = store.version
@@ -354,17 +359,17 @@ def test_a_pod_with_time_left_stays_until_it_is_deleted_at_once() -> None:
     assert store.get("ml", "a") is None
 
 
-def test_a_patch_that_changes_nothing_writes_nothing() -> None:
+def test_patch_without_changes_writes_nothing() -> None:
     store = empty_store()
-    version = store.put(small("a", app="x")).version
+    version = store.put(small_pod("a", app="x")).version
     Writer(store).patch("ml", "a", {"metadata": {"labels": {"app": "x"}}}, "", "test")
     assert store.version == version
 
 
-def test_an_update_of_another_version_is_a_conflict() -> None:
+def test_update_of_an_older_version_is_a_conflict() -> None:
     store = empty_store()
-    old = store.put(placed()).as_dict()
-    store.put(placed())
+    old = store.put(scheduled_pod()).as_dict()
+    store.put(scheduled_pod())
     with pytest.raises(Failure, match="the object has been modified") as caught:
         Writer(store).replace("ml", "a", old, "", "test")
     assert caught.value.code == 409

@@ -1,4 +1,4 @@
-"""The Table of the loopback API server: one row per state a pod can be in."""
+"""The Table rows of the loopback API server, for every state of a pod."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("given_pod", "cells"), ROWS, ids=[row[1][0] for row in ROWS])
-def test_every_state_has_the_cells_of_a_real_server(given_pod: dict[str, Any], cells: list[str]) -> None:
+def test_cells_equal_those_of_a_real_server(given_pod: dict[str, Any], cells: list[str]) -> None:
     assert pod_cells(given_pod, NOW) == cells
 
 
-def test_only_a_pod_that_has_come_to_its_end_has_a_condition() -> None:
+def test_only_finished_pods_have_a_condition() -> None:
     done = {"type": "Completed", "status": "True", "reason": "Succeeded"}
     failed = {"type": "Completed", "status": "True", "reason": "Failed", "message": "The pod failed."}
     message = "The pod has completed successfully."
@@ -77,7 +77,7 @@ def test_only_a_pod_that_has_come_to_its_end_has_a_condition() -> None:
     assert "conditions" not in table_row(pod("a"), NOW)
 
 
-def test_the_columns_are_those_of_a_real_server() -> None:
+def test_column_definitions_equal_those_of_a_real_server() -> None:
     names = [(column["name"], column["format"], column["priority"]) for column in COLUMN_DEFINITIONS]
     assert names == [
         ("Name", "name", 0),
@@ -97,7 +97,7 @@ def container(name: str, state: dict[str, Any], *, ready: bool = False, restarts
     return {"name": name, "state": state, "ready": ready, "restartCount": restarts, "lastState": {}}
 
 
-def shaped(
+def pod_with(
     *,
     containers: list[dict[str, Any]],
     inits: list[dict[str, Any]] | None = None,
@@ -106,7 +106,7 @@ def shaped(
     conditions: list[dict[str, str]] | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
-    """A pod of just these container statuses; inits named in `sidecars` restart always."""
+    """Return a pod with these container statuses; the init containers in `sidecars` restart always."""
     specs = [
         {"name": init["name"], **({"restartPolicy": "Always"} if init["name"] in sidecars else {})}
         for init in inits or []
@@ -151,8 +151,8 @@ def exited(code: int, **more: Any) -> dict[str, Any]:
         ([container("i", ENDED)], "0/1", "PodInitializing"),
     ],
 )
-def test_an_init_container_makes_the_word(inits: list[dict[str, Any]], ready: str, word: str) -> None:
-    given_pod = shaped(inits=inits, sidecars=("s",), containers=[WAITS], phase="Pending")
+def test_status_shows_the_init_container(inits: list[dict[str, Any]], ready: str, word: str) -> None:
+    given_pod = pod_with(inits=inits, sidecars=("s",), containers=[WAITS], phase="Pending")
     assert pod_cells(given_pod, NOW)[1:3] == [ready, word]
 
 
@@ -171,39 +171,39 @@ def test_an_init_container_makes_the_word(inits: list[dict[str, Any]], ready: st
         ([], GATED, "0/0", "SchedulingGated"),
     ],
 )
-def test_containers_make_the_word(
+def test_status_shows_the_containers(
     containers: list[dict[str, Any]], conditions: list[dict[str, str]], ready: str, word: str
 ) -> None:
-    assert pod_cells(shaped(containers=containers, conditions=conditions), NOW)[1:3] == [ready, word]
+    assert pod_cells(pod_with(containers=containers, conditions=conditions), NOW)[1:3] == [ready, word]
 
 
-def test_a_ready_sidecar_counts_as_a_container() -> None:
-    given_pod = shaped(
+def test_ready_sidecar_counts_as_a_container() -> None:
+    given_pod = pod_with(
         inits=[SIDECAR], sidecars=("s",), containers=[container("a", RUNNING, ready=True)], conditions=READY
     )
     assert pod_cells(given_pod, NOW)[1:3] == ["2/2", "Running"]
 
 
-def test_a_pod_leaving_a_lost_node_is_unknown() -> None:
+def test_pod_being_deleted_on_a_lost_node_is_unknown() -> None:
     assert pod_status(pod("a", phase="Running", reason="NodeLost", deleting=True)) == "Unknown"
 
 
-def test_a_finished_pod_that_is_deleted_keeps_its_word() -> None:
+def test_finished_pod_keeps_its_status_while_it_is_deleted() -> None:
     assert pod_status(pod("a", phase="Succeeded", deleting=True)) == "Completed"
 
 
-def test_restarts_are_summed_with_the_time_of_the_last() -> None:
+def test_restarts_are_summed_with_the_age_of_the_last() -> None:
     again = container("a", RUNNING, ready=True, restarts=2)
     again["lastState"] = {"terminated": {"exitCode": 1, "finishedAt": "2026-11-20T15:34:47Z"}}
-    given_pod = shaped(containers=[again, container("b", RUNNING, restarts=1)])
+    given_pod = pod_with(containers=[again, container("b", RUNNING, restarts=1)])
     assert pod_cells(given_pod, NOW)[3] == "3 (5m5s ago)"
 
 
 def test_restarts_of_init_containers_count_only_while_they_run() -> None:
     stuck = container("i", CRASHES, restarts=4)
-    assert pod_cells(shaped(inits=[stuck], containers=[WAITS]), NOW)[3] == "4"
+    assert pod_cells(pod_with(inits=[stuck], containers=[WAITS]), NOW)[3] == "4"
     done = container("i", ENDED, restarts=4)
-    assert pod_cells(shaped(inits=[done], containers=[container("a", RUNNING)]), NOW)[3] == "0"
+    assert pod_cells(pod_with(inits=[done], containers=[container("a", RUNNING)]), NOW)[3] == "0"
 
 
 def test_readiness_gates_are_counted() -> None:
@@ -237,10 +237,10 @@ def test_readiness_gates_are_counted() -> None:
         (252288000, "8y"),
     ],
 )
-def test_an_age_has_two_units_at_most(seconds: float, text: str) -> None:
+def test_age_has_at_most_two_units(seconds: float, text: str) -> None:
     assert human_duration(seconds) == text
 
 
 @given(st.floats(min_value=0, max_value=10**10))
-def test_every_age_can_be_shown(seconds: float) -> None:
+def test_every_age_can_be_formatted(seconds: float) -> None:
     assert human_duration(seconds)[-1] in "smhdy"

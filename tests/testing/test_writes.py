@@ -9,29 +9,29 @@ import pytest
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import KubernetesServer
 
-from .client import NAMESPACE, ask, in_ml
+from .client import NAMESPACE, fetch, ml_server
 
 MERGE = "application/merge-patch+json"
 
 
-async def test_a_pod_can_be_created_changed_and_deleted() -> None:
+async def test_pod_can_be_created_changed_and_deleted() -> None:
     async with KubernetesServer() as server:
         body = {"metadata": {"name": "live-0"}, "spec": {"containers": [{"name": "main", "image": "t"}]}}
-        created = await ask(server, NAMESPACE, "POST", body={**body, "status": {"phase": "Running"}})
-        again = await ask(server, NAMESPACE, "POST", body=body)
+        created = await fetch(server, NAMESPACE, "POST", body={**body, "status": {"phase": "Running"}})
+        again = await fetch(server, NAMESPACE, "POST", body=body)
         running = {"status": {"phase": "Running", "podIPs": [{"ip": "10.8.2.1"}]}}
-        status = await ask(
+        status = await fetch(
             server, f"{NAMESPACE}/live-0/status", "PATCH", body=running, headers={"Content-Type": MERGE}
         )
         labelled = {"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Failed"}}
-        patched = await ask(
+        patched = await fetch(
             server, f"{NAMESPACE}/live-0", "PATCH", body=labelled, headers={"Content-Type": MERGE}
         )
-        put = await ask(
+        put = await fetch(
             server, f"{NAMESPACE}/live-0", "PUT", body=patched.json | {"metadata": {"name": "live-0"}}
         )
-        deleted = await ask(server, f"{NAMESPACE}/live-0", "DELETE", body={"gracePeriodSeconds": 0})
-        gone = await ask(server, f"{NAMESPACE}/live-0")
+        deleted = await fetch(server, f"{NAMESPACE}/live-0", "DELETE", body={"gracePeriodSeconds": 0})
+        gone = await fetch(server, f"{NAMESPACE}/live-0")
     assert (created.status, created.json["status"]["phase"]) == (201, "Pending")
     assert created.json["metadata"]["managedFields"][0]["manager"] == "tests"
     assert (again.status, again.message) == (409, 'pods "live-0" already exists')
@@ -46,7 +46,7 @@ async def test_a_pod_can_be_created_changed_and_deleted() -> None:
 async def test_a_name_can_be_generated() -> None:
     body = {"metadata": {"generateName": "train-"}, "spec": {"containers": [{"name": "main", "image": "t"}]}}
     async with KubernetesServer() as server:
-        got = await ask(server, NAMESPACE, "POST", body=body)
+        got = await fetch(server, NAMESPACE, "POST", body=body)
     assert re.fullmatch(r"train-[a-z0-9]{5}", got.json["metadata"]["name"])
 
 
@@ -67,15 +67,15 @@ async def test_a_name_can_be_generated() -> None:
         ([], 400, "the object provided is unrecognized (must be of type Pod)"),
     ],
 )
-async def test_what_is_no_pod_is_refused(body: object, status: int, message: str) -> None:
+async def test_invalid_pods_are_rejected(body: object, status: int, message: str) -> None:
     async with KubernetesServer() as server:
-        got = await ask(server, NAMESPACE, "POST", body=body)
+        got = await fetch(server, NAMESPACE, "POST", body=body)
     assert (got.status, got.message) == (status, message)
 
 
-async def test_a_patch_of_an_unknown_kind_is_415() -> None:
-    async with in_ml() as server:
-        got = await ask(
+async def test_patch_of_an_unknown_type_is_415() -> None:
+    async with ml_server() as server:
+        got = await fetch(
             server, f"{NAMESPACE}/train-0", "PATCH", body={}, headers={"Content-Type": "text/plain"}
         )
     assert got.status == 415
@@ -84,11 +84,11 @@ async def test_a_patch_of_an_unknown_kind_is_415() -> None:
     )
 
 
-async def test_a_deletion_in_grace_is_finished_by_the_test() -> None:
-    async with in_ml() as server:
-        await ask(server, f"{NAMESPACE}/train-0", "DELETE")
-        leaving = server.pod("train-0", "ml")["metadata"]
-        assert (leaving["deletionTimestamp"], leaving["deletionGracePeriodSeconds"]) == (
+async def test_deletion_with_a_grace_period_ends_with_finish_deletion() -> None:
+    async with ml_server() as server:
+        await fetch(server, f"{NAMESPACE}/train-0", "DELETE")
+        metadata = server.pod("train-0", "ml")["metadata"]
+        assert (metadata["deletionTimestamp"], metadata["deletionGracePeriodSeconds"]) == (
             "2026-11-20T15:40:22Z",
             30,
         )

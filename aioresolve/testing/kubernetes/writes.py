@@ -46,9 +46,8 @@ def replace_pod(old: Mapping[str, Any], new: Mapping[str, Any], subresource: str
 def mark_for_deletion(pod: Mapping[str, Any], grace: int | None, now: datetime) -> dict[str, Any] | None:
     """Return `pod` with a deletion due in `grace` seconds; None if the request changes nothing.
 
-    As in the API server: the default is the pod's own grace period, a pod that does not run anywhere has
-        none,
-    and a second request can only shorten the period.
+    As in the API server, the default is the pod's own grace period, a pod that does not run anywhere has no
+    grace period, and a second request can only shorten it.
     """
     metadata = dict(pod["metadata"])
     if "deletionTimestamp" in metadata:

@@ -1,7 +1,6 @@
-"""What Google's APIs say, as JSON, decoded into the fields that are read. The room of msgspec.
+"""JSON responses that all of Google's APIs have in common: failures and access tokens.
 
-Formats: `google/cloud/tpu/v1` and `v2/cloud_tpu.proto`, `google/rpc/error_details.proto`, RFC 6749.
-Enum values stay strings, so that one this version has never heard of is none the worse for it.
+Formats: `google/rpc/error_details.proto`, RFC 6749.
 """
 
 from __future__ import annotations
@@ -10,238 +9,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .resource_names import NodeName
-
-__all__ = [
-    "AcceleratorConfig",
-    "AccessConfig",
-    "AccessToken",
-    "FailedData",
-    "Failure",
-    "NetworkEndpoint",
-    "Node",
-    "NodePage",
-    "NodeSpec",
-    "QueuedResource",
-    "QueuedResourcePage",
-    "QueuedResourceState",
-    "SchedulingConfig",
-    "Symptom",
-    "decode_failure",
-    "decode_node",
-    "decode_node_page",
-    "decode_queued_resource",
-    "decode_queued_resource_page",
-    "decode_token",
-]
+__all__ = ["AccessToken", "Failure", "decode_failure", "decode_json", "decode_token"]
 
 T = TypeVar("T")
 
-MAX_SLICES = 10_000
-"""Nodes of one queued resource that are believed."""
-
-
-class _Struct(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    pass
-
-
-class AcceleratorConfig(_Struct, frozen=True):
-    """The kind of chip (`V4`, ...) and the topology of the slice (`2x2x4`)."""
-
-    type: str = ""
-    topology: str = ""
-
-
-class AccessConfig(_Struct, frozen=True):
-    """A worker's external address, if it has one."""
-
-    external_ip: str = ""
-
-
-class NetworkEndpoint(_Struct, frozen=True):
-    """Where one worker listens: internal address and port (0 where the API names none)."""
-
-    ip_address: str = ""
-    port: int = 0
-    access_config: AccessConfig | None = None
-
-
-class Symptom(_Struct, frozen=True):
-    """Something that happened to a worker: `OUT_OF_MEMORY`, `MESH_BUILD_FAIL`, ...; the time is RFC 3339."""
-
-    create_time: str = ""
-    symptom_type: str = ""
-    details: str = ""
-    worker_id: str = ""
-
-
-class SchedulingConfig(_Struct, frozen=True):
-    """Whether the node can be taken away."""
-
-    preemptible: bool = False
-    reserved: bool = False
-    spot: bool = False
-
-
-class Node(_Struct, frozen=True):
-    """A TPU node or TPU VM slice, in the API's own words; what the API left out is empty.
-
-    `state` is `READY` and so on, `health` `HEALTHY` and so on. `ip_address`, `port` and `tensorflow_version`
-    are v1's.
-    """
-
-    name: str
-    state: str = ""
-    health: str = ""
-    health_description: str = ""
-    description: str = ""
-    accelerator_type: str = ""
-    accelerator_config: AcceleratorConfig | None = None
-    runtime_version: str = ""
-    network_endpoints: tuple[NetworkEndpoint, ...] = ()
-    symptoms: tuple[Symptom, ...] = ()
-    multislice_node: bool = False
-    queued_resource: str = ""
-    api_version: str = ""
-    id: str | int = ""
-    create_time: str = ""
-    scheduling_config: SchedulingConfig | None = None
-    labels: dict[str, str] = {}
-    ip_address: str = ""
-    port: str | int = ""
-    tensorflow_version: str = ""
-
-    @property
-    def node_name(self) -> NodeName:
-        """Its name: project, zone and id.
-
-        Raises:
-            ValueError: the server named it otherwise.
-        """
-        match self.name.split("/"):
-            case ["projects", project, "locations", zone, "nodes", name]:
-                return NodeName(project, zone, name)
-        raise ValueError(f"{self.name!r} is no name of a node")
-
-    @property
-    def endpoints(self) -> tuple[NetworkEndpoint, ...]:
-        """Where its workers listen, in the API's order; v1's one address where that is all there is."""
-        if self.network_endpoints or not self.ip_address:
-            return self.network_endpoints
-        port = int(self.port) if str(self.port).isdigit() else 0
-        return (NetworkEndpoint(ip_address=self.ip_address, port=port),)
-
-
-class NodePage(_Struct, frozen=True):
-    """One page of nodes, and the locations that could not be asked."""
-
-    nodes: tuple[Node, ...] = ()
-    next_page_token: str = ""
-    unreachable: tuple[str, ...] = ()
-
-
-class MultisliceParams(_Struct, frozen=True):
-    """How many nodes of one kind, and how their ids begin."""
-
-    node_count: int = 0
-    node_id_prefix: str = ""
-
-
-class NodeSpec(_Struct, frozen=True):
-    """Nodes that a queued resource is to have; `parent` is `projects/P/locations/Z`."""
-
-    parent: str = ""
-    node_id: str = ""
-    multislice_params: MultisliceParams | None = None
-
-    def ids(self, queued_resource: str) -> list[str]:
-        """The nodes' ids, made as the API makes them of a queued resource's own id.
-
-        Raises:
-            ValueError: there are to be more than a queued resource may have.
-        """
-        several = self.multislice_params
-        if several is None:
-            return [self.node_id or queued_resource]
-        if several.node_count > MAX_SLICES:
-            raise ValueError(f"node_count is {several.node_count}")
-        prefix = several.node_id_prefix or queued_resource
-        return [f"{prefix}-{index}" for index in range(several.node_count)]
-
-
-class TpuSpec(_Struct, frozen=True):
-    """The nodes that a queued resource is to have."""
-
-    node_spec: tuple[NodeSpec, ...] = ()
-
-
-class RpcStatus(_Struct, frozen=True):
-    """The part of a google.rpc.Status that is read."""
-
-    code: int = 0
-    message: str = ""
-
-
-class FailedData(_Struct, frozen=True):
-    """Why a queued resource failed."""
-
-    error: RpcStatus | None = None
-
-
-class QueuedResourceState(_Struct, frozen=True):
-    """`state` is `ACTIVE` and so on; `state_initiator` is `USER` or `SERVICE`."""
-
-    state: str = ""
-    state_initiator: str = ""
-    failed_data: FailedData | None = None
-
-
-class QueuedResource(_Struct, frozen=True):
-    """A request for TPU nodes that waits for them, in the API's own words."""
-
-    name: str
-    create_time: str = ""
-    state: QueuedResourceState | None = None
-    tpu: TpuSpec | None = None
-    reservation_name: str = ""
-
-    @property
-    def status(self) -> str:
-        """`ACTIVE`, `WAITING_FOR_RESOURCES`, ...; empty where the API does not say."""
-        return "" if self.state is None else self.state.state
-
-    @property
-    def node_names(self) -> tuple[NodeName, ...]:
-        """The nodes it is to have, in its order, whether or not they exist yet.
-
-        Raises:
-            ValueError: the server named the queued resource or a parent otherwise.
-        """
-        specs = self.tpu.node_spec if self.tpu is not None else ()
-        return tuple(name for spec in specs for name in self._names(spec))
-
-    def _names(self, spec: NodeSpec) -> list[NodeName]:
-        match self.name.split("/"):
-            case ["projects", _, "locations", _, "queuedResources", own]:
-                pass
-            case _:
-                raise ValueError(f"{self.name!r} is no name of a queued resource")
-        match (spec.parent or self.name).split("/"):
-            case ["projects", project, "locations", zone, *_]:
-                return [NodeName(project, zone, name) for name in spec.ids(own)]
-        raise ValueError(f"{spec.parent!r} is no name of a location")
-
-
-class QueuedResourcePage(_Struct, frozen=True):
-    """One page of queued resources, and the locations that could not be asked."""
-
-    queued_resources: tuple[QueuedResource, ...] = ()
-    next_page_token: str = ""
-    unreachable: tuple[str, ...] = ()
-
 
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metadata server hands out; `expires_in` is in seconds."""
+    """An access token of the metadata server; `expires_in` is in seconds."""
 
     access_token: str
     expires_in: float = 0.0
@@ -251,10 +25,10 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an API refused, as far as it said.
+    """Why an API denied a request; what it does not report is empty.
 
-    `status` is the gRPC code's name (`PERMISSION_DENIED`), `reason` the finer word (`SERVICE_DISABLED`),
-    `metadata` what comes with that, `retry_delay` the seconds to wait.
+    `status` is the name of the gRPC code (`PERMISSION_DENIED`), `reason` is more specific
+    (`SERVICE_DISABLED`), `metadata` belongs to the reason, `retry_delay` is in seconds.
     """
 
     message: str = ""
@@ -270,7 +44,7 @@ class _Detail(msgspec.Struct, frozen=True, rename="camel"):
     retry_delay: Any = None
 
 
-class _OldDetail(msgspec.Struct, frozen=True):
+class _LegacyDetail(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
@@ -278,54 +52,30 @@ class _Error(msgspec.Struct, frozen=True):
     message: str = ""
     status: str = ""
     details: tuple[_Detail, ...] = ()
-    errors: tuple[_OldDetail, ...] = ()
+    errors: tuple[_LegacyDetail, ...] = ()
 
 
-class _Failed(msgspec.Struct, frozen=True):
+class _FailureBody(msgspec.Struct, frozen=True):
     error: _Error | str
     error_description: str = ""
 
 
-# protojson writes 64-bit numbers as strings, and older servers 32-bit ones too.
-_nodes = msgspec.json.Decoder(Node, strict=False)
-_node_pages = msgspec.json.Decoder(NodePage, strict=False)
-_queued_resources = msgspec.json.Decoder(QueuedResource, strict=False)
-_queued_resource_pages = msgspec.json.Decoder(QueuedResourcePage, strict=False)
+# protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
 _tokens = msgspec.json.Decoder(AccessToken, strict=False)
-_failures = msgspec.json.Decoder(_Failed)
-
-
-def decode_node(body: bytes) -> Node:
-    """Return the Node that `body` holds; raises a ValueError that says where it differs."""
-    return _decoded(_nodes, body)
-
-
-def decode_node_page(body: bytes) -> NodePage:
-    """Return the page of nodes that `body` holds; raises a ValueError that says where it differs."""
-    return _decoded(_node_pages, body)
-
-
-def decode_queued_resource(body: bytes) -> QueuedResource:
-    """Return the QueuedResource that `body` holds; raises a ValueError that says where it differs."""
-    return _decoded(_queued_resources, body)
-
-
-def decode_queued_resource_page(body: bytes) -> QueuedResourcePage:
-    """Return the queued resources that `body` holds; raises a ValueError that says where it differs."""
-    return _decoded(_queued_resource_pages, body)
+_failures = msgspec.json.Decoder(_FailureBody)
 
 
 def decode_token(body: bytes) -> AccessToken:
-    """Return the access token that `body` holds; raises a ValueError that shows nothing of it."""
-    return _decoded(_tokens, body)
+    """Return the access token in `body`; raises a ValueError without any part of it if it is malformed."""
+    return decode_json(_tokens, body)
 
 
 def decode_failure(body: bytes) -> Failure:
-    """Return why an API refused; an empty Failure where `body` does not say, being a proxy's page, say."""
+    """Return why an API denied a request; an empty Failure if `body` is not from the API."""
     try:
-        error = _decoded(_failures, body)
+        error = decode_json(_failures, body)
     except ValueError:
-        return Failure()
+        return Failure()  # the page of a proxy, for example
     if isinstance(error.error, str):
         return Failure(message=error.error_description or error.error, status=error.error)
     reason, metadata, delay = "", {}, None
@@ -335,7 +85,7 @@ def decode_failure(body: bytes) -> Failure:
             pairs = detail.metadata.items() if isinstance(detail.metadata, dict) else ()
             metadata = {str(name): str(value) for name, value in pairs}
         delay = _seconds(detail.retry_delay) if delay is None else delay
-    reason = reason or next((old.reason for old in error.error.errors), "")
+    reason = reason or next((legacy.reason for legacy in error.error.errors), "")
     return Failure(
         message=error.error.message,
         status=error.error.status,
@@ -343,6 +93,14 @@ def decode_failure(body: bytes) -> Failure:
         metadata=metadata,
         retry_delay=delay,
     )
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Return what `decoder` decodes from `body`; raises a ValueError if it is malformed."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 def _seconds(duration: object) -> float | None:
@@ -353,10 +111,3 @@ def _seconds(duration: object) -> float | None:
         return max(0.0, float(duration[:-1]))
     except ValueError:
         return None
-
-
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from error

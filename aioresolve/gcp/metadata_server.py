@@ -23,8 +23,8 @@ from aioresolve._core.retry import PASSING, Progress, RetryPolicy, retrying
 from aioresolve._core.telemetry import HTTPRequest
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 
-from .resource_names import checked_project, checked_zone
-from .tpu_env import TpuEnvironment, tpu_environment, worker_hosts, worker_number
+from .resource_names import validate_project, validate_zone
+from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts, parse_worker_number
 from .transport import HTTPClient
 
 if TYPE_CHECKING:
@@ -148,25 +148,25 @@ class MetadataServer:
 
     async def project_id(self, progress: Progress | None = None) -> str:
         """Return the id of this machine's project."""
-        return checked_project(await self._known("project/project-id", progress))
+        return validate_project(await self._known("project/project-id", progress))
 
     async def zone(self, progress: Progress | None = None) -> str:
         """Return this machine's zone, such as `us-central2-b`."""
         # projects/NUMBER/zones/ZONE
-        return checked_zone((await self._known("instance/zone", progress)).rpartition("/")[2])
+        return validate_zone((await self._known("instance/zone", progress)).rpartition("/")[2])
 
     async def internal_ip(self, progress: Progress | None = None) -> str:
         """Return the address of this machine's first network interface."""
         return await self._known("instance/network-interfaces/0/ip", progress)
 
-    async def tpu_env(self, progress: Progress | None = None) -> TpuEnvironment | None:
+    async def tpu_env(self, progress: Progress | None = None) -> TPUEnvironment | None:
         """Return what `tpu-env` says; None where this is no TPU VM.
 
         Raises:
             ProtocolError: it cannot be understood.
         """
         text = await self.attribute("tpu-env", progress)
-        return None if text is None else tpu_environment(text)
+        return None if text is None else parse_tpu_env(text)
 
     async def accelerator_type(self, progress: Progress | None = None) -> str | None:
         """Return the slice's type, such as `v4-16`; None where this is no TPU VM."""
@@ -179,7 +179,7 @@ class MetadataServer:
             ProtocolError: it is no number.
         """
         text = await self.attribute("agent-worker-number", progress)
-        return None if text is None else worker_number(text)
+        return None if text is None else parse_worker_number(text)
 
     async def worker_network_endpoints(self, progress: Progress | None = None) -> tuple[str, ...] | None:
         """Return the host of each worker of the slice, by index; None where this is no TPU VM.
@@ -190,7 +190,7 @@ class MetadataServer:
             ProtocolError: they cannot be understood.
         """
         text = await self.attribute("worker-network-endpoints", progress)
-        return None if text is None else worker_hosts(text)
+        return None if text is None else parse_worker_hosts(text)
 
     async def instance_id(self, progress: Progress | None = None) -> str | None:
         """Return the attribute `instance-id`: the TPU node's id; None where this is no TPU VM."""

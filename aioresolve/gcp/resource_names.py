@@ -1,36 +1,35 @@
-"""Names in Google Cloud: checked before they become part of a URL. Pure.
+"""Names in Google Cloud, validated before they become part of a URL. No I/O.
 
 Grammar: https://cloud.google.com/resource-manager/docs/creating-managing-projects for projects,
-`google/cloud/tpu/v2/cloud_tpu.proto` for resource names. What is checked here is that a name can change
-nothing but its own segment of a path; whether it exists is the server's to say.
+`google/cloud/tpu/v2/cloud_tpu.proto` for resource names. The checks make sure that a name cannot change
+more than its own segment of a path; the server decides whether it exists.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NoReturn
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, Hint
 
 __all__ = [
     "ALL_ZONES",
     "NodeName",
     "QueuedResourceName",
-    "checked_project",
-    "checked_zone",
     "is_full_name",
     "node_name",
     "queued_resource_name",
+    "validate_project",
+    "validate_zone",
 ]
 
 ALL_ZONES = "-"
-"""The zone that stands for every location, where a list is asked for."""
+"""The zone that stands for every location in a list request."""
 
 _PROJECT = re.compile(r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 _ZONE = re.compile(r"[a-z0-9][a-z0-9-]*")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~+-]*")
-_FULL = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
+_FULL_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class NodeName:
     Attributes:
         project: project id or number.
         zone: such as `us-central2-b`.
-        name: the node's id, such as `my-tpu`.
+        name: the id of the node, such as `my-tpu`.
     """
 
     project: str
@@ -63,7 +62,7 @@ class QueuedResourceName:
     Attributes:
         project: project id or number.
         zone: such as `us-central2-b`.
-        name: the queued resource's id.
+        name: the id of the queued resource.
     """
 
     project: str
@@ -80,99 +79,103 @@ class QueuedResourceName:
 
 
 def is_full_name(text: str) -> bool:
-    """Whether `text` is a full resource name, which needs no project and zone beside it."""
+    """Return whether `text` is a full resource name, which contains its project and zone."""
     return "/" in text
 
 
 def node_name(text: str, project: str | None = None, zone: str | None = None) -> NodeName:
-    """Return the node that `text` names: an id, or `projects/P/locations/Z/nodes/N`.
+    """Return the name of a node, from its id or `projects/P/locations/Z/nodes/N`.
 
     Args:
-        text: the name.
-        project: the project of an id; a full name has its own, which must be the same if both are given.
-        zone: the zone of an id; likewise.
+        text: the id or full name.
+        project: the project of an id. For a full name it may be given too, and must be the same.
+        zone: the zone of an id, with the same rule.
 
     Raises:
-        ConfigurationError: it is no such name, or project or zone are missing or differ.
+        ConfigurationError: the name is invalid, or project or zone are missing or differ.
     """
-    return NodeName(*_parts(text, "nodes", "TPU node", project, zone))
+    return NodeName(*_parse(text, "nodes", "TPU node", project, zone))
 
 
 def queued_resource_name(
     text: str, project: str | None = None, zone: str | None = None
 ) -> QueuedResourceName:
-    """Return the queued resource that `text` names: an id, or `projects/P/locations/Z/queuedResources/Q`.
+    """Return the name of a queued resource, from its id or `projects/P/locations/Z/queuedResources/Q`.
 
-    Args:
-        text: the name.
-        project: the project of an id; a full name has its own, which must be the same if both are given.
-        zone: the zone of an id; likewise.
-
-    Raises:
-        ConfigurationError: it is no such name, or project or zone are missing or differ.
+    Arguments and errors: see `node_name`.
     """
-    return QueuedResourceName(*_parts(text, "queuedResources", "queued resource", project, zone))
+    return QueuedResourceName(*_parse(text, "queuedResources", "queued resource", project, zone))
 
 
-def checked_project(text: str) -> str:
-    """Return `text` where it is a project id or number.
+def validate_project(text: str) -> str:
+    """Return `text` if it is a project id or number.
 
     Raises:
         ConfigurationError: it is neither.
     """
     if _PROJECT.fullmatch(text) is None:
         raise ConfigurationError(
-            f"{text!r} is no project: give a project id such as 'my-project-123' or a project number"
+            f"{text!r} is not a valid project",
+            hint="Use a project id such as 'my-project-123', or a project number.",
         )
     return text
 
 
-def checked_zone(text: str) -> str:
-    """Return `text` where it is a zone, or `-` for all of them.
+def validate_zone(text: str) -> str:
+    """Return `text` if it is a zone, or `-` for all zones.
 
     Raises:
         ConfigurationError: it is neither.
     """
     if text != ALL_ZONES and _ZONE.fullmatch(text) is None:
-        raise ConfigurationError(f"{text!r} is no zone: give one such as 'us-central2-b'")
+        raise ConfigurationError(
+            f"{text!r} is not a valid zone", hint="Use the name of a zone such as 'us-central2-b'."
+        )
     return text
 
 
-def _parts(
+def _parse(
     text: str, collection: str, kind: str, project: str | None, zone: str | None
 ) -> tuple[str, str, str]:
     """Return project, zone and id."""
     if is_full_name(text):
-        found = _FULL.fullmatch(text)
-        if found is None or found[3] != collection:
-            _refuse(text, collection, kind)
-        project = _agreed(kind, text, "project", found[1], project)
-        zone = _agreed(kind, text, "zone", found[2], zone)
-        text = found[4]
+        match = _FULL_NAME.fullmatch(text)
+        if match is None or match[3] != collection:
+            raise _invalid_name(text, collection, kind)
+        project = _agreed(kind, text, "project", match[1], project)
+        zone = _agreed(kind, text, "zone", match[2], zone)
+        text = match[4]
     if _ID.fullmatch(text) is None:
-        _refuse(text, collection, kind)
+        raise _invalid_name(text, collection, kind)
     if not project or not zone:
-        missing = " and ".join(name for name, value in (("project", project), ("zone", zone)) if not value)
+        missing = [name for name, value in (("project", project), ("zone", zone)) if not value]
         raise ConfigurationError(
-            f"the {missing} of {kind} {text!r} is not known: give `{missing.replace(' and ', '` and `')}`,"
-            f" or the full name projects/PROJECT/locations/ZONE/{collection}/{text}"
+            f"unknown {' and '.join(missing)} of {kind} {text!r}",
+            hint=Hint(
+                f"Pass {' and '.join(f'{{{name}}}' for name in missing)}, or the full name"
+                f" projects/PROJECT/locations/ZONE/{collection}/ID."
+            ),
         )
     if zone == ALL_ZONES:
-        raise ConfigurationError(f"{kind} {text!r} is in one zone: give it, such as 'us-central2-b'")
-    return checked_project(project), checked_zone(zone), text
+        raise ConfigurationError(
+            f"{kind} {text!r} requires a zone, not {ALL_ZONES!r}",
+            hint="Pass the {zone} it is in, such as 'us-central2-b'.",
+        )
+    return validate_project(project), validate_zone(zone), text
 
 
-def _agreed(kind: str, text: str, what: str, named: str, given: str | None) -> str:
+def _agreed(kind: str, text: str, part: str, named: str, given: str | None) -> str:
     if given and given != named:
         raise ConfigurationError(
-            f"{kind} {text!r} is in {what} {named!r}, not {given!r}",
-            hint=f"Correct or leave out {{{what}}}.",
+            f"{kind} {text!r} is in {part} {named!r}, but {given!r} was given as well",
+            hint=f"Leave out {{{part}}}, or correct the name.",
         )
     return named
 
 
-def _refuse(text: object, collection: str, kind: str) -> NoReturn:
-    raise ConfigurationError(
-        f"{text!r} is no name of a {kind}: give its id (letters, digits, '-', '_', '.'), such as 'my-tpu',"
-        f" or its full name projects/PROJECT/locations/ZONE/{collection}/ID"
+def _invalid_name(text: str, collection: str, kind: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{text!r} is not a valid name of a {kind}",
+        hint="Use its id (letters, digits, '-', '_', '.'), such as 'my-tpu', or its full name"
+        f" projects/PROJECT/locations/ZONE/{collection}/ID.",
     )

@@ -1,24 +1,21 @@
-"""The Cloud TPU API: nodes and queued resources, one or all of a zone."""
+"""The Cloud TPU API: nodes and queued resources, one of them or all of a zone.
+
+Formats: `google/cloud/tpu/v1` and `v2/cloud_tpu.proto`, as JSON; only the fields that are used are decoded.
+Enum values stay strings, so that values added to the API later cause no error.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import msgspec
+
 from aioresolve.errors import ConfigurationError, ProtocolError
 
 from .api_request import Question
-from .messages import (
-    Node,
-    NodePage,
-    QueuedResource,
-    QueuedResourcePage,
-    decode_node,
-    decode_node_page,
-    decode_queued_resource,
-    decode_queued_resource_page,
-)
-from .resource_names import checked_project, checked_zone
+from .messages import decode_json
+from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,32 +24,256 @@ if TYPE_CHECKING:
 
     from .api_request import KnownAnswers
     from .client import GoogleSession
-    from .resource_names import NodeName, QueuedResourceName
+    from .resource_names import QueuedResourceName
 
-__all__ = ["TPUAPI", "NodeList", "QueuedResourceList", "TPUVersion"]
+__all__ = [
+    "TPUAPI",
+    "AcceleratorConfig",
+    "AccessConfig",
+    "FailedData",
+    "NetworkEndpoint",
+    "Node",
+    "NodeList",
+    "NodePage",
+    "NodeSpec",
+    "QueuedResource",
+    "QueuedResourceList",
+    "QueuedResourcePage",
+    "QueuedResourceState",
+    "SchedulingConfig",
+    "Symptom",
+    "TPUVersion",
+    "decode_node",
+    "decode_node_page",
+    "decode_queued_resource",
+    "decode_queued_resource_page",
+]
 
 TPUVersion = Literal["v1", "v2"]
 
 T = TypeVar("T")
-PageT = TypeVar("PageT", NodePage, QueuedResourcePage)
+PageT = TypeVar("PageT", "NodePage", "QueuedResourcePage")
 
 VIEWER = "roles/tpu.viewer"
-"""The smallest predefined role with every permission asked for here."""
+"""The smallest predefined role with every permission required here."""
 
-PAGE = 500
-"""Items of one page; the server may send fewer."""
+PAGE_SIZE = 500
+"""Requested items per page; the server may send fewer."""
 
 MAX_PAGES = 1000
-"""Pages read at most: half a million nodes."""
+"""Maximum number of pages: half a million nodes."""
+
+MAX_SLICES = 10_000
+"""Maximum number of nodes of one queued resource."""
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    pass
+
+
+class AcceleratorConfig(_Struct, frozen=True):
+    """The kind of chip (`V4`, ...) and the topology of the slice (`2x2x4`)."""
+
+    type: str = ""
+    topology: str = ""
+
+
+class AccessConfig(_Struct, frozen=True):
+    """The external address of a worker, if it has one."""
+
+    external_ip: str = ""
+
+
+class NetworkEndpoint(_Struct, frozen=True):
+    """Internal address and port of one worker; the port is 0 if the API does not report it."""
+
+    ip_address: str = ""
+    port: int = 0
+    access_config: AccessConfig | None = None
+
+
+class Symptom(_Struct, frozen=True):
+    """An event on a worker: `OUT_OF_MEMORY`, `MESH_BUILD_FAIL`, ...; the time is in RFC 3339 format."""
+
+    create_time: str = ""
+    symptom_type: str = ""
+    details: str = ""
+    worker_id: str = ""
+
+
+class SchedulingConfig(_Struct, frozen=True):
+    """Whether the node may be preempted."""
+
+    preemptible: bool = False
+    reserved: bool = False
+    spot: bool = False
+
+
+class Node(_Struct, frozen=True):
+    """A TPU node or TPU VM slice, as the API describes it; fields that it leaves out are empty.
+
+    `state` is `READY` or another state, `health` is `HEALTHY` or another. `ip_address`, `port` and
+    `tensorflow_version` exist in v1 only.
+    """
+
+    name: str
+    state: str = ""
+    health: str = ""
+    health_description: str = ""
+    description: str = ""
+    accelerator_type: str = ""
+    accelerator_config: AcceleratorConfig | None = None
+    runtime_version: str = ""
+    network_endpoints: tuple[NetworkEndpoint, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    multislice_node: bool = False
+    queued_resource: str = ""
+    api_version: str = ""
+    id: str | int = ""
+    create_time: str = ""
+    scheduling_config: SchedulingConfig | None = None
+    labels: dict[str, str] = {}
+    ip_address: str = ""
+    port: str | int = ""
+    tensorflow_version: str = ""
+
+    @property
+    def node_name(self) -> NodeName:
+        """Its name: project, zone and id.
+
+        Raises:
+            ValueError: the name that the server returned is malformed.
+        """
+        match self.name.split("/"):
+            case ["projects", project, "locations", zone, "nodes", name]:
+                return NodeName(project, zone, name)
+        raise ValueError(f"{self.name!r} is not the name of a node")
+
+    @property
+    def endpoints(self) -> tuple[NetworkEndpoint, ...]:
+        """The endpoints of its workers, in the API's order; for v1, its only address."""
+        if self.network_endpoints or not self.ip_address:
+            return self.network_endpoints
+        port = int(self.port) if str(self.port).isdigit() else 0
+        return (NetworkEndpoint(ip_address=self.ip_address, port=port),)
+
+
+class NodePage(_Struct, frozen=True):
+    """One page of nodes, and the locations that the server could not reach."""
+
+    nodes: tuple[Node, ...] = ()
+    next_page_token: str = ""
+    unreachable: tuple[str, ...] = ()
+
+
+class MultisliceParams(_Struct, frozen=True):
+    """The number of nodes of one kind, and the prefix of their ids."""
+
+    node_count: int = 0
+    node_id_prefix: str = ""
+
+
+class NodeSpec(_Struct, frozen=True):
+    """Nodes that a queued resource requests; `parent` is `projects/P/locations/Z`."""
+
+    parent: str = ""
+    node_id: str = ""
+    multislice_params: MultisliceParams | None = None
+
+    def ids(self, queued_resource: str) -> list[str]:
+        """Return the ids of the nodes, derived from the id of the queued resource as the API does it.
+
+        Raises:
+            ValueError: the number of nodes exceeds what a queued resource may have.
+        """
+        several = self.multislice_params
+        if several is None:
+            return [self.node_id or queued_resource]
+        if several.node_count > MAX_SLICES:
+            raise ValueError(f"node_count is {several.node_count}")
+        prefix = several.node_id_prefix or queued_resource
+        return [f"{prefix}-{index}" for index in range(several.node_count)]
+
+
+class TpuSpec(_Struct, frozen=True):
+    """The nodes that a queued resource requests."""
+
+    node_spec: tuple[NodeSpec, ...] = ()
+
+
+class RpcStatus(_Struct, frozen=True):
+    """The fields of a google.rpc.Status that are used."""
+
+    code: int = 0
+    message: str = ""
+
+
+class FailedData(_Struct, frozen=True):
+    """Why a queued resource failed."""
+
+    error: RpcStatus | None = None
+
+
+class QueuedResourceState(_Struct, frozen=True):
+    """`state` is `ACTIVE` or another state; `state_initiator` is `USER` or `SERVICE`."""
+
+    state: str = ""
+    state_initiator: str = ""
+    failed_data: FailedData | None = None
+
+
+class QueuedResource(_Struct, frozen=True):
+    """A queued request for TPU nodes, as the API describes it."""
+
+    name: str
+    create_time: str = ""
+    state: QueuedResourceState | None = None
+    tpu: TpuSpec | None = None
+    reservation_name: str = ""
+
+    @property
+    def status(self) -> str:
+        """`ACTIVE`, `WAITING_FOR_RESOURCES`, ...; empty if the API does not report it."""
+        return "" if self.state is None else self.state.state
+
+    @property
+    def node_names(self) -> tuple[NodeName, ...]:
+        """The nodes that it requests, in its order, whether or not they exist yet.
+
+        Raises:
+            ValueError: a name that the server returned is malformed.
+        """
+        specs = self.tpu.node_spec if self.tpu is not None else ()
+        return tuple(name for spec in specs for name in self._names(spec))
+
+    def _names(self, spec: NodeSpec) -> list[NodeName]:
+        match self.name.split("/"):
+            case ["projects", _, "locations", _, "queuedResources", own]:
+                pass
+            case _:
+                raise ValueError(f"{self.name!r} is not the name of a queued resource")
+        match (spec.parent or self.name).split("/"):
+            case ["projects", project, "locations", zone, *_]:
+                return [NodeName(project, zone, name) for name in spec.ids(own)]
+        raise ValueError(f"{spec.parent!r} is not the name of a location")
+
+
+class QueuedResourcePage(_Struct, frozen=True):
+    """One page of queued resources, and the locations that the server could not reach."""
+
+    queued_resources: tuple[QueuedResource, ...] = ()
+    next_page_token: str = ""
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeList:
-    """The nodes of a zone, or of all.
+    """The nodes of one zone, or of all zones.
 
     Attributes:
-        nodes: in the API's order.
-        unreachable: the locations that could not be asked, `projects/P/locations/Z`: their nodes are missing.
+        nodes: the nodes, in the API's order.
+        unreachable: locations that the server could not reach, `projects/P/locations/Z`. Their nodes are
+            missing.
     """
 
     nodes: tuple[Node, ...]
@@ -61,11 +282,11 @@ class NodeList:
 
 @dataclass(frozen=True, slots=True)
 class QueuedResourceList:
-    """The queued resources of a zone, or of all.
+    """The queued resources of one zone, or of all zones.
 
     Attributes:
-        queued_resources: in the API's order.
-        unreachable: the locations that could not be asked, `projects/P/locations/Z`: theirs are missing.
+        queued_resources: the queued resources, in the API's order.
+        unreachable: locations that the server could not reach, `projects/P/locations/Z`; theirs are missing.
     """
 
     queued_resources: tuple[QueuedResource, ...]
@@ -73,88 +294,89 @@ class QueuedResourceList:
 
 
 class TPUAPI:
-    """The Cloud TPU API of one version; v1 knows TPU nodes of old and no TPU VMs.
+    """One version of the Cloud TPU API; v1 supports only legacy TPU nodes, not TPU VMs.
 
     Args:
-        session: what it is asked through.
+        session: sends the requests.
         version: `v2` or `v1`.
-        known: what was answered before, which is not to be sent again; None where that is no matter.
+        cache: responses that the server need not send again if they have not changed; None for no cache.
 
     Raises:
-        ConfigurationError: there is no such version.
+        ConfigurationError: the version is invalid.
     """
 
     def __init__(
-        self, session: GoogleSession, version: TPUVersion = "v2", known: KnownAnswers | None = None
+        self, session: GoogleSession, version: TPUVersion = "v2", cache: KnownAnswers | None = None
     ) -> None:
         if version not in ("v1", "v2"):
-            raise ConfigurationError(f"api_version={version!r} is none of 'v2' and 'v1'")
+            raise ConfigurationError(f"{version!r} is not 'v2' or 'v1'", argument="api_version")
         self._session = session
         self._version: TPUVersion = version
-        self._known = known
+        self._cache = cache
 
-    def remembering(self, known: KnownAnswers) -> TPUAPI:
-        """Return the same API, asked for nodes and queued resources only as far as they have changed."""
-        return TPUAPI(self._session, self._version, known)
+    def with_cache(self, cache: KnownAnswers) -> TPUAPI:
+        """Return the same API, which requests one node or queued resource conditionally."""
+        return TPUAPI(self._session, self._version, cache)
 
     async def node(self, name: NodeName, progress: Progress) -> Node:
-        """Return one node as it is now.
+        """Return the current state of one node.
 
         Raises:
-            APIError: there is none (status 404).
-            ResolveError: no usable answer.
+            APIError: it does not exist (status 404).
+            ResolveError: the request failed.
         """
-        question = self._question(name.path, f"TPU node {name.path}", "tpu.nodes.get", name.project)
-        return await self._one(question, decode_node, progress)
+        request = self._request(name.path, f"TPU node {name.path}", "tpu.nodes.get", name.project)
+        return await self._get(request, decode_node, progress)
 
     async def nodes(self, project: str, zone: str, progress: Progress) -> NodeList:
-        """Return the nodes of a zone, or of all of them where it is `-`.
+        """Return the nodes of a zone, or of all zones if it is `-`.
 
         Raises:
-            ResolveError: no usable answer.
+            ResolveError: the request failed.
         """
-        pages = await self._pages(
-            self._list(project, zone, "nodes", "TPU nodes", "tpu.nodes.list"), decode_node_page, progress
-        )
+        request = self._list_request(project, zone, "nodes", "TPU nodes", "tpu.nodes.list")
+        pages = await self._get_pages(request, decode_node_page, progress)
         return NodeList(tuple(node for page in pages for node in page.nodes), _unreachable(pages))
 
     async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
-        """Return one queued resource as it is now.
+        """Return the current state of one queued resource.
 
         Raises:
-            APIError: there is none (status 404).
-            ConfigurationError: the API's version is v1, which has none.
-            ResolveError: no usable answer.
+            APIError: it does not exist (status 404).
+            ConfigurationError: v1 of the API has no queued resources.
+            ResolveError: the request failed.
         """
-        self._check_queued_resources()
-        question = self._question(
+        self._require_queued_resources()
+        request = self._request(
             name.path, f"queued resource {name.path}", "tpu.queuedResources.get", name.project
         )
-        return await self._one(question, decode_queued_resource, progress)
+        return await self._get(request, decode_queued_resource, progress)
 
     async def queued_resources(self, project: str, zone: str, progress: Progress) -> QueuedResourceList:
-        """Return the queued resources of a zone, or of all of them where it is `-`.
+        """Return the queued resources of a zone, or of all zones if it is `-`.
 
         Raises:
-            ConfigurationError: the API's version is v1, which has none.
-            ResolveError: no usable answer.
+            ConfigurationError: v1 of the API has no queued resources.
+            ResolveError: the request failed.
         """
-        self._check_queued_resources()
-        question = self._list(
+        self._require_queued_resources()
+        request = self._list_request(
             project, zone, "queuedResources", "queued resources", "tpu.queuedResources.list"
         )
-        pages = await self._pages(question, decode_queued_resource_page, progress)
+        pages = await self._get_pages(request, decode_queued_resource_page, progress)
         return QueuedResourceList(
-            tuple(found for page in pages for found in page.queued_resources), _unreachable(pages)
+            tuple(resource for page in pages for resource in page.queued_resources), _unreachable(pages)
         )
 
-    def _list(self, project: str, zone: str, collection: str, what: str, permission: str) -> Question:
-        parent = f"projects/{checked_project(project)}/locations/{checked_zone(zone)}"
-        where = f"project {project}" if zone == "-" else f"{parent}"
-        question = self._question(f"{parent}/{collection}", f"{what} of {where}", permission, project)
-        return question.with_query(pageSize=str(PAGE))
+    def _list_request(
+        self, project: str, zone: str, collection: str, items: str, permission: str
+    ) -> Question:
+        parent = f"projects/{validate_project(project)}/locations/{validate_zone(zone)}"
+        where = f"project {project}" if zone == ALL_ZONES else parent
+        request = self._request(f"{parent}/{collection}", f"{items} of {where}", permission, project)
+        return request.with_query(pageSize=str(PAGE_SIZE))
 
-    def _question(self, path: str, scope: str, permission: str, project: str) -> Question:
+    def _request(self, path: str, scope: str, permission: str, project: str) -> Question:
         return Question(
             service="tpu",
             path=f"/{self._version}/{path}",
@@ -164,52 +386,81 @@ class TPUAPI:
             project=project,
         )
 
-    def _check_queued_resources(self) -> None:
+    def _require_queued_resources(self) -> None:
         if self._version == "v1":
             raise ConfigurationError(
-                "version v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
+                "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
             )
 
-    async def _one(self, question: Question, decode: Callable[[bytes], T], progress: Progress) -> T:
-        def understood(body: bytes) -> T:
-            return self._understood(decode, body, question)
+    async def _get(self, request: Question, decode: Callable[[bytes], T], progress: Progress) -> T:
+        def decode_body(body: bytes) -> T:
+            return self._decode(decode, body, request)
 
-        if self._known is None:
-            return understood(await self._session.ask(question, progress))
-        return await self._known.decoded(self._session, question, understood, progress)
+        if self._cache is None:
+            return decode_body(await self._session.ask(request, progress))
+        return await self._cache.decoded(self._session, request, decode_body, progress)
 
-    async def _pages(
-        self, question: Question, decode: Callable[[bytes], PageT], progress: Progress
+    async def _get_pages(
+        self, request: Question, decode: Callable[[bytes], PageT], progress: Progress
     ) -> list[PageT]:
         pages: list[PageT] = []
         token, seen = "", set[str]()
         while True:
-            body = await self._session.ask(question.page(token), progress)
-            page = self._understood(decode, body, question)
+            body = await self._session.ask(request.page(token), progress)
+            page = self._decode(decode, body, request)
             pages.append(page)
             token = page.next_page_token
             if not token:
                 return pages
+            # A server that repeats a token would be requested until the deadline.
             if token in seen or len(pages) == MAX_PAGES:
-                raise self._not_understood(question, "its pages have no end")
+                raise self._invalid_response(request, "its pages do not end")
             seen.add(token)
 
-    def _understood(self, decode: Callable[[bytes], T], body: bytes, question: Question) -> T:
+    def _decode(self, decode: Callable[[bytes], T], body: bytes, request: Question) -> T:
         try:
             return decode(body)
         except ValueError as error:
-            raise self._not_understood(question, str(error)) from error
+            raise self._invalid_response(request, str(error)) from error
 
-    def _not_understood(self, question: Question, reason: str) -> ProtocolError:
-        host = self._session.host(question.service)
+    def _invalid_response(self, request: Question, reason: str) -> ProtocolError:
+        host = self._session.host(request.service)
         return ProtocolError(
-            f"the answer of {host} to {question.scope} is not what the Cloud TPU API {self._version} says:"
-            f" {reason}; see that the endpoint is that API, with no login page in between",
+            f"{host} returned an invalid response for {request.scope}, different from the Cloud TPU API"
+            f" {self._version}: {reason}",
+            hint="Check that the endpoint is that API, without a login page in between.",
             host=host,
-            scope=question.scope,
+            scope=request.scope,
         )
 
 
 def _unreachable(pages: list[NodePage] | list[QueuedResourcePage]) -> tuple[str, ...]:
-    """Return the locations that any page misses, each once."""
+    """Return the locations that any page misses, without duplicates."""
     return tuple(dict.fromkeys(location for page in pages for location in page.unreachable))
+
+
+# protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
+_nodes = msgspec.json.Decoder(Node, strict=False)
+_node_pages = msgspec.json.Decoder(NodePage, strict=False)
+_queued_resources = msgspec.json.Decoder(QueuedResource, strict=False)
+_queued_resource_pages = msgspec.json.Decoder(QueuedResourcePage, strict=False)
+
+
+def decode_node(body: bytes) -> Node:
+    """Return the node in `body`; raises a ValueError that names the field if it is malformed."""
+    return decode_json(_nodes, body)
+
+
+def decode_node_page(body: bytes) -> NodePage:
+    """Return the page of nodes in `body`; raises a ValueError that names the field if it is malformed."""
+    return decode_json(_node_pages, body)
+
+
+def decode_queued_resource(body: bytes) -> QueuedResource:
+    """Return the queued resource in `body`; raises a ValueError that names the field if it is malformed."""
+    return decode_json(_queued_resources, body)
+
+
+def decode_queued_resource_page(body: bytes) -> QueuedResourcePage:
+    """Return the queued resources in `body`; raises a ValueError that names the field if it is malformed."""
+    return decode_json(_queued_resource_pages, body)

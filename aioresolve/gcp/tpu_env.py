@@ -1,6 +1,6 @@
-"""What the metadata attributes of a TPU VM say: text -> values. Pure.
+"""The metadata attributes of a TPU VM: parses their text into values. No I/O.
 
-Formats: `tpu-env` and `worker-network-endpoints` as TPU VMs carry them and JAX reads them
+Formats: `tpu-env` and `worker-network-endpoints`, as found on TPU VMs and as JAX reads them
 (`jax/_src/clusters/cloud_tpu_cluster.py`).
 """
 
@@ -12,31 +12,31 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from aioresolve.errors import ProtocolError
+from aioresolve.errors import Hint, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["TpuEnvironment", "tpu_environment", "worker_hosts", "worker_number"]
+__all__ = ["TPUEnvironment", "parse_tpu_env", "parse_worker_hosts", "parse_worker_number"]
 
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*:(?:\s+(.*))?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 
 @dataclass(frozen=True, slots=True)
-class TpuEnvironment:
-    """The attribute `tpu-env` of a TPU VM; what it does not say is None.
+class TPUEnvironment:
+    """The attribute `tpu-env` of a TPU VM. Values that it does not contain are None.
 
     Attributes:
         accelerator_type: such as `v4-256`.
-        topology: chips of the slice along each axis, such as `4x4x8`.
-        chips_per_host_bounds: chips of one host along each axis, such as `(2, 2, 1)`.
-        host_bounds: hosts of the slice along each axis, such as `(2, 2, 8)`.
-        worker_id: this VM's index in the slice, from 0.
-        runtime_metrics_ports: the ports of libtpu's metrics, one a process.
+        topology: chips of the slice in each dimension, such as `4x4x8`.
+        chips_per_host_bounds: chips of one host in each dimension, such as `(2, 2, 1)`.
+        host_bounds: hosts of the slice in each dimension, such as `(2, 2, 8)`.
+        worker_id: the index of this VM in the slice, from 0.
+        runtime_metrics_ports: the ports of libtpu's metrics, one for each process.
         zone: such as `us-central2-b`.
-        node_id: the TPU node's id.
-        values: every line of it, name to value.
+        node_id: the id of the TPU node.
+        values: all lines, name to value.
     """
 
     accelerator_type: str | None = None
@@ -50,14 +50,14 @@ class TpuEnvironment:
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, hash=False)
 
 
-def tpu_environment(text: str) -> TpuEnvironment:
-    """Return what `tpu-env` says: lines such as `ACCELERATOR_TYPE: 'v4-256'`.
+def parse_tpu_env(text: str) -> TPUEnvironment:
+    """Return the values in `tpu-env`, which has lines such as `ACCELERATOR_TYPE: 'v4-256'`.
 
     Raises:
-        ProtocolError: a line is none of these, or a number is none; it says which line.
+        ProtocolError: a line or a number is malformed.
     """
     values = _values(text)
-    return TpuEnvironment(
+    return TPUEnvironment(
         accelerator_type=values.get("ACCELERATOR_TYPE") or None,
         topology=values.get("TOPOLOGY") or None,
         chips_per_host_bounds=_numbers(values, "CHIPS_PER_HOST_BOUNDS"),
@@ -70,26 +70,26 @@ def tpu_environment(text: str) -> TpuEnvironment:
     )
 
 
-def worker_hosts(text: str) -> tuple[str, ...]:
-    """Return the host of each worker, in the order of their indices, IPv6 addresses without brackets.
+def parse_worker_hosts(text: str) -> tuple[str, ...]:
+    """Return the host of each worker in `worker-network-endpoints`, by index, IPv6 without brackets.
 
-    Both forms of `worker-network-endpoints` are read: hosts, and triples `name:id:address`, comma-separated.
-    An entry that is an IPv6 address as it stands is taken for one.
+    The attribute has one of two forms, both comma-separated: hosts, or triples `name:id:address`. An entry
+    that is a valid IPv6 address as a whole is read as one.
 
     Raises:
-        ProtocolError: there is no entry, or one is of neither form; it says which.
+        ProtocolError: there is no entry, or one has another form.
     """
     return tuple(_host(entry.strip(), position) for position, entry in enumerate(text.split(",")))
 
 
-def worker_number(text: str) -> int:
-    """Return `agent-worker-number`: this VM's index in its slice, from 0.
+def parse_worker_number(text: str) -> int:
+    """Return `agent-worker-number`: the index of this VM in its slice, from 0.
 
     Raises:
-        ProtocolError: it is no such number.
+        ProtocolError: it is not such a number.
     """
     if not _is_number(text):
-        raise _malformed("agent-worker-number", f"is {text!r}, which is no number from 0")
+        raise _malformed("agent-worker-number", f"{text!r} is not a number from 0")
     return int(text)
 
 
@@ -99,14 +99,15 @@ def _values(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
+        # As in YAML, an indented line continues the value before it.
         if line[0].isspace() and last is not None:
             values[last] = f"{values[last]} {line.strip()}".strip()
             continue
-        found = _LINE.fullmatch(line.rstrip())
-        if found is None:
-            raise _malformed("tpu-env", f"has the line {number} {line[:60]!r}, which is no \"NAME: 'value'\"")
-        last = found[1]
-        values[last] = found[2] or ""
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
+            raise _malformed("tpu-env", f"line {number} {line[:60]!r} is not \"NAME: 'value'\"")
+        last = match[1]
+        values[last] = match[2] or ""
     return {name: _unquoted(value) for name, value in values.items()}
 
 
@@ -123,7 +124,7 @@ def _number(values: Mapping[str, str], name: str) -> int | None:
     if not value:
         return None
     if not _is_number(value):
-        raise _malformed("tpu-env", f"has {name}: {value!r}, which is no number from 0")
+        raise _malformed("tpu-env", f"{name}: {value!r} is not a number from 0")
     return int(value)
 
 
@@ -133,7 +134,7 @@ def _numbers(values: Mapping[str, str], name: str) -> tuple[int, ...] | None:
         return None
     parts = [part.strip() for part in value.split(",")]
     if not all(_is_number(part) for part in parts):
-        raise _malformed("tpu-env", f"has {name}: {value!r}, which are no numbers with commas between")
+        raise _malformed("tpu-env", f"{name}: {value!r} is not a comma-separated list of numbers")
     return tuple(int(part) for part in parts)
 
 
@@ -143,22 +144,22 @@ def _is_number(text: str) -> bool:
 
 def _host(entry: str, position: int) -> str:
     bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
-    if _is_address(bare):
+    if _is_ip_address(bare):
         return bare
     if _HOSTNAME.fullmatch(entry):
         return entry
     parts = entry.split(":", 2)
     if len(parts) == 3 and parts[0] and parts[1]:
         host = parts[2].removeprefix("[").removesuffix("]")
-        if _is_address(host) or _HOSTNAME.fullmatch(host):
+        if _is_ip_address(host) or _HOSTNAME.fullmatch(host):
             return host
     raise _malformed(
         "worker-network-endpoints",
-        f"has the entry {position} {entry[:80]!r}, which is neither a host nor name:id:address",
+        f"entry {position} {entry[:80]!r} is neither a host nor name:id:address",
     )
 
 
-def _is_address(text: str) -> bool:
+def _is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -166,11 +167,14 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _malformed(attribute: str, what: str) -> ProtocolError:
+def _malformed(attribute: str, reason: str) -> ProtocolError:
     return ProtocolError(
-        f"the metadata attribute {attribute} {what}; see `curl -H 'Metadata-Flavor: Google'"
-        f" http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}`,"
-        " and name the workers yourself if it stays so",
+        f"invalid metadata attribute {attribute}: {reason}",
+        hint=Hint(
+            "Check it with `curl -H 'Metadata-Flavor: Google'"
+            f" http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}`,"
+            " or pass the addresses of the workers as {tpu}."
+        ),
         host="http://metadata.google.internal",
         scope=f"instance/attributes/{attribute}",
     )

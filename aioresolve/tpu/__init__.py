@@ -1,4 +1,4 @@
-"""TPUClusterResolver: the workers of Cloud TPUs as a cluster."""
+"""Cloud TPUs: `TPUClusterResolver` resolves them to their workers."""
 
 from .resolver import TPUClusterResolver
 from .slices import TPUSlice

@@ -1,14 +1,14 @@
-"""What the calls of one resolver share, or of several: sessions and channels, each opened when first needed.
+"""The connections of one or several resolvers, each opened when it is first used.
 
-What they stand on is imported then too: aiohttp takes a third of a second and grpc a fifth, and workers whose
-addresses are given need neither.
+Their libraries are imported then too: aiohttp takes a third of a second and grpc a fifth, and a resolver
+whose worker addresses are given needs neither.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 
@@ -18,122 +18,140 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from aioresolve._core.retry import Progress
+    from aioresolve.gcp.api_request import KnownAnswers
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
-    from aioresolve.gcp.tpu_api import TPUAPI, TPUVersion
+    from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
+    from aioresolve.gcp.tpu_api import TPUAPI, Node, QueuedResource, TPUVersion
     from aioresolve.probe import ProbeChannels
 
-    from .nodes import NodeAPI
-
-__all__ = ["Connections", "Way"]
+__all__ = ["ClientConfiguration", "Connections", "NodeAPI"]
 
 T = TypeVar("T")
 
 
-class Way:
-    """How the Cloud TPU API is asked: by ourselves, or through a service object that was handed in.
+class NodeAPI(Protocol):
+    """The Cloud TPU API: `TPUAPI`, or a user's client of it."""
+
+    async def node(self, name: NodeName, progress: Progress) -> Node:
+        """Return the node; raises an APIError with status 404 if it does not exist."""
+        ...
+
+    async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
+        """Return the queued resource; raises an APIError with status 404 if it does not exist."""
+        ...
+
+    def with_cache(self, cache: KnownAnswers) -> NodeAPI:
+        """Return the same API with conditional requests, if the client supports them."""
+        ...
+
+
+class ClientConfiguration:
+    """How to reach the Cloud TPU API.
 
     Args:
-        credentials: who we are.
-        service: what `googleapiclient.discovery.build` returned, asked in place of any credentials, or None.
-        endpoints: base URL by API, where it is not Google's own.
+        credentials: the credentials for its requests.
+        service: what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
+        endpoints: base URL by API, if it is not Google's.
         version: `v2` or `v1`.
 
     Raises:
-        ConfigurationError: the credentials are of another library, or the service object is none.
+        ConfigurationError: the credentials are not from google-auth, or the service object is invalid.
     """
 
     def __init__(
-        self,
-        credentials: AnyCredentials,
-        service: Any,
-        endpoints: Mapping[str, str],
-        version: TPUVersion,
+        self, credentials: AnyCredentials, service: Any, endpoints: Mapping[str, str], version: TPUVersion
     ) -> None:
         from aioresolve.gcp.credentials import GoogleCredentials
 
-        self.service = None if service is None else _service_api(service)
-        self._given = service, credentials
+        self.user_client = None if service is None else _user_client(service)
+        self._service = service
+        self._given_credentials = credentials
         self._credentials = GoogleCredentials(credentials if service is None else "default")
         self._endpoints = endpoints
         self._version: TPUVersion = version
 
     @property
     def key(self) -> Hashable:
-        """Equal for ways that may share connections, tokens included. Both have to be alive."""
-        service, credentials = self._given
-        who = "default" if service is not None or credentials in (None, "default") else id(credentials)
-        return "tpu", self._version, tuple(sorted(self._endpoints.items())), id(service), who
+        """Equal for configurations that may share connections and access tokens.
 
-    def session(self) -> GoogleSession:
-        """Return a session, not yet entered."""
+        It contains ids of objects, so it is valid only while both configurations exist.
+        """
+        is_default = self._service is not None or self._given_credentials in (None, "default")
+        identity = "default" if is_default else id(self._given_credentials)
+        return "tpu", self._version, tuple(sorted(self._endpoints.items())), id(self._service), identity
+
+    def new_session(self) -> GoogleSession:
+        """Return a session, not entered yet."""
         from aioresolve.gcp.client import GoogleSession
 
         return GoogleSession(self._credentials, endpoints=self._endpoints)
 
-    def api(self, session: GoogleSession) -> TPUAPI:
-        """Return the API as that session asks it."""
+    def new_api(self, session: GoogleSession) -> TPUAPI:
+        """Return the API that sends its requests through this session."""
         from aioresolve.gcp.tpu_api import TPUAPI
 
         return TPUAPI(session, self._version)
 
 
-def _service_api(service: Any) -> NodeAPI:
-    from .user_client import ServiceAPI
+def _user_client(service: Any) -> NodeAPI:
+    from .user_client import UserClient
 
-    return ServiceAPI(service)
+    return UserClient(service)
 
 
 class Connections:
     """Sessions and channels of one event loop, open until `aclose`."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, configuration: ClientConfiguration) -> None:
         self.loop = asyncio.get_running_loop()
-        self._way = way
+        self._configuration = configuration
         self._stack = AsyncExitStack()
         self._opening = anyio.Lock()
-        self._api: NodeAPI | None = way.service
+        self._api: NodeAPI | None = configuration.user_client
         self._metadata: MetadataServer | None = None
         self._channels: ProbeChannels | None = None
         self._is_closed = False
 
     @property
     def key(self) -> Hashable:
-        """Equal to the key of each way that may use them."""
-        return self._way.key
+        """The `ClientConfiguration.key` of the resolvers that may use these connections."""
+        return self._configuration.key
 
     async def api(self) -> NodeAPI:
         """Return the Cloud TPU API."""
         async with self._opening:
             if self._api is None:
-                self._api = self._way.api(await self._entered(self._way.session()))
+                session = await self._enter(self._configuration.new_session())
+                self._api = self._configuration.new_api(session)
             return self._api
 
     async def metadata(self) -> MetadataServer:
-        """Return this machine's metadata server."""
+        """Return the metadata server of this machine."""
         from aioresolve.gcp.metadata_server import MetadataServer
 
         async with self._opening:
             if self._metadata is None:
-                self._metadata = await self._entered(MetadataServer())
+                self._metadata = await self._enter(MetadataServer())
             return self._metadata
 
     async def channels(self) -> ProbeChannels:
-        """Return the channels to workers."""
+        """Return the gRPC channels to workers."""
         from aioresolve.probe import ProbeChannels
 
         async with self._opening:
             if self._channels is None:
-                self._channels = await self._entered(ProbeChannels())
+                self._channels = await self._enter(ProbeChannels())
             return self._channels
 
     async def aclose(self) -> None:
-        """Close what was opened."""
+        """Close everything that was opened. Closing twice does nothing."""
         self._is_closed = True
         await self._stack.aclose()
 
-    async def _entered(self, opened: AbstractAsyncContextManager[T]) -> T:
+    async def _enter(self, context: AbstractAsyncContextManager[T]) -> T:
         if self._is_closed:
-            raise ConfigurationError("the resolver's `async with` ended while this call was being made")
-        return await self._stack.enter_async_context(opened)
+            raise ConfigurationError("the resolver was closed while this call was running")
+        return await self._stack.enter_async_context(context)

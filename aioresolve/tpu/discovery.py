@@ -1,13 +1,12 @@
-"""Where TPU workers listen, as people and environment variables write it: text -> `host:port`. Pure.
+"""Which source names the TPU workers: the `tpu` argument, environment variables, or this VM. No I/O.
 
-`grpc://10.0.0.1:8470,grpc://10.0.0.2` is how TensorFlow's Cloud TPU client writes it; 8470 is the port where
-none is given.
+The first source that is set is used: the argument, the variables of TensorFlow's Cloud TPU client
+(`KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, `TPU_NAME`, `TPU_CONFIG`), and between them the variables that GKE sets in
+the pods of a slice (`TPU_WORKER_HOSTNAMES`, or in newer versions `TPU_PROCESS_ADDRESSES`; `MEGASCALE_*` if
+there are several slices).
 
-Which source names the workers: the argument, the environment, or the VM itself. Pure.
-
-Variables: those of TensorFlow's Cloud TPU client (`KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, `TPU_NAME`,
-`TPU_CONFIG`), and what GKE sets in the pods of a slice (`TPU_WORKER_HOSTNAMES` and, newer,
-`TPU_PROCESS_ADDRESSES`; `MEGASCALE_*` where the slice is one of several).
+Worker addresses are written as TensorFlow writes them: `grpc://10.0.0.1:8470,grpc://10.0.0.2`. The default
+port is 8470.
 """
 
 from __future__ import annotations
@@ -20,36 +19,178 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.gcp.tpu_env import TpuEnvironment
+from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import host_port
 
 __all__ = [
-    "SCHEME",
     "TPU_PORT",
     "GivenWorkers",
-    "Local",
+    "LocalTPU",
+    "MetadataSource",
     "NamedTPUs",
-    "OwnVM",
     "Source",
-    "checked_tpu",
+    "invalid_value",
     "is_address",
     "tpu_source",
+    "validate_tpu",
     "worker_address",
     "worker_addresses",
     "worker_host",
 ]
 
 TPU_PORT = 8470
-"""The port of a TPU worker's TensorFlow server where nothing else is said."""
+"""The default port of the TensorFlow server of a TPU worker."""
 
 SCHEME = "grpc://"
-"""What TensorFlow puts before a worker's address."""
+
+LOCAL = "local"
+
+HOST_VARIABLES = ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")
+"""GKE's variables. Their ports belong to libtpu's own network, not to a TensorFlow server."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
+_NUMBER = re.compile(r"[0-9]{1,6}")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTPU:
+    """The TPU of this host: no worker can be reached over the network."""
+
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenWorkers:
+    """Workers whose addresses are given.
+
+    Attributes:
+        origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
+        addresses: `host:port` of each worker, in worker order.
+        environment: what the variables report about the slice.
+        slice_index: the index of this slice, from 0. The workers of other slices are not known here.
+        num_slices: the number of slices.
+    """
+
+    origin: str
+    addresses: tuple[str, ...]
+    environment: TPUEnvironment = field(default_factory=TPUEnvironment)
+    slice_index: int = 0
+    num_slices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTPUs:
+    """TPUs, or queued resources, to find with the Cloud TPU API; each TPU is a slice.
+
+    Attributes:
+        origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
+        names: ids or full names.
+        project: the project that the same source names.
+        zone: the zone that the same source names.
+    """
+
+    origin: str
+    names: tuple[str, ...]
+    project: str | None = None
+    zone: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSource:
+    """No TPU is named: the metadata server of this VM may report the slice that the VM belongs to.
+
+    Attributes:
+        tried: the sources that name no TPU, one line each.
+    """
+
+    tried: tuple[str, ...]
+
+
+Source: TypeAlias = LocalTPU | GivenWorkers | NamedTPUs | MetadataSource
+
+
+def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
+    """Return the source of the workers: the argument, or the first variable that is set.
+
+    Args:
+        tpu: the argument, as `validate_tpu` returns it; empty if it was not given.
+        environ: the environment variables.
+
+    Raises:
+        ConfigurationError: the first source that is set is invalid.
+    """
+    if tpu:
+        return _named("tpu", tpu)
+    if endpoints := environ.get("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
+        origin = "$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
+        return GivenWorkers(origin, worker_addresses(endpoints, origin), _environment(environ))
+    for variable in HOST_VARIABLES:
+        # Colab and Kaggle set `local` if there is no other process.
+        if (hosts := environ.get(variable)) and hosts != LOCAL:
+            return _gke_slice(hosts, f"${variable}", environ)
+    if name := environ.get("TPU_NAME"):
+        return _named("$TPU_NAME", validate_tpu(name, "$TPU_NAME"))
+    if config := environ.get("TPU_CONFIG"):
+        return _from_tpu_config(config)
+    variables = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
+    return MetadataSource(
+        ("no name or address was given", f"{', '.join(f'${name}' for name in variables)} are not set")
+    )
+
+
+def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
+    """Return the names or addresses in the `tpu` argument; empty if it is None or empty text.
+
+    Raises:
+        ConfigurationError: it is not text or a list of texts, or has an empty or repeated entry.
+    """
+    if tpu is None or tpu == "":
+        return ()
+    entries = [tpu] if isinstance(tpu, str) else tpu
+    if not isinstance(entries, Sequence) or isinstance(entries, bytes):
+        raise invalid_value(
+            where,
+            f"{tpu!r} is not text or a list of texts",
+            "Pass the name of a TPU, the address of a worker such as 'grpc://10.0.0.7:8470', a list of"
+            " either, or 'local'.",
+        )
+    if not entries:
+        raise invalid_value(where, f"{tpu!r} is empty", "Name at least one TPU, or pass None.")
+    if not all(isinstance(text, str) and text for text in entries):
+        raise invalid_value(
+            where, f"{tpu!r} has an entry that is empty or not text", "Pass names or addresses."
+        )
+    names = tuple(name for text in entries for name in _list_entries(text))
+    if not all(names):
+        raise invalid_value(where, f"{tpu!r} contains an empty name", "Remove the extra comma.")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise invalid_value(where, f"{tpu!r} names {', '.join(repeated)} twice", "Name each TPU once.")
+    if LOCAL in names and len(names) > 1:
+        raise invalid_value(
+            where,
+            f"{tpu!r} combines 'local' with other TPUs",
+            "Pass 'local' alone: it is the TPU of this host.",
+        )
+    if len({is_address(name) for name in names}) > 1:
+        raise invalid_value(where, f"{tpu!r} mixes names and addresses", "Pass either.")
+    return names
+
+
+def invalid_value(where: str, summary: str, hint: str) -> ConfigurationError:
+    """Return the error for an invalid value.
+
+    Args:
+        where: the name of a Python argument, or anything else that holds the value, such as `$TPU_NAME`.
+        summary: what is wrong with the value.
+        hint: what to change.
+    """
+    if where.isidentifier() and where.islower():
+        return ConfigurationError(summary, argument=where, hint=hint)
+    return ConfigurationError(f"{where}: {summary}", hint=hint)
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` is to be read as an address rather than a TPU's name, which has no `:` and no `.`."""
+    """Return whether `text` is an address. The name of a TPU contains no `:` and no `.`."""
     return text.startswith(SCHEME) or ("/" not in text and not {":", "."}.isdisjoint(text))
 
 
@@ -58,29 +199,29 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
 
     Args:
         text: the list.
-        where: what it is, for the error message.
+        where: what contains the list, for the error message.
 
     Raises:
-        ConfigurationError: an entry is no address; it names the entry.
+        ConfigurationError: an entry is not an address.
     """
     return tuple(worker_address(entry.strip(), where) for entry in text.split(","))
 
 
 def worker_address(text: str, where: str, port: int = TPU_PORT) -> str:
-    """Return `host:port` of one address, `port` where it has none.
+    """Return `host:port` of one address, with `port` if it has none.
 
     Raises:
-        ConfigurationError: it is no address.
+        ConfigurationError: it is not an address.
     """
     host, own_port = _host_and_port(text, where)
     return host_port(host, port if own_port is None else own_port)
 
 
 def worker_host(text: str, where: str) -> str:
-    """Return the host of one address alone, whatever port it has.
+    """Return the host of one address, without its port.
 
     Raises:
-        ConfigurationError: it is no address.
+        ConfigurationError: it is not an address.
     """
     return _host_and_port(text, where)[0]
 
@@ -89,14 +230,15 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
     bare = text.removeprefix(SCHEME)
     if _is_ipv6(bare):
         return bare, None
-    found = _ADDRESS.fullmatch(bare)
-    port = int(found["port"]) if found is not None and found["port"] is not None else None
-    if found is None or port == 0 or (port or 1) > 65535:
-        raise ConfigurationError(
-            f"{where}: {text!r} is no worker's address; give host:port such as '10.0.0.7:8470', an IPv6"
-            " address in brackets"
+    match = _ADDRESS.fullmatch(bare)
+    port = int(match["port"]) if match is not None and match["port"] is not None else None
+    if match is None or port == 0 or (port or 1) > 65535:
+        raise invalid_value(
+            where,
+            f"{text!r} is not the address of a worker",
+            "Write host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
-    return found["host"], port
+    return match["host"], port
 
 
 def _is_ipv6(text: str) -> bool:
@@ -107,171 +249,50 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-LOCAL = "local"
-
-HOSTS = ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")
-"""Ports in them are those of libtpu's own network, never a TensorFlow server's."""
-
-_RANGE = re.compile(r"[0-9]{1,6}")
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """The TPU of this very host: there is no worker to reach over the network."""
-
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class GivenWorkers:
-    """Workers whose addresses are given.
-
-    Attributes:
-        origin: who named them: `tpu=` or a variable.
-        addresses: `host:port` of each, in worker order.
-        environment: what the variables say about the slice.
-        slice_index: which of several slices this is, from 0; the others' workers are not known here.
-        num_slices: how many slices there are.
-    """
-
-    origin: str
-    addresses: tuple[str, ...]
-    environment: TpuEnvironment = field(default_factory=TpuEnvironment)
-    slice_index: int = 0
-    num_slices: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTPUs:
-    """TPUs, or queued resources, that the Cloud TPU API is to be asked for; each is a slice.
-
-    Attributes:
-        origin: who named them: `tpu=` or a variable.
-        names: ids or full names.
-        project: the project that was named along with them.
-        zone: the zone that was named along with them.
-    """
-
-    origin: str
-    names: tuple[str, ...]
-    project: str | None = None
-    zone: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnVM:
-    """Nobody named a TPU: it may be that of the VM this runs on.
-
-    Attributes:
-        tried: where a name was looked for, one line each.
-    """
-
-    tried: tuple[str, ...]
-
-
-Source: TypeAlias = Local | GivenWorkers | NamedTPUs | OwnVM
-
-
-def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
-    """Return who names the workers: the first of the argument and the variables that is set.
-
-    Args:
-        tpu: what `checked_tpu` made of the argument; empty where none was given.
-        environ: the environment variables.
-
-    Raises:
-        ConfigurationError: what was found first cannot be understood; it says what and how to mend it.
-    """
-    if tpu:
-        return _named("tpu=", tpu)
-    if endpoints := environ.get("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
-        origin = "$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
-        return GivenWorkers(origin, worker_addresses(endpoints, origin), _environment(environ))
-    for variable in HOSTS:
-        # Colab and Kaggle put `local` where there is no other process.
-        if (hosts := environ.get(variable)) and hosts != LOCAL:
-            return _slice_of_pods(hosts, f"${variable}", environ)
-    if name := environ.get("TPU_NAME"):
-        return _named("$TPU_NAME", checked_tpu(name, "$TPU_NAME"))
-    if config := environ.get("TPU_CONFIG"):
-        return _configured(config)
-    variables = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", *HOSTS, "TPU_NAME", "TPU_CONFIG")
-    return OwnVM(
-        ("no name or address was given", f"{', '.join(f'${name}' for name in variables)} are not set")
-    )
-
-
-def checked_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
-    """Return the names or addresses in the `tpu` argument; empty where it is None or empty text.
-
-    Raises:
-        ConfigurationError: it is no text or list of texts, or names something twice or nothing at all.
-    """
-    if tpu is None or tpu == "":
-        return ()
-    given = [tpu] if isinstance(tpu, str) else tpu
-    if not isinstance(given, Sequence) or isinstance(given, bytes):
-        raise ConfigurationError(
-            f"{where}={tpu!r}: give a TPU's name, a worker's address such as 'grpc://10.0.0.7:8470', a list"
-            " of either, or 'local'"
-        )
-    if not given:
-        raise ConfigurationError(f"{where}={tpu!r}: at least one TPU must be named, or give None")
-    if not all(isinstance(text, str) and text for text in given):
-        raise ConfigurationError(f"{where}={tpu!r} holds what is no text; give names or addresses")
-    names = tuple(name for text in given for name in _parts(text))
-    if not all(names):
-        raise ConfigurationError(f"{where}={tpu!r} holds an empty name; give names or addresses")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(f"{where}={tpu!r} names {', '.join(twice)} twice; name each once")
-    if LOCAL in names and len(names) > 1:
-        raise ConfigurationError(f"{where}={tpu!r}: 'local' is this host's own TPU, and stands alone")
-    if len({is_address(name) for name in names}) > 1:
-        raise ConfigurationError(f"{where}={tpu!r} mixes names and addresses; give either")
-    return names
-
-
-def _parts(text: str) -> list[str]:
-    """Return the parts of a comma-separated list; where one is `grpc://host`, the rest are hosts too."""
-    parts = [part.strip() for part in text.split(",")]
-    return [f"{SCHEME}{part.removeprefix(SCHEME)}" for part in parts] if text.startswith(SCHEME) else parts
+def _list_entries(text: str) -> list[str]:
+    """Return the entries of a comma-separated list; if the first is `grpc://host`, all are hosts."""
+    entries = [entry.strip() for entry in text.split(",")]
+    if text.startswith(SCHEME):
+        return [f"{SCHEME}{entry.removeprefix(SCHEME)}" for entry in entries]
+    return entries
 
 
 def _named(origin: str, names: tuple[str, ...]) -> Source:
     if names == (LOCAL,):
-        return Local(origin)
+        return LocalTPU(origin)
     if is_address(names[0]):
         return GivenWorkers(origin, worker_addresses(",".join(names), origin))
     return NamedTPUs(origin, names)
 
 
-def _configured(config: str) -> Source:
-    """Return the TPU of `TPU_CONFIG`, which is JSON."""
+def _from_tpu_config(config: str) -> Source:
+    """Return the source that the JSON in `TPU_CONFIG` names."""
     try:
-        said = json.loads(config)
+        fields = json.loads(config)
     except ValueError as error:
         raise ConfigurationError(
-            f"$TPU_CONFIG is no JSON ({error}); write it as"
-            ' {"tpu_node_name": "my-tpu", "project": "...", "zone": "..."}'
+            f"$TPU_CONFIG is not valid JSON ({error})",
+            hint='Write it as {"tpu_node_name": "my-tpu", "project": "...", "zone": "..."}.',
         ) from error
-    name = said.get("tpu_node_name") if isinstance(said, dict) else None
+    name = fields.get("tpu_node_name") if isinstance(fields, dict) else None
     if not isinstance(name, str) or not name:
-        raise ConfigurationError("$TPU_CONFIG has no tpu_node_name; add it, or unset the variable")
-    found = _named("$TPU_CONFIG", checked_tpu(name, "$TPU_CONFIG's tpu_node_name"))
-    if not isinstance(found, NamedTPUs):
-        return found
-    return NamedTPUs(found.origin, found.names, said.get("project") or None, said.get("zone") or None)
+        raise ConfigurationError("$TPU_CONFIG has no tpu_node_name", hint="Add it, or unset the variable.")
+    source = _named("$TPU_CONFIG", validate_tpu(name, "$TPU_CONFIG's tpu_node_name"))
+    if not isinstance(source, NamedTPUs):
+        return source
+    return NamedTPUs(source.origin, source.names, fields.get("project") or None, fields.get("zone") or None)
 
 
-def _slice_of_pods(text: str, origin: str, environ: Mapping[str, str]) -> GivenWorkers:
+def _gke_slice(text: str, origin: str, environ: Mapping[str, str]) -> GivenWorkers:
     """Return the workers of one slice on GKE, one for each host."""
+    # Several processes on one host are one worker.
     hosts = dict.fromkeys(worker_host(entry.strip(), origin) for entry in text.split(","))
     num_slices = _number(environ, "MEGASCALE_NUM_SLICES", 1)
     slice_index = _number(environ, "MEGASCALE_SLICE_ID", 0)
     if slice_index >= num_slices:
         raise ConfigurationError(
-            f"$MEGASCALE_SLICE_ID={slice_index} is none of $MEGASCALE_NUM_SLICES={num_slices} slices; they"
-            " are numbered from 0"
+            f"$MEGASCALE_SLICE_ID={slice_index} is out of range: $MEGASCALE_NUM_SLICES={num_slices}",
+            hint="Slices are numbered from 0.",
         )
     return GivenWorkers(
         origin,
@@ -282,9 +303,9 @@ def _slice_of_pods(text: str, origin: str, environ: Mapping[str, str]) -> GivenW
     )
 
 
-def _environment(environ: Mapping[str, str]) -> TpuEnvironment:
-    """Return what GKE's variables say of the slice: the lines of a `tpu-env`, with `TPU_` before them."""
-    return TpuEnvironment(
+def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
+    """Return what GKE's variables report about the slice: the names of `tpu-env` with the prefix `TPU_`."""
+    return TPUEnvironment(
         accelerator_type=environ.get("TPU_ACCELERATOR_TYPE") or None,
         topology=environ.get("TPU_TOPOLOGY") or None,
         chips_per_host_bounds=_numbers(environ, "TPU_CHIPS_PER_HOST_BOUNDS"),
@@ -298,8 +319,10 @@ def _numbers(environ: Mapping[str, str], variable: str) -> tuple[int, ...] | Non
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(map(_RANGE.fullmatch, parts)):
-        raise ConfigurationError(f"${variable}={text!r} are no numbers with commas between, such as 2,2,1")
+    if not all(map(_NUMBER.fullmatch, parts)):
+        raise ConfigurationError(
+            f"${variable}={text!r} is not a list of numbers", hint="Separate them by commas, such as 2,2,1."
+        )
     return tuple(map(int, parts))
 
 
@@ -307,6 +330,8 @@ def _number(environ: Mapping[str, str], variable: str, default: int) -> int:
     text = environ.get(variable)
     if not text:
         return default
-    if _RANGE.fullmatch(text.strip()) is None:
-        raise ConfigurationError(f"${variable}={text!r} is no number from 0; correct or unset it")
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise ConfigurationError(
+            f"${variable}={text!r} is not a number from 0", hint="Correct or unset the variable."
+        )
     return int(text)

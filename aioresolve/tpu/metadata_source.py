@@ -1,19 +1,19 @@
-"""The VM this runs on: what its metadata server says of the slice it is part of, now and as it changes."""
+"""This VM as a source of workers: what its metadata server reports about its slice, now and after changes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import ResolveError, TPUNotFoundError
-from aioresolve.gcp.tpu_env import TpuEnvironment
+from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Observation
-
-from .slices import own_slice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -21,128 +21,122 @@ if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
     from aioresolve.gcp.metadata_server import MetadataServer
 
-    from .discovery import OwnVM
-    from .slices import TPUSlice
+    from .discovery import MetadataSource
 
-__all__ = ["own_vm_observations", "own_vm_slice"]
+__all__ = ["fetch_worker_hosts", "watch_attributes"]
 
 T = TypeVar("T")
 
-HELD_BACK = 60
-"""Seconds that the metadata server holds its answer back while nothing changes."""
+LONG_POLL = 60
+"""Seconds after which the metadata server responds to a request for changes even if nothing changed."""
 
-QUIET = 1.0
-"""Seconds between two looks at least: attributes that are written one after another are one change."""
+MIN_PAUSE = 1.0
+"""Minimum seconds between two requests: attributes written one after another count as one change."""
 
 
-async def own_vm_observations(
-    source: OwnVM, metadata: MetadataServer, fetch: Callable[[], Awaitable[Observation]], interval: float
+async def watch_attributes(
+    source: MetadataSource,
+    metadata: MetadataServer,
+    fetch: Callable[[], Awaitable[Observation]],
+    interval: float,
 ) -> AsyncGenerator[Observation, None]:
-    """Yield what `fetch` returns, at first and whenever an attribute of this VM has changed; without end.
+    """Yield what `fetch` returns, first at once and then after each change of this VM's attributes; endless.
 
-    The metadata server holds its answer back until then; one that cannot is asked every `interval` seconds.
-    Once it has answered it is taken to be there: no failure ends this any more.
+    The metadata server delays its response until an attribute changes. A server that does not support this
+    is polled every `interval` seconds. After the first success, no failure ends the generator.
 
     Raises:
-        TPUNotFoundError: there is no metadata server, or this is no TPU VM.
-        ResolveError: another failure that does not pass, before there was an answer.
+        TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
+        ResolveError: any other error that is not retryable, before the first success.
     """
     schedule = PollSchedule(interval)
-    seen = Observation(None)
+    latest = Observation(None)
     tag = ""
     while True:
-        asked_at = anyio.current_time()
+        started = anyio.current_time()
         failure: ResolveError | None = None
         try:
-            # The tag comes before the values: what changes in between has another one.
-            newer = await _told(source, metadata.attributes_tag(tag, HELD_BACK))
-            is_news = newer != tag or not newer
-            tag = newer
-            if is_news:
-                seen = await fetch()
+            # The tag is read before the values: a change between the two requests results in another tag.
+            new_tag = await _without_alternative(source, metadata.attributes_tag(tag, LONG_POLL))
+            has_changed = new_tag != tag or not new_tag
+            tag = new_tag
+            if has_changed:
+                latest = await fetch()
         except ResolveError as error:
-            if seen.state is None and not error.retryable:
+            if latest.state is None and not error.retryable:
                 raise
-            # Who has been told of a TPU needs no advice to name one.
+            # After a first success, the advice to name a TPU would be misleading: report the cause only.
             is_advice = isinstance(error, TPUNotFoundError)
             failure = error.__cause__ if is_advice and isinstance(error.__cause__, ResolveError) else error
-            tag, is_news = "", True
-            seen = seen.stale(failure, datetime.now(UTC))
-        if is_news:
-            yield seen
+            tag, has_changed = "", True
+            latest = latest.stale(failure, datetime.now(UTC))
+        if has_changed:
+            yield latest
         if not tag:
-            await anyio.sleep_until(schedule.next_poll(asked_at, failure))
-        elif is_news:
-            await anyio.sleep(min(QUIET, interval))
+            await anyio.sleep_until(schedule.next_poll(started, failure))
+        elif has_changed:
+            await anyio.sleep(min(MIN_PAUSE, interval))
         else:
-            await anyio.sleep_until(asked_at + min(HELD_BACK, interval))
+            # A server that ignores `wait_for_change` responds at once; do not ask it in a tight loop.
+            await anyio.sleep_until(started + min(LONG_POLL, interval))
 
 
-async def own_vm_slice(source: OwnVM, metadata: MetadataServer, progress: Progress) -> TPUSlice:
-    """Return the slice that this VM is part of.
-
-    Raises:
-        TPUNotFoundError: there is no metadata server, or this is no TPU VM.
-        ResolveError: another failure, which passes.
-    """
-    slice_ = await _told(source, _told_slice(metadata, progress))
-    if slice_ is None:
-        raise _nothing_named(source, "this VM's metadata server says that it is no TPU VM")
-    return slice_
-
-
-async def _told(source: OwnVM, answer: Awaitable[T]) -> T:
-    """Return what the metadata server answers.
+async def fetch_worker_hosts(
+    source: MetadataSource, metadata: MetadataServer, progress: Progress
+) -> tuple[tuple[str, ...], TPUEnvironment]:
+    """Return the host of each worker of this VM's slice, and what the VM reports about the slice.
 
     Raises:
-        TPUNotFoundError: it does not, and there is nobody else to be asked.
-        ResolveError: it does not at present.
+        TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
+        ResolveError: any other, retryable error.
     """
-    try:
-        return await answer
-    except ResolveError as error:
-        if error.retryable:
-            raise
-        raise _nothing_named(source, f"this VM's metadata server did not tell: {error}") from error
+    found = await _without_alternative(source, _fetch(metadata, progress))
+    if found is None:
+        raise _no_tpu_found(source, "this VM's metadata server reports that it is not a TPU VM")
+    return found
 
 
-async def _told_slice(metadata: MetadataServer, progress: Progress) -> TPUSlice | None:
-    hosts, environment, accelerator_type = await _attributes(metadata, progress)
+async def _fetch(
+    metadata: MetadataServer, progress: Progress
+) -> tuple[tuple[str, ...], TPUEnvironment] | None:
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        partial(metadata.worker_network_endpoints, progress),
+        partial(metadata.tpu_env, progress),
+        partial(metadata.accelerator_type, progress),
+    ]
+    hosts, environment, accelerator_type = await gather(calls, limit=len(calls))
     if hosts is None:
-        # Where nothing else is said, a slice of one host is this very host.
+        # Without a list of hosts, a slice with one host consists of this host.
         if environment is None or environment.host_bounds not in ((1, 1, 1), (1, 1)):
             return None
         hosts = (await metadata.internal_ip(progress),)
-    return own_slice(hosts, environment or TpuEnvironment(), accelerator_type)
+    environment = environment or TPUEnvironment()
+    if environment.accelerator_type is None:
+        environment = replace(environment, accelerator_type=accelerator_type)
+    return hosts, environment
 
 
-async def _attributes(
-    metadata: MetadataServer, progress: Progress
-) -> tuple[tuple[str, ...] | None, TpuEnvironment | None, str | None]:
-    hosts: tuple[str, ...] | None = None
-    environment: TpuEnvironment | None = None
-    accelerator_type: str | None = None
+async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -> T:
+    """Return what the metadata server, the last source, responds.
 
-    async def ask_hosts() -> None:
-        nonlocal hosts
-        hosts = await metadata.worker_network_endpoints(progress)
-
-    async def ask_environment() -> None:
-        nonlocal environment
-        environment = await metadata.tpu_env(progress)
-
-    async def ask_type() -> None:
-        nonlocal accelerator_type
-        accelerator_type = await metadata.accelerator_type(progress)
-
-    await gather([ask_hosts, ask_environment, ask_type], limit=3)
-    return hosts, environment, accelerator_type
+    Raises:
+        TPUNotFoundError: a retry would not help.
+        ResolveError: the error is retryable.
+    """
+    try:
+        return await response
+    except ResolveError as error:
+        if error.retryable:
+            raise
+        raise _no_tpu_found(
+            source, f"this VM's metadata server did not report one: {error.summary}"
+        ) from error
 
 
-def _nothing_named(source: OwnVM, last: str) -> TPUNotFoundError:
+def _no_tpu_found(source: MetadataSource, last: str) -> TPUNotFoundError:
     tried = (*source.tried, last)
     return TPUNotFoundError(
         f"no TPU was named and none was found: {'; '.join(tried)}",
-        hint="Pass a name or an address such as 'grpc://10.0.0.7:8470' as {tpu}, or set TPU_NAME.",
         tried=tried,
+        hint="Pass a name or an address such as 'grpc://10.0.0.7:8470' as {tpu}, or set TPU_NAME.",
     )

@@ -1,7 +1,4 @@
-"""`TPUSystemMetadata`: TensorFlow's tuple of facts, with what each worker said behind it. Pure.
-
-What the workers of a TPU say when they are all asked at once. Loads grpc: imported on first use.
-"""
+"""The devices of a TPU's workers, all probed at once. This module loads grpc: import it on first use."""
 
 from __future__ import annotations
 
@@ -22,52 +19,55 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Deadline",
-    "ProbeChannels",
     "cores_per_host",
     "local_system",
     "operation_timeout",
-    "probed_slices",
+    "probe_slices",
     "system_metadata",
-    "tensorflow_answers",
+    "verify_tensorflow_servers",
 ]
-
 
 TPU = "TPU"
 
 
-async def probed_slices(
+async def probe_slices(
     slices: Sequence[TPUSlice], timeout: float, channels: ProbeChannels | None
 ) -> dict[str, WorkerProbe]:
-    """Return each worker, in words, to what it says of its devices or why it does not; in task order.
+    """Return the description of each worker to its devices or its error, in task order.
 
     Args:
-        slices: whose workers are asked, all at once.
-        timeout: seconds until those that have not answered are given up.
-        channels: how they are reached; each by a channel of its own where None.
+        slices: the slices whose workers are probed, all at once.
+        timeout: seconds after which workers that have not responded are given up.
+        channels: how to reach the workers; if None, each through a channel of its own.
     """
     ports = next(
-        (one.environment.runtime_metrics_ports for one in slices if one.environment.runtime_metrics_ports), ()
+        (
+            tpu_slice.environment.runtime_metrics_ports
+            for tpu_slice in slices
+            if tpu_slice.environment.runtime_metrics_ports
+        ),
+        LIBTPU_PORTS,
     )
-    return await _probed(slices, timeout, channels, ports or LIBTPU_PORTS)
+    return await _probe(slices, timeout, channels, ports)
 
 
-async def tensorflow_answers(slices: Sequence[TPUSlice], timeout: float) -> None:
-    """Return once every worker's TensorFlow server has told its devices.
+async def verify_tensorflow_servers(slices: Sequence[TPUSlice], timeout: float) -> None:
+    """Return when the TensorFlow server of every worker has reported its devices.
 
     Raises:
-        DeadlineExceededError: all that did not answer ran out of time.
-        ProbeError: (a RuntimeError) a worker did not answer, or one has another number of cores than another.
+        DeadlineExceededError: no worker failed for a reason other than the timeout.
+        ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
     """
-    cores_per_host(await _probed(slices, timeout, None, ()), timeout)
+    cores_per_host(await _probe(slices, timeout, None, ()), timeout)
 
 
-async def _probed(
+async def _probe(
     slices: Sequence[TPUSlice], timeout: float, channels: ProbeChannels | None, libtpu_ports: Sequence[int]
 ) -> dict[str, WorkerProbe]:
     workers = {
         f"{endpoint.name} at {endpoint.address}" if endpoint.name else endpoint.address: endpoint.address
-        for one in slices
-        for endpoint in one.endpoints
+        for tpu_slice in slices
+        for endpoint in tpu_slice.endpoints
     }
     probes = await probe_workers(
         workers.values(),
@@ -80,28 +80,29 @@ async def _probed(
 
 
 def cores_per_host(probes: Mapping[str, WorkerProbe], timeout: float) -> int:
-    """Return how many TPU cores each of these workers has; 0 where none has any.
+    """Return the number of TPU cores that each of these workers has; 0 if they have none.
 
     Args:
-        probes: each worker in words to its row.
-        timeout: the seconds they had, for the error message.
+        probes: the description of each worker to its probe.
+        timeout: the seconds that the workers had, for the error message.
 
     Raises:
-        DeadlineExceededError: all that did not answer ran out of time.
-        ProbeError: (a RuntimeError) a worker did not answer, or one has another number than another.
+        DeadlineExceededError: no worker failed for a reason other than the timeout.
+        ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
     """
     try:
         return accelerators_shared(probes, timeout).get(TPU, 0)
     except ProbeError as error:
         if error.code != "uneven":
             raise
+    # The workers differ; for TensorFlow only their TPU cores have to be equal.
     counts = {worker: str(probe.accelerators.get(TPU, 0)) for worker, probe in probes.items()}
     if len(set(counts.values())) == 1:
         return int(next(iter(counts.values())))
     listed = ", ".join(f"{worker} has {count}" for worker, count in counts.items())
     raise ProbeError(
-        f"the hosts have different numbers of TPU cores: {listed}; see that each is up, and that no other"
-        " program holds part of its TPU",
+        f"the hosts have different numbers of TPU cores: {listed}",
+        hint="Check that each host is up, and that no other program holds part of its TPU.",
         code="uneven",
         failures=counts,
     )
@@ -110,12 +111,7 @@ def cores_per_host(probes: Mapping[str, WorkerProbe], timeout: float) -> int:
 def system_metadata(
     probes: Mapping[str, WorkerProbe], topology: TPUTopology | None, timeout: float
 ) -> TPUSystemMetadata:
-    """Return the facts of the system that these workers are.
-
-    Raises:
-        DeadlineExceededError: all that did not answer ran out of time.
-        ProbeError: (a RuntimeError) a worker did not answer, or one has another number of cores than another.
-    """
+    """Return the facts about the system that these workers form. Errors: see `cores_per_host`."""
     cores = cores_per_host(probes, timeout)
     hosts = tuple(probes.values())
     return TPUSystemMetadata(
@@ -129,7 +125,7 @@ def system_metadata(
 
 
 def local_system(devices: Sequence[tuple[str, str]]) -> TPUSystemMetadata:
-    """Return the facts of this very host, whose devices are given by name and type."""
+    """Return the facts about this host, whose devices are given by name and type."""
     cores = sum(kind == TPU for _, kind in devices)
     return TPUSystemMetadata(
         cores, 1 if cores else 0, cores, None, [Device(name, kind) for name, kind in devices]

@@ -1,15 +1,7 @@
-"""The arguments of TPUClusterResolver, checked: each wrong one is told by its name, with the mend. Pure.
-
-What is asked of one TPU, each question being one field of what its source says.
-
-What the workers of TPUs are asked themselves: their devices, and how many cores each host has.
-
-TPUClusterResolver: names, addresses or the environment -> the workers of Cloud TPUs.
-"""
+"""TPUClusterResolver: resolves names, addresses or the environment to the workers of Cloud TPUs."""
 
 from __future__ import annotations
 
-import abc
 import os
 import re
 from contextlib import aclosing
@@ -25,14 +17,21 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 
-from . import tensorflow_runtime as tensorflow
-from .connections import Connections, Way
-from .coordinator import Coordinator
-from .discovery import Local, NamedTPUs, OwnVM, checked_tpu, tpu_source, worker_address
-from .metadata_source import own_vm_observations
-from .nodes import Finder
-from .readiness import is_recoverable, observation_of
-from .slices import cluster_of, shared_topology
+from . import tensorflow_runtime
+from .connections import ClientConfiguration, Connections
+from .discovery import (
+    LocalTPU,
+    MetadataSource,
+    NamedTPUs,
+    invalid_value,
+    tpu_source,
+    validate_tpu,
+    worker_address,
+)
+from .metadata_source import watch_attributes
+from .readiness import is_recoverable
+from .slices import SliceFinder, cluster_of, observation_of, shared_topology
+from .tensorflow_runtime import Coordinator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
     from aioresolve._core.shared_context import Pool
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.gcp.messages import Node, Symptom
-    from aioresolve.gcp.tpu_api import TPUVersion
+    from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.spec import ClusterState, Observation
 
@@ -51,281 +49,25 @@ if TYPE_CHECKING:
     from .tensorflow_runtime import TPUSystemMetadata
     from .topology import TPUTopology
 
-__all__ = [
-    "TPUClusterResolver",
-    "TPUInspection",
-    "TPUProbing",
-    "api_base",
-    "checked_coordinator",
-    "checked_text",
-    "checked_version",
-]
-
-DISCOVERY_VARIABLE = "TPU_API_DISCOVERY_URL"
-
-DIRECTORY = "/discovery/v1/apis/"
-"""Where Google keeps the discovery documents of all its APIs, whose host says nothing of where they are."""
-
-_PARAMETER = re.compile(r"\{(\w*)\}")
-
-
-def checked_text(name: str, text: Any) -> str | None:
-    """Return `text`, or None where it is None or empty, as the seed of every project and zone has it."""
-    if text is None or text == "":
-        return None
-    if not isinstance(text, str):
-        raise ConfigurationError(f"{name}={text!r} is no text; give its name")
-    return text
-
-
-def checked_version(version: Any) -> TPUVersion:
-    """Return the API's version where there is one of that name."""
-    if version not in ("v1", "v2"):
-        raise ConfigurationError(f"api_version={version!r} is none of 'v2' and 'v1'")
-    return version  # type: ignore[no-any-return]
-
-
-def checked_coordinator(name: Any, address: Any, job_name: str) -> tuple[str | None, str | None]:
-    """Return name and address of the coordinator; both None where it is to be no part of the cluster.
-
-    Raises:
-        ConfigurationError: one of them is none, or the name is that of the TPU's own job.
-    """
-    name = checked_text("coordinator_name", name)
-    address = checked_text("coordinator_address", address)
-    if name is None:
-        return None, None
-    if name == job_name:
-        raise ConfigurationError(
-            f"coordinator_name={name!r} is the job of the TPU workers; name the coordinator otherwise, or"
-            " them with job_name"
-        )
-    return name, None if address is None else worker_address(address, "coordinator_address")
-
-
-def api_base(discovery_url: Any, environ: Mapping[str, str], version: str) -> str | None:
-    """Return the base URL of the API that a discovery document's URL stands for; None for Google's own.
-
-    `$TPU_API_DISCOVERY_URL` comes before the argument. A discovery document is served by its API, so that the
-    URL's scheme and host are the API's; but for that in Google's directory of all documents.
-
-    Args:
-        discovery_url: a template with `{api}` and `{apiVersion}`, or None.
-        environ: the environment variables.
-        version: the API's version.
-
-    Raises:
-        ConfigurationError: it is no such template.
-    """
-    variable = environ.get(DISCOVERY_VARIABLE)
-    where = f"${DISCOVERY_VARIABLE}" if variable else "discovery_url"
-    template = variable or discovery_url
-    if not template:
-        return None
-    mend = "write it as https://tpu.googleapis.com/$discovery/rest?version={apiVersion}"
-    if not isinstance(template, str):
-        raise ConfigurationError(f"{where}={template!r} is no text; {mend}")
-    values = {"api": "tpu", "apiVersion": version}
-    if unknown := sorted(set(_PARAMETER.findall(template)) - values.keys()):
-        raise ConfigurationError(f"{where}={template!r} has the parameter {{{unknown[0]}}}; {mend}")
-    url = _PARAMETER.sub(lambda found: values[found[1]], template)
-    try:
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError as error:
-        raise ConfigurationError(f"{where}={template!r} is no URL ({error}); {mend}") from error
-    if not is_url:
-        raise ConfigurationError(f"{where}={template!r} is no URL; {mend}")
-    if parts.path.startswith(DIRECTORY) and (parts.hostname or "").endswith(".googleapis.com"):
-        return None
-    return f"{parts.scheme}://{parts.netloc}"
-
+__all__ = ["TPUClusterResolver", "api_base_url"]
 
 T = TypeVar("T")
 
+INITIALIZATION_TIMEOUT = 300.0
+"""Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
 
-class TPUInspection(ClusterResolver):
-    """A resolver of TPUs that can be asked about the one that it has.
-
-    Each method takes `timeout`, the call's total deadline in seconds (the resolver's own where None), and
-    raises a ConfigurationError where there are several TPUs: ask `nodes()` or `slices()` then.
-    """
-
-    @abc.abstractmethod
-    async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
-        """Return the slices as they are now, in the order of their tasks."""
-
-    @abc.abstractmethod
-    async def nodes(self, *, timeout: float | None = None) -> tuple[Node, ...]:
-        """Return what the Cloud TPU API says of each TPU, in whatever state; none where it is not asked."""
-
-    async def node(self, *, timeout: float | None = None) -> Node | None:
-        """Return what the Cloud TPU API says of the TPU, in whatever state; None where it is not asked.
-
-        Raises:
-            ConfigurationError: there are several; ask `nodes()`.
-            ResolveError: the API could not be asked.
-        """
-        return self._only(await self.nodes(timeout=timeout), "nodes()")
-
-    async def state(self, *, timeout: float | None = None) -> str | None:
-        """Return the TPU's state, `READY` and so on; None where nobody tells. Errors are as of `node`."""
-        node = await self.node(timeout=timeout)
-        return None if node is None else node.state or None
-
-    async def health(self, *, timeout: float | None = None) -> str | None:
-        """Return the TPU's health, `HEALTHY` and so on; None where nobody tells. Errors are as of `node`."""
-        node = await self.node(timeout=timeout)
-        return None if node is None else node.health or None
-
-    async def symptoms(self, *, timeout: float | None = None) -> tuple[Symptom, ...]:
-        """Return what has happened to the TPU's workers, as the API lists it. Errors are as of `node`."""
-        node = await self.node(timeout=timeout)
-        return () if node is None else node.symptoms
-
-    async def runtime_version(self, *, timeout: float | None = None) -> str | None:
-        """Return the TPU's software, such as `tpu-ubuntu2204-base`, or with v1 its version of TensorFlow.
-
-        It is None where nobody tells. Errors are as of `node`.
-        """
-        node = await self.node(timeout=timeout)
-        return None if node is None else node.runtime_version or node.tensorflow_version or None
-
-    async def recoverable(self, *, timeout: float | None = None) -> bool:
-        """Return whether a job may go on: no TPU is preempted or terminated, or ran out of memory just now.
-
-        Every TPU is looked at where there are several. One that the API is not asked for is taken to be well.
-
-        Raises:
-            ResolveError: the API could not be asked.
-        """
-        return is_recoverable(await self.nodes(timeout=timeout))
-
-    async def accelerator_type(self, *, timeout: float | None = None) -> str | None:
-        """Return the slice's type, such as `v4-16`; None where nobody tells.
-
-        Raises:
-            ConfigurationError: there are several; ask `slices()`.
-            ResolveError: as `slices`.
-        """
-        one = self._only(await self.slices(timeout=timeout), "slices()")
-        return None if one is None else one.accelerator_type
-
-    async def topology(self, *, timeout: float | None = None) -> TPUTopology | None:
-        """Return how the slice is built: chips, hosts and bounds; None where nobody tells.
-
-        Raises:
-            ConfigurationError: there are several; ask `slices()`.
-            ProtocolError: what its source says contradicts itself.
-            ResolveError: as `slices`.
-        """
-        one = self._only(await self.slices(timeout=timeout), "slices()")
-        return None if one is None else one.topology
-
-    def _only(self, found: Sequence[T], method: str) -> T | None:
-        if len(found) > 1:
-            raise ConfigurationError(f"{self!r} is {len(found)} TPUs; ask {method}, which tells of each")
-        return found[0] if found else None
+MIN_TIMEOUT = 0.001
+"""Seconds left for the second step of a call whose first step used up its deadline."""
 
 
-class TPUProbing(TPUInspection):
-    """A resolver of TPUs whose workers can be asked for their devices, all at once."""
-
-    _sharing: Sharing[Connections]
-
-    @abc.abstractmethod
-    def _source(self) -> Source:
-        """Return who names the workers."""
-
-    async def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: Any = None,
-        *,
-        timeout: float | None = None,
-    ) -> dict[str, int]:
-        """Return `{"TPU": cores per host}`, every worker having been asked at once; 0 where none has any.
-
-        Cores are counted as TensorFlow counts them: they are its TPU devices.
-
-        Args:
-            task_type: not used, as in TensorFlow: all workers have to agree.
-            task_id: not used.
-            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` bounds the call too.
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            ProbeError: (a RuntimeError) hosts did not answer, or differ; it names each, with reason or count.
-            DeadlineExceededError: hosts did not answer in time.
-            MissingDependencyError: the TPU is local, and TensorFlow is not installed.
-            ResolveError: the workers were not found.
-        """
-        metadata = await self._system(config_proto, timeout)
-        return {"TPU": metadata.num_of_cores_per_host}
-
-    async def get_tpu_system_metadata(self, *, timeout: float | None = None) -> TPUSystemMetadata:
-        """Return numbers of cores and hosts, and the devices, every worker having been asked at once.
-
-        Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            ResolveError: as `num_accelerators`.
-        """
-        return await self._system(None, timeout)
-
-    async def probe(self, *, timeout: float | None = None) -> tuple[WorkerProbe, ...]:
-        """Return what each worker says of its devices, or why it does not, in task order.
-
-        Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            ResolveError: the workers were not found. No worker's fault is raised: each has its row.
-        """
-        _, probes, _ = await self._probed(self._deadline(timeout))
-        return tuple(probes.values())
-
-    async def _within(
-        self, timeout: float | None, asked: str, operation: Callable[[Progress], Awaitable[T]]
-    ) -> T:
-        return await within_deadline(self._deadline(timeout), f"{asked} of {self!r}", operation)
-
-    async def _system(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
-        from .probing import local_system, operation_timeout, system_metadata  # which loads grpc
-
-        within = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
-        if isinstance(self._source(), Local):
-            return local_system(
-                await self._within(within, "the devices", lambda _: tensorflow.local_devices())
-            )
-        slices, probes, had = await self._probed(within)
-        return system_metadata(probes, shared_topology(slices), had)
-
-    async def _probed(self, within: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
-        """Return the slices, their workers' answers, and the seconds that the workers had."""
-        from .probing import Deadline, probed_slices  # which loads grpc
-
-        deadline = Deadline.after(within)
-        slices = await self.slices(timeout=within)
-        left = max(deadline.left, 0.001)
-        async with self._sharing.opened() as connections:
-            return slices, await probed_slices(slices, left, await connections.channels()), left
-
-
-INITIALIZATION = 300.0
-"""Seconds that TensorFlow may take to initialize a TPU system: as long as its own resolver gives it."""
-
-
-class TPUClusterResolver(TPUProbing):
-    """Finds the workers of Cloud TPUs and answers with their addresses, one job, slice after slice.
+class TPUClusterResolver(ClusterResolver):
+    """Resolves Cloud TPUs to the addresses of their workers: one job, slice after slice.
 
     >>> resolver = TPUClusterResolver("grpc://10.130.0.2:8470,grpc://10.130.0.3")
     >>> await resolver.cluster_spec()
     ClusterSpec({'worker': ['10.130.0.2:8470', '10.130.0.3:8470']})
 
-    With a name, the Cloud TPU API is asked:
+    A name is looked up with the Cloud TPU API:
 
     ```
     async with TPUClusterResolver("my-tpu", "us-central2-b", "my-project") as resolver:
@@ -333,38 +75,44 @@ class TPUClusterResolver(TPUProbing):
         cores = await resolver.num_accelerators()
     ```
 
-    Where no TPU is named, the first of these that is set names it: `$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, the
-    `$TPU_WORKER_HOSTNAMES` (or `$TPU_PROCESS_ADDRESSES`) of GKE's TPU pods, `$TPU_NAME`, `$TPU_CONFIG`; else
-    this VM's metadata server tells the slice that it is part of. They are looked at in every call.
+    If no TPU is given, the first of these variables that is set names it: `$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`,
+    `$TPU_WORKER_HOSTNAMES` (or `$TPU_PROCESS_ADDRESSES`) of GKE's TPU pods, `$TPU_NAME`, `$TPU_CONFIG`. If
+    none is set, the metadata server of this VM reports the slice that the VM belongs to. Every call reads
+    them again.
 
-    `task_type` is `job_name` and `task_id` 0, as in TensorFlow.
+    `task_type` is `job_name` and `task_id` is 0, as in TensorFlow.
 
-    Calls raise an error where a TPU is not ready; `watch` and `wait` take the slices that are, and go on.
-    That a TPU is preempted or deleted, or that there is none of its name yet, ends no watch: it may come
-    (again) under that name. `wait` waits for a TPU that does not exist, for somebody may be creating it, and
-    says so at its deadline; one that exists and is lost is a FailedClusterError at once.
+    Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
+    A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
+    that name. `wait` also waits for a TPU that does not exist, and reports that at its deadline; for a TPU
+    that exists and is lost it raises a FailedClusterError at once.
+
+    The methods about one TPU (`node`, `state`, `health`, `symptoms`, `runtime_version`, `accelerator_type`,
+    `topology`) raise a ConfigurationError if there are several TPUs: use `nodes()` or `slices()` then.
+
+    Every method has the argument `timeout`: the total deadline of the call in seconds; if None, the
+    resolver's own.
 
     Args:
-        tpu: a TPU's name, id or full; a queued resource's, which stands for its nodes; a list of names, each
-            a slice, fetched at once; addresses such as `"grpc://10.0.0.7:8470,grpc://10.0.0.8:8470"`, 8470
-            being the port where there is none; or `"local"`, the TPU of this very host, whose cluster is
-            empty.
-        zone: the TPUs' zone; where None, that of this VM, as its metadata server tells.
-        project: the TPUs' project; where None, that of this VM.
-        job_name: the job that the workers are.
-        coordinator_name: the job that the coordinator is; where None, there is none in the cluster.
-        coordinator_address: the coordinator's `host:port`; where None, and there is a `coordinator_name`, a
-            TensorFlow server of this process, started by the first call.
-        credentials: of google-auth; application default credentials where `"default"` or None.
-        service: what `googleapiclient.discovery.build("tpu", ...)` returned, to be asked in worker threads,
-            in place of any `credentials` and `discovery_url`. It stays yours to close.
-        discovery_url: a template with `{api}` and `{apiVersion}` of the URL of the API's discovery document,
-            whose host is asked; `$TPU_API_DISCOVERY_URL` comes before it.
-        api_version: `"v2"`, or `"v1"` for TPU nodes of old; v1 knows no TPU VMs.
-        timeout: the total deadline of a call, in seconds.
+        tpu: the id or full name of a TPU; that of a queued resource, which stands for its nodes; a list of
+            names, each of them a slice; addresses such as `"grpc://10.0.0.7:8470,grpc://10.0.0.8:8470"`, with
+            8470 as the default port; or `"local"`, the TPU of this host, whose cluster is empty.
+        zone: the zone of the TPUs; if None, that of this VM, as its metadata server reports it.
+        project: the project of the TPUs; if None, that of this VM.
+        job_name: the job of the workers.
+        coordinator_name: the job of the coordinator; if None, the cluster has no coordinator.
+        coordinator_address: `host:port` of the coordinator. If None, and `coordinator_name` is given, the
+            first call starts a TensorFlow server in this process.
+        credentials: google-auth credentials; `"default"` and None mean application default credentials.
+        service: what `googleapiclient.discovery.build("tpu", ...)` returned. It is called in worker threads,
+            in place of `credentials` and `discovery_url`. The caller closes it.
+        discovery_url: template, with `{api}` and `{apiVersion}`, of the URL of the API's discovery document;
+            requests go to its host. `$TPU_API_DISCOVERY_URL` takes precedence.
+        api_version: `"v2"`, or `"v1"` for legacy TPU nodes; v1 does not support TPU VMs.
+        timeout: the default total deadline of a call, in seconds.
 
     Raises:
-        ConfigurationError: (a ValueError) an argument is not one of these.
+        ConfigurationError: (a ValueError) an argument is invalid.
     """
 
     def __init__(
@@ -382,119 +130,60 @@ class TPUClusterResolver(TPUProbing):
         api_version: TPUVersion = "v2",
         timeout: float = 30.0,
     ) -> None:
-        job_name = checked_text("job_name", job_name) or "worker"
+        job_name = validate_text("job_name", job_name) or "worker"
         super().__init__(task_type=job_name, task_id=0, rpc_layer="grpc", timeout=timeout)
-        self._tpu = checked_tpu(tpu)
+        self._tpu = validate_tpu(tpu)
         if self._tpu:
-            tpu_source(self._tpu, {})  # an address that is none is told here, not at the first call
-        self._version = checked_version(api_version)
-        self._coordinator = Coordinator(*checked_coordinator(coordinator_name, coordinator_address, job_name))
+            tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
+        version = validate_api_version(api_version)
+        coordinator = validate_coordinator(coordinator_name, coordinator_address, job_name)
+        self._coordinator = None if coordinator is None else Coordinator(*coordinator)
         self._job_name = job_name
-        self._finder = Finder(checked_text("project", project), checked_text("zone", zone), self._version)
-        base = api_base(discovery_url, os.environ, self._version)
-        self._way = Way(credentials, service, {} if base is None else {"tpu": base}, self._version)
+        self._finder = SliceFinder(validate_text("project", project), validate_text("zone", zone), version)
+        base_url = api_base_url(discovery_url, os.environ, version)
+        endpoints = {} if base_url is None else {"tpu": base_url}
+        self._configuration = ClientConfiguration(credentials, service, endpoints, version)
         self._sharing = Sharing(self, self.new_pool)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
 
-    @staticmethod
-    async def connect(
-        tpu: str | Sequence[str] | None = None,
-        zone: str | None = None,
-        project: str | None = None,
-        *,
-        timeout: float = INITIALIZATION,
-    ) -> TPUClusterResolver:
-        """Return a resolver whose TPU system this process's TensorFlow is connected to and has initialized.
+    async def __aenter__(self) -> Self:
+        self._sharing.enter()
+        return self
 
-        Args:
-            tpu: as for the class.
-            zone: as for the class.
-            project: as for the class.
-            timeout: seconds that all of it may take.
+    async def aclose(self) -> None:
+        """Close the connections that the calls inside `async with` shared."""
+        await self._sharing.aclose()
 
-        Raises:
-            MissingDependencyError: (an ImportError) TensorFlow is not installed.
-            TPUNotFoundError: the workers have no TPU.
-            ResolveError: the workers were not found, do not answer, or TensorFlow says what went wrong.
-        """
-        resolver = TPUClusterResolver(tpu, zone, project)
-        await resolver.initialize_system(timeout=timeout)
-        return resolver
+    # Resolving
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Ask for every TPU, at once, and return their workers, slice after slice."""
+        """Request every TPU, all at once, and return their workers, slice after slice."""
         async with self._sharing.opened() as connections:
-            slices = await self._finder.slices(self._source(), connections, progress)
-            others = await self._coordinator.jobs(connections, progress) if slices else {}
+            slices = await self._finder.find_ready(self._source(), connections, progress)
+            others = await self._coordinator_jobs(connections, progress) if slices else {}
         return cluster_of(slices, self.get_job_name(), others, datetime.now(UTC))
 
-    async def fetch_observation(self, progress: Progress) -> Observation:
-        """Ask for every TPU, at once, and return the workers of those that are ready, and who is not."""
-        async with self._sharing.opened() as connections:
-            return await self._observed(self._source(), self._finder, connections, progress)
-
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Yield what is seen of the TPUs: the workers of those that are ready, and who is not, and why.
-
-        The Cloud TPU API is asked at intervals, and need not answer in full what has not changed. This VM's
-        metadata server tells by itself when it has changed. Who names the TPUs is looked up once.
-        """
-        source, finder = self._source(), self._finder.for_watch()
-        interval = checked_seconds("interval", interval)
-        async with self._sharing.opened() as connections:
-
-            async def fetch() -> Observation:
-                observed = partial(self._observed, source, finder, connections)
-                return await within_deadline(self._timeout, f"a question to {self!r}", observed)
-
-            if isinstance(source, OwnVM):
-                metadata = await connections.metadata()
-                told = own_vm_observations(source, metadata, fetch, interval)
-            else:
-                told = poll(fetch, interval)
-            async with aclosing(told) as observations:
-                async for observation in observations:
-                    yield observation
-
     async def slices(self, *, timeout: float | None = None) -> tuple[TPUSlice, ...]:
-        """Return the slices as they are now, in the order of their tasks; none where the TPU is local.
-
-        Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
+        """Return the current slices, in the order of their tasks; empty for the TPU of this host.
 
         Raises:
-            TPUNotReadyError: (a RuntimeError) a TPU is not ready; it lists every such one.
-            ResolveError: the source could not be asked.
+            TPUNotReadyError: (a RuntimeError) some TPUs are not ready; it lists them all.
+            ResolveError: the request failed.
         """
-        return await self._within(timeout, "slices()", self.fetch_slices)
+        return await self._call(timeout, "slices()", self.fetch_slices)
 
     async def fetch_slices(self, progress: Progress) -> tuple[TPUSlice, ...]:
-        """Ask for every TPU, at once, and return the slices; for whoever shows the progress of it.
+        """Request every TPU, all at once, and return the slices, noting each step in `progress`.
 
-        It has no deadline of its own: call it within `aioresolve.retry.within_deadline`.
+        It has no deadline: call it inside `within_deadline`.
 
         Raises:
-            ResolveError: as `slices`.
+            ResolveError: see `slices`.
         """
         async with self._sharing.opened() as connections:
-            return await self._finder.slices(self._source(), connections, progress)
-
-    async def nodes(self, *, timeout: float | None = None) -> tuple[Node, ...]:
-        """Return what the Cloud TPU API says of each TPU, in whatever state; none where it is not asked.
-
-        It is not asked where the workers' addresses are given, or told by this VM's metadata server.
-
-        Args:
-            timeout: the call's total deadline in seconds; the resolver's own where None.
-
-        Raises:
-            TPUNotFoundError: there is none of a name.
-            TPUNotReadyError: a queued resource has no nodes yet.
-            ResolveError: the API could not be asked.
-        """
-        return await self._within(timeout, "nodes()", self._found_nodes)
+            return await self._finder.find_ready(self._source(), connections, progress)
 
     async def master(
         self,
@@ -504,20 +193,20 @@ class TPUClusterResolver(TPUProbing):
         *,
         timeout: float | None = None,
     ) -> str:
-        """Return `grpc://host:port` of one worker, the first where none is named; "" where the TPU is local.
+        """Return `grpc://host:port` of one worker, by default the first; `""` for the TPU of this host.
 
         Args:
-            task_type: the task's job; the resolver's own `task_type` where None.
-            task_id: the task's index; the resolver's own `task_id` where None.
-            rpc_layer: the protocol to put before the address; the resolver's own where None.
-            timeout: the call's total deadline in seconds; the resolver's own where None.
+            task_type: the task's job; if None, the resolver's own `task_type`.
+            task_id: the task's index; if None, the resolver's own `task_id`.
+            rpc_layer: the protocol before the address; if None, the resolver's own.
+            timeout: the total deadline of the call in seconds; if None, the resolver's own.
 
         Raises:
             UnknownTaskError: (a ValueError) there is no such task.
-            TPUNotFoundError: (a ValueError) there is no TPU of a name.
-            ResolveError: the source could not be asked.
+            TPUNotFoundError: (a ValueError) a named TPU does not exist.
+            ResolveError: the request failed.
         """
-        if isinstance(self._source(), Local):
+        if isinstance(self._source(), LocalTPU):
             return ""
         job = self.get_job_name() if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
@@ -528,76 +217,367 @@ class TPUClusterResolver(TPUProbing):
         return await self.master(timeout=timeout)
 
     def get_job_name(self) -> str:
-        """Return the job that the workers are."""
+        """Return the job of the workers."""
         return self.task_type or self._job_name
 
-    async def initialize_system(self, *, timeout: float = INITIALIZATION) -> None:
-        """Connect this process's TensorFlow to the workers, and initialize their TPU system.
+    # Watching
 
-        Before, every worker's TensorFlow server is asked whether it is there.
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Request every TPU, all at once, and return the workers that are ready and what is missing."""
+        async with self._sharing.opened() as connections:
+            return await self._observe(self._source(), self._finder, connections, progress)
 
-        Args:
-            timeout: seconds that all of it may take. TensorFlow cannot be interrupted: where they are over,
-                it is left alone in its thread.
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield the workers of the TPUs that are ready, and which are missing and why, after each change.
+
+        The Cloud TPU API is polled with conditional requests, so that it need not send what has not changed.
+        This VM's metadata server reports changes without being polled. The source of the workers is
+        determined once, when the watch starts.
+        """
+        source, finder = self._source(), self._finder.for_watch()
+        interval = checked_seconds("interval", interval)
+        async with self._sharing.opened() as connections:
+
+            async def fetch() -> Observation:
+                observe = partial(self._observe, source, finder, connections)
+                return await within_deadline(self._timeout, f"an observation of {self!r}", observe)
+
+            if isinstance(source, MetadataSource):
+                metadata = await connections.metadata()
+                updates = watch_attributes(source, metadata, fetch, interval)
+            else:
+                updates = poll(fetch, interval)
+            async with aclosing(updates) as observations:
+                async for observation in observations:
+                    yield observation
+
+    # Facts about the TPUs
+
+    async def nodes(self, *, timeout: float | None = None) -> tuple[Node, ...]:
+        """Return each TPU in any state, as the Cloud TPU API describes it.
+
+        The result is empty if the API is not used: the addresses of the workers are given, or this VM's
+        metadata server reports them.
 
         Raises:
-            ResolveError: as `connect`.
+            TPUNotFoundError: a name does not exist.
+            TPUNotReadyError: a queued resource has no nodes yet.
+            ResolveError: the request failed.
         """
-        from .probing import Deadline, tensorflow_answers  # which loads grpc
+        return await self._call(timeout, "nodes()", self._fetch_nodes)
+
+    async def node(self, *, timeout: float | None = None) -> Node | None:
+        """Return the only element of `nodes()`, or None if it is empty.
+
+        Raises:
+            ConfigurationError: there are several TPUs; use `nodes()`.
+            ResolveError: the request failed.
+        """
+        return self._only(await self.nodes(timeout=timeout), "nodes()")
+
+    async def state(self, *, timeout: float | None = None) -> str | None:
+        """Return the state of the TPU, such as `READY`; None if it is unknown. Errors: see `node`."""
+        node = await self.node(timeout=timeout)
+        return None if node is None else node.state or None
+
+    async def health(self, *, timeout: float | None = None) -> str | None:
+        """Return the health of the TPU, such as `HEALTHY`; None if it is unknown. Errors: see `node`."""
+        node = await self.node(timeout=timeout)
+        return None if node is None else node.health or None
+
+    async def symptoms(self, *, timeout: float | None = None) -> tuple[Symptom, ...]:
+        """Return the symptoms of the TPU's workers, in the API's order. Errors: see `node`."""
+        node = await self.node(timeout=timeout)
+        return () if node is None else node.symptoms
+
+    async def runtime_version(self, *, timeout: float | None = None) -> str | None:
+        """Return the TPU's software, such as `tpu-ubuntu2204-base`; with v1, its version of TensorFlow.
+
+        None if it is unknown. Errors: see `node`.
+        """
+        node = await self.node(timeout=timeout)
+        return None if node is None else node.runtime_version or node.tensorflow_version or None
+
+    async def recoverable(self, *, timeout: float | None = None) -> bool:
+        """Return whether a job may continue: no TPU is preempted, terminated, or just ran out of memory.
+
+        All TPUs are considered if there are several. TPUs without a description by the API count as healthy.
+
+        Raises:
+            ResolveError: the request failed.
+        """
+        return is_recoverable(await self.nodes(timeout=timeout))
+
+    async def accelerator_type(self, *, timeout: float | None = None) -> str | None:
+        """Return the type of the slice, such as `v4-16`; None if it is unknown.
+
+        Raises:
+            ConfigurationError: there are several TPUs; use `slices()`.
+            ResolveError: see `slices`.
+        """
+        tpu_slice = self._only(await self.slices(timeout=timeout), "slices()")
+        return None if tpu_slice is None else tpu_slice.accelerator_type
+
+    async def topology(self, *, timeout: float | None = None) -> TPUTopology | None:
+        """Return the layout of the slice (chips, hosts and bounds); None if it is unknown.
+
+        Raises:
+            ConfigurationError: there are several TPUs; use `slices()`.
+            ProtocolError: the source's statements contradict each other.
+            ResolveError: see `slices`.
+        """
+        tpu_slice = self._only(await self.slices(timeout=timeout), "slices()")
+        return None if tpu_slice is None else tpu_slice.topology
+
+    # Probing the workers. The module `probing` is imported in the methods because it loads grpc.
+
+    async def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, int]:
+        """Probe every worker, all at once, and return `{"TPU": cores per host}`; 0 if they have none.
+
+        Cores are counted as TensorFlow counts them: its TPU devices.
+
+        Args:
+            task_type: unused, as in TensorFlow: all workers must have the same number.
+            task_id: unused.
+            config_proto: a `tf.compat.v1.ConfigProto`, whose `operation_timeout_in_ms` also limits the call.
+            timeout: the total deadline of the call in seconds; if None, the resolver's own.
+
+        Raises:
+            ProbeError: (a RuntimeError) workers failed or differ; it lists each with its reason or number.
+            DeadlineExceededError: workers did not respond in time.
+            MissingDependencyError: the TPU is local, and TensorFlow is not installed.
+            ResolveError: the workers could not be resolved.
+        """
+        metadata = await self._system_metadata(config_proto, timeout)
+        return {"TPU": metadata.num_of_cores_per_host}
+
+    async def get_tpu_system_metadata(self, *, timeout: float | None = None) -> TPUSystemMetadata:
+        """Probe every worker, all at once, and return the numbers of cores and hosts, and the devices.
+
+        Raises:
+            ResolveError: see `num_accelerators`.
+        """
+        return await self._system_metadata(None, timeout)
+
+    async def probe(self, *, timeout: float | None = None) -> tuple[WorkerProbe, ...]:
+        """Probe every worker, all at once, and return the devices or the error of each, in task order.
+
+        Raises:
+            ResolveError: the workers could not be resolved. The error of a worker is not raised.
+        """
+        _, probes, _ = await self._probe(self._deadline(timeout))
+        return tuple(probes.values())
+
+    @staticmethod
+    async def connect(
+        tpu: str | Sequence[str] | None = None,
+        zone: str | None = None,
+        project: str | None = None,
+        *,
+        timeout: float = INITIALIZATION_TIMEOUT,
+    ) -> TPUClusterResolver:
+        """Return a resolver after connecting this process's TensorFlow to its TPU system and initializing it.
+
+        Args:
+            tpu: see the class.
+            zone: see the class.
+            project: see the class.
+            timeout: the total deadline in seconds.
+
+        Raises:
+            MissingDependencyError: (an ImportError) TensorFlow is not installed.
+            TPUNotFoundError: the workers have no TPU.
+            ResolveError: the workers could not be resolved or do not respond, or TensorFlow failed.
+        """
+        resolver = TPUClusterResolver(tpu, zone, project)
+        await resolver.initialize_system(timeout=timeout)
+        return resolver
+
+    async def initialize_system(self, *, timeout: float = INITIALIZATION_TIMEOUT) -> None:
+        """Connect this process's TensorFlow to the workers and initialize their TPU system.
+
+        The TensorFlow server of each worker is probed first.
+
+        Args:
+            timeout: the total deadline in seconds. TensorFlow cannot be interrupted: after the deadline, its
+                thread is abandoned.
+
+        Raises:
+            ResolveError: see `connect`.
+        """
+        from .probing import Deadline, verify_tensorflow_servers
 
         deadline = Deadline.after(self._deadline(timeout))
         slices = await self.slices(timeout=deadline.timeout)
         if slices:
-            # TensorFlow would wait for ever for a worker that is gone.
-            await tensorflow_answers(slices, max(deadline.left, 0.001))
-        addresses = [endpoint.address for one in slices for endpoint in one.endpoints]
+            # TensorFlow would wait forever for a worker that does not respond.
+            await verify_tensorflow_servers(slices, max(deadline.left, MIN_TIMEOUT))
+        addresses = [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
         async def initialize(progress: Progress) -> None:
             progress.waiting("TensorFlow", "it has not initialized the TPU system")
-            await tensorflow.connected_system(addresses, self.get_job_name())
+            await tensorflow_runtime.initialize_system(addresses, self.get_job_name())
 
-        await self._within(max(deadline.left, 0.001), "initialize_system()", initialize)
+        await self._call(max(deadline.left, MIN_TIMEOUT), "initialize_system()", initialize)
 
-    async def __aenter__(self) -> Self:
-        self._sharing.enter()
-        return self
-
-    async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` shared."""
-        await self._sharing.aclose()
+    # Sharing connections with other resolvers
 
     @property
     def pool_key(self) -> Hashable:
-        """The credentials, service, endpoint and version: whoever is given the same shares connections."""
-        return self._way.key
+        """The credentials, service, endpoint and version: resolvers with equal keys may share connections."""
+        return self._configuration.key
 
     def new_pool(self) -> Connections:
-        """Return connections for the resolvers that have this `pool_key`, and the access tokens they use."""
-        return Connections(self._way)
+        """Return connections, and their access tokens, for the resolvers that have this `pool_key`."""
+        return Connections(self._configuration)
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Let the calls and watches inside the block use `pool`, which its owner closes; not in `async with`.
+        """Use `pool` for the calls and watches inside the block. Its owner closes it.
 
         Raises:
-            ConfigurationError: it is entered already, or the pool is one of another `pool_key`.
+            ConfigurationError: the resolver is already entered, or the pool has another `pool_key`.
         """
-        if not isinstance(pool, Connections) or pool.key != self._way.key:
+        if not isinstance(pool, Connections) or pool.key != self._configuration.key:
             raise self._sharing.unfit(pool)
         return self._sharing.using(pool)
 
     def _source(self) -> Source:
         return tpu_source(self._tpu, os.environ)
 
-    async def _observed(
-        self, source: Source, finder: Finder, connections: Connections, progress: Progress
+    async def _call(
+        self, timeout: float | None, name: str, operation: Callable[[Progress], Awaitable[T]]
+    ) -> T:
+        return await within_deadline(self._deadline(timeout), f"{name} of {self!r}", operation)
+
+    async def _observe(
+        self, source: Source, finder: SliceFinder, connections: Connections, progress: Progress
     ) -> Observation:
-        found = await finder.found(source, connections, progress)
-        others = await self._coordinator.jobs(connections, progress) if found.slices else {}
+        found = await finder.find(source, connections, progress)
+        others = await self._coordinator_jobs(connections, progress) if found.slices else {}
         return observation_of(source, found, self.get_job_name(), others, datetime.now(UTC))
 
-    async def _found_nodes(self, progress: Progress) -> tuple[Node, ...]:
+    async def _coordinator_jobs(self, connections: Connections, progress: Progress) -> dict[str, str]:
+        return {} if self._coordinator is None else await self._coordinator.jobs(connections, progress)
+
+    async def _fetch_nodes(self, progress: Progress) -> tuple[Node, ...]:
         source = self._source()
         if not isinstance(source, NamedTPUs):
             return ()
         async with self._sharing.opened() as connections:
-            return tuple(await self._finder.nodes(source, connections, progress))
+            return tuple(await self._finder.find_nodes(source, connections, progress))
+
+    async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
+        from .probing import local_system, operation_timeout, system_metadata
+
+        limit = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
+        if isinstance(self._source(), LocalTPU):
+            return local_system(
+                await self._call(limit, "the devices", lambda _: tensorflow_runtime.list_local_devices())
+            )
+        slices, probes, probe_timeout = await self._probe(limit)
+        return system_metadata(probes, shared_topology(slices), probe_timeout)
+
+    async def _probe(self, timeout: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
+        """Return the slices, the probes of their workers, and the seconds that the workers had."""
+        from .probing import Deadline, probe_slices
+
+        deadline = Deadline.after(timeout)
+        slices = await self.slices(timeout=timeout)
+        left = max(deadline.left, MIN_TIMEOUT)
+        async with self._sharing.opened() as connections:
+            return slices, await probe_slices(slices, left, await connections.channels()), left
+
+    def _only(self, found: Sequence[T], method: str) -> T | None:
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{self!r} has {len(found)} TPUs", hint=f"Call {method}, which returns all of them."
+            )
+        return found[0] if found else None
+
+
+def validate_text(name: str, text: Any) -> str | None:
+    """Return `text`, or None if it is None or empty: TensorFlow documents both as "not given"."""
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{text!r} is not text", argument=name)
+    return text
+
+
+def validate_api_version(version: Any) -> TPUVersion:
+    """Return the version of the API if it exists."""
+    if version not in ("v1", "v2"):
+        raise ConfigurationError(f"{version!r} is not 'v2' or 'v1'", argument="api_version")
+    return version  # type: ignore[no-any-return]
+
+
+def validate_coordinator(name: Any, address: Any, job_name: str) -> tuple[str, str | None] | None:
+    """Return the name and address of the coordinator; None if the cluster has no coordinator.
+
+    Raises:
+        ConfigurationError: one of them is invalid, or the name is that of the job of the workers.
+    """
+    name = validate_text("coordinator_name", name)
+    address = validate_text("coordinator_address", address)
+    if name is None:
+        return None
+    if name == job_name:
+        raise ConfigurationError(
+            f"{name!r} is the job of the TPU workers",
+            argument="coordinator_name",
+            hint="Choose another name, or pass {job_name}.",
+        )
+    return name, None if address is None else worker_address(address, "coordinator_address")
+
+
+DISCOVERY_VARIABLE = "TPU_API_DISCOVERY_URL"
+
+DIRECTORY_PATH = "/discovery/v1/apis/"
+"""Google's directory of all discovery documents: its host is not the host of the API."""
+
+_PARAMETER = re.compile(r"\{(\w*)\}")
+
+
+def api_base_url(discovery_url: Any, environ: Mapping[str, str], version: str) -> str | None:
+    """Return the base URL of the API for the URL of its discovery document; None for Google's own.
+
+    An API serves its own discovery document, so the scheme and host of that URL are those of the API. The
+    exception is Google's directory of all documents.
+
+    Args:
+        discovery_url: a template with `{api}` and `{apiVersion}`, or None.
+        environ: the environment variables; `$TPU_API_DISCOVERY_URL` takes precedence over the argument.
+        version: the version of the API.
+
+    Raises:
+        ConfigurationError: the template is invalid.
+    """
+    variable = environ.get(DISCOVERY_VARIABLE)
+    where = f"${DISCOVERY_VARIABLE}" if variable else "discovery_url"
+    template = variable or discovery_url
+    if not template:
+        return None
+    hint = "Write it as https://tpu.googleapis.com/$discovery/rest?version={apiVersion}."
+    if not isinstance(template, str):
+        raise invalid_value(where, f"{template!r} is not text", hint)
+    values = {"api": "tpu", "apiVersion": version}
+    if unknown := sorted(set(_PARAMETER.findall(template)) - values.keys()):
+        raise invalid_value(where, f"{template!r} has the unknown parameter {{{unknown[0]}}}", hint)
+    url = _PARAMETER.sub(lambda match: values[match[1]], template)
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise invalid_value(where, f"{template!r} is not a valid URL ({error})", hint) from error
+    if not is_url:
+        raise invalid_value(where, f"{template!r} is not a valid URL", hint)
+    if parts.path.startswith(DIRECTORY_PATH) and (parts.hostname or "").endswith(".googleapis.com"):
+        return None
+    return f"{parts.scheme}://{parts.netloc}"

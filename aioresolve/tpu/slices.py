@@ -1,41 +1,65 @@
-"""Slices: what a source says of one -> its workers -> the tasks of a cluster. Pure."""
+"""Slices: finds the TPUs that a source names, and turns those that are ready into the tasks of a cluster."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from aioresolve.errors import ProtocolError
-from aioresolve.gcp.tpu_env import TpuEnvironment
-from aioresolve.spec import ClusterState, Endpoint, host_port
+from aioresolve._core.concurrency import gather
+from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, Hint, ProtocolError, ResolveError
+from aioresolve.gcp.api_request import KnownAnswers
+from aioresolve.gcp.resource_names import is_full_name, node_name, queued_resource_name
+from aioresolve.gcp.tpu_env import TPUEnvironment
+from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port
 
-from .discovery import TPU_PORT
-from .topology import TPUTopology, bounds, slice_topology
+from .discovery import TPU_PORT, GivenWorkers, LocalTPU, MetadataSource, NamedTPUs
+from .metadata_source import fetch_worker_hosts
+from .readiness import (
+    NodeNotFound,
+    Unready,
+    missing_workers,
+    not_found_error,
+    not_ready_error,
+    unready_node,
+    unready_queued_resource,
+)
+from .topology import TPUTopology, parse_bounds, slice_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from aioresolve.gcp.messages import Node
+    from aioresolve._core.retry import Progress
+    from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
+    from aioresolve.gcp.tpu_api import Node
 
-    from .discovery import GivenWorkers
+    from .connections import Connections, NodeAPI
+    from .discovery import Source
 
-__all__ = ["TPUSlice", "cluster_of", "given_slice", "node_slice", "numbered", "own_slice", "shared_topology"]
+__all__ = ["FoundTPUs", "SliceFinder", "TPUSlice", "cluster_of", "observation_of", "shared_topology"]
+
+MAX_CONCURRENT_REQUESTS = 16
+
+FoundNode: TypeAlias = "Node | Unready | NodeNotFound"
+"""A node in any state, a queued resource without usable nodes, or a name that does not exist."""
+
+ABSENT = (Unready, NodeNotFound)
 
 
 @dataclass(frozen=True, slots=True)
 class TPUSlice:
-    """One slice: chips that are wired together, and the workers they are attached to.
+    """One slice: interconnected chips, and the workers (hosts) they are attached to.
 
     Attributes:
-        endpoints: its workers, in worker order. Where the slice has a name, theirs are `slice/worker-0` and
-            so on; their `index` is the number of the worker in its slice.
-        name: the TPU node's id, `slice-N` of a multislice on GKE, or None where nobody told.
-        index: which slice this is, from 0.
-        num_slices: how many there are. On GKE a pod knows the workers of its own slice alone.
+        endpoints: its workers, in worker order. If the slice has a name, theirs are `slice/worker-0` and so
+            on; their `index` is the number of the worker in its slice.
+        name: the id of the TPU node, or `slice-N` for a multislice on GKE; None if it is unknown.
+        index: the index of this slice, from 0.
+        num_slices: the number of slices. On GKE, a pod knows only the workers of its own slice.
         tasks: the task indices of its workers in the cluster.
-        node: what the Cloud TPU API says of it; None where it was not asked.
-        environment: what environment variables or the VM's `tpu-env` say of it.
+        node: the node as the Cloud TPU API describes it; None if the API was not used.
+        environment: what environment variables or the VM's `tpu-env` report about the slice.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -44,41 +68,235 @@ class TPUSlice:
     num_slices: int = 1
     tasks: range = range(0)
     node: Node | None = field(default=None, repr=False)
-    environment: TpuEnvironment = field(default_factory=TpuEnvironment, repr=False)
+    environment: TPUEnvironment = field(default_factory=TPUEnvironment, repr=False)
 
     @property
     def accelerator_type(self) -> str | None:
-        """Such as `v4-16`; None where nobody told."""
+        """The type of the slice, such as `v4-16`; None if the source does not report it."""
         if self.node is not None and self.node.accelerator_type:
             return self.node.accelerator_type
         return self.environment.accelerator_type
 
     @property
     def topology(self) -> TPUTopology | None:
-        """How it is built; None where too little was told.
+        """The layout of the slice; None if the source reports too little.
 
         Raises:
-            ProtocolError: what was told contradicts itself.
+            ProtocolError: the source's statements contradict each other.
         """
         config = self.node.accelerator_config if self.node is not None else None
         return slice_topology(
             self.accelerator_type,
             kind=config.type if config is not None else None,
-            chip_bounds=bounds(config.topology if config is not None else self.environment.topology),
+            chip_bounds=parse_bounds(config.topology if config is not None else self.environment.topology),
             chips_per_host_bounds=self.environment.chips_per_host_bounds,
             host_bounds=self.environment.host_bounds,
             hosts=len(self.endpoints) or None,
         )
 
 
-def node_slice(node: Node) -> TPUSlice:
+@dataclass(frozen=True, slots=True)
+class FoundTPUs:
+    """What a source names.
+
+    Attributes:
+        slices: the slices that are ready, numbered; empty for the TPU of this host.
+        absent: the TPUs and queued resources that are not ready, and the names that do not exist.
+    """
+
+    slices: tuple[TPUSlice, ...]
+    absent: tuple[Unready | NodeNotFound, ...] = ()
+
+
+class SliceFinder:
+    """Finds the TPUs that a source names.
+
+    Args:
+        project: the project of ids; if None, that of the source or of this VM.
+        zone: the zone of ids; if None, that of the source or of this VM.
+        version: the version of the API; v1 has no queued resources.
+        cache: responses of the API that it need not send again if they have not changed.
+    """
+
+    def __init__(
+        self, project: str | None, zone: str | None, version: str, cache: KnownAnswers | None = None
+    ) -> None:
+        self._project = project
+        self._zone = zone
+        self._version = version
+        self._cache = cache
+        self._location: tuple[str, str] | None = None
+
+    def for_watch(self) -> SliceFinder:
+        """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
+        return SliceFinder(self._project, self._zone, self._version, KnownAnswers())
+
+    async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundTPUs:
+        """Return the slices that are ready, and the TPUs that are not.
+
+        Raises:
+            TPUNotFoundError: no TPU was named, and this VM does not belong to one.
+            ResolveError: the request failed.
+        """
+        match source:
+            case LocalTPU():
+                return FoundTPUs(())
+            case GivenWorkers():
+                return FoundTPUs(_number_slices([_given_slice(source)]))
+            case MetadataSource():
+                hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
+                return FoundTPUs(_number_slices([_metadata_slice(hosts, environment)]))
+            case NamedTPUs():
+                return _separate(await self._find_named(source, connections, progress))
+
+    async def find_ready(
+        self, source: Source, connections: Connections, progress: Progress
+    ) -> tuple[TPUSlice, ...]:
+        """Return the slices, which are all ready; empty for the TPU of this host.
+
+        Raises:
+            TPUNotReadyError: some TPUs are not ready; it lists them all.
+            TPUNotFoundError: a name does not exist, or no TPU was named.
+            ResolveError: the request failed.
+        """
+        found = await self.find(source, connections, progress)
+        self._raise_if_absent(found.absent)
+        return found.slices
+
+    async def find_nodes(self, source: NamedTPUs, connections: Connections, progress: Progress) -> list[Node]:
+        """Return the nodes that the source names, in any state.
+
+        Raises:
+            TPUNotFoundError: a name does not exist.
+            TPUNotReadyError: a queued resource has no nodes yet.
+            ResolveError: the request failed.
+        """
+        found = await self._find_named(source, connections, progress)
+        self._raise_if_absent([tpu for tpu in found if isinstance(tpu, ABSENT)])
+        return [tpu for tpu in found if not isinstance(tpu, ABSENT)]
+
+    async def _find_named(
+        self, source: NamedTPUs, connections: Connections, progress: Progress
+    ) -> list[FoundNode]:
+        """Return what each name stands for, in order; the nodes of a queued resource in its own order."""
+        project, zone = await self._find_location(source, connections, progress)
+        api = await connections.api()
+        if self._cache is not None:
+            api = api.with_cache(self._cache)
+        calls = [partial(self._find_name, api, name, project, zone, progress) for name in source.names]
+        return [tpu for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS) for tpu in found]
+
+    async def _find_name(
+        self, api: NodeAPI, text: str, project: str | None, zone: str | None, progress: Progress
+    ) -> list[FoundNode]:
+        if is_full_name(text) and "/queuedResources/" in text:
+            return await _find_queued(api, queued_resource_name(text, project, zone), progress)
+        node = await _find_node(api, node_name(text, project, zone), progress)
+        if not isinstance(node, NodeNotFound) or is_full_name(text) or self._version != "v2":
+            return [node]
+        # A queued resource has a name of its own, which may be the only one that its user knows.
+        name = queued_resource_name(text, project, zone)
+        try:
+            queued = await _find_queued(api, name, progress)
+        except ForbiddenError:
+            return [node]  # a user without permission for queued resources meant a node
+        is_neither = any(isinstance(tpu, NodeNotFound) and tpu.path == name.path for tpu in queued)
+        return [node] if is_neither else queued
+
+    async def _find_location(
+        self, source: NamedTPUs, connections: Connections, progress: Progress
+    ) -> tuple[str | None, str | None]:
+        """Return project and zone: those given, else those of this VM."""
+        if self._location is not None:
+            return self._location
+        project, zone = self._project or source.project, self._zone or source.zone
+        if all(map(is_full_name, source.names)):
+            return self._project, self._zone
+        if project is not None and zone is not None:
+            return project, zone
+        metadata = await connections.metadata()
+        calls = [partial(metadata.project_id, progress)] if project is None else []
+        calls += [partial(metadata.zone, progress)] if zone is None else []
+        try:
+            found = await gather(calls, limit=len(calls))
+        except ResolveError as error:
+            if error.retryable:
+                raise
+            raise _unknown_location(source, project, zone, error) from error
+        location = project or found[0], zone or found[-1]
+        if self._cache is not None:
+            self._location = location
+        return location
+
+    def _raise_if_absent(self, absent: Sequence[Unready | NodeNotFound]) -> None:
+        missing = [tpu for tpu in absent if isinstance(tpu, NodeNotFound)]
+        if missing:
+            raise not_found_error(missing, self._version) from missing[0].error
+        unready = [tpu for tpu in absent if isinstance(tpu, Unready)]
+        if unready:
+            raise not_ready_error(unready)
+
+
+async def _find_node(api: NodeAPI, name: NodeName, progress: Progress) -> Node | NodeNotFound:
+    try:
+        return await api.node(name, progress)
+    except APIError as error:
+        if error.status != 404:
+            raise
+        return NodeNotFound(name.path, error)
+
+
+async def _find_queued(api: NodeAPI, name: QueuedResourceName, progress: Progress) -> list[FoundNode]:
+    """Return the nodes of a queued resource, or why it has none."""
+    try:
+        resource = await api.queued_resource(name, progress)
+    except APIError as error:
+        if error.status != 404:
+            raise
+        return [NodeNotFound(name.path, error)]
+    unready = unready_queued_resource(resource)
+    if unready is not None:
+        return [unready]
+    calls = [partial(_find_node, api, node, progress) for node in resource.node_names]
+    return list(await gather(calls, limit=MAX_CONCURRENT_REQUESTS))
+
+
+def _unknown_location(
+    source: NamedTPUs, project: str | None, zone: str | None, error: ResolveError
+) -> ConfigurationError:
+    unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
+    return ConfigurationError(
+        f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}:"
+        f" this VM's metadata server did not report it: {error.summary}",
+        hint=Hint(
+            f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
+            " projects/PROJECT/locations/ZONE/nodes/NAME."
+        ),
+    )
+
+
+def _separate(found: Sequence[FoundNode]) -> FoundTPUs:
+    """Return the nodes that are ready as slices, and separately what is not."""
+    slices: list[TPUSlice] = []
+    absent: list[Unready | NodeNotFound] = []
+    for tpu in found:
+        if isinstance(tpu, ABSENT):
+            absent.append(tpu)
+        elif (unready := unready_node(tpu)) is not None:
+            absent.append(unready)
+        else:
+            slices.append(_node_slice(tpu))
+    return FoundTPUs(_number_slices(slices), tuple(absent))
+
+
+def _node_slice(node: Node) -> TPUSlice:
     """Return the slice of a node that is ready."""
     name = node.name.rpartition("/")[2]
-    addresses = [host_port(found.ip_address, found.port or TPU_PORT) for found in node.endpoints]
+    addresses = [host_port(endpoint.ip_address, endpoint.port or TPU_PORT) for endpoint in node.endpoints]
     return TPUSlice(_workers(addresses, name, str(node.id), ready=True), name, node=node)
 
 
-def given_slice(given: GivenWorkers) -> TPUSlice:
+def _given_slice(given: GivenWorkers) -> TPUSlice:
     """Return the slice of workers whose addresses are given."""
     name = f"slice-{given.slice_index}" if given.num_slices > 1 else None
     return TPUSlice(
@@ -90,54 +308,11 @@ def given_slice(given: GivenWorkers) -> TPUSlice:
     )
 
 
-def own_slice(hosts: Sequence[str], environment: TpuEnvironment, accelerator_type: str | None) -> TPUSlice:
-    """Return the slice that a TPU VM says it is part of."""
-    if environment.accelerator_type is None:
-        environment = replace(environment, accelerator_type=accelerator_type)
+def _metadata_slice(hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
+    """Return the slice that this VM belongs to."""
     name = environment.node_id
-    return TPUSlice(
-        _workers([host_port(host, TPU_PORT) for host in hosts], name), name, environment=environment
-    )
-
-
-def numbered(slices: Iterable[TPUSlice]) -> tuple[TPUSlice, ...]:
-    """Return slices that together are one cluster: each with its index and its range of tasks."""
-    known = list(slices)
-    result: list[TPUSlice] = []
-    first = 0
-    for index, one in enumerate(known):
-        tasks = range(first, first + len(one.endpoints))
-        if len(known) > 1:
-            one = replace(one, index=index, num_slices=len(known))
-        result.append(replace(one, tasks=tasks))
-        first = tasks.stop
-    return tuple(result)
-
-
-def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
-    """Return how every one of these slices is built; None where they differ, or nobody can tell."""
-    try:
-        shapes = {one.topology for one in slices}
-    except ProtocolError:
-        return None  # what the workers themselves say is what counts
-    return shapes.pop() if len(shapes) == 1 else None
-
-
-def cluster_of(
-    slices: Iterable[TPUSlice], job: str, others: dict[str, str], observed_at: datetime
-) -> ClusterState:
-    """Return the cluster whose job `job` has the workers of these slices, one slice after the other.
-
-    Args:
-        slices: the slices; a cluster without any has no job.
-        job: the job's name.
-        others: further jobs of one task each, name to `host:port`.
-        observed_at: when the source was asked.
-    """
-    workers = [endpoint for one in slices for endpoint in one.endpoints]
-    jobs = {job: workers} if workers else {}
-    jobs |= {name: [Endpoint(address)] for name, address in others.items()}
-    return ClusterState.of(jobs, observed_at=observed_at)
+    addresses = [host_port(host, TPU_PORT) for host in hosts]
+    return TPUSlice(_workers(addresses, name), name, environment=environment)
 
 
 def _workers(
@@ -153,3 +328,67 @@ def _workers(
         )
         for number, address in enumerate(addresses)
     )
+
+
+def _number_slices(slices: Sequence[TPUSlice]) -> tuple[TPUSlice, ...]:
+    """Return the slices of one cluster, each with its index and its range of tasks."""
+    numbered: list[TPUSlice] = []
+    first = 0
+    for index, tpu_slice in enumerate(slices):
+        tasks = range(first, first + len(tpu_slice.endpoints))
+        # A single slice keeps the index that GKE reports: the others are not in this cluster.
+        if len(slices) > 1:
+            tpu_slice = replace(tpu_slice, index=index, num_slices=len(slices))
+        numbered.append(replace(tpu_slice, tasks=tasks))
+        first = tasks.stop
+    return tuple(numbered)
+
+
+def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
+    """Return the topology that all these slices have; None if they differ or it is unknown."""
+    try:
+        topologies = {tpu_slice.topology for tpu_slice in slices}
+    except ProtocolError:
+        return None  # what the workers themselves report takes precedence
+    return topologies.pop() if len(topologies) == 1 else None
+
+
+def cluster_of(
+    slices: Iterable[TPUSlice], job: str, others: dict[str, str], observed_at: datetime
+) -> ClusterState:
+    """Return the cluster whose job `job` consists of the workers of these slices, in order.
+
+    Args:
+        slices: the slices; without any, the job is left out.
+        job: the name of the job.
+        others: additional jobs with one task each, name to `host:port`.
+        observed_at: the time of the requests.
+    """
+    workers = [endpoint for tpu_slice in slices for endpoint in tpu_slice.endpoints]
+    jobs = {job: workers} if workers else {}
+    jobs |= {name: [Endpoint(address)] for name, address in others.items()}
+    return ClusterState.of(jobs, observed_at=observed_at)
+
+
+def observation_of(
+    source: Source, found: FoundTPUs, job: str, others: dict[str, str], observed_at: datetime
+) -> Observation:
+    """Return the state of the slices that are ready, and the workers that are missing.
+
+    If no slice is ready, the state has the job without tasks.
+
+    Args:
+        source: the source that names the TPUs.
+        found: what it names.
+        job: the job of the workers.
+        others: additional jobs with one task each, name to `host:port`.
+        observed_at: the time of the requests.
+    """
+    if isinstance(source, LocalTPU):
+        reason = "the TPU of this host has no workers to wait for"
+        local = Missing(job, "local", reason, is_final=True, tasks=0)
+        return Observation(cluster_of((), job, {}, observed_at), (local,))
+    missing = tuple(missing_workers(tpu, job) for tpu in found.absent)
+    if not found.slices:
+        return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
+    return Observation(cluster_of(found.slices, job, others, observed_at), missing)

@@ -1,7 +1,7 @@
-"""What only TensorFlow can do: start a server, initialize a TPU system, list this host's devices.
+"""What only the local TensorFlow can do: start a coordinator, initialize a TPU, list this host's devices.
 
-It is imported on first use, in a worker thread: that takes seconds. Its own calls cannot be interrupted: a
-thread whose call was given up is left to its end.
+TensorFlow is imported on first use, in a worker thread, because that takes seconds. Its calls cannot be
+interrupted: when one is cancelled, its thread is abandoned and ends on its own.
 """
 
 from __future__ import annotations
@@ -11,71 +11,133 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import anyio
 import anyio.to_thread
 
-from aioresolve.errors import MissingDependencyError, ProbeError, TPUNotFoundError
+from aioresolve._core.concurrency import Turn
+from aioresolve.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    ProbeError,
+    ResolveError,
+    TPUNotFoundError,
+)
+from aioresolve.spec import host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aioresolve._core.retry import Progress
     from aioresolve.probe import Device, WorkerProbe
 
+    from .connections import Connections
     from .topology import TPUTopology
 
-__all__ = ["TPUSystemMetadata", "connected_system", "local_devices", "started_server"]
+__all__ = ["Coordinator", "TPUSystemMetadata", "initialize_system", "list_local_devices", "start_server"]
 
 T = TypeVar("T")
 
 
-async def started_server() -> tuple[Any, int]:
-    """Return a TensorFlow server of this process that listens on every interface, and its port.
-
-    It stays as long as the process: TensorFlow cannot stop one.
-
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
-    """
-    return await _in_thread(_start_server, "start a coordinator; or give coordinator_address")
-
-
-async def local_devices() -> list[tuple[str, str]]:
-    """Return name and type of each of this host's logical devices.
-
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
-    """
-    return await _in_thread(
-        _list_devices,
-        "list the devices of tpu='local'; or give tpu='grpc://localhost:8470' to ask this host's own servers",
-    )
-
-
-async def connected_system(addresses: Sequence[str], job: str) -> None:
-    """Connect this process's TensorFlow to the workers, and initialize their TPU system.
+class Coordinator:
+    """The task that coordinates the workers, in a job of its own.
 
     Args:
-        addresses: the workers, `host:port`; none is the TPU of this very host.
-        job: their job's name.
+        name: the name of its job.
+        address: its `host:port`; if None, a TensorFlow server is started in this process on first use.
+    """
+
+    def __init__(self, name: str, address: str | None) -> None:
+        self._name = name
+        self._given_address = address
+        self._server: tuple[Any, str] | None = None
+        self._lock = Turn()
+
+    async def jobs(self, connections: Connections, progress: Progress) -> dict[str, str]:
+        """Return the name of its job and its address, `host:port`.
+
+        Raises:
+            MissingDependencyError: TensorFlow is needed to start a server and is not installed.
+            ConfigurationError: the address of this machine, where the server would listen, is unknown.
+        """
+        if self._given_address is not None:
+            return {self._name: self._given_address}
+        async with self._lock:
+            # Started once: the server keeps its address even if the metadata server is unreachable later.
+            if self._server is None:
+                host = await self._own_host(connections, progress)
+                progress.waiting("coordinator", "TensorFlow has not started its server")
+                server, port = await start_server()
+                self._server = server, host_port(host, port)
+        address = self._server[1]
+        progress.done("coordinator", address)
+        return {self._name: address}
+
+    async def _own_host(self, connections: Connections, progress: Progress) -> str:
+        try:
+            return await (await connections.metadata()).internal_ip(progress)
+        except ResolveError as error:
+            if error.retryable:
+                raise
+            raise ConfigurationError(
+                f"unknown address for coordinator {self._name!r}: this VM's metadata server did not report"
+                f" the address of this machine: {error.summary}",
+                hint="Pass {coordinator_address}.",
+            ) from error
+
+
+async def start_server() -> tuple[Any, int]:
+    """Start a TensorFlow server in this process that listens on every interface, and return it and its port.
+
+    It runs as long as the process: TensorFlow cannot stop a server.
 
     Raises:
         MissingDependencyError: TensorFlow is not installed.
-        TPUNotFoundError: they have no TPU.
-        ProbeError: TensorFlow says why it did not work.
     """
-    await _in_thread(lambda tf: _connect(tf, addresses, job), "connect to a TPU")
+    return await _run_in_thread(_start_server, "start a coordinator", "pass {coordinator_address}")
 
 
-async def _in_thread(work: Callable[[Any], T], purpose: str) -> T:
-    return await anyio.to_thread.run_sync(
-        lambda: work(_tensorflow(purpose)), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+async def list_local_devices() -> list[tuple[str, str]]:
+    """Return the name and type of each logical device of this host.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+    """
+    return await _run_in_thread(
+        _list_devices,
+        "list the devices of the local TPU",
+        "pass {tpu=grpc://localhost:8470} to probe the servers of this host instead",
     )
 
 
-def _tensorflow(purpose: str) -> Any:
+async def initialize_system(addresses: Sequence[str], job: str) -> None:
+    """Connect this process's TensorFlow to the workers and initialize their TPU system.
+
+    Args:
+        addresses: the workers, `host:port`; empty for the TPU of this host.
+        job: the name of their job.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+        TPUNotFoundError: the workers have no TPU.
+        ProbeError: TensorFlow failed for another reason.
+    """
+    await _run_in_thread(lambda tf: _initialize(tf, addresses, job), "connect to a TPU")
+
+
+async def _run_in_thread(work: Callable[[Any], T], purpose: str, alternative: str = "") -> T:
+    return await anyio.to_thread.run_sync(
+        lambda: work(_import_tensorflow(purpose, alternative)),
+        abandon_on_cancel=True,
+        # A limiter of its own: abandoned threads must not use up the shared one.
+        limiter=anyio.CapacityLimiter(1),
+    )
+
+
+def _import_tensorflow(purpose: str, alternative: str) -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
+        install = "Run `pip install 'aioresolve[tensorflow]'`"
         raise MissingDependencyError(
-            f"TensorFlow is needed to {purpose}, and is not installed ({error});"
-            " `pip install 'aioresolve[tensorflow]'`"
+            f"TensorFlow is required to {purpose}, and is not installed ({error})",
+            hint=f"{install}, or {alternative}." if alternative else f"{install}.",
         ) from error
     return tf
 
@@ -89,25 +151,25 @@ def _list_devices(tf: Any) -> list[tuple[str, str]]:
     return [(device.name, device.device_type) for device in tf.config.list_logical_devices()]
 
 
-def _connect(tf: Any, addresses: Sequence[str], job: str) -> None:
+def _initialize(tf: Any, addresses: Sequence[str], job: str) -> None:
     where = ", ".join(addresses) or "this host"
-    # Its own resolver asks nobody about workers that are given, and is what its own functions take.
-    theirs = tf.distribute.cluster_resolver.TPUClusterResolver(
+    # TensorFlow's functions accept only its own resolver, which sends no requests for given addresses.
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
         ",".join(f"grpc://{address}" for address in addresses) or "local", job_name=job
     )
     try:
         if addresses:
-            tf.config.experimental_connect_to_cluster(theirs)
-        tf.tpu.experimental.initialize_tpu_system(theirs)
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
     except tf.errors.NotFoundError as error:
         raise TPUNotFoundError(
-            f"TensorFlow found no TPU at {where}: {_first_line(error)}; see that its workers run a TensorFlow"
-            " that holds the TPU",
+            f"TensorFlow found no TPU at {where}: {_first_line(error)}",
             tried=[where],
+            hint="Check that the workers run a TensorFlow server that holds the TPU.",
         ) from error
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         raise ProbeError(
-            f"TensorFlow did not initialize the TPU system at {where}: {_first_line(error)}", code="failed"
+            f"TensorFlow could not initialize the TPU system at {where}: {_first_line(error)}", code="failed"
         ) from error
 
 
@@ -123,17 +185,17 @@ class _Fields(NamedTuple):
     devices: tuple[Any, ...]
 
 
+# It is defined here rather than in probing.py because `import aioresolve.tpu` must not load grpc.
 class TPUSystemMetadata(_Fields):
-    """Some facts of a TPU system: the five fields of `tf.tpu.experimental.TPUSystemMetadata`, as that tuple.
+    """Facts about a TPU system: the tuple `tf.tpu.experimental.TPUSystemMetadata`, with the same five fields.
 
     Attributes:
-        num_cores: TPU cores in the system, as TensorFlow counts them: its TPU devices.
-        num_hosts: TPU workers.
-        num_of_cores_per_host: TPU cores of each worker.
-        topology: how the slice is built, a `TPUTopology`; None where slices differ or
-            nobody can tell.
-        devices: every device of every worker, CPUs too, in task order.
-        hosts: what each worker answered, in task order: a `WorkerProbe`.
+        num_cores: the TPU cores of the system, as TensorFlow counts them: its TPU devices.
+        num_hosts: the number of TPU workers.
+        num_of_cores_per_host: the TPU cores of each worker.
+        topology: the layout of the slice, a `TPUTopology`; None if slices differ or it is unknown.
+        devices: every device of every worker, including CPUs, in task order.
+        hosts: what each worker reported, in task order: `WorkerProbe` objects.
     """
 
     hosts: tuple[WorkerProbe, ...]

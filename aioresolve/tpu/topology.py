@@ -1,7 +1,7 @@
-"""How a slice is built: generation, cores, chips and hosts, from its accelerator type and its bounds. Pure.
+"""The layout of a slice: generation, cores, chips and hosts, from its accelerator type and bounds. No I/O.
 
-The number in an accelerator type counts TensorCores: `v4-16` is 8 chips of two. Cores per chip and devices
-per chip are two numbers: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and tpu-info 0.14.
+The number in an accelerator type counts TensorCores: `v4-16` has 8 chips with two cores each. Cores per chip
+and devices per chip can differ: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm, tpu-info 0.14.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from aioresolve.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Generation", "TPUTopology", "bounds", "slice_topology"]
+__all__ = ["Generation", "TPUTopology", "parse_bounds", "slice_topology"]
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What all chips of one kind have in common.
+    """What all chips of one generation have in common.
 
     Attributes:
         name: `v2`, `v3`, `v4`, `v5e`, `v5p`, `v6e` or `7x`.
-        cores_per_chip: TensorCores.
-        devices_per_chip: devices as TensorFlow and JAX count them.
-        largest_host: the most chips that one host has, in a slice that is one host.
+        cores_per_chip: TensorCores of a chip.
+        devices_per_chip: devices of a chip, as TensorFlow and JAX count them.
+        largest_host: the maximum number of chips of a slice with a single host.
     """
 
     name: str
@@ -50,10 +50,10 @@ GENERATIONS = {
     "tpu7x": _7X,
     "v7x": _7X,
 }
-"""By the first part of an accelerator type, and by the API's names of types, in lower case."""
+"""By the first part of an accelerator type and by the type names of the API, both in lower case."""
 
 CHIPS_PER_HOST = 4
-"""Of every slice of more than one host."""
+"""In every slice with several hosts."""
 
 _ACCELERATOR_TYPE = re.compile(r"(?P<kind>[a-z0-9_]+)-(?P<cores>[1-9][0-9]{0,5})")
 _BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
@@ -61,7 +61,7 @@ _BOUNDS = re.compile(r"[1-9][0-9]{0,4}(?:x[1-9][0-9]{0,4}){0,3}")
 
 @dataclass(frozen=True, slots=True)
 class TPUTopology:
-    """How one slice is built.
+    """The layout of one slice.
 
     Attributes:
         accelerator_type: such as `v4-16`.
@@ -69,10 +69,10 @@ class TPUTopology:
         cores: TensorCores of the slice.
         chips: chips of the slice.
         hosts: hosts of the slice, which are its workers.
-        chip_bounds: chips in each direction, `(2, 2, 2)`; None where the source does not tell.
-        chips_per_host_bounds: chips of one host in each direction; likewise.
-        host_bounds: hosts in each direction; likewise.
-        devices: devices of the slice as TensorFlow and JAX count them.
+        devices: devices of the slice, as TensorFlow and JAX count them.
+        chip_bounds: chips in each dimension, such as `(2, 2, 2)`; None if the source does not report it.
+        chips_per_host_bounds: chips of one host in each dimension; None if unknown.
+        host_bounds: hosts in each dimension; None if unknown.
     """
 
     accelerator_type: str
@@ -110,27 +110,28 @@ def slice_topology(
     host_bounds: Sequence[int] | None = None,
     hosts: int | None = None,
 ) -> TPUTopology | None:
-    """Return how a slice is built; None where its generation is unknown here or too little is told.
+    """Return the layout of a slice; None if its generation is unknown or too little is given.
 
     Args:
         accelerator_type: such as `v4-16`.
-        kind: the API's `acceleratorConfig.type`, such as `V4`, where there is no accelerator type.
-        chip_bounds: chips in each direction.
-        chips_per_host_bounds: chips of one host in each direction.
-        host_bounds: hosts in each direction.
-        hosts: how many hosts there are, where that is known.
+        kind: the API's `acceleratorConfig.type`, such as `V4`, if there is no accelerator type.
+        chip_bounds: chips in each dimension.
+        chips_per_host_bounds: chips of one host in each dimension.
+        host_bounds: hosts in each dimension.
+        hosts: the number of hosts, if it is known.
 
     Raises:
         ProtocolError: the numbers contradict each other.
     """
-    found = _ACCELERATOR_TYPE.fullmatch((accelerator_type or "").lower())
-    generation = GENERATIONS.get(found["kind"] if found else (kind or "").lower())
-    if generation is None or (found is None and chip_bounds is None):
+    match = _ACCELERATOR_TYPE.fullmatch((accelerator_type or "").lower())
+    generation = GENERATIONS.get(match["kind"] if match else (kind or "").lower())
+    if generation is None or (match is None and chip_bounds is None):
         return None
-    if found is not None:
-        cores = int(found["cores"])
-        chips = _divided(
-            cores, generation.cores_per_chip, f"{cores} cores of {accelerator_type}", "cores per chip"
+    if match is not None:
+        cores = int(match["cores"])
+        per_chip = generation.cores_per_chip
+        chips = _divide(
+            cores, per_chip, f"{cores} cores of {accelerator_type}", f"into chips with {per_chip} cores"
         )
     else:
         chips = math.prod(chip_bounds or ())
@@ -141,8 +142,8 @@ def slice_topology(
             f" {'x'.join(map(str, chip_bounds))} has {math.prod(chip_bounds)}"
         )
     if hosts is None:
-        hosts = math.prod(host_bounds) if host_bounds is not None else _usual_hosts(chips, generation)
-    _divided(chips, hosts, f"{chips} chips of {accelerator_type or kind}", "hosts")
+        hosts = math.prod(host_bounds) if host_bounds is not None else _default_hosts(chips, generation)
+    _divide(chips, hosts, f"{chips} chips of {accelerator_type or kind}", f"among {hosts} hosts")
     return TPUTopology(
         accelerator_type or f"{kind} of {'x'.join(map(str, chip_bounds or ()))}",
         generation.name,
@@ -156,28 +157,30 @@ def slice_topology(
     )
 
 
-def bounds(text: str | None) -> tuple[int, ...] | None:
-    """Return `2x2x4` as numbers; None where nothing is given.
+def parse_bounds(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers in a topology such as `2x2x4`; None if it is not given.
 
     Raises:
-        ProtocolError: it is no such text.
+        ProtocolError: the text has another form.
     """
     if not text:
         return None
     if _BOUNDS.fullmatch(text) is None:
-        raise ProtocolError(f"{text!r} is no topology such as '2x2x4'; see the TPU's own description")
+        raise ProtocolError(
+            f"{text!r} is not a topology such as '2x2x4'", hint="Check the description of the TPU."
+        )
     return tuple(map(int, text.split("x")))
 
 
-def _usual_hosts(chips: int, generation: Generation) -> int:
+def _default_hosts(chips: int, generation: Generation) -> int:
     if chips <= generation.largest_host:
         return 1
     return max(1, chips // CHIPS_PER_HOST)
 
 
-def _divided(total: int, by: int, what: str, of: str) -> int:
+def _divide(total: int, by: int, what: str, how: str) -> int:
     if by < 1 or total % by:
-        raise ProtocolError(f"{what} cannot be {by} {of}: nothing else is known to be built like that")
+        raise ProtocolError(f"{what} cannot be divided {how}")
     return total // by
 
 

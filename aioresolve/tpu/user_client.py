@@ -1,6 +1,6 @@
-"""A client of the Cloud TPU API that the user made with googleapiclient, asked in worker threads.
+"""The Cloud TPU API through a client that the user built with googleapiclient, called in worker threads.
 
-Its credentials, TLS, retries and version are its owner's, who also closes it.
+Credentials, TLS, retries and the API version are those of that client, which its owner closes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio.to_thread
 from aioresolve._core.concurrency import Turn
 from aioresolve._core.retry import PASSING
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
-from aioresolve.gcp.messages import Node, QueuedResource, decode_node, decode_queued_resource
+from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,111 +24,110 @@ if TYPE_CHECKING:
     from aioresolve.gcp.api_request import KnownAnswers
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 
-__all__ = ["ServiceAPI"]
+__all__ = ["UserClient"]
 
 T = TypeVar("T")
 
 SOURCE = "the service object"
 
 
-class ServiceAPI:
-    """Asks for nodes and queued resources through what `googleapiclient.discovery.build("tpu", ...)` returns.
+class UserClient:
+    """Sends requests through what `googleapiclient.discovery.build("tpu", ...)` returns.
 
-    Calls are made one at a time: httplib2, which it stands on, is not made for several threads.
+    Calls are made one at a time: httplib2, which that client uses, is not thread-safe.
 
     Raises:
-        ConfigurationError: the object has no `projects()`.
+        ConfigurationError: the object has no method `projects()`.
     """
 
     def __init__(self, service: Any) -> None:
         if not callable(getattr(service, "projects", None)):
             raise ConfigurationError(
-                f"service is a {type(service).__name__}; give what"
-                " googleapiclient.discovery.build('tpu', 'v2') returns"
+                f"{type(service).__name__} object is not a client of googleapiclient",
+                argument="service",
+                hint="Pass what googleapiclient.discovery.build('tpu', 'v2') returns.",
             )
         self._service = service
-        self._turn = Turn()
-        # A call that was given up leaves its thread behind, which the next one then waits for.
-        self._lock = threading.Lock()
+        self._lock = Turn()
+        # A cancelled call abandons its thread, which may still be running: the next call waits for it.
+        self._thread_lock = threading.Lock()
 
     async def node(self, name: NodeName, progress: Progress) -> Node:
-        """Return the node."""
-        return await self._asked(
+        """Return the node (see `NodeAPI`)."""
+        return await self._get(
             lambda: self._locations().nodes().get(name=name.path), name.path, decode_node, progress
         )
 
     async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
-        """Return the queued resource."""
-        return await self._asked(
+        """Return the queued resource (see `NodeAPI`)."""
+        return await self._get(
             lambda: self._locations().queuedResources().get(name=name.path),
             name.path,
             decode_queued_resource,
             progress,
         )
 
-    def remembering(self, known: KnownAnswers) -> ServiceAPI:
-        """Return itself: googleapiclient shows no entity tags."""
+    def with_cache(self, cache: KnownAnswers) -> UserClient:
+        """Return itself: googleapiclient does not expose entity tags."""
         return self
 
     def _locations(self) -> Any:
         return self._service.projects().locations()
 
-    async def _asked(
-        self,
-        request: Callable[[], Any],
-        path: str,
-        decoded: Callable[[bytes], T],
-        progress: Progress,
+    async def _get(
+        self, new_request: Callable[[], Any], path: str, decode: Callable[[bytes], T], progress: Progress
     ) -> T:
         scope = f"GET {path}"
-        progress.waiting(scope, f"{SOURCE} has not answered")
-        is_given_up = threading.Event()
+        progress.waiting(scope, f"{SOURCE} has not responded")
+        is_abandoned = threading.Event()
         try:
-            async with self._turn:
-                answer = await anyio.to_thread.run_sync(
-                    self._executed,
-                    request,
+            async with self._lock:
+                response = await anyio.to_thread.run_sync(
+                    self._execute,
+                    new_request,
                     scope,
-                    is_given_up,
+                    is_abandoned,
                     abandon_on_cancel=True,
+                    # A limiter of its own: abandoned threads must not use up the shared one.
                     limiter=anyio.CapacityLimiter(1),
                 )
         finally:
-            is_given_up.set()
-        progress.done(scope, "answered")
+            is_abandoned.set()
+        progress.done(scope, "responded")
         try:
-            return decoded(json.dumps(answer).encode())
+            return decode(json.dumps(response).encode())
         except (TypeError, ValueError) as error:
             raise ProtocolError(
-                f"{SOURCE} answered {scope} with what is none of the API's: {error}", scope=scope
+                f"{SOURCE} returned an invalid response to {scope}: {error}", scope=scope
             ) from error
 
-    def _executed(self, request: Callable[[], Any], scope: str, is_given_up: threading.Event) -> Any:
-        """Return what the request answers. It runs in a worker thread."""
-        with self._lock:
-            if is_given_up.is_set():
+    def _execute(self, new_request: Callable[[], Any], scope: str, is_abandoned: threading.Event) -> Any:
+        """Return the response. Runs in a worker thread."""
+        with self._thread_lock:
+            if is_abandoned.is_set():
                 return None
             try:
-                return request().execute()
+                return new_request().execute()
             except AttributeError as error:
                 raise ConfigurationError(
-                    f"{SOURCE} cannot be asked for {scope}: {error}; build it for the API 'tpu', version 'v2'"
+                    f"{SOURCE} does not support {scope}: {error}",
+                    hint="Build it for the API 'tpu', version 'v2'.",
                 ) from error
-            except Exception as error:  # every transport of httplib2's, and google-auth's own
-                raise _service_error(error, scope) from error
+            except Exception as error:  # any transport of httplib2, and google-auth's errors
+                raise _translate_error(error, scope) from error
 
 
-def _service_error(error: Exception, scope: str) -> APIError | ConnectionFailedError:
-    """Return our error for one of googleapiclient's; an HttpError knows its status, others are no answer."""
+def _translate_error(error: Exception, scope: str) -> APIError | ConnectionFailedError:
+    """Return our error for one of googleapiclient. An HttpError has a status; others mean no response."""
     status = getattr(error, "status_code", None) or getattr(getattr(error, "resp", None), "status", None)
-    said = " ".join(str(error).split())[:500]
+    message = " ".join(str(error).split())[:500]
     if status is None:
         return ConnectionFailedError(
-            f"{SOURCE} got no answer to {scope}: {type(error).__name__} {said}", scope=scope
+            f"{SOURCE} received no response to {scope}: {type(error).__name__} {message}", scope=scope
         )
     status = int(status)
     return APIError(
-        f"{SOURCE} was answered {status} for {scope}: {said}",
+        f"{SOURCE} received status {status} for {scope}: {message}",
         scope=scope,
         status=status,
         retryable=status in PASSING,

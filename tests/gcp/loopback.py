@@ -19,7 +19,7 @@ from aioresolve.testing import GoogleServer, tpu_node
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
 
-    from aioresolve.gcp.messages import Node
+    from aioresolve.gcp.tpu_api import Node
     from aioresolve.testing import GoogleRequest
     from aioresolve.testing.google.server import GoogleControls
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aioresolve.gcp.client import GoogleSession
-    from aioresolve.gcp.messages import Node
+    from aioresolve.gcp.tpu_api import Node
 
 OTHER = NodeName(PROJECT, ZONE, "other")
 PATIENCE = 5.0
@@ -43,7 +43,7 @@ async def node(api: TPUAPI, name: NodeName = MY_TPU) -> Node:
 
 async def test_what_has_not_changed_is_the_very_answer_that_is_known() -> None:
     async with opened() as (server, asking):
-        api = TPUAPI(asking).remembering(KnownAnswers())
+        api = TPUAPI(asking).with_cache(KnownAnswers())
         first = await node(api)
         assert await node(api) is first
         server.patch("my-tpu", state="PREEMPTED")
@@ -54,7 +54,7 @@ async def test_what_has_not_changed_is_the_very_answer_that_is_known() -> None:
 
 async def test_each_node_and_queued_resource_is_known_by_itself() -> None:
     async with opened() as (server, asking):
-        api = TPUAPI(asking).remembering(KnownAnswers())
+        api = TPUAPI(asking).with_cache(KnownAnswers())
         request = QueuedResourceName(PROJECT, ZONE, "my-request")
         known = [await node(api), await node(api, OTHER), await api.queued_resource(request, Progress())]
         server.patch("other", state="PREEMPTED")
@@ -64,7 +64,7 @@ async def test_each_node_and_queued_resource_is_known_by_itself() -> None:
 
 async def test_an_api_without_tags_is_asked_as_ever() -> None:
     async with opened(etags=False) as (_, asking):
-        api = TPUAPI(asking).remembering(KnownAnswers())
+        api = TPUAPI(asking).with_cache(KnownAnswers())
         first = await node(api)
         second = await node(api)
     assert second == first
@@ -76,14 +76,14 @@ async def test_without_a_memory_nothing_is_known() -> None:
         api = TPUAPI(asking)
         assert await node(api) is not await node(api)
         known = KnownAnswers()
-        first = await node(api.remembering(known))
-        assert await node(api.remembering(KnownAnswers())) is not first
-        assert await node(api.remembering(known)) is first
+        first = await node(api.with_cache(known))
+        assert await node(api.with_cache(KnownAnswers())) is not first
+        assert await node(api.with_cache(known)) is first
 
 
 async def test_a_failure_in_between_changes_nothing() -> None:
     async with opened() as (server, asking):
-        api = TPUAPI(asking).remembering(KnownAnswers())
+        api = TPUAPI(asking).with_cache(KnownAnswers())
         first = await node(api)
         server.inject(Answer(404), match=to("tpu"))
         with pytest.raises(APIError):
@@ -98,7 +98,7 @@ async def test_a_304_to_a_question_that_named_no_tag_is_an_error() -> None:
         with pytest.raises(ProtocolError):
             await node(TPUAPI(asking))
         with pytest.raises(ProtocolError):
-            await node(TPUAPI(asking).remembering(KnownAnswers()))
+            await node(TPUAPI(asking).with_cache(KnownAnswers()))
 
 
 # The metadata server

@@ -10,20 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.gcp.messages import (
+from aioresolve.gcp.messages import Failure, decode_failure, decode_token
+from aioresolve.gcp.resource_names import NodeName
+from aioresolve.gcp.tpu_api import (
     AcceleratorConfig,
     AccessConfig,
-    Failure,
     NetworkEndpoint,
     Symptom,
-    decode_failure,
     decode_node,
     decode_node_page,
     decode_queued_resource,
     decode_queued_resource_page,
-    decode_token,
 )
-from aioresolve.gcp.resource_names import NodeName
 
 PLACE = "projects/p/locations/z"
 CREATED = "2026-11-20T15:39:21Z"
@@ -76,11 +74,11 @@ def test_every_field_of_a_node_is_read() -> None:
     assert (node.api_version, node.id) == ("V2", "1152921504606846976")
 
 
-def test_what_is_missing_is_empty_and_what_is_unknown_stays() -> None:
+def test_missing_fields_are_empty_and_unknown_values_are_kept() -> None:
     node = decode_node(encoded({"name": "n", "state": "MELTED", "health": "HAPPY"}))
     assert (node.state, node.health, node.endpoints, node.symptoms) == ("MELTED", "HAPPY", (), ())
     assert decode_node(encoded({"name": "n"})).health == ""
-    with pytest.raises(ValueError, match="'n' is no name of a node"):
+    with pytest.raises(ValueError, match="'n' is not the name of a node"):
         _ = node.node_name
 
 
@@ -160,13 +158,13 @@ def test_a_queued_resource_may_say_why_it_failed() -> None:
         },
     ],
 )
-def test_nodes_that_cannot_be_are_not_believed(document: dict[str, Any]) -> None:
+def test_an_implausible_list_of_nodes_is_rejected(document: dict[str, Any]) -> None:
     found = decode_queued_resource(encoded(document))
-    with pytest.raises(ValueError, match=r"is (no name|2000000000)"):
+    with pytest.raises(ValueError, match=r"is (not the name|2000000000)"):
         _ = found.node_names
 
 
-def test_an_access_token_shows_itself_to_nobody() -> None:
+def test_an_access_token_appears_in_no_repr_or_error() -> None:
     token = decode_token(b'{"access_token": "ya29.secret", "expires_in": "3599", "token_type": "Bearer"}')
     assert (token.access_token, token.expires_in) == ("ya29.secret", 3599.0)
     assert "secret" not in repr(token)

@@ -242,7 +242,10 @@ async def test_an_answer_that_is_no_node_is_a_protocol_error(body: bytes) -> Non
         server.inject(Answer(200, body))
         error = await refusal(asked(server))
         assert isinstance(error, ProtocolError)
-        assert f"the answer of {server.url} to {SCOPE} is not what the Cloud TPU API v2 says" in str(error)
+        assert (
+            f"{server.url} returned an invalid response for {SCOPE}, different from the Cloud TPU API v2"
+            in str(error)
+        )
 
 
 async def test_a_failure_that_echoes_the_token_echoes_it_to_nobody() -> None:

@@ -19,7 +19,7 @@ from .loopback import PROJECT, ZONE, refusal, session
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aioresolve.gcp.messages import Node
+    from aioresolve.gcp.tpu_api import Node
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -130,7 +130,7 @@ async def test_pages_without_an_end_are_given_up(token: str, monkeypatch: pytest
             server.inject(Answer(200, f'{{"nextPageToken": "{page}"}}'.encode()))
         error = await refusal(api.nodes(PROJECT, ZONE, Progress()))
         assert isinstance(error, ProtocolError)
-        assert "its pages have no end" in str(error)
+        assert "its pages do not end" in str(error)
         assert len(server.requests) == (2 if token == "again" else 5)
 
 
@@ -182,7 +182,7 @@ async def test_v1_has_no_queued_resources() -> None:
 
 async def test_there_are_two_versions() -> None:
     async with GoogleServer() as server:
-        with pytest.raises(ConfigurationError, match="api_version='v3' is none of 'v2' and 'v1'"):
+        with pytest.raises(ConfigurationError, match="`api_version=`: 'v3' is not 'v2' or 'v1'"):
             TPUAPI(session(server), "v3")  # type: ignore[arg-type]
 
 

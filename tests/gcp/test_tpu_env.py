@@ -1,4 +1,4 @@
-"""What the attributes of a TPU VM say."""
+"""The metadata attributes of a TPU VM are parsed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ProtocolError
-from aioresolve.gcp.tpu_env import TpuEnvironment, tpu_environment, worker_hosts, worker_number
+from aioresolve.gcp.tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts, parse_worker_number
 
 TEXT = """\
 ACCELERATOR_TYPE: 'v4-256'
@@ -24,9 +24,9 @@ ZONE: 'us-central2-b'
 """
 
 
-def test_every_field_is_read() -> None:
-    environment = tpu_environment(TEXT)
-    assert environment == TpuEnvironment(
+def test_every_field_is_parsed() -> None:
+    environment = parse_tpu_env(TEXT)
+    assert environment == TPUEnvironment(
         accelerator_type="v4-256",
         topology="4x4x8",
         chips_per_host_bounds=(2, 2, 1),
@@ -38,12 +38,12 @@ def test_every_field_is_read() -> None:
         values=environment.values,
     )
     assert environment.values["ALT"] == "false"
-    assert hash(environment) == hash(tpu_environment(TEXT))
+    assert hash(environment) == hash(parse_tpu_env(TEXT))
 
 
-def test_what_it_does_not_say_is_none() -> None:
-    assert tpu_environment("") == TpuEnvironment()
-    assert tpu_environment("WORKER_ID: ''\nTOPOLOGY:\n").worker_id is None
+def test_missing_values_are_none() -> None:
+    assert parse_tpu_env("") == TPUEnvironment()
+    assert parse_tpu_env("WORKER_ID: ''\nTOPOLOGY:\n").worker_id is None
 
 
 @pytest.mark.parametrize(
@@ -61,33 +61,33 @@ def test_what_it_does_not_say_is_none() -> None:
         ("ZONE: a\r\nTOPOLOGY: b\r\n", "a"),
     ],
 )
-def test_quotes_comments_and_long_values_are_yaml_s(line: str, value: str) -> None:
-    assert tpu_environment(line).zone == value
+def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) -> None:
+    assert parse_tpu_env(line).zone == value
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ZONE: a\nno line at all", "the line 2 'no line at all'"),
-        ("WORKER_ID: 'x'", "WORKER_ID: 'x', which is no number"),
-        ("WORKER_ID: '-1'", "WORKER_ID: '-1', which is no number"),
-        ("HOST_BOUNDS: '2,,2'", "HOST_BOUNDS: '2,,2', which are no numbers"),
-        ("<!DOCTYPE html>", "the line 1 '<!DOCTYPE html>'"),
+        ("ZONE: a\nnot a line", "line 2 'not a line'"),
+        ("WORKER_ID: 'x'", "WORKER_ID: 'x' is not a number"),
+        ("WORKER_ID: '-1'", "WORKER_ID: '-1' is not a number"),
+        ("HOST_BOUNDS: '2,,2'", "HOST_BOUNDS: '2,,2' is not a comma-separated list"),
+        ("<!DOCTYPE html>", "line 1 '<!DOCTYPE html>'"),
     ],
 )
-def test_a_malformed_line_is_told(text: str, message: str) -> None:
+def test_a_malformed_line_is_reported(text: str, message: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        tpu_environment(text)
+        parse_tpu_env(text)
     assert message in str(caught.value)
     assert "curl -H 'Metadata-Flavor: Google'" in str(caught.value)
     assert caught.value.scope == "instance/attributes/tpu-env"
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_understood_or_refused_as_ours(text: str) -> None:
-    for reader in (tpu_environment, worker_hosts, worker_number):
+def test_any_text_is_parsed_or_raises_a_protocol_error(text: str) -> None:
+    for parse in (parse_tpu_env, parse_worker_hosts, parse_worker_number):
         with suppress(ProtocolError):
-            reader(text)
+            parse(text)
 
 
 @pytest.mark.parametrize(
@@ -105,28 +105,28 @@ def test_any_text_is_understood_or_refused_as_ours(text: str) -> None:
         ("fd00:1:2::5", ("fd00:1:2::5",)),
     ],
 )
-def test_workers_are_hosts_or_triples(text: str, hosts: tuple[str, ...]) -> None:
-    assert worker_hosts(text) == hosts
+def test_worker_endpoints_are_hosts_or_triples(text: str, hosts: tuple[str, ...]) -> None:
+    assert parse_worker_hosts(text) == hosts
 
 
 @pytest.mark.parametrize(
     "text", ["", "a,,b", "a:b", "name:id:", "name:id:bad host", "10.0.0.2:8470", "a/b", "::::"]
 )
-def test_an_entry_of_neither_form_is_told(text: str) -> None:
-    with pytest.raises(ProtocolError, match="worker-network-endpoints has the entry"):
-        worker_hosts(text)
+def test_an_entry_in_another_form_is_reported(text: str) -> None:
+    with pytest.raises(ProtocolError, match="worker-network-endpoints: entry"):
+        parse_worker_hosts(text)
 
 
 HOSTS = st.ip_addresses().map(str) | st.from_regex(r"\A[a-z]([a-z0-9-]{0,8}[a-z0-9])?\Z")
 
 
 @given(st.lists(HOSTS, min_size=1, max_size=8))
-def test_both_forms_name_the_same_hosts(hosts: list[str]) -> None:
-    assert worker_hosts(",".join(hosts)) == tuple(hosts)
-    assert worker_hosts(",".join(f"unknown:unknown:{host}" for host in hosts)) == tuple(hosts)
+def test_both_forms_result_in_the_same_hosts(hosts: list[str]) -> None:
+    assert parse_worker_hosts(",".join(hosts)) == tuple(hosts)
+    assert parse_worker_hosts(",".join(f"unknown:unknown:{host}" for host in hosts)) == tuple(hosts)
 
 
-def test_a_worker_number_is_one() -> None:
-    assert worker_number("12") == 12
-    with pytest.raises(ProtocolError, match="agent-worker-number is 'x'"):
-        worker_number("x")
+def test_a_worker_number_is_a_number_from_0() -> None:
+    assert parse_worker_number("12") == 12
+    with pytest.raises(ProtocolError, match="agent-worker-number: 'x' is not a number"):
+        parse_worker_number("x")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.tpu.resolver import api_base, checked_coordinator, checked_text, checked_version
+from aioresolve.tpu.resolver import api_base_url, validate_api_version, validate_coordinator, validate_text
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ from aioresolve.tpu.resolver import api_base, checked_coordinator, checked_text,
     ],
 )
 def test_the_host_of_a_discovery_url_is_the_api(template: Any, base: str | None) -> None:
-    assert api_base(template, {}, "v2") == base
+    assert api_base_url(template, {}, "v2") == base
 
 
 def test_the_variable_comes_before_the_argument() -> None:
     environ = {"TPU_API_DISCOVERY_URL": "https://b.example.com/{api}/{apiVersion}"}
-    assert api_base("https://a.example.com/", environ, "v2") == "https://b.example.com"
+    assert api_base_url("https://a.example.com/", environ, "v2") == "https://b.example.com"
 
 
 @pytest.mark.parametrize(
@@ -40,41 +40,41 @@ def test_the_variable_comes_before_the_argument() -> None:
 )
 def test_a_wrong_discovery_url_is_told(template: Any) -> None:
     with pytest.raises(ConfigurationError, match="discovery_url"):
-        api_base(template, {}, "v2")
+        api_base_url(template, {}, "v2")
 
 
 def test_a_wrong_variable_is_told_by_its_name() -> None:
     with pytest.raises(ConfigurationError, match=r"\$TPU_API_DISCOVERY_URL"):
-        api_base(None, {"TPU_API_DISCOVERY_URL": "x"}, "v2")
+        api_base_url(None, {"TPU_API_DISCOVERY_URL": "x"}, "v2")
 
 
 def test_a_coordinator_without_a_name_is_none() -> None:
-    assert checked_coordinator(None, "10.0.0.9:2222", "worker") == (None, None)
+    assert validate_coordinator(None, "10.0.0.9:2222", "worker") is None
 
 
 def test_a_coordinator_has_a_port() -> None:
-    assert checked_coordinator("chief", "grpc://10.0.0.9:2222", "worker") == ("chief", "10.0.0.9:2222")
-    assert checked_coordinator("chief", None, "worker") == ("chief", None)
+    assert validate_coordinator("chief", "grpc://10.0.0.9:2222", "worker") == ("chief", "10.0.0.9:2222")
+    assert validate_coordinator("chief", None, "worker") == ("chief", None)
 
 
 def test_a_coordinator_is_no_worker() -> None:
-    with pytest.raises(ConfigurationError, match="coordinator_name='worker' is the job"):
-        checked_coordinator("worker", None, "worker")
+    with pytest.raises(ConfigurationError, match="`coordinator_name=`: 'worker' is the job"):
+        validate_coordinator("worker", None, "worker")
 
 
 @pytest.mark.parametrize("address", ["nowhere:x", 7])
 def test_a_wrong_coordinator_address_is_told(address: Any) -> None:
     with pytest.raises(ConfigurationError, match="coordinator_address"):
-        checked_coordinator("chief", address, "worker")
+        validate_coordinator("chief", address, "worker")
 
 
 def test_empty_text_is_none_and_what_is_no_text_is_told() -> None:
-    assert checked_text("zone", "") is None
-    with pytest.raises(ConfigurationError, match="zone=7"):
-        checked_text("zone", 7)
+    assert validate_text("zone", "") is None
+    with pytest.raises(ConfigurationError, match="`zone=`: 7 is not text"):
+        validate_text("zone", 7)
 
 
 def test_an_unknown_version_is_told() -> None:
-    assert checked_version("v1") == "v1"
-    with pytest.raises(ConfigurationError, match="api_version='v3'"):
-        checked_version("v3")
+    assert validate_api_version("v1") == "v1"
+    with pytest.raises(ConfigurationError, match="`api_version=`: 'v3'"):
+        validate_api_version("v3")

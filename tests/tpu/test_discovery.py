@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.tpu.discovery import GivenWorkers, Local, NamedTPUs, OwnVM, Source, checked_tpu, tpu_source
+from aioresolve.tpu.discovery import (
+    GivenWorkers,
+    LocalTPU,
+    MetadataSource,
+    NamedTPUs,
+    Source,
+    tpu_source,
+    validate_tpu,
+)
 
 EVERYTHING = {
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://kube:8470",
@@ -21,7 +29,7 @@ EVERYTHING = {
 
 
 def source(tpu: Any = None, **environ: str) -> Source:
-    return tpu_source(checked_tpu(tpu), environ)
+    return tpu_source(validate_tpu(tpu), environ)
 
 
 def addresses(found: Source) -> list[str]:
@@ -51,7 +59,7 @@ def test_tpu_name_comes_before_tpu_config() -> None:
 
 def test_where_nobody_names_a_tpu_it_may_be_that_of_the_vm_and_every_place_is_told() -> None:
     found = source()
-    assert isinstance(found, OwnVM)
+    assert isinstance(found, MetadataSource)
     told = " ".join(found.tried)
     assert "no name or address was given" in told
     assert all(f"${name}" in told for name in EVERYTHING)
@@ -59,7 +67,7 @@ def test_where_nobody_names_a_tpu_it_may_be_that_of_the_vm_and_every_place_is_to
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_an_empty_variable_is_none(name: str) -> None:
-    assert isinstance(tpu_source((), {name: ""}), OwnVM)
+    assert isinstance(tpu_source((), {name: ""}), MetadataSource)
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
@@ -69,16 +77,16 @@ def test_an_empty_argument_is_none(nothing: Any) -> None:
 
 @given(st.sampled_from(sorted(EVERYTHING)))
 def test_the_argument_comes_before_every_variable(name: str) -> None:
-    assert tpu_source(("given",), {name: EVERYTHING[name]}) == NamedTPUs("tpu=", ("given",))
+    assert tpu_source(("given",), {name: EVERYTHING[name]}) == NamedTPUs("tpu", ("given",))
 
 
 @pytest.mark.parametrize("tpu", ["local", ["local"]])
 def test_local_is_the_tpu_of_this_host(tpu: Any) -> None:
-    assert source(tpu, **EVERYTHING) == Local("tpu=")
+    assert source(tpu, **EVERYTHING) == LocalTPU("tpu")
 
 
 def test_tpu_name_may_be_local_or_an_address_as_tpu_vms_have_it() -> None:
-    assert source(TPU_NAME="local") == Local("$TPU_NAME")
+    assert source(TPU_NAME="local") == LocalTPU("$TPU_NAME")
     assert addresses(source(TPU_NAME="grpc://10.0.0.1:8470")) == ["10.0.0.1:8470"]
 
 
@@ -107,32 +115,32 @@ def test_addresses_are_workers(tpu: Any, found: list[str]) -> None:
     ],
 )
 def test_names_are_asked_of_the_api(tpu: Any, names: tuple[str, ...]) -> None:
-    assert source(tpu) == NamedTPUs("tpu=", names)
+    assert source(tpu) == NamedTPUs("tpu", names)
 
 
 @pytest.mark.parametrize(
     ("tpu", "complaint"),
     [
         ([], "at least one"),
-        ([""], "no text"),
-        ([None], "no text"),
-        (7, "give a TPU's name"),
-        (b"my-tpu", "give a TPU's name"),
+        ([""], "empty or not text"),
+        ([None], "empty or not text"),
+        (7, "Pass the name of a TPU"),
+        (b"my-tpu", "Pass the name of a TPU"),
         (["a", "a"], "a twice"),
         ("a,,b", "empty name"),
         (["a", "grpc://b:1"], "mixes names and addresses"),
-        (["local", "a"], "stands alone"),
+        (["local", "a"], "Pass 'local' alone"),
     ],
 )
 def test_a_wrong_argument_is_told(tpu: Any, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        checked_tpu(tpu)
+        validate_tpu(tpu)
 
 
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[]", "no tpu_node_name"),
         ("{}", "no tpu_node_name"),
         ('{"tpu_node_name": 1}', "no tpu"),
@@ -170,7 +178,7 @@ def test_a_process_address_that_says_local_says_nothing() -> None:
     assert addresses(source(TPU_PROCESS_ADDRESSES="local", TPU_WORKER_HOSTNAMES="localhost")) == [
         "localhost:8470"
     ]
-    assert isinstance(source(TPU_PROCESS_ADDRESSES="local"), OwnVM)
+    assert isinstance(source(TPU_PROCESS_ADDRESSES="local"), MetadataSource)
 
 
 def test_a_slice_of_a_multislice_knows_which_one_it_is() -> None:
@@ -181,7 +189,7 @@ def test_a_slice_of_a_multislice_knows_which_one_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("slice_id", "slices", "complaint"),
-    [("x", "2", "MEGASCALE_SLICE_ID"), ("0", "-1", "MEGASCALE_NUM_SLICES"), ("2", "2", "is none of")],
+    [("x", "2", "MEGASCALE_SLICE_ID"), ("0", "-1", "MEGASCALE_NUM_SLICES"), ("2", "2", "out of range")],
 )
 def test_malformed_megascale_variables_are_told(slice_id: str, slices: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
@@ -218,4 +226,4 @@ def test_any_environment_is_a_source_or_a_typed_error(environ: dict[str, str]) -
         found = tpu_source((), environ)
     except ConfigurationError:
         return
-    assert isinstance(found, OwnVM) or found.origin.removeprefix("$") in environ
+    assert isinstance(found, MetadataSource) or found.origin.removeprefix("$") in environ

@@ -20,7 +20,7 @@ LIMIT = 2.0
 """Seconds that finding out may take."""
 
 PATHS: dict[str, tuple[Callable[[], TPUClusterResolver], type[ResolveError], str]] = {
-    "the VM's own slice": (lambda: TPUClusterResolver(), TPUNotFoundError, "tpu="),
+    "the VM's own slice": (lambda: TPUClusterResolver(), TPUNotFoundError, "Pass .* as `tpu=`"),
     "project and zone": (
         lambda: TPUClusterResolver("my-tpu"),
         ConfigurationError,

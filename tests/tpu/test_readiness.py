@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.gcp.messages import Node, decode_node, decode_queued_resource
+from aioresolve.gcp.tpu_api import Node, decode_node, decode_queued_resource
 from aioresolve.tpu.readiness import is_recoverable, not_ready_error, unready_node, unready_queued_resource
 
 NAME = "projects/p/locations/z/nodes/my-tpu"
@@ -49,14 +49,14 @@ def test_an_unhealthy_node_is_told_with_its_symptoms_and_may_recover(health: str
         )
     )
     assert found is not None
-    assert (found.state, found.health, found.is_passing) == ("READY", health, True)
+    assert (found.state, found.health, found.retryable) == ("READY", health, True)
     assert health in found.reason
     assert "the runtime is down" in found.reason
     assert found.symptoms == ("OUT_OF_MEMORY on worker 3 at 2026-11-20T11:59:00.123456789Z (went down)",)
 
 
 @pytest.mark.parametrize(
-    ("state", "is_passing"),
+    ("state", "retryable"),
     [
         ("CREATING", True),
         ("RESTARTING", True),
@@ -76,14 +76,14 @@ def test_an_unhealthy_node_is_told_with_its_symptoms_and_may_recover(health: str
         ("HIDDEN", False),
     ],
 )
-def test_only_states_that_end_by_themselves_are_worth_another_try(state: str, is_passing: bool) -> None:
+def test_only_states_that_end_by_themselves_are_worth_another_try(state: str, retryable: bool) -> None:
     found = unready_node(node(state=state))
     assert found is not None
-    assert (found.name, found.state, found.is_passing) == ("my-tpu", state, is_passing)
+    assert (found.name, found.state, found.retryable) == ("my-tpu", state, retryable)
     error = not_ready_error([found])
-    assert error.retryable is is_passing
+    assert error.retryable is retryable
     assert error.state == state
-    assert (state or "not told") in str(error)
+    assert (state or "unknown") in str(error)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_only_states_that_end_by_themselves_are_worth_another_try(state: str, is
 def test_a_ready_node_without_an_endpoint_is_not_ready_yet(endpoints: list[Any], words: str) -> None:
     found = unready_node(node(networkEndpoints=endpoints))
     assert found is not None
-    assert found.is_passing
+    assert found.retryable
     assert words in found.reason
 
 
@@ -108,7 +108,7 @@ def test_every_unready_tpu_is_listed_and_one_that_is_lost_makes_waiting_useless(
 
 
 @pytest.mark.parametrize(
-    ("state", "is_passing"),
+    ("state", "retryable"),
     [
         ("CREATING", True),
         ("ACCEPTED", True),
@@ -121,7 +121,7 @@ def test_every_unready_tpu_is_listed_and_one_that_is_lost_makes_waiting_useless(
         ("SUSPENDED", False),
     ],
 )
-def test_a_queued_resource_that_is_not_active_has_no_nodes(state: str, is_passing: bool) -> None:
+def test_a_queued_resource_that_is_not_active_has_no_nodes(state: str, retryable: bool) -> None:
     resource = decode_queued_resource(
         msgspec.json.encode(
             {
@@ -136,7 +136,7 @@ def test_a_queued_resource_that_is_not_active_has_no_nodes(state: str, is_passin
     )
     found = unready_queued_resource(resource)
     assert found is not None
-    assert (found.name, found.state, found.is_passing) == ("q", state, is_passing)
+    assert (found.name, found.state, found.retryable) == ("q", state, retryable)
     assert "no capacity" in found.reason
     assert "by the service" in found.reason
 

@@ -309,7 +309,7 @@ async def test_what_nobody_tells_is_none(google: GoogleServer) -> None:
 
 
 async def test_a_vm_that_is_no_tpu_vm_is_told_with_all_that_was_looked_at(google: GoogleServer) -> None:
-    with pytest.raises(TPUNotFoundError, match="no TPU VM") as raised:
+    with pytest.raises(TPUNotFoundError, match="not a TPU VM") as raised:
         await TPUClusterResolver().cluster_spec()
     assert isinstance(raised.value, ValueError)
     assert isinstance(raised.value, RuntimeError)
@@ -334,9 +334,9 @@ async def test_what_is_asked_of_one_tpu_is_an_error_of_several(google: GoogleSer
     google.add(tpu_node("a"), tpu_node("b"))
     resolver = TPUClusterResolver(["a", "b"], ZONE, PROJECT)
     assert [node.node_name.name for node in await resolver.nodes()] == ["a", "b"]
-    with pytest.raises(ConfigurationError, match=r"2 TPUs; ask nodes\(\)"):
+    with pytest.raises(ConfigurationError, match=r"2 TPUs\. Call nodes\(\)"):
         await resolver.state()
-    with pytest.raises(ConfigurationError, match=r"2 TPUs; ask slices\(\)"):
+    with pytest.raises(ConfigurationError, match=r"2 TPUs\. Call slices\(\)"):
         await resolver.topology()
 
 
@@ -346,7 +346,7 @@ async def test_v1_knows_nodes_of_old_and_no_tpu_vms(google: GoogleServer) -> Non
     assert await resolver.master() == "grpc://10.0.0.1:8470"
     assert asked(google, "tpu") == [f"/v1/projects/{PROJECT}/locations/{ZONE}/nodes/old"]
     assert await resolver.runtime_version() is not None
-    with pytest.raises(TPUNotFoundError, match="v1 of the API does not list TPU VMs"):
+    with pytest.raises(TPUNotFoundError, match="v1 of the API does not support TPU VMs"):
         await TPUClusterResolver("vm", ZONE, PROJECT, api_version="v1").cluster_spec()
 
 

@@ -78,7 +78,7 @@ async def test_a_service_of_another_api_is_told() -> None:
         def projects(self) -> object:
             return object()
 
-    with pytest.raises(ConfigurationError, match="build it for the API 'tpu'"):
+    with pytest.raises(ConfigurationError, match="Build it for the API 'tpu'"):
         await resolver_of(Compute()).cluster_spec()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ProtocolError
-from aioresolve.tpu.topology import GENERATIONS, bounds, slice_topology
+from aioresolve.tpu.topology import GENERATIONS, parse_bounds, slice_topology
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_an_unknown_type_has_no_topology(accelerator_type: str | None) -> None:
 def test_a_contradiction_is_told() -> None:
     with pytest.raises(ProtocolError, match="8 chips, but the topology 2x2x4 has 16"):
         slice_topology("v4-16", chip_bounds=(2, 2, 4))
-    with pytest.raises(ProtocolError, match="8 chips of v4-16 cannot be 3 hosts"):
+    with pytest.raises(ProtocolError, match="8 chips of v4-16 cannot be divided among 3 hosts"):
         slice_topology("v4-16", hosts=3)
-    with pytest.raises(ProtocolError, match="7 cores of v4-7 cannot be 2 cores per chip"):
+    with pytest.raises(ProtocolError, match="7 cores of v4-7 cannot be divided into chips with 2 cores"):
         slice_topology("v4-7")
 
 
@@ -87,13 +87,13 @@ def test_a_contradiction_is_told() -> None:
     ("text", "numbers"), [("2x2x4", (2, 2, 4)), ("16x16", (16, 16)), (None, None), ("", None)]
 )
 def test_bounds_are_numbers(text: str | None, numbers: tuple[int, ...] | None) -> None:
-    assert bounds(text) == numbers
+    assert parse_bounds(text) == numbers
 
 
 @pytest.mark.parametrize("text", ["2x", "x", "2x0", "2*2", "ax2", "1x1x1x1x1"])
 def test_malformed_bounds_are_told(text: str) -> None:
-    with pytest.raises(ProtocolError, match=r"no topology such as '2x2x4'"):
-        bounds(text)
+    with pytest.raises(ProtocolError, match=r"not a topology such as '2x2x4'"):
+        parse_bounds(text)
 
 
 @given(st.sampled_from(sorted(GENERATIONS)), st.integers(0, 12))
@@ -109,4 +109,4 @@ def test_every_power_of_two_is_built_of_whole_hosts(kind: str, exponent: int) ->
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_bounds_read_what_is_written(numbers: list[int]) -> None:
-    assert bounds("x".join(map(str, numbers))) == tuple(numbers)
+    assert parse_bounds("x".join(map(str, numbers))) == tuple(numbers)

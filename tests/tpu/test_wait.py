@@ -139,7 +139,7 @@ async def test_the_deadline_says_of_each_tpu_why_it_is_missing(google: GoogleSer
     assert reasons["b"] == "state REPAIRING"
     assert reasons["c"].startswith("state READY, health UNHEALTHY_TENSORFLOW; 'down'; symptoms: MESH")
     assert "queued resource in state WAITING_FOR_RESOURCES" in reasons["d"]
-    assert "there is no projects/demo-project/locations/us-central2-b/nodes/e yet" in reasons["e"]
+    assert "projects/demo-project/locations/us-central2-b/nodes/e does not exist (yet)" in reasons["e"]
     for reason in reasons.values():
         assert reason in str(raised.value)
 
@@ -205,7 +205,7 @@ async def test_workers_have_to_answer_the_probe_where_that_is_asked_for(google: 
 
 
 async def test_a_local_tpu_has_no_workers_to_wait_for() -> None:
-    with pytest.raises(FailedClusterError, match="this host's own TPU has no workers"):
+    with pytest.raises(FailedClusterError, match="the TPU of this host has no workers"):
         await TPUClusterResolver("local").wait(timeout=600.0)
 
 

@@ -20,7 +20,7 @@ from aioresolve.errors import (
     TPUNotReadyError,
 )
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
-from aioresolve.tpu import metadata_source as own_vm
+from aioresolve.tpu import metadata_source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -132,7 +132,7 @@ async def test_of_a_queued_resource_that_is_active_each_node_is_looked_at(google
 async def test_a_name_that_nothing_has_is_not_there_yet(google: GoogleServer) -> None:
     (absent,) = (await observation(resolver("my-tpu"))).absent
     assert (absent.name, absent.is_final, absent.tasks) == ("my-tpu", False, None)
-    assert f"there is no projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu yet" in absent.reason
+    assert f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu does not exist (yet)" in absent.reason
     with pytest.raises(TPUNotFoundError):
         await resolver("my-tpu").cluster_state()
 
@@ -331,7 +331,7 @@ async def test_a_304_that_nobody_asked_for_is_no_answer(google: GoogleServer) ->
 @pytest.fixture
 async def vm(google: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> GoogleServer:
     """Google Cloud, seen by the first of two hosts of a TPU VM."""
-    monkeypatch.setattr(own_vm, "QUIET", 0.05)
+    monkeypatch.setattr(metadata_source, "MIN_PAUSE", 0.05)
     google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], accelerator_type="v4-16"))
     return google
 
@@ -367,7 +367,7 @@ async def test_a_change_between_the_tag_and_the_values_is_not_missed(vm: GoogleS
 async def test_a_vm_without_a_change_asks_for_nothing(
     vm: GoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_vm, "HELD_BACK", 1)
+    monkeypatch.setattr(metadata_source, "LONG_POLL", 1)
     async with watched(TPUClusterResolver(), QUICK) as states:
         await anext(states)
         vm.forget_requests()
@@ -420,7 +420,7 @@ async def test_an_outage_of_the_metadata_server_is_survived(vm: GoogleServer) ->
 
 
 async def test_a_machine_that_is_no_tpu_vm_is_told_so_at_once(google: GoogleServer) -> None:
-    with anyio.fail_after(PATIENCE), pytest.raises(TPUNotFoundError, match="it is no TPU VM"):
+    with anyio.fail_after(PATIENCE), pytest.raises(TPUNotFoundError, match="it is not a TPU VM"):
         await anext(TPUClusterResolver().watch(interval=QUICK))
 
 

@@ -139,9 +139,9 @@ async def _listed(request: TPURequest) -> NodeList:
     from aioresolve.cli.terminal.progress import shown
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
-    from aioresolve.tpu.resolver import api_base
+    from aioresolve.tpu.resolver import api_base_url
 
-    base = api_base(None, os.environ, request.api_version)
+    base = api_base_url(None, os.environ, request.api_version)
     zone = request.zone or ALL_ZONES
 
     async def operation(progress: Progress) -> NodeList:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve.cli.commands.tpu import FoundTPUs
-    from aioresolve.gcp.messages import Node
-    from aioresolve.gcp.tpu_api import NodeList
+    from aioresolve.gcp.tpu_api import Node, NodeList
     from aioresolve.tpu import TPUSlice
 
 __all__ = ["node_names", "nodes_document", "nodes_table", "slices_document", "workers_table"]

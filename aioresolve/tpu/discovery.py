@@ -133,9 +133,8 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
     if config := environ.get("TPU_CONFIG"):
         return _from_tpu_config(config)
     variables = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
-    return MetadataSource(
-        ("no name or address was given", f"{', '.join(f'${name}' for name in variables)} are not set")
-    )
+    unset = ", ".join(f"${name}" for name in variables)
+    return MetadataSource(("no name or address was given", f"{unset} are not set"))
 
 
 def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:

@@ -211,7 +211,7 @@ def test_a_deadline_has_an_exit_code_of_its_own(
         (("my-tpu", "--probe", "-o", "tf-config"), "leave out one"),
         (("my-tpu", "--task", "worker:0"), "-o tf-config"),
         (("my-tpu", "--api-version", "v3"), "v2"),
-        (("my-tpu", "my-tpu"), "name each once"),
+        (("my-tpu", "my-tpu"), "Name each TPU once"),
     ],
 )
 def test_what_goes_not_together_is_wrong_usage(

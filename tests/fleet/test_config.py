@@ -408,7 +408,7 @@ WRONG: list[tuple[str, list[str]]] = [
     ),
     (
         "targets:\n  a:\n    tpu:\n      api_version: v2\n      name: [a, 'grpc://b']\n",
-        ["5: targets.a.tpu.name: tpu=('a', 'grpc://b') mixes names and addresses; give either"],
+        ["5: targets.a.tpu.name: ('a', 'grpc://b') mixes names and addresses. Pass either."],
     ),
     (
         "targets:\n  a:\n    static:\n      jobs: {w: {x: a}}\n",

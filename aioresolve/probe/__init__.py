@@ -1,4 +1,4 @@
-"""Which devices do the workers have? Asked of the workers themselves, all at once.
+"""The devices of workers, as the workers report them over gRPC.
 
 ```
 from aioresolve.probe import probe_workers
@@ -7,8 +7,8 @@ for probe in await probe_workers(["10.0.0.1:8470", "10.0.0.2:8470"]):
     print(probe.address, probe.accelerators if probe.error is None else probe.error)
 ```
 
-A worker's TensorFlow server tells its devices; where none listens, libtpu on the same host tells its cores,
-chips and devices. Each worker has its own deadline and its own row, whatever the others do.
+The TensorFlow server of a worker reports its devices. If none listens, libtpu on the same host reports its
+cores, chips and devices. Each worker has its own deadline and its own result, independent of the others.
 """
 
 from .channels import ProbeChannels

@@ -1,7 +1,7 @@
-"""How many accelerators a worker of a cluster has: what `num_accelerators` of every resolver stands on.
+"""The number of accelerators per worker of a cluster: the implementation of every `num_accelerators`.
 
-The rules are those of `tf.distribute.cluster_resolver.ClusterResolver.num_accelerators`: a map of accelerator
-types to their number per worker, narrowed by task type and task id.
+The rules are those of `tf.distribute.cluster_resolver.ClusterResolver.num_accelerators`: the result maps
+accelerator types to their number per worker; `task_type` and `task_id` select the workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .channels import ProbeChannels
     from .devices import WorkerProbe
 
-__all__ = ["accelerators_per_worker", "accelerators_shared", "operation_timeout", "tasks_asked"]
+__all__ = ["accelerators_per_worker", "common_accelerators", "operation_timeout", "tasks_to_probe"]
 
 DEFAULT_JOB = "worker"
 
@@ -33,123 +33,134 @@ async def accelerators_per_worker(
     libtpu_ports: Sequence[int] = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> dict[str, int]:
-    """Return accelerator type to number of accelerators per worker, CPUs left out.
+    """Return the number of accelerators per worker, by accelerator type, without CPUs.
 
-    Every worker is asked, at once, and all have to agree.
+    All workers are probed concurrently, and must report the same accelerators.
 
     Args:
         spec: the cluster.
-        task_type: the job to ask; where None, the job `worker`, or every job if there is none of that name.
-        task_id: the one task of that job to ask.
-        timeout: seconds until the workers that have not answered are given up.
-        libtpu_ports: where each host's libtpu processes listen.
-        channels: how the workers are reached; in plain where None.
+        task_type: the job to probe; by default the job `worker`, or all jobs if there is no such job.
+        task_id: probe only this task of the job.
+        timeout: the deadline for all workers, in seconds.
+        libtpu_ports: the ports of the libtpu processes of each host.
+        channels: how to connect to the workers; by default without TLS.
 
     Raises:
-        UnknownTaskError: (a ValueError) the cluster has no such task, or none at all.
-        DeadlineExceededError: workers did not answer in time; it names them.
-        ProbeError: (a RuntimeError) workers cannot be probed, or have different accelerators; it names them.
+        UnknownTaskError: (a ValueError) the cluster has no such task, or no task at all.
+        DeadlineExceededError: workers did not respond in time; the error lists them.
+        ProbeError: (a RuntimeError) workers cannot be probed, or have different accelerators; the error lists
+            them.
     """
-    asked = tasks_asked(spec, task_type, task_id)
+    tasks = tasks_to_probe(spec, task_type, task_id)
     probes = await probe_workers(
-        asked.values(), timeout=timeout, worker_timeout=timeout, libtpu_ports=libtpu_ports, channels=channels
+        tasks.values(), timeout=timeout, worker_timeout=timeout, libtpu_ports=libtpu_ports, channels=channels
     )
-    return accelerators_shared(dict(zip(asked, probes, strict=True)), timeout)
+    return common_accelerators(dict(zip(tasks, probes, strict=True)), timeout)
 
 
-def tasks_asked(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> dict[str, str]:
-    """Return the tasks to ask, as `/job:worker/task:0` to `host:port`; the arguments are as above.
+def tasks_to_probe(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> dict[str, str]:
+    """Return the selected tasks: `/job:worker/task:0` to `host:port`. Arguments: see above.
 
     Raises:
-        UnknownTaskError: (a ValueError) the cluster has no such task, or none at all.
-        ConfigurationError: `task_id` could be of several jobs.
+        UnknownTaskError: (a ValueError) the cluster has no such task, or no task at all.
+        ConfigurationError: `task_id` was given without `task_type`, and there are several jobs.
     """
-    spec = ClusterSpec(spec)  # names and addresses may have been given as bytes
-    by_default = [DEFAULT_JOB] if DEFAULT_JOB in spec.jobs else spec.jobs
-    jobs = by_default if task_type is None else [task_type]
+    spec = ClusterSpec(spec)  # a copy has str only; names and addresses may have been given as bytes
+    default_jobs = [DEFAULT_JOB] if DEFAULT_JOB in spec.jobs else spec.jobs
+    jobs = default_jobs if task_type is None else [task_type]
     if task_id is not None and len(jobs) > 1:
-        raise ConfigurationError(f"task_id={task_id} of which job? Give task_type, one of {', '.join(jobs)}")
-    asked = {
+        raise ConfigurationError(
+            f"task_id={task_id} is ambiguous, because the cluster has the jobs {', '.join(jobs)}",
+            hint="Pass {task_type} too.",
+        )
+    tasks = {
         f"/job:{job}/task:{index}": spec.task_address(job, index)
         for job in jobs
         for index in (spec.task_indices(job) if task_id is None else [task_id])
     }
-    if not asked:
-        raise UnknownTaskError(f"there is no task to ask for its accelerators in {spec!r}")
-    return asked
+    if not tasks:
+        raise UnknownTaskError(f"{spec!r} has no task to probe for accelerators")
+    return tasks
 
 
-def accelerators_shared(probes: Mapping[str, WorkerProbe], timeout: float) -> dict[str, int]:
-    """Return the accelerators that every one of these workers has, by type.
+def common_accelerators(probes: Mapping[str, WorkerProbe], timeout: float) -> dict[str, int]:
+    """Return the number of accelerators that each of these workers has, by type.
 
     Args:
-        probes: each task in words to its row.
-        timeout: the seconds they had, for the error message.
+        probes: the name of each task to the probe of its worker.
+        timeout: the deadline of the probes, in seconds, for the error message.
 
     Raises:
-        DeadlineExceededError: all that did not answer ran out of time.
-        ProbeError: (a RuntimeError) a worker did not answer, or one has other accelerators than another.
+        DeadlineExceededError: all workers that failed did not respond in time.
+        ProbeError: (a RuntimeError) a worker failed otherwise, or workers have different accelerators.
     """
     failures = {task: probe.error for task, probe in probes.items() if probe.error is not None}
     if failures:
-        raise _unanswered(probes, failures, timeout)
+        raise _failure_error(probes, failures, timeout)
     counts = {task: probe.accelerators for task, probe in probes.items()}
     first = next(iter(counts.values()))
     if all(count == first for count in counts.values()):
         return first
-    each = {task: _in_words(count) for task, count in counts.items()}
+    texts = {task: _format_counts(count) for task, count in counts.items()}
     raise ProbeError(
-        f"the workers have different accelerators: {_listed(each)}; ask for one with task_type and task_id",
+        f"the workers have different accelerators: {_format_tasks(texts)}",
+        hint="Select one worker with {task_type} and {task_id}.",
         code="uneven",
-        failures=each,
+        failures=texts,
     )
 
 
 def operation_timeout(config_proto: Any) -> float | None:
-    """Return `operation_timeout_in_ms` of a TensorFlow ConfigProto in seconds; None where it is not set.
+    """Return the `operation_timeout_in_ms` of a TensorFlow ConfigProto in seconds; None if it is not set.
 
     Raises:
-        ConfigurationError: it is no ConfigProto, or the timeout is below zero.
+        ConfigurationError: `config_proto` is not a ConfigProto, or the timeout is negative.
     """
     if config_proto is None:
         return None
     milliseconds = getattr(config_proto, "operation_timeout_in_ms", None)
     if not isinstance(milliseconds, int):
         raise ConfigurationError(
-            f"config_proto is a tf.compat.v1.ConfigProto or None; got {type(config_proto).__name__}"
+            f"expected a tf.compat.v1.ConfigProto or None; got {type(config_proto).__name__}",
+            argument="config_proto",
         )
     if milliseconds < 0:
-        raise ConfigurationError(f"config_proto.operation_timeout_in_ms={milliseconds} is below zero")
+        raise ConfigurationError(
+            f"operation_timeout_in_ms must not be negative; got {milliseconds}", argument="config_proto"
+        )
     return milliseconds / 1000 or None
 
 
-def _unanswered(
+def _failure_error(
     probes: Mapping[str, WorkerProbe], failures: Mapping[str, ProbeError], timeout: float
 ) -> ProbeError | DeadlineExceededError:
-    reasons = {task: str(error) for task, error in failures.items()}
-    what = f"{len(failures)} of {len(probes)} workers did not tell their accelerators: {_listed(reasons)}"
+    reasons = {task: error.summary for task, error in failures.items()}
+    listed = _format_tasks(reasons)
+    summary = f"{len(failures)} of {len(probes)} workers did not report their accelerators: {listed}"
+    first = next(iter(failures.values()))
     codes = {error.code for error in failures.values()}
+    hint = first.hint if len(codes) == 1 else None
     if codes == {"deadline"}:
         reached = {
-            task: _in_words(probe.accelerators) for task, probe in probes.items() if task not in failures
+            task: _format_counts(probe.accelerators) for task, probe in probes.items() if task not in failures
         }
-        return DeadlineExceededError(what, timeout=timeout, reached=reached, missing=reasons)
-    only = next(iter(failures.values()))
+        return DeadlineExceededError(summary, hint=hint, timeout=timeout, reached=reached, missing=reasons)
     return ProbeError(
-        what,
-        address=only.address if len(failures) == 1 else None,
-        code=only.code if len(codes) == 1 else "failed",
+        summary,
+        hint=hint,
+        address=first.address if len(failures) == 1 else None,
+        code=first.code if len(codes) == 1 else "failed",
         failures=reasons,
         retryable=all(error.retryable for error in failures.values()),
     )
 
 
-def _in_words(count: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in count.items()) or "none"
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
 
 
-def _listed(reasons: Mapping[str, str], limit: int = 8) -> str:
-    """Return the first reasons, one after the other, and how many more there are."""
-    shown = [f"{task}: {reason}" for task, reason in list(reasons.items())[:limit]]
-    more = [f"and {len(reasons) - limit} more"] if len(reasons) > limit else []
+def _format_tasks(texts: Mapping[str, str], limit: int = 8) -> str:
+    """Return the texts of the first tasks, and the number of the others."""
+    shown = [f"{task}: {text}" for task, text in list(texts.items())[:limit]]
+    more = [f"and {len(texts) - limit} more"] if len(texts) > limit else []
     return "; ".join(shown + more)

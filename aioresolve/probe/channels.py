@@ -1,6 +1,7 @@
-"""Whether a server speaks TLS: gRPC, asked to connect in plain, only sees that such a server hangs up.
+"""gRPC channels to workers: addresses, deadlines, connecting, sharing and calling.
 
-gRPC channels to workers: how they are opened, shared and asked, with grpc's errors made into ours.
+The exceptions of grpc are translated to `ProbeError` here. A TLS server that receives a plaintext connection
+just closes it, so a plain TLS handshake finds out whether that is why a call failed.
 """
 
 from __future__ import annotations
@@ -19,27 +20,55 @@ import grpc.aio
 
 from aioresolve.errors import ConfigurationError, ProbeError
 
-from .grpc_errors import deadline_passed, failed_call, speaks_tls_error
-from .grpc_loop import polled_loop
+from .grpc_errors import deadline_error, status_error, tls_required_error
+from .grpc_loop import loop_guard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-
-__all__ = ["Deadline", "ProbeChannels", "WorkerChannel", "bare_address", "speaks_tls", "split_address"]
-
+__all__ = ["Deadline", "ProbeChannels", "WorkerChannel", "detect_tls", "split_address", "validate_address"]
 
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+
+OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.enable_http_proxy", 0),  # workers are inside the cluster, whatever the proxy variables are set to
+    ("grpc.enable_retries", 0),  # a probe reports what happens at the first attempt
+    ("grpc.service_config_disable_resolution", 1),  # or gRPC requests a DNS TXT record for each worker
+    ("grpc.use_local_subchannel_pool", 1),  # or a new channel inherits the backoff of an old one
+    ("grpc.initial_reconnect_backoff_ms", 100),  # or a connection attempt takes at least a second
+    ("grpc.http2.bdp_probe", 0),  # or megabytes of a response are read before its size is rejected
+    ("grpc.primary_user_agent", "aioresolve"),
+)
+
+CONNECT_GRACE = 0.1
+"""Seconds after the deadline of a call at which gRPC stops connecting, so that the deadline passes first.
+
+By default, gRPC stops 20 s after it started: for that long it would keep the socket to a worker that accepts
+connections but never responds, even if the channel is closed. gRPC has no other way to stop it."""
+
+CANCEL_TIMEOUT = 1.0
+"""Seconds that gRPC has to end a cancelled call."""
+
+TLS_DETECTION_TIMEOUT = 1.0
+"""The maximum time to find out whether a server that closes connections uses TLS, in seconds."""
+
+CONNECTION_FAILURES = frozenset({"malformed", "refused", "tls", "unreachable"})
+"""Codes of errors after which the other end is not a gRPC server, or no longer."""
+
+POSSIBLE_TLS_FAILURES = frozenset({"malformed", "unreachable"})
+"""Codes of errors that a plaintext call to a TLS server produces."""
+
+METADATA_KEY = re.compile(r"[0-9a-z_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The moment `timeout` seconds after it was set.
+    """A point in time, on a clock that all event loops of a process share.
 
     Attributes:
-        timeout: seconds from when it was set.
-        ends: the moment, in seconds of `time.monotonic()`.
+        timeout: the seconds until then, when the deadline was set.
+        ends: the time, in seconds of `time.monotonic()`.
     """
 
     timeout: float
@@ -47,41 +76,41 @@ class Deadline:
 
     @classmethod
     def after(cls, timeout: float) -> Self:
-        """Return the deadline so many seconds from now."""
+        """Return the deadline `timeout` seconds from now."""
         return cls(timeout, time.monotonic() + timeout)
 
     @property
     def left(self) -> float:
-        """Seconds until then, never negative."""
+        """The remaining seconds, never negative."""
         return max(0.0, self.ends - time.monotonic())
 
 
-def bare_address(address: object) -> str:
-    """Return `host:port` of a worker's address, which may have TensorFlow's `grpc://` before it.
+def validate_address(address: object) -> str:
+    """Return the `host:port` of a worker address, which may have TensorFlow's `grpc://` before it.
 
     Raises:
-        ConfigurationError: it is no such address.
+        ConfigurationError: `address` is invalid.
     """
     bare = address.removeprefix("grpc://") if isinstance(address, str) else ""
-    found = ADDRESS.fullmatch(bare)
-    if found is None or not 0 < int(found["port"]) < 65536:
+    match = ADDRESS.fullmatch(bare)
+    if match is None or not 0 < int(match["port"]) < 65536:
         raise ConfigurationError(
-            f"{address!r} is no worker's address; give host:port such as '10.0.0.7:8470', an IPv6 address in"
-            " brackets"
+            f"{address!r} is not a worker address",
+            hint="Pass host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
     return bare
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return the host, an IPv6 address without its brackets, and the port of `host:port`."""
+    """Return the host (an IPv6 address without brackets) and the port of `host:port`."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
-async def speaks_tls(host: str, port: int, timeout: float) -> bool:
-    """Return whether the server at `host` and `port` begins a TLS handshake within `timeout` seconds.
+async def detect_tls(host: str, port: int, timeout: float) -> bool:
+    """Return whether the server starts a TLS handshake within `timeout` seconds.
 
-    Nothing is sent but the handshake, and its certificate is not looked at.
+    Only the handshake is sent. The certificate of the server is not verified.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -91,7 +120,7 @@ async def speaks_tls(host: str, port: int, timeout: float) -> bool:
         try:
             stream = await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
         except ssl.SSLError as error:
-            # An alert is TLS as well: such a server wants our certificate, or another version.
+            # An alert is TLS too: the server requires a client certificate, or another version.
             return "ALERT" in (error.reason or "").upper()
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
             return False
@@ -100,39 +129,8 @@ async def speaks_tls(host: str, port: int, timeout: float) -> bool:
     return False
 
 
-OPTIONS: tuple[tuple[str, int | str], ...] = (
-    ("grpc.enable_http_proxy", 0),  # workers are inside the cluster, whatever the proxy's variables say
-    ("grpc.enable_retries", 0),  # a probe tells what it sees
-    ("grpc.service_config_disable_resolution", 1),  # or DNS is asked for a TXT record of each worker
-    ("grpc.use_local_subchannel_pool", 1),  # or a new channel shares an old one's backoff after a failure
-    ("grpc.initial_reconnect_backoff_ms", 100),  # or a connection is tried for a second at least
-    ("grpc.http2.bdp_probe", 0),  # or megabytes are read of an answer before it is known to be too large
-    ("grpc.primary_user_agent", "aioresolve"),
-)
-
-LINGERING = 0.1
-"""Seconds after the deadline of a call, which is to pass first, until grpc gives up to connect.
-
-By default that is 20 s after it began: so long grpc would keep the socket to a worker that never speaks, even
-if the channel is closed. It has no other way to end that."""
-
-UNWINDING = 1.0
-"""Seconds that grpc has to end a cancelled call."""
-
-SNIFFING = 1.0
-"""Seconds at most to find out whether a server that hangs up speaks TLS."""
-
-NO_ANSWER = frozenset({"malformed", "refused", "tls", "unreachable"})
-"""Failures of the connection: there is no gRPC server at its other end, or not any more."""
-
-HUNG_UP = frozenset({"malformed", "unreachable"})
-"""What a TLS server that is asked in plain looks like."""
-
-KEY = re.compile(r"[0-9a-z_.-]+")
-
-
 class ProbeChannels:
-    """How workers are reached; inside `async with`, channels stay open from one probe to the next.
+    """How to connect to workers. Inside `async with`, connections are kept from one probe to the next.
 
     ```
     async with ProbeChannels.over_tls(ca) as channels:
@@ -140,19 +138,20 @@ class ProbeChannels:
             await probe_workers(addresses, channels=channels)
     ```
 
-    Outside `async with`, and in other event loops than the one it was entered in, each probe opens a channel
-    of its own and closes it again. No HTTP proxy is used.
+    Outside `async with`, and in another event loop than that of the `async with`, each probe opens a channel
+    of its own. HTTP proxies are not used.
 
     Args:
-        credentials: TLS, as `grpc.ssl_channel_credentials()` makes it; plain where None.
-        tls_server_name: the name that the workers' certificates are to show instead of their address.
-        metadata: pairs sent along with each call, such as `("authorization", "Bearer ...")`. They are sent in
-            plain where there are no `credentials`.
-        max_message_bytes: the largest answer that is taken.
-        max_channels: how many channels stay open; the one used longest ago is closed first.
+        credentials: TLS credentials, made by `grpc.ssl_channel_credentials()`; None for no TLS.
+        tls_server_name: the host name that the certificates of the workers must match, instead of their
+            address.
+        metadata: pairs that are sent with each call, such as `("authorization", "Bearer ...")`. Without
+            `credentials` they are not encrypted.
+        max_message_bytes: the maximum size of a response.
+        max_channels: the maximum number of idle channels; the least recently used one is closed first.
 
     Raises:
-        ConfigurationError: an argument is wrong.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -166,39 +165,42 @@ class ProbeChannels:
     ) -> None:
         if credentials is not None and not isinstance(credentials, grpc.ChannelCredentials):
             raise ConfigurationError(
-                "credentials are grpc.ChannelCredentials, as grpc.ssl_channel_credentials() makes them; got "
-                f"{type(credentials).__name__}"
+                f"expected grpc.ChannelCredentials; got {type(credentials).__name__}",
+                argument="credentials",
+                hint="Create them with grpc.ssl_channel_credentials().",
             )
         if tls_server_name is not None and credentials is None:
-            raise ConfigurationError("tls_server_name is of use with credentials only; give both")
+            raise ConfigurationError("tls_server_name requires credentials", hint="Pass {credentials} too.")
         if max_message_bytes < 1 or max_channels < 1:
-            raise ConfigurationError("max_message_bytes and max_channels are at least 1")
+            raise ConfigurationError("max_message_bytes and max_channels must be at least 1")
         options = [*OPTIONS, ("grpc.max_receive_message_length", max_message_bytes)]
         if tls_server_name is not None:
             options.append(("grpc.ssl_target_name_override", tls_server_name))
         self._options = options
         self._credentials = credentials
-        self._metadata = _checked_metadata(metadata)
+        self._metadata = _validate_metadata(metadata)
         self._max_channels = max_channels
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: dict[str, WorkerChannel] = {}  # the one used longest ago first
+        self._idle: dict[str, WorkerChannel] = {}  # least recently used first
 
     @classmethod
     def over_tls(cls, root_certificates: bytes | None = None) -> Self:
-        """Return channels over TLS that show no certificate of their own.
+        """Return channels with TLS, without a client certificate.
 
         Args:
-            root_certificates: the authorities to trust, as PEM; where None, those of the file that
-                `$GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` names, else gRPC's own.
+            root_certificates: the certificate authorities to trust, as PEM; by default those of the file
+                `$GRPC_DEFAULT_SSL_ROOTS_FILE_PATH`, or else those of gRPC.
         """
         return cls(credentials=grpc.ssl_channel_credentials(root_certificates))
 
     def __repr__(self) -> str:
-        return f"<ProbeChannels {'in plain' if self._credentials is None else 'over TLS'}>"
+        return f"<ProbeChannels {'without' if self._credentials is None else 'over'} TLS>"
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
-            raise ConfigurationError(f"{self!r} is entered already; use the one, or make another")
+            raise ConfigurationError(
+                f"{self!r} are already entered", hint="Use the entered channels, or create others."
+            )
         self._loop = asyncio.get_running_loop()
         return self
 
@@ -211,42 +213,42 @@ class ProbeChannels:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every channel, those in use as soon as their probes are done. Closing twice does nothing."""
+        """Close all channels; those in use are closed when their probes end. Closing twice does nothing."""
         while self._idle:
-            await self._taken(next(iter(self._idle))).aclose()
+            await self._pop_idle(next(iter(self._idle))).aclose()
         self._loop = None
 
     @asynccontextmanager
-    async def to(self, address: str, deadline: Deadline) -> AsyncIterator[WorkerChannel]:
-        """Yield a channel to one worker that nobody else uses meanwhile. To be entered in the polled loop."""
-        if address in self._idle and self._is_open_here:
-            channel = self._taken(address)
+    async def acquire(self, address: str, deadline: Deadline) -> AsyncIterator[WorkerChannel]:
+        """Yield a channel to one worker, for exclusive use. Must be entered in the loop that gRPC polls."""
+        if address in self._idle and self._is_entered_here:
+            channel = self._pop_idle(address)
         else:
             channel = WorkerChannel(address, self._credentials, self._metadata, self._options, deadline)
         try:
             yield channel
         finally:
-            if channel.is_answering and self._is_open_here and self._keep(channel):
+            if channel.is_usable and self._is_entered_here and self._keep(channel):
                 if len(self._idle) > self._max_channels:
-                    await self._taken(next(iter(self._idle))).aclose()
+                    await self._pop_idle(next(iter(self._idle))).aclose()
             else:
                 await channel.aclose()
 
     @property
-    def _is_open_here(self) -> bool:
-        """Whether channels stay open in the running loop, which is another where grpc polls another."""
+    def _is_entered_here(self) -> bool:
+        """Whether the running loop is that of the `async with`; it is not if gRPC polls another loop."""
         return self._loop is asyncio.get_running_loop()
 
     def _keep(self, channel: WorkerChannel) -> bool:
-        """Let a channel stay open, unless there is one already or grpc polls another loop; return whether."""
-        if channel.address in self._idle or polled_loop.enter() is not self._loop:
+        """Keep a channel, unless there already is one for its address or gRPC polls another loop."""
+        if channel.address in self._idle or loop_guard.acquire() is not self._loop:
             return False
         self._idle[channel.address] = channel
         return True
 
-    def _taken(self, address: str) -> WorkerChannel:
+    def _pop_idle(self, address: str) -> WorkerChannel:
         assert self._loop is not None
-        polled_loop.leave(self._loop)
+        loop_guard.release(self._loop)
         return self._idle.pop(address)
 
 
@@ -255,7 +257,8 @@ class WorkerChannel:
 
     Attributes:
         address: the worker, `host:port`.
-        is_answering: whether the last call was answered, if only with a failure: whether it is worth keeping.
+        is_usable: whether the worker responded to the last call, also with an error status: only then is the
+            channel worth keeping.
     """
 
     def __init__(
@@ -267,32 +270,32 @@ class WorkerChannel:
         deadline: Deadline,
     ) -> None:
         self.address = address
-        self.is_answering = False
+        self.is_usable = False
         self._credentials = credentials
         self._metadata = metadata
         self._options = options
         self._open(deadline)
 
-    async def ask(self, method: str, request: bytes, deadline: Deadline) -> bytes:
-        """Return what the worker answers to one call.
+    async def call(self, method: str, request: bytes, deadline: Deadline) -> bytes:
+        """Send a request and return the response.
 
-        A connection that had worked and turns out to be broken is replaced, once: it may be older than the
-        worker's last restart.
+        If a connection that had worked is broken, the call is made again once, over a new connection: the
+        worker may have been restarted.
 
         Raises:
-            ProbeError: there is no answer, or a failure; `code` says what kind.
+            ProbeError: the call failed; see its `code`.
         """
-        had_worked = self.is_answering
+        had_worked = self.is_usable
         try:
-            return await self._answer(method, request, deadline)
+            return await self._call_once(method, request, deadline)
         except ProbeError as error:
             if not (had_worked and error.code == "unreachable"):
-                if error.code in HUNG_UP and await self._speaks_tls_unasked(deadline):
-                    raise speaks_tls_error(self.address) from error
+                if error.code in POSSIBLE_TLS_FAILURES and await self._requires_tls(deadline):
+                    raise tls_required_error(self.address) from error
                 raise
         await self.aclose()
         self._open(deadline)
-        return await self.ask(method, request, deadline)
+        return await self.call(method, request, deadline)
 
     async def aclose(self) -> None:
         """Close the channel."""
@@ -301,47 +304,48 @@ class WorkerChannel:
         await channel.close()
 
     def _open(self, deadline: Deadline) -> None:
-        connecting = round((deadline.timeout + LINGERING) * 1e3)
-        options = [*self._options, ("grpc.min_reconnect_backoff_ms", connecting)]
+        connect_milliseconds = round((deadline.timeout + CONNECT_GRACE) * 1e3)
+        options = [*self._options, ("grpc.min_reconnect_backoff_ms", connect_milliseconds)]
         self._channel = (
             grpc.aio.insecure_channel(self.address, options)
             if self._credentials is None
             else grpc.aio.secure_channel(self.address, self._credentials, options)
         )
 
-    async def _answer(self, method: str, request: bytes, deadline: Deadline) -> bytes:
-        self.is_answering = False
-        ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
-        call = ask(request, timeout=deadline.left, metadata=self._metadata)
+    async def _call_once(self, method: str, request: bytes, deadline: Deadline) -> bytes:
+        self.is_usable = False
+        send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
+        call = send(request, timeout=deadline.left, metadata=self._metadata)
         try:
-            answer = await _result(call)
+            response = await _wait_for_response(call)
         except grpc.aio.AioRpcError as error:
-            # Without its traceback, whose frames are grpc's and hold the channel.
+            # Without its traceback, because the frames of grpc keep a reference to the channel.
             raise self._failure(error, method, deadline) from error.with_traceback(None)
         finally:
-            # Else a cancellation's traceback keeps them, and with them the channel, until it is collected.
-            del ask, call
-        self.is_answering = True
-        return answer
+            # Otherwise the traceback of a cancellation keeps them, and the channel, until it is collected.
+            del send, call
+        self.is_usable = True
+        return response
 
     def _failure(self, error: grpc.aio.AioRpcError, method: str, deadline: Deadline) -> ProbeError:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
-            return deadline_passed(self.address, method, deadline.timeout, connected=connected)
-        failure = failed_call(self.address, method, error.code().name, error.details() or "")
-        self.is_answering = failure.code not in NO_ANSWER
+            is_connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
+            return deadline_error(self.address, method, deadline.timeout, is_connected=is_connected)
+        failure = status_error(self.address, method, error.code().name, error.details() or "")
+        self.is_usable = failure.code not in CONNECTION_FAILURES
         return failure
 
-    async def _speaks_tls_unasked(self, deadline: Deadline) -> bool:
+    async def _requires_tls(self, deadline: Deadline) -> bool:
         if self._credentials is not None:
             return False
-        return await speaks_tls(*split_address(self.address), min(SNIFFING, deadline.left))
+        return await detect_tls(*split_address(self.address), min(TLS_DETECTION_TIMEOUT, deadline.left))
 
 
-async def _result(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> bytes:
-    """Return the answer of a call; where that is cancelled, cancel the call and return when it has ended.
+async def _wait_for_response(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> bytes:
+    """Return the response. If this task is cancelled, cancel the call and wait until it has ended.
 
-    grpc, cancelled while it is awaited, raises a CancelledError of its own that no cancel scope knows.
+    The call is not awaited directly: when cancelled, grpc raises a CancelledError of its own, which no cancel
+    scope recognizes.
     """
     ended = asyncio.Event()
     call.add_done_callback(lambda _: ended.set())
@@ -350,7 +354,7 @@ async def _result(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> bytes:
         return await call
     except asyncio.CancelledError:
         _cancel(call)
-        with anyio.move_on_after(UNWINDING, shield=True):
+        with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
             await ended.wait()
             with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
                 await call
@@ -360,10 +364,10 @@ async def _result(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> bytes:
 
 
 def _cancel(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> None:
-    """Cancel a call, and let grpc see its end.
+    """Cancel a call so that grpc.aio sees its end.
 
-    `call.cancel()` cancels the task that waits for that end as well, and grpc.aio frees the memory of a call,
-    2 KB and more, only where it has waited.
+    The public `call.cancel()` also cancels the task of grpc.aio that waits for the end of the call. Only that
+    task frees the memory of a call, 2 KB and more.
     """
     cancel = getattr(call, "_cancel", None)
     if cancel is None:
@@ -372,20 +376,24 @@ def _cancel(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> None:
         cancel("cancelled by the caller")
 
 
-def _checked_metadata(metadata: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the pairs; grpc, given what it does not take, would show the values in its error."""
+def _validate_metadata(metadata: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the pairs. They are validated here because grpc's own errors would contain the secret values."""
     pairs = tuple(metadata)
     for key, value in pairs:
-        if not (isinstance(key, str) and KEY.fullmatch(key)) or key.startswith("grpc-"):
+        if not (isinstance(key, str) and METADATA_KEY.fullmatch(key)) or key.startswith("grpc-"):
             raise ConfigurationError(
-                f"metadata key {key!r}: keys are of a-z, 0-9, '_', '-' and '.', and do not begin with 'grpc-'"
+                f"invalid key {key!r}; keys consist of a-z, 0-9, '_', '-' and '.', and must not start with"
+                " 'grpc-'",
+                argument="metadata",
             )
         if key.endswith("-bin"):
-            fits = isinstance(value, bytes)
+            is_valid = isinstance(value, bytes)
         else:
-            fits = isinstance(value, str) and value.isascii() and value.isprintable()
-        if not fits:
+            is_valid = isinstance(value, str) and value.isascii() and value.isprintable()
+        if not is_valid:
             raise ConfigurationError(
-                f"the value of metadata {key!r} is of printable ASCII, or bytes if the key ends in '-bin'"
+                f"invalid value for key {key!r}; values must be printable ASCII, or bytes for"
+                " keys that end in '-bin'",
+                argument="metadata",
             )
     return pairs

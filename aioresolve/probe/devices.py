@@ -1,14 +1,13 @@
-"""What a worker says of itself, as values: devices, cores and chips, which are three numbers.
+"""The devices, cores and chips of a worker: requests to it, and its responses as values.
 
-TensorFlow tells devices. libtpu tells the cores and chips it runs on and, by a metric, its devices. A TPU v4
-chip has two cores and is one device; a v3 chip has two cores and is two. None is reckoned from another.
+TensorFlow reports devices. libtpu reports the cores and chips that it uses and, as a metric, its devices.
+These are three different numbers: a TPU v4 chip has two cores and is one device; a v3 chip has two cores and
+is two devices. None is computed from another.
 
-TensorFlow's `WorkerService/GetStatus`: an empty question, answered with the worker's own devices.
-
-libtpu's `RuntimeMetricService`: what a TPU's own runtime tells, whatever framework uses it.
-
-It listens while a program holds the TPU, on port 8431; several processes of one host listen on a port each,
-as `TPU_RUNTIME_METRICS_PORTS` says. Format: tpu-info 0.14.
+- TensorFlow: `WorkerService/GetStatus`. The request is empty; the response lists the worker's devices.
+- libtpu: `RuntimeMetricService`, independent of the framework. It listens on port 8431 while a program uses
+  the TPU. With several processes per host, each listens on a port of its own (`TPU_RUNTIME_METRICS_PORTS`).
+  Source: tpu-info 0.14.
 """
 
 from __future__ import annotations
@@ -35,29 +34,39 @@ __all__ = [
     "GET_METRIC",
     "GET_RUNTIME_STATUS",
     "GET_STATUS",
-    "MOST_DEVICES",
+    "MAX_DEVICES",
     "TOTAL_MEMORY",
     "Device",
-    "Runtime",
+    "LibtpuRuntime",
     "WorkerProbe",
-    "accelerators_by_type",
-    "core_and_chip_counts",
-    "devices_of_metric",
-    "devices_of_status",
-    "libtpu_runtime",
-    "tensorflow_devices",
-    "whole_runtime",
+    "count_accelerators",
+    "fetch_libtpu_runtime",
+    "fetch_tensorflow_devices",
+    "parse_memory_metric",
+    "parse_runtime_status",
+    "parse_status",
+    "sum_runtimes",
 ]
 
-MOST_DEVICES = 4096
-"""No host has more devices or cores; who says so is not believed."""
+GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 
-LONGEST_NAME = 1024
-"""Characters of a device's name or type; TensorFlow's own are shorter than 100."""
+LIBTPU_SERVICE = "/tpu.monitoring.runtime.RuntimeMetricService"
+GET_RUNTIME_STATUS = f"{LIBTPU_SERVICE}/GetTpuRuntimeStatus"
+GET_METRIC = f"{LIBTPU_SERVICE}/GetRuntimeMetric"
+TOTAL_MEMORY = "tpu.runtime.hbm.memory.total.bytes"
+
+UNSUPPORTED = frozenset({"failed", "unimplemented"})
+"""Codes of errors with which an old or idle libtpu may respond to one request but not to the other."""
+
+MAX_DEVICES = 4096
+"""No host has more devices or cores; a response with more is rejected."""
+
+MAX_NAME = 1024
+"""The maximum length of the name or type of a device; those of TensorFlow are shorter than 100 characters."""
 
 HOST_TYPES = frozenset({"CPU", "XLA_CPU", "TPU_SYSTEM"})
-"""Device types that are no accelerators. TensorFlow leaves out the first two and counts the third, which is a
-host's handle on its TPUs. XLA_GPU, a GPU's second name in old TensorFlows, is a type of its own as there."""
+"""Device types that are not accelerators. TensorFlow excludes the first two, but counts TPU_SYSTEM, which is
+the handle of a host on its TPUs. XLA_GPU, a second name of GPUs in old versions, counts as in TensorFlow."""
 
 TENSOR_CORE = 1
 UNKNOWN_CORE = 0
@@ -65,13 +74,14 @@ UNKNOWN_CORE = 0
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, as the worker describes it.
+    """One device, as the worker reports it.
 
     Attributes:
-        name: TensorFlow's `/job:worker/replica:0/task:0/device:TPU:0`, libtpu's `libtpu:8431/device:TPU:0`.
+        name: `/job:worker/replica:0/task:0/device:TPU:0` from TensorFlow; `libtpu:8431/device:TPU:0` from
+            libtpu.
         type: `"CPU"`, `"GPU"`, `"TPU"`, ...
-        memory: bytes the device may use, or has; None where the worker does not say.
-        incarnation: TensorFlow's number for this run of the worker: another one after a restart.
+        memory: the memory of the device, or the part that may be used, in bytes; None if not reported.
+        incarnation: a number from TensorFlow that changes when the worker is restarted.
     """
 
     name: str
@@ -81,8 +91,8 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
-    """What one libtpu process tells of the chips it holds; None where it does not tell."""
+class LibtpuRuntime:
+    """What one libtpu process reports of its chips; None for a number that it does not report."""
 
     devices: tuple[Device, ...] = ()
     cores: int | None = None
@@ -91,16 +101,16 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProbe:
-    """What one worker answered, or why it did not.
+    """The result of probing one worker.
 
     Attributes:
-        address: the worker asked, `host:port`.
-        source: who answered: the worker's TensorFlow server or its libtpu; None where nobody did.
-        devices: every device told, CPUs too, in the worker's own order.
-        cores: TensorCores, where libtpu told them.
-        chips: TPU chips, where libtpu told them.
-        latency: seconds until the answer, or until it was clear that there is none; connecting is included.
-        error: why there is no answer; None where there is one.
+        address: the worker, `host:port`.
+        source: what reported the devices, the TensorFlow server or libtpu; None after an error.
+        devices: all reported devices, including CPUs, in the order of the worker.
+        cores: the number of TensorCores, if libtpu reported it.
+        chips: the number of TPU chips, if libtpu reported it.
+        latency: seconds until the response or the failure, including the time to connect.
+        error: why the probe failed; None if it succeeded.
     """
 
     address: str
@@ -113,52 +123,103 @@ class WorkerProbe:
 
     @property
     def accelerators(self) -> dict[str, int]:
-        """Device type to number of devices, CPUs left out, as TensorFlow's `num_accelerators` has it.
+        """Device type to number of devices, without CPUs, as in TensorFlow's `num_accelerators`.
 
-        Where libtpu told cores and no devices, it is the cores.
+        If libtpu reported cores but no devices, the cores are counted.
         """
         if not self.devices and self.cores:
             return {"TPU": self.cores}
-        return accelerators_by_type(self.devices)
+        return count_accelerators(self.devices)
 
 
-def accelerators_by_type(devices: Iterable[Device]) -> dict[str, int]:
-    """Return device type to number of devices, without the types that are no accelerators."""
+def count_accelerators(devices: Iterable[Device]) -> dict[str, int]:
+    """Return device type to number of devices, without the types that are not accelerators."""
     return dict(Counter(device.type for device in devices if device.type not in HOST_TYPES))
 
 
-def devices_of_status(body: bytes, address: str) -> tuple[Device, ...]:
-    """Return the devices in the answer of TensorFlow's `WorkerService/GetStatus`.
+async def fetch_tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -> tuple[Device, ...]:
+    """Return the devices of the TensorFlow server at the other end of the channel.
 
     Raises:
-        ProbeError: (`"malformed"`) it is no such answer, or cannot be true.
+        ProbeError: the server did not respond, or the response is implausible.
+    """
+    return parse_status(await channel.call(GET_STATUS, b"", deadline), channel.address)
+
+
+async def fetch_libtpu_runtime(
+    channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline
+) -> LibtpuRuntime:
+    """Return the sum of what the libtpu processes of one host report.
+
+    Args:
+        channels: how to connect to them.
+        host: the host; an IPv6 address in brackets.
+        ports: the port of each process. All processes must respond, because a partial sum would be wrong.
+        deadline: when to give up.
+
+    Raises:
+        ProbeError: a process did not respond, or its response is implausible.
+    """
+    calls = [partial(_fetch_process_runtime, channels, f"{host}:{port}", port, deadline) for port in ports]
+    return sum_runtimes(await gather(calls, limit=len(calls)))
+
+
+async def _fetch_process_runtime(
+    channels: ProbeChannels, address: str, port: int, deadline: Deadline
+) -> LibtpuRuntime:
+    """Return the cores and chips from the status of one process, and the devices from its metrics."""
+    cores = chips = None
+    async with channels.acquire(address, deadline) as channel:
+        try:
+            body = await channel.call(GET_RUNTIME_STATUS, b"", deadline)
+            cores, chips = parse_runtime_status(body, address)
+        except ProbeError as error:
+            if error.code not in UNSUPPORTED:
+                raise
+        try:
+            request = MetricRequest(metric_name=TOTAL_MEMORY).SerializeToString()
+            devices = parse_memory_metric(await channel.call(GET_METRIC, request, deadline), address, port)
+        except ProbeError as error:
+            if cores is None or error.code not in UNSUPPORTED | {"deadline"}:
+                raise
+            devices = ()
+    return LibtpuRuntime(devices, cores, chips)
+
+
+def parse_status(body: bytes, address: str) -> tuple[Device, ...]:
+    """Return the devices in a response of TensorFlow's `WorkerService/GetStatus`.
+
+    Raises:
+        ProbeError: (`"malformed"`) the response is invalid or implausible.
     """
     try:
-        told = GetStatusResponse.FromString(body).device_attributes
+        attributes = GetStatusResponse.FromString(body).device_attributes
     except DecodeError as error:
-        raise _malformed(address, f"{len(body)} bytes that are no GetStatusResponse: {error}") from error
-    if not told:
-        raise _malformed(address, "no device at all, where a TensorFlow worker has at least a CPU")
-    _check_number(address, "devices", len(told))
+        raise _malformed(address, f"{len(body)} bytes that are not a GetStatusResponse: {error}") from error
+    if not attributes:
+        raise _malformed(address, "no devices, but a TensorFlow worker has at least a CPU")
+    _check_number(address, "devices", len(attributes))
     devices = tuple(
-        Device(device.name, device.device_type, device.memory_limit, device.incarnation) for device in told
+        Device(device.name, device.device_type, device.memory_limit, device.incarnation)
+        for device in attributes
     )
     _check_names(address, devices)
     return devices
 
 
-def core_and_chip_counts(body: bytes, address: str) -> tuple[int, int | None]:
-    """Return how many TensorCores and chips are in the answer of libtpu's `GetTpuRuntimeStatus`.
+def parse_runtime_status(body: bytes, address: str) -> tuple[int, int | None]:
+    """Return the numbers of TensorCores and chips in a response of libtpu's `GetTpuRuntimeStatus`.
 
-    SparseCores do not count as cores, as in the names of TPUs. Chips are None where no core names its own.
+    SparseCores are not counted, as in the names of TPU types. The number of chips is None if no core names
+    its chip.
 
     Raises:
-        ProbeError: (`"malformed"`) it is no such answer, or cannot be true.
+        ProbeError: (`"malformed"`) the response is invalid or implausible.
     """
     try:
         states = RuntimeStatus.FromString(body).core_states
     except DecodeError as error:
-        raise _malformed(address, f"{len(body)} bytes that are no runtime status: {error}") from error
+        raise _malformed(address, f"{len(body)} bytes that are not a runtime status: {error}") from error
     _check_number(address, "cores", len(states))
     identifiers = [state.core_id for state in states.values()]
     cores = sum(core.core_on_chip.type in (TENSOR_CORE, UNKNOWN_CORE) for core in identifiers)
@@ -167,46 +228,46 @@ def core_and_chip_counts(body: bytes, address: str) -> tuple[int, int | None]:
     return cores, len({core.chip_id for core in identifiers})
 
 
-def devices_of_metric(body: bytes, address: str, port: int) -> tuple[Device, ...]:
-    """Return the devices in libtpu's answer to `GetRuntimeMetric` of the total memory: one metric each.
+def parse_memory_metric(body: bytes, address: str, port: int) -> tuple[Device, ...]:
+    """Return the devices in libtpu's response to `GetRuntimeMetric` of the total memory: one metric each.
 
     Raises:
-        ProbeError: (`"malformed"`) it is no such answer, or cannot be true.
+        ProbeError: (`"malformed"`) the response is invalid or implausible.
     """
     try:
         metrics = MetricResponse.FromString(body).metric.metrics
     except DecodeError as error:
-        raise _malformed(address, f"{len(body)} bytes that are no runtime metric: {error}") from error
+        raise _malformed(address, f"{len(body)} bytes that are not a runtime metric: {error}") from error
     _check_number(address, "devices", len(metrics))
     memory = {metric.attribute.value.int_attr: metric.gauge.as_int for metric in metrics}
     if len(memory) < len(metrics):
-        raise _malformed(address, f"{len(metrics)} metrics of {len(memory)} devices, where each has one")
+        raise _malformed(address, f"{len(metrics)} metrics of {len(memory)} devices instead of one for each")
     return tuple(
         Device(f"libtpu:{port}/device:TPU:{number}", "TPU", size) for number, size in sorted(memory.items())
     )
 
 
-def whole_runtime(parts: Iterable[Runtime]) -> Runtime:
-    """Return one host's runtime from those of its processes: each holds chips of its own, so numbers add up.
+def sum_runtimes(parts: Iterable[LibtpuRuntime]) -> LibtpuRuntime:
+    """Return the sum over the processes of a host, each of which has chips of its own.
 
-    Where one of them does not tell a number, there is no sum.
+    A number is None if one of the processes does not report it.
     """
-    whole = Runtime(cores=0, chips=0)
+    total = LibtpuRuntime(cores=0, chips=0)
     for part in parts:
-        cores = None if whole.cores is None or part.cores is None else whole.cores + part.cores
-        chips = None if whole.chips is None or part.chips is None else whole.chips + part.chips
-        whole = Runtime(whole.devices + part.devices, cores, chips)
-    return whole
+        cores = None if total.cores is None or part.cores is None else total.cores + part.cores
+        chips = None if total.chips is None or part.chips is None else total.chips + part.chips
+        total = LibtpuRuntime(total.devices + part.devices, cores, chips)
+    return total
 
 
 def _check_number(address: str, what: str, number: int) -> None:
-    if number > MOST_DEVICES:
-        raise _malformed(address, f"{number:,} {what}, where no host has more than {MOST_DEVICES:,}")
+    if number > MAX_DEVICES:
+        raise _malformed(address, f"{number:,} {what}, but no host has more than {MAX_DEVICES:,}")
 
 
 def _check_names(address: str, devices: tuple[Device, ...]) -> None:
-    if any(max(len(device.name), len(device.type)) > LONGEST_NAME for device in devices):
-        raise _malformed(address, f"a device with a name or type of more than {LONGEST_NAME:,} characters")
+    if any(max(len(device.name), len(device.type)) > MAX_NAME for device in devices):
+        raise _malformed(address, f"a device with a name or type of more than {MAX_NAME:,} characters")
     if not all(device.name and device.type for device in devices):
         raise _malformed(address, "a device without a name or a type")
     if len({device.name for device in devices}) < len(devices):
@@ -215,67 +276,8 @@ def _check_names(address: str, devices: tuple[Device, ...]) -> None:
 
 def _malformed(address: str, what: str) -> ProbeError:
     return ProbeError(
-        f"{address} answered {what}; see which program listens there", address=address, code="malformed"
+        f"{address} returned {what}",
+        hint="Check which program listens there.",
+        address=address,
+        code="malformed",
     )
-
-
-GET_STATUS = "/tensorflow.WorkerService/GetStatus"
-
-
-async def tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -> tuple[Device, ...]:
-    """Return the devices of the TensorFlow server at the other end.
-
-    Raises:
-        ProbeError: there is no answer, or none that can be believed.
-    """
-    return devices_of_status(await channel.ask(GET_STATUS, b"", deadline), channel.address)
-
-
-SERVICE = "/tpu.monitoring.runtime.RuntimeMetricService"
-GET_RUNTIME_STATUS = f"{SERVICE}/GetTpuRuntimeStatus"
-GET_METRIC = f"{SERVICE}/GetRuntimeMetric"
-TOTAL_MEMORY = "tpu.runtime.hbm.memory.total.bytes"
-
-UNTOLD = frozenset({"failed", "unimplemented"})
-"""What an older or idle libtpu says to one question and need not say to the other."""
-
-
-async def libtpu_runtime(
-    channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline
-) -> Runtime:
-    """Return what the libtpu processes of one host tell, taken together.
-
-    Args:
-        channels: how they are reached.
-        host: the host, an IPv6 address in brackets.
-        ports: the port of each process. All of them have to answer, or the numbers would not be the host's.
-        deadline: when to give up.
-
-    Raises:
-        ProbeError: one of them does not answer, or what cannot be believed.
-    """
-    calls = [partial(_process_runtime, channels, f"{host}:{port}", port, deadline) for port in ports]
-    return whole_runtime(await gather(calls, limit=len(calls)))
-
-
-async def _process_runtime(channels: ProbeChannels, address: str, port: int, deadline: Deadline) -> Runtime:
-    """Return what one process tells: cores and chips by its status, devices by a metric that each has."""
-    cores = chips = None
-    async with channels.to(address, deadline) as channel:
-        try:
-            cores, chips = core_and_chip_counts(await channel.ask(GET_RUNTIME_STATUS, b"", deadline), address)
-        except ProbeError as error:
-            if error.code not in UNTOLD:
-                raise
-        try:
-            devices = await _devices(channel, port, deadline)
-        except ProbeError as error:
-            if cores is None or error.code not in UNTOLD | {"deadline"}:
-                raise
-            devices = ()
-    return Runtime(devices, cores, chips)
-
-
-async def _devices(channel: WorkerChannel, port: int, deadline: Deadline) -> tuple[Device, ...]:
-    request = MetricRequest(metric_name=TOTAL_MEMORY).SerializeToString()
-    return devices_of_metric(await channel.ask(GET_METRIC, request, deadline), channel.address, port)

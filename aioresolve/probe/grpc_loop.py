@@ -1,8 +1,8 @@
-"""The one event loop of a process that grpc.aio polls.
+"""Runs all use of grpc.aio in one event loop of the process.
 
-grpc.aio has one completion queue for a process, and every loop that it meets reads from it: two that run at
-the same time take each other's wake-ups and log errors (grpc#25364). So the loop that came first is the one,
-for as long as it has a channel or a server open; what is asked from another loop meanwhile is awaited there.
+grpc.aio has one completion queue per process, and every event loop that uses it reads from that queue. Two
+loops that run at the same time steal each other's events and log errors (grpc#25364). So the first loop that
+opens a channel or a server remains the only one as long as it has any; other loops run their calls there.
 """
 
 from __future__ import annotations
@@ -18,132 +18,134 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["PolledLoop", "in_polled_loop", "polled_loop"]
+__all__ = ["LoopGuard", "loop_guard", "run_in_grpc_loop"]
 
 T = TypeVar("T")
 
-PATIENCE = 0.25
-"""Seconds in which the other loop has to begin. One that does not is blocked, perhaps by who waits for us; it
-polls nothing then, so that polling here is right."""
+START_TIMEOUT = 0.25
+"""Seconds that the other loop has to start a call. If it does not, it is blocked, perhaps by the very thread
+that waits for the call. A blocked loop does not poll gRPC, so using gRPC in this loop is then safe."""
 
-UNWINDING = 5.0
-"""Seconds that a cancelled call may take to clean up in the other loop before it is left to it."""
+CANCEL_TIMEOUT = 5.0
+"""Seconds that a cancelled call may take to clean up in the other loop before this loop stops waiting."""
 
 
-class PolledLoop:
-    """Which loop grpc.aio polls, and how many things there need it. Safe to use from any thread."""
+class LoopGuard:
+    """The event loop that grpc.aio polls, and the number of its users. Can be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stays: dict[asyncio.AbstractEventLoop, int] = {}
+        self._users: dict[asyncio.AbstractEventLoop, int] = {}
 
-    def enter(self) -> asyncio.AbstractEventLoop:
-        """Begin a stay, if the running loop is the one or may become it; return the loop that is the one."""
+    def acquire(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that gRPC polls. If it is the running loop, or gRPC polls none, count a user."""
         here = asyncio.get_running_loop()
         with self._lock:
-            self._stays = {loop: stays for loop, stays in self._stays.items() if not loop.is_closed()}
-            polled = next((loop for loop in self._stays if loop.is_running()), here)
-            if polled is here:
-                self._stays[here] = self._stays.get(here, 0) + 1
-            return polled
+            self._users = {loop: users for loop, users in self._users.items() if not loop.is_closed()}
+            active = next((loop for loop in self._users if loop.is_running()), here)
+            if active is here:
+                self._users[here] = self._users.get(here, 0) + 1
+            return active
 
-    def leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End a stay that was begun in `loop`."""
+    def release(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Remove a user that `acquire` counted in `loop`."""
         with self._lock:
-            stays = self._stays.pop(loop, 0) - 1
-            if stays > 0:
-                self._stays[loop] = stays
+            users = self._users.pop(loop, 0) - 1
+            if users > 0:
+                self._users[loop] = users
 
 
-polled_loop = PolledLoop()
+loop_guard = LoopGuard()
 
 
-async def in_polled_loop(operation: Callable[[], Awaitable[T]]) -> T:
-    """Return what `operation` returns, awaited in the loop that grpc.aio polls: in this, if it polls none.
+async def run_in_grpc_loop(function: Callable[[], Awaitable[T]]) -> T:
+    """Await `function()` in the loop that gRPC polls, or in this loop if it polls none; return the result.
 
     Raises:
-        Exception: what `operation` raises.
+        Exception: the error of `function`.
     """
     here = asyncio.get_running_loop()
     while True:
-        loop = polled_loop.enter()
+        loop = loop_guard.acquire()
         if loop is here:
             try:
-                return await operation()
+                return await function()
             finally:
-                polled_loop.leave(here)
+                loop_guard.release(here)
         try:
-            return await _awaited_in(loop, operation)
+            return await _run_in(loop, function)
         except _LoopBlockedError:
-            return await operation()
+            return await function()
         except _LoopEndedError:
             continue
 
 
 class _LoopBlockedError(Exception):
-    """The other loop did not begin."""
+    """The other loop did not start the call."""
 
 
 class _LoopEndedError(Exception):
-    """The other loop ended before the operation did."""
+    """The other loop ended before the call did."""
 
 
-async def _awaited_in(loop: asyncio.AbstractEventLoop, operation: Callable[[], Awaitable[T]]) -> T:
-    errand = _Errand(operation)
+async def _run_in(loop: asyncio.AbstractEventLoop, function: Callable[[], Awaitable[T]]) -> T:
+    call = _RemoteCall(function)
     try:
-        loop.call_soon_threadsafe(errand.begin)
+        loop.call_soon_threadsafe(call.start)
     except RuntimeError as error:  # closed
         raise _LoopEndedError from error
-    answer = asyncio.wrap_future(errand.answer)
+    result = asyncio.wrap_future(call.result)
     try:
-        while not answer.done():
-            await asyncio.wait({answer}, timeout=PATIENCE)
-            if not answer.done() and errand.answer.cancel():
+        while not result.done():
+            await asyncio.wait({result}, timeout=START_TIMEOUT)
+            if not result.done() and call.result.cancel():
                 raise _LoopBlockedError
-            if not answer.done() and not loop.is_running():
+            if not result.done() and not loop.is_running():
                 raise _LoopEndedError
     except asyncio.CancelledError:
-        if not errand.answer.cancel():
-            await _unwound(loop, errand, answer)
+        if not call.result.cancel():
+            await _cancel_and_wait(loop, call, result)
         raise
-    return answer.result()
+    return result.result()
 
 
-async def _unwound(loop: asyncio.AbstractEventLoop, errand: _Errand[T], answer: asyncio.Future[T]) -> None:
-    """Cancel an errand that has begun, and return when it has cleaned up."""
-    with suppress(RuntimeError):  # closed: nothing is left to cancel
-        loop.call_soon_threadsafe(errand.cancel)
-        with anyio.move_on_after(UNWINDING, shield=True):
-            await asyncio.wait({answer})
-    if answer.done():
-        answer.exception()  # looked at, or asyncio would complain that nobody did
+async def _cancel_and_wait(
+    loop: asyncio.AbstractEventLoop, call: _RemoteCall[T], result: asyncio.Future[T]
+) -> None:
+    """Cancel a call that has started, and wait until it has cleaned up."""
+    with suppress(RuntimeError):  # closed: there is nothing left to cancel
+        loop.call_soon_threadsafe(call.cancel)
+        with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
+            await asyncio.wait({result})
+    if result.done():
+        result.exception()  # or asyncio would log that the exception was never retrieved
 
 
-class _Errand(Generic[T]):
-    """One operation for another loop."""
+class _RemoteCall(Generic[T]):
+    """One call in another loop."""
 
-    def __init__(self, operation: Callable[[], Awaitable[T]]) -> None:
-        self.answer: Future[T] = Future()
-        self._operation = operation
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self.result: Future[T] = Future()
+        self._function = function
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Begin, unless nobody waits any more."""
-        if self.answer.set_running_or_notify_cancel():
+    def start(self) -> None:
+        """Start the call, unless its caller no longer waits for it."""
+        if self.result.set_running_or_notify_cancel():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def cancel(self) -> None:
-        """Cancel what has begun."""
+        """Cancel the call if it has started."""
         if self._task is not None:
             self._task.cancel()
 
     async def _run(self) -> None:
         try:
-            value = await in_polled_loop(self._operation)
-        except Exception as error:  # theirs who wait for it
-            self.answer.set_exception(error)
+            value = await run_in_grpc_loop(self._function)
+        except Exception as error:  # raised in the caller's loop
+            self.result.set_exception(error)
         except BaseException:
-            self.answer.set_exception(_LoopEndedError())
+            self.result.set_exception(_LoopEndedError())
             raise
         else:
-            self.answer.set_result(value)
+            self.result.set_result(value)

@@ -1,9 +1,4 @@
-"""A moment by which something has to be answered, on the clock that all event loops of a process share.
-
-`host:port` of a worker, taken apart.
-
-Many workers at once: a bounded fan-out, a deadline for each and one for all, rows as they arrive.
-"""
+"""Probes of many workers at once: limited concurrency, a deadline for each and one for all of them."""
 
 from __future__ import annotations
 
@@ -22,31 +17,22 @@ from aioresolve._core.telemetry import WorkerProbing
 from aioresolve._core.validation import checked_count, checked_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
 
-from .channels import Deadline, ProbeChannels, bare_address, split_address
-from .devices import GET_METRIC, GET_STATUS, WorkerProbe, libtpu_runtime, tensorflow_devices
-from .grpc_errors import given_up, never_asked, nobody_tells
-from .grpc_loop import in_polled_loop
+from .channels import Deadline, ProbeChannels, validate_address
+from .devices import GET_METRIC, GET_STATUS, WorkerProbe, fetch_libtpu_runtime, fetch_tensorflow_devices
+from .grpc_errors import interrupted_error, no_source_error, not_started_error
+from .grpc_loop import run_in_grpc_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-__all__ = [
-    "LIBTPU_PORTS",
-    "Deadline",
-    "bare_address",
-    "probe_worker",
-    "probe_workers",
-    "split_address",
-    "stream_workers",
-]
-
+__all__ = ["LIBTPU_PORTS", "probe_worker", "probe_workers", "stream_workers"]
 
 logger = logging.getLogger("aioresolve.probe")
 
 LIBTPU_PORTS = (8431,)
 
 METHODS = {"tensorflow": GET_STATUS, "libtpu": GET_METRIC}
-"""What a worker's devices are asked with, by who tells them."""
+"""The gRPC method that returns the devices, by source."""
 
 
 async def probe_worker(
@@ -56,20 +42,21 @@ async def probe_worker(
     libtpu_ports: Sequence[int] = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> WorkerProbe:
-    """Return what one worker says of its devices.
+    """Return the devices that one worker reports.
 
-    Its TensorFlow server is asked; where there is none at that port, the host's libtpu is.
+    The request goes to the TensorFlow server at `address`. If none listens there, it goes to libtpu on the
+    same host.
 
     Args:
-        address: the worker, `host:port`; `grpc://` before it is no matter.
-        timeout: seconds until it is given up, connecting included.
-        libtpu_ports: where the host's libtpu processes listen, as `TPU_RUNTIME_METRICS_PORTS` says; empty,
-            and libtpu is not asked.
-        channels: how it is reached; in plain, by a channel of its own, where None.
+        address: the worker, `host:port` or `grpc://host:port`.
+        timeout: the deadline in seconds, including the time to connect.
+        libtpu_ports: the ports of the libtpu processes of the host, as in its `TPU_RUNTIME_METRICS_PORTS`;
+            empty to not use libtpu.
+        channels: how to connect to the worker; by default without TLS, over a channel of its own.
 
     Raises:
-        ProbeError: the worker does not say; `code` tells why.
-        ConfigurationError: an argument is wrong.
+        ProbeError: the worker did not report its devices; see `code` for the reason.
+        ConfigurationError: an argument is invalid.
     """
     (probe,) = await probe_workers(
         [address], timeout=timeout, worker_timeout=timeout, libtpu_ports=libtpu_ports, channels=channels
@@ -88,24 +75,24 @@ async def probe_workers(
     libtpu_ports: Sequence[int] = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> list[WorkerProbe]:
-    """Return what each worker says of its devices, or why it does not, in the order of `addresses`.
+    """Return the devices that each worker reports, or why it did not, in the order of `addresses`.
 
     Args:
-        addresses: the workers, `host:port`; `grpc://` before it is no matter.
-        timeout: seconds until all are given up that have not answered.
-        worker_timeout: seconds until one worker is given up, connecting included.
-        max_concurrency: how many workers are asked at a time.
-        libtpu_ports: where each host's libtpu processes listen, as `TPU_RUNTIME_METRICS_PORTS` says; they are
-            asked where no TensorFlow server is at a worker's own port. Empty, and none is.
-        channels: how they are reached; in plain, by a channel for each, where None.
+        addresses: the workers, each `host:port` or `grpc://host:port`.
+        timeout: the deadline for all workers, in seconds.
+        worker_timeout: the deadline for each worker in seconds, including the time to connect.
+        max_concurrency: the maximum number of workers that are probed at the same time.
+        libtpu_ports: the ports of the libtpu processes of each host, as in its `TPU_RUNTIME_METRICS_PORTS`.
+            They are used if no TensorFlow server listens at a worker's own port. Empty to not use libtpu.
+        channels: how to connect to the workers; by default without TLS, over one channel per worker.
 
     Raises:
-        ConfigurationError: an argument is wrong. No worker's fault is raised: each has its row.
+        ConfigurationError: an argument is invalid. Failures of workers are not raised, but returned.
     """
-    plan = _Plan.checked(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
+    batch = _Batch.create(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
     probes: dict[int, WorkerProbe] = {}
-    await plan.probe_all(probes.__setitem__)
-    return [probes[position] for position in range(len(plan.addresses))]
+    await batch.probe_all(probes.__setitem__)
+    return [probes[position] for position in range(len(batch.addresses))]
 
 
 @asynccontextmanager
@@ -118,7 +105,7 @@ async def stream_workers(
     libtpu_ports: Sequence[int] = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> AsyncIterator[AsyncIterator[WorkerProbe]]:
-    """Yield what `probe_workers` returns, each worker's row as soon as it is known.
+    """Yield an iterator of what `probe_workers` returns, in the order in which the workers respond.
 
     ```
     async with stream_workers(addresses) as probes:
@@ -126,17 +113,17 @@ async def stream_workers(
             print(probe.address, probe.accelerators if probe.error is None else probe.error)
     ```
 
-    Leaving the block ends the probing of the rest. The arguments are those of `probe_workers`.
+    Leaving the block cancels the other probes. The arguments are those of `probe_workers`.
 
     Raises:
-        ConfigurationError: an argument is wrong.
+        ConfigurationError: an argument is invalid.
     """
-    plan = _Plan.checked(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
+    batch = _Batch.create(addresses, timeout, worker_timeout, max_concurrency, libtpu_ports, channels)
     send, receive = anyio.create_memory_object_stream[WorkerProbe](math.inf)
 
     async def probe_all() -> None:
         with send:
-            await plan.probe_all(lambda _, probe: send.send_nowait(probe))
+            await batch.probe_all(lambda _, probe: send.send_nowait(probe))
 
     failure: BaseException | None = None
     with receive:
@@ -146,7 +133,7 @@ async def stream_workers(
                 yield receive
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # the caller's own, which the task group would wrap
+            except BaseException as error:  # an error of the caller, which the task group would wrap
                 failure = error
             group.cancel_scope.cancel()
     if failure is not None:
@@ -154,8 +141,8 @@ async def stream_workers(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Whom to ask, and how long; the arguments of `probe_workers`, checked."""
+class _Batch:
+    """The validated arguments of one call of `probe_workers`."""
 
     addresses: tuple[str, ...]
     timeout: float
@@ -165,7 +152,7 @@ class _Plan:
     channels: ProbeChannels
 
     @classmethod
-    def checked(
+    def create(
         cls,
         addresses: Iterable[str],
         timeout: float,
@@ -173,13 +160,21 @@ class _Plan:
         max_concurrency: int,
         libtpu_ports: Sequence[int],
         channels: ProbeChannels | None,
-    ) -> _Plan:
+    ) -> _Batch:
         if isinstance(addresses, str):
-            raise ConfigurationError(f"addresses are several; write [{addresses!r}], or call probe_worker")
+            raise ConfigurationError(
+                f"expected several addresses; got the string {addresses!r}",
+                argument="addresses",
+                hint="Put it into a list, or call probe_worker.",
+            )
         if not all(0 < port < 65536 for port in libtpu_ports):
-            raise ConfigurationError(f"libtpu_ports={libtpu_ports!r} are ports, such as [8431, 8432]")
+            raise ConfigurationError(
+                f"{libtpu_ports!r} are not port numbers",
+                argument="libtpu_ports",
+                hint="Pass ports such as [8431, 8432].",
+            )
         return cls(
-            tuple(map(bare_address, addresses)),
+            tuple(map(validate_address, addresses)),
             checked_seconds("timeout", timeout),
             checked_seconds("worker_timeout", worker_timeout),
             checked_count("max_concurrency", max_concurrency),
@@ -188,62 +183,62 @@ class _Plan:
         )
 
     async def probe_all(self, report: Callable[[int, WorkerProbe], None]) -> None:
-        """Probe every worker, and tell each row with its position as soon as it is known."""
-        began: dict[int, float] = {}
-        unknown = set(range(len(self.addresses)))
+        """Probe every worker, and call `report` with its position and result as soon as that is known."""
+        started_at: dict[int, float] = {}
+        unfinished = set(range(len(self.addresses)))
         pending = iter(enumerate(self.addresses))
 
-        def tell(position: int, probe: WorkerProbe) -> None:
-            unknown.discard(position)
+        def finish(position: int, probe: WorkerProbe) -> None:
+            unfinished.discard(position)
             report(position, probe)
 
         async def work() -> None:
             for position, address in pending:
-                began[position] = time.monotonic()
-                tell(position, await in_polled_loop(partial(self._probe, address)))
+                started_at[position] = time.monotonic()
+                finish(position, await run_in_grpc_loop(partial(self._probe, address)))
 
         with anyio.move_on_after(self.timeout):
             async with anyio.create_task_group() as group:
                 for _ in range(min(self.max_concurrency, len(self.addresses))):
                     group.start_soon(work)
-        for position in sorted(unknown):
-            tell(position, self._unanswered(self.addresses[position], began.get(position)))
+        for position in sorted(unfinished):
+            finish(position, self._timed_out(self.addresses[position], started_at.get(position)))
 
     async def _probe(self, address: str) -> WorkerProbe:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             with WorkerProbing(logger, address, GET_STATUS) as probing:
-                probe = await self._answered(address, Deadline.after(self.worker_timeout))
+                probe = await self._fetch(address, Deadline.after(self.worker_timeout))
                 assert probe.source is not None
                 probing.answered(probe.source, METHODS[probe.source])
         except ProbeError as error:
             probe = WorkerProbe(address, error=_without_frames(error))
-        return replace(probe, latency=time.monotonic() - began)
+        return replace(probe, latency=time.monotonic() - started_at)
 
-    async def _answered(self, address: str, deadline: Deadline) -> WorkerProbe:
+    async def _fetch(self, address: str, deadline: Deadline) -> WorkerProbe:
         try:
-            async with self.channels.to(address, deadline) as channel:
-                return WorkerProbe(address, "tensorflow", await tensorflow_devices(channel, deadline))
+            async with self.channels.acquire(address, deadline) as channel:
+                return WorkerProbe(address, "tensorflow", await fetch_tensorflow_devices(channel, deadline))
         except ProbeError as error:
             if error.code not in {"refused", "unimplemented"} or not self.libtpu_ports:
                 raise
             no_tensorflow = _without_frames(error)
         host = address.rpartition(":")[0]
         try:
-            runtime = await libtpu_runtime(self.channels, host, self.libtpu_ports, deadline)
+            runtime = await fetch_libtpu_runtime(self.channels, host, self.libtpu_ports, deadline)
         except ProbeError as error:
-            raise nobody_tells(address, no_tensorflow, error) from error
+            raise no_source_error(address, no_tensorflow, error) from error
         return WorkerProbe(address, "libtpu", runtime.devices, runtime.cores, runtime.chips)
 
-    def _unanswered(self, address: str, began: float | None) -> WorkerProbe:
-        if began is None:
-            return WorkerProbe(address, error=never_asked(address, self.timeout))
-        latency = time.monotonic() - began
-        return WorkerProbe(address, latency=latency, error=given_up(address, self.timeout))
+    def _timed_out(self, address: str, started_at: float | None) -> WorkerProbe:
+        if started_at is None:
+            return WorkerProbe(address, error=not_started_error(address, self.timeout))
+        latency = time.monotonic() - started_at
+        return WorkerProbe(address, latency=latency, error=interrupted_error(address, self.timeout))
 
 
 def _without_frames(error: ProbeError) -> ProbeError:
-    """Return the error without tracebacks, which would keep channels and answers in memory along with it."""
+    """Return the error without tracebacks, whose frames keep channels and responses in memory."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = link.__context__ = None

@@ -389,7 +389,7 @@ async def find_unreachable(addresses: Sequence[str], reachability: Reachability)
         from aioresolve.probe import probe_workers
 
         probes = zip(addresses, await probe_workers(addresses, worker_timeout=CONNECT_TIMEOUT), strict=True)
-        return {address: str(probe.error) for address, probe in probes if probe.error is not None}
+        return {address: probe.error.summary for address, probe in probes if probe.error is not None}
     reasons = await gather([partial(_connect_error, address) for address in addresses], limit=MAX_CONNECTIONS)
     return {address: reason for address, reason in zip(addresses, reasons, strict=True) if reason is not None}
 

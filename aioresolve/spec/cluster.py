@@ -86,7 +86,7 @@ class ClusterSpec:
         return {job: _list_or_dict(tasks) for job, tasks in self._tasks.items()}
 
     def as_cluster_def(self) -> ClusterDef:
-        """Return a new ClusterDef message (of `aioresolve.wire`), equal on the wire to TensorFlow's.
+        """Return a new `aioresolve.spec.ClusterDef` message, in the wire format of TensorFlow's ClusterDef.
 
         Jobs are sorted by name, unless the spec was built from a message, whose order is kept.
         To compare bytes, write both with `SerializeToString(deterministic=True)` of the same protobuf.
@@ -221,7 +221,7 @@ def _is_tensorflow_spec(value: object) -> TypeGuard[Any]:
 
 def _is_cluster_def(value: object) -> TypeGuard[Any]:
     descriptor = getattr(type(value), "DESCRIPTOR", None)
-    return getattr(descriptor, "full_name", None) in ("aioresolve.wire.ClusterDef", "tensorflow.ClusterDef")
+    return getattr(descriptor, "full_name", None) in ("aioresolve.spec.ClusterDef", "tensorflow.ClusterDef")
 
 
 def _from_message(message: bytes) -> Tasks:

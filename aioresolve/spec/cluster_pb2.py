@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61ioresolve/wire/cluster.proto\x12\x0f\x61ioresolve.wire\"w\n\x06JobDef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x05tasks\x18\x02 \x03(\x0b\x32\".aioresolve.wire.JobDef.TasksEntry\x1a,\n\nTasksEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\nClusterDef\x12$\n\x03job\x18\x01 \x03(\x0b\x32\x17.aioresolve.wire.JobDefb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61ioresolve/spec/cluster.proto\x12\x0f\x61ioresolve.spec\"w\n\x06JobDef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x05tasks\x18\x02 \x03(\x0b\x32\".aioresolve.spec.JobDef.TasksEntry\x1a,\n\nTasksEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\nClusterDef\x12$\n\x03job\x18\x01 \x03(\x0b\x32\x17.aioresolve.spec.JobDefb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)

@@ -21,7 +21,7 @@ import grpc.aio
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.probe.devices import GET_METRIC, GET_RUNTIME_STATUS, GET_STATUS, TOTAL_MEMORY
-from aioresolve.probe.grpc_loop import polled_loop
+from aioresolve.probe.grpc_loop import loop_guard
 from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeStatus
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 
@@ -184,7 +184,7 @@ class TPUWorker:
         for port in filter(None, self._ports):
             # grpc's own error for a port in use has no details, and it leaves files open.
             socket.create_server((self._host, port)).close()
-        if polled_loop.enter() is not loop:
+        if loop_guard.acquire() is not loop:
             raise ConfigurationError(
                 "the event loop of another thread polls grpc.aio, because it has an open channel or server",
                 hint="Close that, or use tpu_worker_process().",
@@ -200,7 +200,7 @@ class TPUWorker:
                 with anyio.CancelScope(shield=True):
                     await server.stop(None)
         finally:
-            polled_loop.leave(loop)
+            loop_guard.release(loop)
 
     def _bind(self, server: grpc.aio.Server, port: int) -> int:
         address = f"{self._host}:{port}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aioresolve.errors import ProbeError
 from aioresolve.probe import LIBTPU_PORTS, Device, ProbeChannels, WorkerProbe, probe_workers
-from aioresolve.probe.accelerators import accelerators_shared, operation_timeout
+from aioresolve.probe.accelerators import common_accelerators, operation_timeout
 from aioresolve.probe.channels import Deadline
 
 from .tensorflow_runtime import TPUSystemMetadata
@@ -91,7 +91,7 @@ def cores_per_host(probes: Mapping[str, WorkerProbe], timeout: float) -> int:
         ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
     """
     try:
-        return accelerators_shared(probes, timeout).get(TPU, 0)
+        return common_accelerators(probes, timeout).get(TPU, 0)
     except ProbeError as error:
         if error.code != "uneven":
             raise

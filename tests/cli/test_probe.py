@@ -133,7 +133,7 @@ def test_all_of_them_have_a_deadline_too(silent: str, capsys: pytest.CaptureFixt
     arguments = ("probe", "-o", "json", "--timeout", "0.3", "--max-concurrency", "1")
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
-    assert "the 0.3 s for all workers were over" in first["message"]
+    assert "when the deadline for all workers (0.3 s) passed" in first["message"]
     assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 
 

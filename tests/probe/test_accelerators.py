@@ -12,9 +12,9 @@ from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProbeEr
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.accelerators import (
     accelerators_per_worker,
-    accelerators_shared,
+    common_accelerators,
     operation_timeout,
-    tasks_asked,
+    tasks_to_probe,
 )
 from aioresolve.spec import ClusterSpec
 from aioresolve.testing.faults import Hang
@@ -48,42 +48,42 @@ def failed(address: str, code: str) -> WorkerProbe:
 def test_task_type_and_task_id_narrow_whom_to_ask(
     task_type: str | None, task_id: int | None, asked: Mapping[str, str]
 ) -> None:
-    assert tasks_asked(TRAINING, task_type, task_id) == asked
+    assert tasks_to_probe(TRAINING, task_type, task_id) == asked
 
 
 def test_without_a_job_worker_every_task_is_asked() -> None:
     spec = ClusterSpec({"chief": ["a:1"], "evaluator": ["b:1"]})
-    assert list(tasks_asked(spec, None, None).values()) == ["a:1", "b:1"]
-    with pytest.raises(ConfigurationError, match="of which job"):
-        tasks_asked(spec, None, 0)
+    assert list(tasks_to_probe(spec, None, None).values()) == ["a:1", "b:1"]
+    with pytest.raises(ConfigurationError, match="is ambiguous"):
+        tasks_to_probe(spec, None, 0)
 
 
 def test_names_and_addresses_may_be_bytes() -> None:
     spec = ClusterSpec({b"worker": [b"a:1"]})  # type: ignore[dict-item, list-item]
-    assert tasks_asked(spec, None, None) == {"/job:worker/task:0": "a:1"}
+    assert tasks_to_probe(spec, None, None) == {"/job:worker/task:0": "a:1"}
 
 
 @pytest.mark.parametrize(("task_type", "task_id"), [("chief", None), ("worker", 1), ("ps", 7)])
 def test_a_task_that_is_not_there_is_named(task_type: str, task_id: int | None) -> None:
     with pytest.raises(UnknownTaskError, match=task_type):
-        tasks_asked(TRAINING, task_type, task_id)
+        tasks_to_probe(TRAINING, task_type, task_id)
 
 
 def test_a_cluster_without_tasks_has_nobody_to_ask() -> None:
     with pytest.raises(UnknownTaskError, match="no task"):
-        tasks_asked(ClusterSpec({"worker": []}), None, None)
+        tasks_to_probe(ClusterSpec({"worker": []}), None, None)
 
 
 @given(st.dictionaries(st.sampled_from(["GPU", "TPU", "XLA_GPU"]), st.integers(1, 8)), st.integers(1, 5))
 def test_workers_that_are_alike_answer_as_one(counts: dict[str, int], workers: int) -> None:
     probes = {f"/task:{n}": row(CPU=1, **counts) for n in range(workers)}
-    assert accelerators_shared(probes, 1.0) == counts
+    assert common_accelerators(probes, 1.0) == counts
 
 
 def test_workers_that_differ_are_named_with_their_counts() -> None:
     probes = {"/task:0": row(TPU=8), "/task:1": row(TPU=4), "/task:2": row(CPU=1)}
     with pytest.raises(ProbeError, match=r"8 TPU.*4 TPU.*none.*task_type") as caught:
-        accelerators_shared(probes, 1.0)
+        common_accelerators(probes, 1.0)
     assert caught.value.code == "uneven"
     assert caught.value.failures == {"/task:0": "8 TPU", "/task:1": "4 TPU", "/task:2": "none"}
     assert isinstance(caught.value, RuntimeError)
@@ -93,20 +93,20 @@ def test_workers_that_differ_are_named_with_their_counts() -> None:
 def test_workers_that_do_not_answer_are_named_with_their_reasons() -> None:
     probes = {"/task:0": row(TPU=8), "/task:1": failed("b:1", "refused"), "/task:2": failed("c:1", "tls")}
     with pytest.raises(ProbeError, match="2 of 3 workers") as caught:
-        accelerators_shared(probes, 1.0)
+        common_accelerators(probes, 1.0)
     assert caught.value.failures == {"/task:1": "b:1 is refused", "/task:2": "c:1 is tls"}
     assert (caught.value.code, caught.value.address) == ("failed", None)
 
 
 def test_of_one_worker_that_does_not_answer_the_error_is_its_own() -> None:
     with pytest.raises(ProbeError) as caught:
-        accelerators_shared({"/task:0": failed("b:1", "refused")}, 1.0)
+        common_accelerators({"/task:0": failed("b:1", "refused")}, 1.0)
     assert (caught.value.code, caught.value.address, caught.value.retryable) == ("refused", "b:1", True)
 
 
 def test_many_failures_are_counted_and_not_all_told() -> None:
     with pytest.raises(ProbeError, match=r"1000 of 1000 workers.*and 992 more") as caught:
-        accelerators_shared({f"/task:{n}": failed(f"a:{n}", "refused") for n in range(1, 1001)}, 1.0)
+        common_accelerators({f"/task:{n}": failed(f"a:{n}", "refused") for n in range(1, 1001)}, 1.0)
     assert len(str(caught.value)) < 1_000
     assert len(caught.value.failures) == 1000
 
@@ -114,7 +114,7 @@ def test_many_failures_are_counted_and_not_all_told() -> None:
 def test_a_deadline_that_passed_says_who_was_reached_and_who_was_not() -> None:
     probes = {"/task:0": row(TPU=8), "/task:1": failed("b:1", "deadline")}
     with pytest.raises(DeadlineExceededError) as caught:
-        accelerators_shared(probes, 1.5)
+        common_accelerators(probes, 1.5)
     assert caught.value.timeout == 1.5
     assert caught.value.reached == {"/task:0": "8 TPU"}
     assert caught.value.missing == {"/task:1": "b:1 is deadline"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.probe.channels import bare_address, split_address
+from aioresolve.probe.channels import split_address, validate_address
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from aioresolve.probe.channels import bare_address, split_address
     ],
 )
 def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(bare_address(address)) == parts
+    assert split_address(validate_address(address)) == parts
 
 
 NONE = ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::7:8470", "http://a:1", "a:1/x", "unix:/x", None, 7]
@@ -30,5 +30,5 @@ NONE = ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::7:8470", "http://a:1", "a:
 @pytest.mark.parametrize("address", NONE)
 def test_what_is_no_address_is_named_in_the_error(address: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        bare_address(address)
+        validate_address(address)
     assert repr(address) in str(caught.value)

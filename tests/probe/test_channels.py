@@ -114,7 +114,7 @@ def test_channels_left_open_by_a_loop_that_ended_are_replaced() -> None:
 
 async def test_closing_twice_does_nothing_and_entering_twice_is_an_error() -> None:
     async with ProbeChannels() as channels:
-        with pytest.raises(ConfigurationError, match="entered already"):
+        with pytest.raises(ConfigurationError, match="already entered"):
             await channels.__aenter__()
     await channels.aclose()
 
@@ -123,7 +123,7 @@ async def test_closing_twice_does_nothing_and_entering_twice_is_an_error() -> No
     ("arguments", "words"),
     [
         ({"credentials": "token"}, r"grpc\.ssl_channel_credentials"),
-        ({"tls_server_name": "a"}, "tls_server_name is of use with credentials only"),
+        ({"tls_server_name": "a"}, "tls_server_name requires credentials"),
         ({"max_message_bytes": 0}, "at least 1"),
         ({"max_channels": 0}, "at least 1"),
         ({"metadata": [("Upper", "a")]}, "'Upper'"),
@@ -161,5 +161,5 @@ async def test_a_larger_answer_is_taken_where_the_bound_is_raised() -> None:
 
 
 def test_channels_say_whether_they_are_over_tls() -> None:
-    assert repr(ProbeChannels()) == "<ProbeChannels in plain>"
+    assert repr(ProbeChannels()) == "<ProbeChannels without TLS>"
     assert repr(ProbeChannels(credentials=grpc.ssl_channel_credentials())) == "<ProbeChannels over TLS>"

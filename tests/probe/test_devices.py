@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.devices import (
-    MOST_DEVICES,
-    Runtime,
-    accelerators_by_type,
-    core_and_chip_counts,
-    devices_of_metric,
-    devices_of_status,
-    whole_runtime,
+    MAX_DEVICES,
+    LibtpuRuntime,
+    count_accelerators,
+    parse_memory_metric,
+    parse_runtime_status,
+    parse_status,
+    sum_runtimes,
 )
 
 from .samples import SPARSE_CORE, TENSOR_CORE, TWO_CPUS, memory_metric, runtime_status, status
@@ -28,7 +28,7 @@ HOST = "10.0.0.1:8470"
 
 
 def test_a_real_answer_is_read_with_what_is_not_known_left_out() -> None:
-    first, second = devices_of_status(TWO_CPUS, HOST)
+    first, second = parse_status(TWO_CPUS, HOST)
     assert first == Device("/job:worker/replica:0/task:0/device:CPU:0", "CPU", 268435456, 9808080448997035081)
     assert (second.name[-6:], second.type, second.memory) == (":CPU:1", "CPU", 268435456)
     assert first.incarnation != second.incarnation
@@ -36,75 +36,75 @@ def test_a_real_answer_is_read_with_what_is_not_known_left_out() -> None:
 
 @given(st.lists(st.sampled_from(["CPU", "GPU", "TPU", "XLA_CPU", "XLA_GPU", "TPU_SYSTEM"]), min_size=1))
 def test_accelerators_are_counted_by_type_without_the_hosts_own_devices(types: list[str]) -> None:
-    devices = devices_of_status(status(*(f"{kind}:{n}" for n, kind in enumerate(types))), HOST)
+    devices = parse_status(status(*(f"{kind}:{n}" for n, kind in enumerate(types))), HOST)
     host = ("CPU", "XLA_CPU", "TPU_SYSTEM")
     expected = Counter(kind for kind in types if kind not in host)
-    assert accelerators_by_type(devices) == expected
+    assert count_accelerators(devices) == expected
     assert WorkerProbe(HOST, "tensorflow", devices).accelerators == expected
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "no device at all"),
-        (b"\xff\xff\xff", "3 bytes that are no GetStatusResponse"),
-        (b"\n\x02\n\xff", "no GetStatusResponse"),
+        (b"", "no devices, but"),
+        (b"\xff\xff\xff", "3 bytes that are not a GetStatusResponse"),
+        (b"\n\x02\n\xff", "not a GetStatusResponse"),
         (b"\n\0", "without a name or a type"),
-        (b"\n\0" * (MOST_DEVICES + 1), "4,097 devices"),
+        (b"\n\0" * (MAX_DEVICES + 1), "4,097 devices"),
         (status("TPU:0", "TPU:0"), "the same device twice"),
         (status("TPU:0" * 500), "more than 1,024 characters"),
     ],
 )
 def test_an_answer_that_cannot_be_true_is_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
-        devices_of_status(body, HOST)
+        parse_status(body, HOST)
     assert (caught.value.address, caught.value.code, caught.value.retryable) == (HOST, "malformed", False)
     assert HOST in str(caught.value)
 
 
 @given(st.binary(max_size=200))
 def test_whatever_the_bytes_the_answer_is_values_or_a_probe_error(body: bytes) -> None:
-    for read in (devices_of_status, core_and_chip_counts):
+    for read in (parse_status, parse_runtime_status):
         with suppress(ProbeError):
             read(body, HOST)
     with suppress(ProbeError):
-        devices_of_metric(body, HOST, 8431)
+        parse_memory_metric(body, HOST, 8431)
 
 
 @given(st.integers(1, 8), st.integers(1, 2))
 def test_cores_and_chips_are_two_numbers(chips: int, cores_per_chip: int) -> None:
     cores = [(chip, TENSOR_CORE) for chip in range(chips) for _ in range(cores_per_chip)]
-    assert core_and_chip_counts(runtime_status(*cores), HOST) == (chips * cores_per_chip, chips)
+    assert parse_runtime_status(runtime_status(*cores), HOST) == (chips * cores_per_chip, chips)
 
 
 def test_sparse_cores_do_not_count_as_cores() -> None:
     cores = [(0, TENSOR_CORE), (0, SPARSE_CORE), (0, SPARSE_CORE), (1, TENSOR_CORE), (1, SPARSE_CORE)]
-    assert core_and_chip_counts(runtime_status(*cores), HOST) == (2, 2)
+    assert parse_runtime_status(runtime_status(*cores), HOST) == (2, 2)
 
 
 def test_cores_that_name_neither_chip_nor_type_are_cores_of_unknown_chips() -> None:
-    assert core_and_chip_counts(runtime_status((None, None), (None, None)), HOST) == (2, None)
+    assert parse_runtime_status(runtime_status((None, None), (None, None)), HOST) == (2, None)
 
 
 def test_a_runtime_that_has_not_begun_has_no_cores() -> None:
-    assert core_and_chip_counts(b"", HOST) == (0, 0)
+    assert parse_runtime_status(b"", HOST) == (0, 0)
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"\xff", "no runtime status"),
-        (runtime_status(*[(0, TENSOR_CORE)] * (MOST_DEVICES + 1)), "4,097 cores"),
+        (b"\xff", "not a runtime status"),
+        (runtime_status(*[(0, TENSOR_CORE)] * (MAX_DEVICES + 1)), "4,097 cores"),
     ],
 )
 def test_a_runtime_status_that_cannot_be_true_is_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
-        core_and_chip_counts(body, HOST)
+        parse_runtime_status(body, HOST)
     assert caught.value.code == "malformed"
 
 
 def test_each_metric_is_a_device_in_the_order_of_their_numbers() -> None:
-    assert devices_of_metric(memory_metric(1, 0, size=95), HOST, 8432) == (
+    assert parse_memory_metric(memory_metric(1, 0, size=95), HOST, 8432) == (
         Device("libtpu:8432/device:TPU:0", "TPU", 95),
         Device("libtpu:8432/device:TPU:1", "TPU", 95),
     )
@@ -113,29 +113,30 @@ def test_each_metric_is_a_device_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"\xff", "no runtime metric"),
+        (b"\xff", "not a runtime metric"),
         (memory_metric(0, 1, 0), "3 metrics of 2 devices"),
-        (memory_metric(*range(MOST_DEVICES + 1)), "4,097 devices"),
+        (memory_metric(*range(MAX_DEVICES + 1)), "4,097 devices"),
     ],
 )
 def test_metrics_that_cannot_be_true_are_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
-        devices_of_metric(body, HOST, 8431)
+        parse_memory_metric(body, HOST, 8431)
     assert caught.value.code == "malformed"
 
 
 def test_the_processes_of_a_host_add_up() -> None:
     parts = [
-        Runtime((Device(f"libtpu:{port}/device:TPU:0", "TPU"),), cores=2, chips=1) for port in (8431, 8432)
+        LibtpuRuntime((Device(f"libtpu:{port}/device:TPU:0", "TPU"),), cores=2, chips=1)
+        for port in (8431, 8432)
     ]
-    whole = whole_runtime(parts)
+    whole = sum_runtimes(parts)
     assert (len(whole.devices), whole.cores, whole.chips) == (2, 4, 2)
 
 
 def test_what_one_process_does_not_tell_is_not_known_of_the_host() -> None:
-    parts = [Runtime(cores=2, chips=1), Runtime(cores=2), Runtime()]
-    assert whole_runtime(parts[:2]) == Runtime(cores=4, chips=None)
-    assert whole_runtime(parts) == Runtime()
+    parts = [LibtpuRuntime(cores=2, chips=1), LibtpuRuntime(cores=2), LibtpuRuntime()]
+    assert sum_runtimes(parts[:2]) == LibtpuRuntime(cores=4, chips=None)
+    assert sum_runtimes(parts) == LibtpuRuntime()
 
 
 def test_where_only_cores_are_told_they_are_the_accelerators() -> None:
@@ -146,7 +147,7 @@ def test_where_only_cores_are_told_they_are_the_accelerators() -> None:
 
 
 def test_a_row_is_a_value() -> None:
-    row = WorkerProbe(HOST, "tensorflow", devices_of_status(TWO_CPUS, HOST), latency=0.1)
-    assert row == WorkerProbe(HOST, "tensorflow", devices_of_status(TWO_CPUS, HOST), latency=0.2)
+    row = WorkerProbe(HOST, "tensorflow", parse_status(TWO_CPUS, HOST), latency=0.1)
+    assert row == WorkerProbe(HOST, "tensorflow", parse_status(TWO_CPUS, HOST), latency=0.2)
     assert pickle.loads(pickle.dumps(row)) == row
     assert len({row, row}) == 1

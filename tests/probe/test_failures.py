@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioresolve.errors import ProbeError
-from aioresolve.probe.grpc_errors import deadline_passed, failed_call, nobody_tells
+from aioresolve.probe.grpc_errors import deadline_error, no_source_error, status_error
 
 HOST = "10.0.0.1:8470"
 METHOD = "/tensorflow.WorkerService/GetStatus"
@@ -40,7 +40,7 @@ ANSWERED = [
 
 @pytest.mark.parametrize(("code", "details"), ON_THE_WAY)
 def test_what_happens_on_the_way_is_told_apart_by_grpcs_words(code: str, details: str) -> None:
-    error = failed_call(HOST, METHOD, "UNAVAILABLE", details)
+    error = status_error(HOST, METHOD, "UNAVAILABLE", details)
     assert (error.code, error.address) == (code, HOST)
     assert error.retryable is (code in {"refused", "unreachable"})
     assert HOST in str(error)
@@ -49,33 +49,33 @@ def test_what_happens_on_the_way_is_told_apart_by_grpcs_words(code: str, details
 
 @pytest.mark.parametrize(("code", "status", "details"), ANSWERED)
 def test_what_the_worker_answers_is_told_apart_by_its_status(code: str, status: str, details: str) -> None:
-    error = failed_call(HOST, METHOD, status, details)
+    error = status_error(HOST, METHOD, status, details)
     assert (error.code, error.address) == (code, HOST)
     assert details in str(error)
 
 
 def test_a_failure_that_may_pass_is_retryable() -> None:
-    assert failed_call(HOST, METHOD, "ABORTED", "").retryable
-    assert not failed_call(HOST, METHOD, "INTERNAL", "").retryable
+    assert status_error(HOST, METHOD, "ABORTED", "").retryable
+    assert not status_error(HOST, METHOD, "INTERNAL", "").retryable
 
 
 def test_a_server_that_has_much_to_say_is_cut_short() -> None:
-    assert len(str(failed_call(HOST, METHOD, "INTERNAL", "word\n" * 10_000))) < 400
+    assert len(str(status_error(HOST, METHOD, "INTERNAL", "word\n" * 10_000))) < 400
 
 
 def test_a_worker_that_is_connected_and_one_that_is_not_run_out_of_time_in_other_words() -> None:
-    connected = deadline_passed(HOST, METHOD, 5.0, connected=True)
-    silent = deadline_passed(HOST, METHOD, 5.0, connected=False)
-    assert "is connected and did not answer GetStatus within 5 s" in str(connected)
+    connected = deadline_error(HOST, METHOD, 5.0, is_connected=True)
+    silent = deadline_error(HOST, METHOD, 5.0, is_connected=False)
+    assert "accepted the connection but did not respond to GetStatus within 5 s" in str(connected)
     assert "no gRPC connection" in str(silent)
     assert connected.code == silent.code == "deadline"
     assert connected.retryable
 
 
 def test_a_refusal_is_not_called_death() -> None:
-    refused = failed_call(HOST, METHOD, "UNAVAILABLE", f"{THERE}connect: Connection refused (111)")
+    refused = status_error(HOST, METHOD, "UNAVAILABLE", f"{THERE}connect: Connection refused (111)")
     unimplemented = ProbeError("another service", address="10.0.0.1:8431", code="unimplemented")
-    error = nobody_tells(HOST, refused, unimplemented)
+    error = no_source_error(HOST, refused, unimplemented)
     assert (error.code, error.address, error.retryable) == ("refused", HOST, True)
     assert "The worker may still be running" in str(error)
     assert str(error).count(HOST) == 1

@@ -102,7 +102,9 @@ async def test_libtpu_has_what_is_left_of_the_workers_deadline(closed_address: s
     async with TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as worker:
         (probe,) = await probe_workers([closed_address], libtpu_ports=[worker.port], worker_timeout=0.3)
     assert probe.error is not None
-    assert "is connected and did not answer GetTpuRuntimeStatus within 0.3 s" in str(probe.error)
+    assert "accepted the connection but did not respond to GetTpuRuntimeStatus within 0.3 s" in str(
+        probe.error
+    )
     assert 0.2 < probe.latency < 1.0
 
 

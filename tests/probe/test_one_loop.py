@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aioresolve.probe import ProbeChannels, probe_worker, probe_workers
-from aioresolve.probe.grpc_loop import in_polled_loop, polled_loop
+from aioresolve.probe.grpc_loop import loop_guard, run_in_grpc_loop
 from aioresolve.testing.faults import Hang
 from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
 
@@ -57,13 +57,13 @@ async def here() -> int:
 
 async def test_what_is_asked_of_a_second_loop_is_awaited_in_the_first() -> None:
     with other_loop() as other:
-        assert await other.run(lambda: in_polled_loop(here)) == other.thread.ident
-        polled_loop.enter()
+        assert await other.run(lambda: run_in_grpc_loop(here)) == other.thread.ident
+        loop_guard.acquire()
         try:
-            assert await other.run(lambda: in_polled_loop(here)) == threading.get_ident()
+            assert await other.run(lambda: run_in_grpc_loop(here)) == threading.get_ident()
         finally:
-            polled_loop.leave(asyncio.get_running_loop())
-        assert await other.run(lambda: in_polled_loop(here)) == other.thread.ident
+            loop_guard.release(asyncio.get_running_loop())
+        assert await other.run(lambda: run_in_grpc_loop(here)) == other.thread.ident
 
 
 async def test_an_error_comes_back() -> None:
@@ -71,12 +71,12 @@ async def test_an_error_comes_back() -> None:
         raise KeyError("mine")
 
     with other_loop() as other:
-        polled_loop.enter()
+        loop_guard.acquire()
         try:
             with pytest.raises(KeyError, match="mine"):
-                await other.run(lambda: in_polled_loop(fail))
+                await other.run(lambda: run_in_grpc_loop(fail))
         finally:
-            polled_loop.leave(asyncio.get_running_loop())
+            loop_guard.release(asyncio.get_running_loop())
 
 
 async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
@@ -93,28 +93,28 @@ async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
 
     async def cancelled() -> bool:
         async with anyio.create_task_group() as group:
-            group.start_soon(in_polled_loop, hang)
+            group.start_soon(run_in_grpc_loop, hang)
             await anyio.to_thread.run_sync(began.wait)
             group.cancel_scope.cancel()
         return cleaned_up.is_set()
 
     with other_loop() as other:
-        polled_loop.enter()
+        loop_guard.acquire()
         try:
             assert await other.run(cancelled)
         finally:
-            polled_loop.leave(asyncio.get_running_loop())
+            loop_guard.release(asyncio.get_running_loop())
 
 
 async def test_a_first_loop_that_is_blocked_is_not_waited_for() -> None:
     with other_loop() as other:
-        polled_loop.enter()
+        loop_guard.acquire()
         try:
-            future = asyncio.run_coroutine_threadsafe(in_polled_loop(here), other.loop)
+            future = asyncio.run_coroutine_threadsafe(run_in_grpc_loop(here), other.loop)
             # As a notebook does that calls a blocking function, whose own loop is the other.
             assert future.result(GENEROUS) == other.thread.ident
         finally:
-            polled_loop.leave(asyncio.get_running_loop())
+            loop_guard.release(asyncio.get_running_loop())
 
 
 async def test_when_the_first_loop_ends_the_second_goes_on_by_itself() -> None:
@@ -128,7 +128,7 @@ async def test_when_the_first_loop_ends_the_second_goes_on_by_itself() -> None:
         return await here()
 
     async def first() -> None:
-        polled_loop.enter()
+        loop_guard.acquire()
         ready.set()
         await anyio.to_thread.run_sync(began.wait)
 
@@ -137,7 +137,7 @@ async def test_when_the_first_loop_ends_the_second_goes_on_by_itself() -> None:
     thread.start()
     await anyio.to_thread.run_sync(ready.wait)
     with anyio.fail_after(GENEROUS):
-        assert await in_polled_loop(hang_at_first)
+        assert await run_in_grpc_loop(hang_at_first)
     # The second time it is the first loop again, if that has not ended yet by then.
     assert (answered_in[0], len(answered_in)) == (thread.ident, 2)
     await anyio.to_thread.run_sync(thread.join)
@@ -145,10 +145,10 @@ async def test_when_the_first_loop_ends_the_second_goes_on_by_itself() -> None:
 
 def test_a_loop_that_was_closed_counts_no_more() -> None:
     async def enter() -> None:
-        polled_loop.enter()
+        loop_guard.acquire()
 
     asyncio.run(enter())
-    assert asyncio.run(in_polled_loop(here)) == threading.get_ident()
+    assert asyncio.run(run_in_grpc_loop(here)) == threading.get_ident()
 
 
 class Recorded(asyncio.SelectorEventLoop):

@@ -237,7 +237,7 @@ async def test_when_the_total_deadline_passes_each_row_says_whether_it_was_asked
         took = time.monotonic() - before
     assert len(worker.calls) == 2
     words = [str(probe.error) for probe in probes]
-    assert ["had not answered" in text for text in words] == [True, True, False, False, False]
+    assert ["had not responded" in text for text in words] == [True, True, False, False, False]
     assert ["was not probed" in text for text in words] == [False, False, True, True, True]
     assert {probe.error.code for probe in probes if probe.error} == {"deadline"}
     assert [probe.latency > 0 for probe in probes] == [True, True, False, False, False]
@@ -268,7 +268,7 @@ async def test_nobody_to_ask_is_no_row() -> None:
     ("arguments", "words"),
     [
         ({"addresses": "a:1"}, "probe_worker"),
-        ({"addresses": ["a"]}, "'a' is no worker's address"),
+        ({"addresses": ["a"]}, "'a' is not a worker address"),
         ({"timeout": 0}, "timeout=0"),
         ({"worker_timeout": float("inf")}, "worker_timeout=inf"),
         ({"max_concurrency": 0}, "max_concurrency=0"),
@@ -308,7 +308,7 @@ async def test_over_tls_the_workers_certificate_is_checked() -> None:
 async def test_tls_asked_of_a_worker_that_speaks_plain_is_said_so() -> None:
     async with TPUWorker() as worker:
         channels = ProbeChannels.over_tls()
-        with pytest.raises(ProbeError, match="see that it speaks TLS") as caught:
+        with pytest.raises(ProbeError, match="Check that the worker uses TLS") as caught:
             await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
     assert caught.value.code == "tls"
 

@@ -1,1 +1,1 @@
-"""Google's HTTP APIs: authorized requests, the metadata server, Cloud TPU."""
+"""Google Cloud: authorized HTTP requests, the metadata server and the Cloud TPU API."""

@@ -1,46 +1,51 @@
-"""What a Google API's failure answers mean: status and body -> one typed error. Pure.
+"""Failure responses of Google's APIs, translated to one typed error each. No I/O.
 
-Reasons: `google/api/error_reason.proto`, and those of Compute Engine's older errors.
+Formats: `google/rpc/error_details.proto` and RFC 6749. Reasons: `google/api/error_reason.proto`, and those of
+Compute Engine's legacy errors.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from aioresolve._core.retry import PASSING
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ForbiddenError,
+    Hint,
     ProtocolError,
     ResolveError,
     UnauthorizedError,
 )
 
-from .messages import Failure, decode_failure
-
 if TYPE_CHECKING:
     from .api_request import Question
     from .transport import Answer
 
-__all__ = ["Asker", "failure"]
+__all__ = ["Asker", "Failure", "decode_failure", "failure"]
 
 RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
-"""Reasons for a 403 or 429 that pass within the minute."""
+"""Reasons for a 403 or 429 that end within a minute."""
 
 DISABLED = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
 """Reasons for a 403: the API is not enabled in the project that is charged."""
 
+NOT_BILLABLE = frozenset({"BILLING_DISABLED", "CONSUMER_INVALID", "CONSUMER_SUSPENDED"})
+"""Reasons for a 403: the project cannot be charged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asked.
+    """The identity that sends a request.
 
     Attributes:
-        source: where the credentials come from, in words.
-        member: the IAM member they stand for, such as `serviceAccount:a@b`, where that is known.
-        scopes: the OAuth scopes asked for.
+        source: where its credentials come from, as text.
+        member: its IAM member, such as `serviceAccount:a@b`, if known.
+        scopes: the OAuth scopes that were requested.
     """
 
     source: str
@@ -48,118 +53,210 @@ class Asker:
     scopes: tuple[str, ...] = ()
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an API denied a request; what it does not report is empty.
+
+    `status` is the name of the gRPC code (`PERMISSION_DENIED`), `reason` is more specific
+    (`SERVICE_DISABLED`), `metadata` belongs to the reason, `retry_delay` is in seconds.
+    """
+
+    message: str = ""
+    status: str = ""
+    reason: str = ""
+    metadata: dict[str, str] = {}
+    retry_delay: float | None = None
+
+
 def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> ResolveError:
-    """Return the error for an answer whose status is not 200.
+    """Return the error for a response whose status is not 200.
 
     Args:
-        answer: what the server answered.
-        question: what it was asked.
+        answer: the response.
+        question: the request.
         host: the server, `scheme://host:port`.
-        asker: who asked it.
+        asker: the identity that sent the request.
     """
-    if 300 <= answer.status < 400:
+    status = answer.status
+    hint: Hint | None
+    if 300 <= status < 400:
         return ProtocolError(
-            f"{host} redirects {question.scope} to {answer.location}, which is not followed, for"
-            " it would be shown the credentials; name the API itself as the endpoint",
+            f"{host} redirects {question.scope} to {answer.location}; redirects are not followed, because"
+            " they would send the credentials there",
+            hint="Configure the API itself as the endpoint.",
             host=host,
             scope=question.scope,
         )
-    said = decode_failure(answer.body)
-    words = f"{said.message[:500]!r}" if said.message else "no reason given"
-    where = f"{host} answered {answer.status} for {question.scope} ({words})"
-    reason = said.reason or said.status or None
-    match answer.status:
-        case 400 if said.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
-            return ConfigurationError(where, hint="Correct the name, {project} or {zone}.")
+    reported = decode_failure(answer.body)
+    message = f"{reported.message[:500]!r}" if reported.message else "no reason given"
+    summary = f"{host} returned status {status} for {question.scope} ({message})"
+    reason = reported.reason or reported.status or None
+    is_rate_limited = reported.reason in RATE_LIMITED
+    match status:
+        case 400 if reported.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
+            return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
         case 401:
             return UnauthorizedError(
-                f"{where}: it does not accept the credentials of {asker.source}, nor after renewing them;"
-                f" {_login(asker)}",
+                f"{summary}: it rejects the credentials of {asker.source}, also after renewing them",
+                hint=_login_hint(asker),
                 host=host,
                 scope=question.scope,
-                status=401,
+                status=status,
                 reason=reason,
             )
-        case 403 if said.reason not in RATE_LIMITED:
+        case 403 if not is_rate_limited:
+            cause, hint = _forbidden(reported, question, asker)
             return ForbiddenError(
-                f"{where}: {_forbidden_mend(said, question, asker)}",
+                f"{summary}: {cause}",
+                hint=hint,
                 host=host,
                 scope=question.scope,
-                status=403,
+                status=status,
                 reason=reason,
             )
-    retryable = answer.status in PASSING or said.reason in RATE_LIMITED
+        case 404:
+            cause, hint = "it does not exist in that project and zone", _list_hint(question)
+        case _ if status == 429 or is_rate_limited:
+            quota = reported.metadata.get("quota_metric") or reported.metadata.get("quota_limit")
+            cause = f"the quota {quota or 'of requests'} is exhausted"
+            hint = Hint("Send fewer requests, or request a higher quota.")
+        case _ if status in PASSING:
+            cause, hint = "the server is overloaded or unavailable", Hint("Try again later.")
+        case _:
+            cause, hint = "unexpected status", Hint("Check that the endpoint is the API itself.")
     return APIError(
-        f"{where}: {_mend(answer.status, said, question)}",
+        f"{summary}: {cause}",
+        hint=hint,
         host=host,
         scope=question.scope,
-        status=answer.status,
+        status=status,
         reason=reason,
-        retry_after=said.retry_delay if answer.retry_after is None else answer.retry_after,
-        retryable=retryable,
+        retry_after=reported.retry_delay if answer.retry_after is None else answer.retry_after,
+        retryable=status in PASSING or is_rate_limited,
     )
 
 
-def _mend(status: int, said: Failure, question: Question) -> str:
-    if status == 404:
-        return (
-            "there is none of that name, or not in that project and zone;"
-            f" see `gcloud compute tpus tpu-vm list --project={question.project} --zone=-`"
-            if question.service == "tpu"
-            else "there is none of that name, or not in that project and zone"
-        )
-    if status == 429 or said.reason in RATE_LIMITED:
-        quota = said.metadata.get("quota_metric") or said.metadata.get("quota_limit")
-        return f"the quota {quota or 'of requests'} is used up; ask less often, or have it raised"
-    if status in PASSING:
-        return "the server is overloaded or not well; try again later"
-    return "see that the endpoint is the API's own"
-
-
-def _forbidden_mend(said: Failure, question: Question, asker: Asker) -> str:
-    """Return what to do about a 403."""
-    member = asker.member or "user:YOUR-ADDRESS"
+def _forbidden(reported: Failure, question: Question, asker: Asker) -> tuple[str, Hint]:
+    """Return the cause of a 403, and what to do about it."""
     project = question.project or "PROJECT"
-    if said.reason in DISABLED:
-        service = said.metadata.get("service") or f"{question.service}.googleapis.com"
-        consumer = said.metadata.get("consumer", "").removeprefix("projects/") or project
-        page = said.metadata.get("activationUrl")
-        at = f" or at {page}" if page else ""
-        return (
-            f"the API is not enabled there: `gcloud services enable {service} --project={consumer}`{at},"
-            " then wait some minutes"
+    if reported.reason in DISABLED:
+        service = reported.metadata.get("service") or f"{question.service}.googleapis.com"
+        page = reported.metadata.get("activationUrl")
+        return "the API is not enabled", Hint(
+            "Run `gcloud services enable {service} --project={project_id}`"
+            f"{' or visit {page}' if page else ''}, then wait some minutes.",
+            values={
+                "service": service,
+                "project_id": _consumer(reported) or project,
+                "page": page or "",
+            },
         )
-    if said.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
-        return (
-            f"the access token of {asker.source} lacks a scope it needs ({' '.join(asker.scopes)}): on a VM,"
-            " stop it and `gcloud compute instances set-service-account NAME --scopes=cloud-platform`; else"
-            " log in again with that scope"
+    if reported.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
+        return f"the access token of {asker.source} lacks a required scope ({' '.join(asker.scopes)})", Hint(
+            "On a VM, stop it and run `gcloud compute instances set-service-account NAME"
+            " --scopes=cloud-platform`; otherwise log in again with that scope."
         )
-    if said.reason == "USER_PROJECT_DENIED":
-        charged = said.metadata.get("consumer", "").removeprefix("projects/") or "QUOTA-PROJECT"
-        return (
-            f"it may not charge its requests to the project {charged}: "
-            f"{_binding(charged, member, 'roles/serviceusage.serviceUsageConsumer')},"
-            " or give another `quota_project`"
+    if reported.reason == "USER_PROJECT_DENIED":
+        charged = _consumer(reported) or "QUOTA-PROJECT"
+        return f"{asker.source} may not charge requests to the project {charged}", _grant_hint(
+            charged, asker, "roles/serviceusage.serviceUsageConsumer", ", or pass another {quota_project}"
         )
-    if said.reason in ("BILLING_DISABLED", "CONSUMER_INVALID", "CONSUMER_SUSPENDED"):
-        return f"the project {project} cannot be charged; see to its billing, or correct its name"
-    if said.reason == "SECURITY_POLICY_VIOLATED":
-        return "a VPC Service Controls perimeter forbids it; ask from inside, or have an ingress rule added"
-    permission = said.metadata.get("permission") or question.permission
+    if reported.reason in NOT_BILLABLE:
+        return f"the project {project} cannot be charged", Hint("Check its billing, or correct its name.")
+    if reported.reason == "SECURITY_POLICY_VIOLATED":
+        return "a VPC Service Controls perimeter denies it", Hint(
+            "Send the request from inside the perimeter, or add an ingress rule."
+        )
+    permission = reported.metadata.get("permission") or question.permission
     if not permission:
-        return f"{asker.source} may not; have the permission granted"
-    return (
-        f"{asker.source} lacks the permission {permission}, or there is no such project or zone; the smallest"
-        f" predefined role with it is {question.role}: {_binding(project, member, question.role)}"
+        return f"{asker.source} lacks a permission", Hint("Grant the permission.")
+    cause = f"{asker.source} lacks the permission {permission} (part of {question.role})"
+    hint = _grant_hint(project, asker, question.role)
+    return f"{cause}, or the project or zone does not exist", hint
+
+
+def _consumer(reported: Failure) -> str:
+    return reported.metadata.get("consumer", "").removeprefix("projects/")
+
+
+def _grant_hint(project: str, asker: Asker, role: str, alternative: str = "") -> Hint:
+    return Hint(
+        "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`"
+        f"{alternative}.",
+        values={"project_id": project, "member": asker.member or "user:YOUR-ADDRESS", "role": role},
     )
 
 
-def _binding(project: str, member: str, role: str) -> str:
-    return f"`gcloud projects add-iam-policy-binding {project} --member={member} --role={role}`"
-
-
-def _login(asker: Asker) -> str:
+def _login_hint(asker: Asker) -> Hint:
     if asker.member is not None and asker.member.startswith("serviceAccount:"):
-        return "see that the service account and its key are still there"
-    return "log in again with `gcloud auth application-default login`"
+        return Hint("Check that the service account and its key still exist.")
+    return Hint("Log in again with `gcloud auth application-default login`.")
+
+
+def _list_hint(question: Question) -> Hint | None:
+    if question.service != "tpu":
+        return None
+    return Hint(
+        "List the existing ones with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`.",
+        values={"project_id": question.project},
+    )
+
+
+class _Detail(msgspec.Struct, frozen=True, rename="camel"):
+    reason: Any = None
+    metadata: Any = None
+    retry_delay: Any = None
+
+
+class _LegacyDetail(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = ""
+    status: str = ""
+    details: tuple[_Detail, ...] = ()
+    errors: tuple[_LegacyDetail, ...] = ()
+
+
+class _FailureBody(msgspec.Struct, frozen=True):
+    # A string in responses of OAuth token servers (RFC 6749).
+    error: _Error | str
+    error_description: str = ""
+
+
+_failures = msgspec.json.Decoder(_FailureBody)
+
+
+def decode_failure(body: bytes) -> Failure:
+    """Return why an API denied a request; an empty Failure if `body` is not from the API."""
+    try:
+        document = _failures.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Failure()  # the page of a proxy, for example
+    error = document.error
+    if isinstance(error, str):
+        return Failure(message=document.error_description or error, status=error)
+    reason, metadata, delay = "", {}, None
+    for detail in error.details:
+        if isinstance(detail.reason, str) and not reason:
+            reason = detail.reason
+            pairs = detail.metadata.items() if isinstance(detail.metadata, dict) else ()
+            metadata = {str(name): str(value) for name, value in pairs}
+        delay = _seconds(detail.retry_delay) if delay is None else delay
+    return Failure(
+        message=error.message,
+        status=error.status,
+        reason=reason or next((legacy.reason for legacy in error.errors), ""),
+        metadata=metadata,
+        retry_delay=delay,
+    )
+
+
+def _seconds(duration: object) -> float | None:
+    """Return a google.protobuf.Duration, such as `1.5s`, in seconds."""
+    if not isinstance(duration, str) or not duration.endswith("s"):
+        return None
+    try:
+        return max(0.0, float(duration[:-1]))
+    except ValueError:
+        return None

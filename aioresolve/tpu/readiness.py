@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from aioresolve.errors import APIError, TPUNotFoundError, TPUNotReadyError
+from aioresolve.errors import APIError, Hint, TPUNotFoundError, TPUNotReadyError
 from aioresolve.spec import Missing
 
 if TYPE_CHECKING:
@@ -152,11 +152,16 @@ def not_ready_error(unready: Sequence[Unready]) -> TPUNotReadyError:
 def not_found_error(missing: Sequence[NodeNotFound], version: str) -> TPUNotFoundError:
     """Return the error that lists all these names; there is at least one."""
     names = [absent.path for absent in missing]
-    hint = "Correct {tpu}, {project} or {zone}."
+    hint = (
+        "List the existing TPUs with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`."
+        " Correct {tpu}, {project} or {zone}."
+    )
     if version != "v2":
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
     return TPUNotFoundError(
-        f"there is no TPU {', '.join(names)}: {missing[0].error.summary}", names=names, hint=hint
+        f"there is no TPU {', '.join(names)}: {missing[0].error.summary}",
+        names=names,
+        hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which answer of an API is which error, and what its message tells to do."""
+"""Each failure response of an API results in one typed error with a hint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUESTION = Question(
     project="p",
 )
 ROBOT = Asker("key.json", "serviceAccount:robot@p.iam.gserviceaccount.com", ("scope-a", "scope-b"))
-SOMEBODY = Asker("credentials=")
+UNKNOWN = Asker("credentials=")
 
 
 def info(reason: str, **metadata: str) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def error_of(
     body: bytes | None = None,
     **fields: Any,
 ) -> ResolveError:
-    """The error for an answer whose google.rpc.Status holds these fields and details."""
-    document = {"error": {"code": code, "message": "the server's words", "details": details, **fields}}
+    """The error for a response whose google.rpc.Status has these fields and details."""
+    document = {"error": {"code": code, "message": "the server's message", "details": details, **fields}}
     answer = Answer(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
     found = failure(answer, QUESTION, host=HOST, asker=asker)
     assert SCOPE in str(found)
@@ -72,7 +72,7 @@ def error_of(
         (504, APIError, True),
     ],
 )
-def test_each_status_has_its_error(status: int, kind: type[ResolveError], retryable: bool) -> None:
+def test_each_status_has_its_error_type(status: int, kind: type[ResolveError], retryable: bool) -> None:
     for body in (None, b"", b"<html>a proxy's page</html>"):
         error = error_of(status, body=body)
         assert type(error) is kind
@@ -81,7 +81,7 @@ def test_each_status_has_its_error(status: int, kind: type[ResolveError], retrya
             assert (error.host, error.scope, error.status) == (HOST, SCOPE, status)
 
 
-def test_a_precondition_that_fails_is_no_wrong_argument() -> None:
+def test_a_failed_precondition_is_not_an_invalid_argument() -> None:
     error = error_of(400, status="FAILED_PRECONDITION")
     assert type(error) is APIError
     assert error.reason == "FAILED_PRECONDITION"
@@ -99,21 +99,21 @@ def test_a_missing_permission_is_named_with_its_role_and_the_command() -> None:
     error = error_of(403, details, status="PERMISSION_DENIED")
     assert isinstance(error, ForbiddenError)
     assert error.reason == "IAM_PERMISSION_DENIED"
-    assert "key.json lacks the permission tpu.nodes.get, or there is no such project or zone" in str(error)
+    assert "key.json lacks the permission tpu.nodes.get (part of roles/tpu.viewer), or" in str(error)
     assert (
         "`gcloud projects add-iam-policy-binding p --member=serviceAccount:robot@p.iam.gserviceaccount.com"
         " --role=roles/tpu.viewer`" in str(error)
     )
 
 
-def test_a_403_that_says_nothing_names_the_permission_that_was_needed() -> None:
-    text = str(error_of(403, body=b"no", asker=SOMEBODY))
+def test_a_403_without_a_reason_names_the_required_permission() -> None:
+    text = str(error_of(403, body=b"no", asker=UNKNOWN))
     assert "credentials= lacks the permission tpu.nodes.get" in text
     assert "--member=user:YOUR-ADDRESS --role=roles/tpu.viewer" in text
 
 
 @pytest.mark.parametrize(
-    ("details", "mend"),
+    ("details", "text"),
     [
         (
             info(
@@ -122,49 +122,49 @@ def test_a_403_that_says_nothing_names_the_permission_that_was_needed() -> None:
                 consumer="projects/123",
                 activationUrl="https://console.example/enable",
             ),
-            "`gcloud services enable tpu.googleapis.com --project=123` or at https://console.example/enable",
+            "`gcloud services enable tpu.googleapis.com --project=123` or visit https://console.example/enable",
         ),
         (info("SERVICE_DISABLED"), "`gcloud services enable tpu.googleapis.com --project=p`, then wait"),
-        (info("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), "lacks a scope it needs (scope-a scope-b)"),
+        (info("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), "lacks a required scope (scope-a scope-b)"),
         (
             info("USER_PROJECT_DENIED", consumer="projects/paying"),
-            "gserviceaccount.com --role=roles/serviceusage.serviceUsageConsumer`, or give another",
+            "--role=roles/serviceusage.serviceUsageConsumer`, or pass another `quota_project=`",
         ),
-        (info("BILLING_DISABLED"), "see to its billing"),
+        (info("BILLING_DISABLED"), "Check its billing"),
         (info("CONSUMER_INVALID"), "the project p cannot be charged"),
-        (info("SECURITY_POLICY_VIOLATED"), "a VPC Service Controls perimeter forbids it"),
+        (info("SECURITY_POLICY_VIOLATED"), "a VPC Service Controls perimeter denies it"),
     ],
     ids=lambda value: value["reason"] if isinstance(value, dict) else None,
 )
-def test_each_reason_for_a_403_has_its_mend(details: dict[str, Any], mend: str) -> None:
+def test_each_reason_for_a_403_has_its_hint(details: dict[str, Any], text: str) -> None:
     error = error_of(403, details)
     assert isinstance(error, ForbiddenError)
-    assert mend in str(error)
+    assert text in str(error)
 
 
 @pytest.mark.parametrize("status", [403, 429])
-def test_a_quota_that_is_used_up_passes_and_is_named(status: int) -> None:
+def test_an_exhausted_quota_is_retryable_and_named(status: int) -> None:
     details = info("RATE_LIMIT_EXCEEDED", quota_metric="tpu.googleapis.com/read_requests")
     error = error_of(status, details, {"retryDelay": "7s"})
     assert type(error) is APIError
     assert (error.retryable, error.reason, error.retry_after) == (True, "RATE_LIMIT_EXCEEDED", 7.0)
-    assert "the quota tpu.googleapis.com/read_requests is used up" in str(error)
+    assert "the quota tpu.googleapis.com/read_requests is exhausted" in str(error)
 
 
-def test_retry_after_of_the_header_wins() -> None:
+def test_the_header_retry_after_takes_precedence() -> None:
     error = error_of(503, {"retryDelay": "7s"}, retry_after=2.0)
     assert isinstance(error, APIError)
     assert error.retry_after == 2.0
 
 
-def test_a_missing_node_says_how_to_see_which_there_are() -> None:
+def test_the_error_of_a_missing_node_has_the_command_that_lists_nodes() -> None:
     assert "`gcloud compute tpus tpu-vm list --project=p --zone=-`" in str(error_of(404))
 
 
-def test_who_is_not_accepted_logs_in_again() -> None:
-    assert "log in again with `gcloud auth application-default login`" in str(error_of(401, asker=SOMEBODY))
-    assert "see that the service account and its key are still there" in str(error_of(401))
+def test_rejected_credentials_result_in_a_hint_to_log_in_or_check_the_key() -> None:
+    assert "Log in again with `gcloud auth application-default login`" in str(error_of(401, asker=UNKNOWN))
+    assert "Check that the service account and its key still exist" in str(error_of(401))
 
 
-def test_a_long_message_of_the_server_is_cut() -> None:
+def test_a_long_message_of_the_server_is_truncated() -> None:
     assert len(str(error_of(500, message="x" * 100_000))) < 1000

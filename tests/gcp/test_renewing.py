@@ -50,7 +50,7 @@ def test_event_loops_share_the_token() -> None:
             return str(error)
 
         for _ in range(2):
-            assert "answered 404" in asyncio.run(ask())
+            assert "returned status 404" in asyncio.run(ask())
         assert services(server).count("oauth2") == 1
 
 

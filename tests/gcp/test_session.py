@@ -135,7 +135,7 @@ async def test_no_redirect_is_followed() -> None:
         server.inject(Redirect(f"{elsewhere.url}/v2/{MY_TPU.path}?secret"))
         error = await refusal(asked(server, user()))
         assert isinstance(error, ProtocolError)
-        assert f"redirects {SCOPE} to {elsewhere.url}, which is not followed" in str(error)
+        assert f"redirects {SCOPE} to {elsewhere.url}; redirects are not followed" in str(error)
         assert elsewhere.requests == ()
 
 
@@ -194,7 +194,7 @@ async def test_a_quota_that_is_used_up_waits_as_it_is_told() -> None:
                 error = await refusal(within_deadline(5.0, SCOPE, lambda progress: my_tpu(opened, progress)))
         assert isinstance(error, APIError)
         assert (error.status, error.reason, error.retry_after) == (429, "RATE_LIMIT_EXCEEDED", 3600.0)
-        assert "tpu.googleapis.com/read_requests is used up" in str(error)
+        assert "tpu.googleapis.com/read_requests is exhausted" in str(error)
 
 
 def a_missing_permission(server: GoogleServer) -> None:
@@ -218,7 +218,7 @@ def a_token_that_is_good_no_more(server: GoogleServer) -> None:
     [
         (a_missing_permission, ForbiddenError, "IAM_PERMISSION_DENIED", "--role=roles/tpu.viewer"),
         (a_disabled_api, ForbiddenError, "SERVICE_DISABLED", "services enable tpu.googleapis.com"),
-        (a_missing_node, APIError, "RESOURCE_NOT_FOUND", "there is none of that name"),
+        (a_missing_node, APIError, "RESOURCE_NOT_FOUND", "it does not exist in that project and zone"),
         (a_token_that_is_good_no_more, UnauthorizedError, "ACCESS_TOKEN_EXPIRED", "credentials="),
     ],
 )

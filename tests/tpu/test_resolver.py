@@ -261,7 +261,7 @@ async def test_a_used_up_quota_is_told_when_it_does_not_pass(google: GoogleServe
         b'"metadata": {"quota_metric": "tpu.googleapis.com/default"}}]}}'
     )
     google.inject(Answer(429, body, {"Retry-After": "60"}), times=None)
-    with pytest.raises(APIError, match=r"quota tpu\.googleapis\.com/default is used up") as raised:
+    with pytest.raises(APIError, match=r"quota tpu\.googleapis\.com/default is exhausted") as raised:
         await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
     assert (raised.value.status, raised.value.retryable) == (429, True)
 

@@ -1,1 +1,1 @@
-"""One suite, two API servers: the embedded one and, where its binaries are at hand, the real one."""
+"""One test suite for two API servers: the embedded one and, if its binaries are installed, a real one."""

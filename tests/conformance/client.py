@@ -1,4 +1,4 @@
-"""One user's requests to one API server, and nothing clever: what the suite sees is what the wire says."""
+"""A minimal client for one user of an API server, so that tests see exactly what the server sends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ JSON = "application/json"
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 MERGE_PATCH = "application/merge-patch+json"
 
-# How many requests one client has under way when it writes many pods.
+# The number of concurrent requests when a client writes many pods.
 CONCURRENCY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Status, headers and decoded JSON body of one answer."""
+class Response:
+    """The status, headers and decoded JSON body of a response."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def names(self) -> list[str]:
-        """The pods of a PodList, in the server's order."""
+        """The names of the pods in a PodList, in the server's order."""
         return [pod["metadata"]["name"] for pod in self.body["items"]]
 
     @property
@@ -56,7 +56,7 @@ class Answer:
 
 
 class Client:
-    """Requests under one bearer token; without one, as `system:anonymous`."""
+    """Sends requests with a bearer token, or without one as `system:anonymous`."""
 
     def __init__(self, url: str, ca_pem: str, token: str | None) -> None:
         self.url = url
@@ -84,20 +84,20 @@ class Client:
         accept: str = JSON,
         content_type: str = JSON,
         params: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """The answer, whatever its status."""
+    ) -> Response:
+        """Send a request and return the response, whatever its status."""
         headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         data = None if body is None else json.dumps(body)
         async with self._session.request(
             method, path, data=data, headers=headers, params=params or {}
-        ) as answer:
-            return Answer(answer.status, answer.headers, msgspec.json.decode(await answer.read()))
+        ) as response:
+            return Response(response.status, response.headers, msgspec.json.decode(await response.read()))
 
-    async def write(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> Answer:
-        """The answer to a request that must succeed."""
-        answer = await self.request(method, path, body=body, content_type=content_type)
-        assert answer.status in (200, 201, 202), f"{method} {path}: {answer}"
-        return answer
+    async def write(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> Response:
+        """Send a request that must succeed, and return the response."""
+        response = await self.request(method, path, body=body, content_type=content_type)
+        assert response.status in (200, 201, 202), f"{method} {path}: {response}"
+        return response
 
     # -- namespaces and pods -------------------------------------------------------------------------
 
@@ -107,8 +107,8 @@ class Client:
 
     async def create_pod(
         self, manifest: Mapping[str, Any], status: Mapping[str, Any] | None = None
-    ) -> Answer:
-        """Create a pod, and say what a kubelet would say of it."""
+    ) -> Response:
+        """Create a pod, and write its status as a kubelet would."""
         created = await self.write("POST", pods_path(manifest["metadata"]["namespace"]), manifest)
         if not status:
             return created
@@ -128,35 +128,35 @@ class Client:
 
     async def patch_pod(
         self, pod: Mapping[str, Any], patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Answer:
+    ) -> Response:
         path = f"{pods_path(pod['namespace'])}/{pod['name']}{subresource}"
         return await self.write("PATCH", path, patch, content_type=MERGE_PATCH)
 
-    async def relabel_pod(self, pod: Mapping[str, Any], labels: Mapping[str, str | None]) -> Answer:
+    async def relabel_pod(self, pod: Mapping[str, Any], labels: Mapping[str, str | None]) -> Response:
         return await self.patch_pod(pod, {"metadata": {"labels": labels}})
 
-    async def delete_pod(self, pod: Mapping[str, Any], *, grace: int) -> Answer:
+    async def delete_pod(self, pod: Mapping[str, Any], *, grace: int) -> Response:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace}
         return await self.write("DELETE", f"{pods_path(pod['namespace'])}/{pod['name']}", options)
 
-    async def list_pods(self, namespace: str | None, *, accept: str = JSON, **params: str) -> Answer:
-        """The answer to a list, of all namespaces when `namespace` is None."""
+    async def list_pods(self, namespace: str | None, *, accept: str = JSON, **params: str) -> Response:
+        """List the pods of a namespace, or of all if it is None."""
         return await self.request("GET", pods_path(namespace), accept=accept, params=params)
 
     @contextlib.asynccontextmanager
     async def watch_pods(
         self, namespace: str | None, *, accept: str = JSON, **params: str
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """The events of a watch that was accepted, until the server ends it."""
+        """Open a watch and yield its events, until the server ends it."""
         async with self._session.get(
             pods_path(namespace), headers={"Accept": accept}, params={"watch": "1", **params}
-        ) as answer:
-            assert answer.status == 200, await answer.text()
-            connection = answer.connection
+        ) as response:
+            assert response.status == 200, await response.text()
+            connection = response.connection
             try:
-                yield decoded_lines(answer.content)
+                yield decode_lines(response.content)
             finally:
-                # aiohttp leaves an unfinished TLS stream by a polite goodbye that outlives the session.
+                # aiohttp ends an unfinished TLS stream with a TLS shutdown that outlives the session.
                 if connection is not None and connection.transport is not None:
                     connection.transport.abort()
 
@@ -165,8 +165,8 @@ def pods_path(namespace: str | None) -> str:
     return "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
 
 
-async def decoded_lines(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
-    """The JSON document of each line."""
+async def decode_lines(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
+    """Yield the JSON document of each line."""
     rest = b""
     async for chunk in content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -175,7 +175,7 @@ async def decoded_lines(content: aiohttp.StreamReader) -> AsyncIterator[dict[str
 
 
 def failure(code: int, reason: str, message: str, *, details: dict[str, str] | None = None) -> dict[str, Any]:
-    """The Status object of a failed request."""
+    """Return the Status object of a failed request."""
     status = {
         "kind": "Status",
         "apiVersion": "v1",

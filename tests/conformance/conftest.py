@@ -1,4 +1,4 @@
-"""The API servers that every test here runs against, driven over HTTP and nothing else."""
+"""The API servers against which every test of this package runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REAL = pytest.param(
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[ThreadedKubernetesServer]:
-    """The one embedded server of the session, in a thread of its own."""
+    """The embedded server of the session, in its own thread."""
     tokens = {secrets.token_hex(16): user for user in ("admin", *USERS)}
     with KubernetesServer(tls=True, tokens=tokens, allow={}, anonymous=True).in_thread() as running:
         yield running
@@ -37,7 +37,7 @@ def embedded() -> Iterator[ThreadedKubernetesServer]:
 
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """The one real control plane of the session."""
+    """The real control plane of the session."""
     with ControlPlane(os.environ[ASSETS_VARIABLE], users=USERS) as running:
         request.config.stash[CONTROL_PLANE] = running
         yield running
@@ -45,7 +45,7 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 
 @pytest.fixture(params=[EMBEDDED, REAL])
 def unprepared_server(request: pytest.FixtureRequest) -> ApiServer:
-    """An API server that runs, and the name of a namespace of the test's own. No loop had to wait for it."""
+    """A running API server and the name of the test's namespace, for tests without an event loop."""
     namespace = f"test-{secrets.token_hex(4)}"
     if request.param == "embedded":
         return EmbeddedServer(request.getfixturevalue("embedded"), namespace)
@@ -54,7 +54,7 @@ def unprepared_server(request: pytest.FixtureRequest) -> ApiServer:
 
 @pytest.fixture
 async def server(unprepared_server: ApiServer) -> ApiServer:
-    """An API server, and in it a namespace of the test's own in which the user `limited` may read pods."""
+    """An API server with a namespace for the test, in which the user `limited` may read pods."""
     await unprepared_server.prepare()
     return unprepared_server
 
@@ -63,7 +63,7 @@ async def server(unprepared_server: ApiServer) -> ApiServer:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the control plane logged beside a failure against it."""
+    """Add the logs of the control plane to the report of a failure against it."""
     report = yield
     running = item.config.stash.get(CONTROL_PLANE, None)
     if report.failed and running is not None and "control-plane" in item.name:

@@ -1,9 +1,8 @@
-"""A real Kubernetes control plane for tests: etcd and kube-apiserver on loopback, nothing else.
+"""A real Kubernetes control plane for tests: only etcd and kube-apiserver, on loopback ports.
 
 The binaries come from the folder that `KUBEBUILDER_ASSETS` names, the convention of controller-runtime's
-envtest (https://book.kubebuilder.io/reference/envtest). There is no controller, scheduler or kubelet: a pod
-stays exactly as the test wrote it, which is what a test wants. The flags are those that every
-kube-apiserver from 1.20 to 1.36 takes.
+envtest (https://book.kubebuilder.io/reference/envtest). There is no controller, scheduler or kubelet, so that
+a pod remains exactly as the test wrote it. Every kube-apiserver from 1.20 to 1.36 supports the flags.
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ if TYPE_CHECKING:
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 BINARIES = ("etcd", "kube-apiserver")
 
-# The key under which an API server notes the revision it compacts etcd to. From 1.34 on, API servers watch
-# it and drop their own snapshots up to there, so whoever compacts behind their back has to write it.
+# The key in which an API server records the revision to which it compacts etcd. API servers from 1.34 on
+# watch it and drop their own snapshots up to there, so a test that compacts etcd directly has to write it
+# too.
 COMPACTED_REVISION_KEY = "compact_rev_key"
 
 
 class ControlPlaneError(Exception):
-    """A process of the control plane did not start, or ended too early; the message ends in its log."""
+    """A process of the control plane did not start, or exited too early; the message includes its log."""
 
 
 def missing_assets() -> str:
-    """Why no control plane can be started here, or "" when one can."""
+    """Return why no control plane can be started here, "" if one can."""
     folder = os.environ.get(ASSETS_VARIABLE)
     if not folder:
         return f"{ASSETS_VARIABLE} is not set: it names a folder with {' and '.join(BINARIES)}"
@@ -54,25 +54,25 @@ def missing_assets() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Someone the API server knows by a static token."""
+    """A user with a static token."""
 
     user: str
     groups: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
     def csv(self) -> str:
-        """The account's line in the file for `--token-auth-file`."""
+        """Return the account's line in the file for `--token-auth-file`."""
         line = f"{self.token},{self.user},{self.user}"
         return f'{line},"{",".join(self.groups)}"' if self.groups else line
 
 
 class ControlPlane:
-    """etcd and kube-apiserver, started on entry of a `with` and killed and deleted on its exit.
+    """etcd and kube-apiserver; a `with` block starts them, and at its end kills them and deletes their data.
 
     Attributes:
         url: the API server, `https://127.0.0.1:port`.
         ca_pem: the certificate authority of its serving certificate, PEM.
-        tokens: user name to bearer token; `admin` may do everything, everyone else nothing yet.
+        tokens: user name to bearer token; `admin` has every permission, the others have none yet.
     """
 
     def __init__(self, assets: str | os.PathLike[str], *, users: tuple[str, ...] = ()) -> None:
@@ -100,37 +100,37 @@ class ControlPlane:
         return {account.user: account.token for account in self._accounts}
 
     def start(self, *, timeout: float = 60.0) -> None:
-        """Start both processes and return when the API server is ready, at most `timeout` seconds later."""
+        """Start both processes, and return when the API server is ready, within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self._etcd = self._spawn("etcd", self._etcd_flags())
         self._wait("etcd", self._etcd, self._check_etcd, deadline)
         self.start_api_server(timeout=deadline - time.monotonic())
 
     def start_api_server(self, *, timeout: float = 60.0) -> None:
-        """Start kube-apiserver on the port it always had; what etcd holds is still there."""
+        """Start kube-apiserver on its port, with the data in etcd."""
         self._api_server = self._spawn("kube-apiserver", self._api_server_flags())
         self._wait("kube-apiserver", self._api_server, self._check_api_server, time.monotonic() + timeout)
 
     def stop_api_server(self) -> None:
-        """Kill kube-apiserver at once, as a crash would: open connections are reset, nothing is finished."""
+        """Kill kube-apiserver as in a crash: open connections are reset, and no request is finished."""
         stop(self._api_server)
         self._api_server = None
 
     def compact(self) -> None:
-        """Forget every revision but the newest: continue tokens and resourceVersions handed out expire."""
-        newest = self._etcd_call("/v3/kv/range", {"key": encoded(COMPACTED_REVISION_KEY)})["header"]
-        note = {"key": encoded(COMPACTED_REVISION_KEY), "value": encoded(newest["revision"])}
-        written = self._etcd_call("/v3/kv/put", note)["header"]
+        """Discard all revisions but the latest, so that continue tokens and resourceVersions expire."""
+        newest = self._etcd_call("/v3/kv/range", {"key": to_base64(COMPACTED_REVISION_KEY)})["header"]
+        entry = {"key": to_base64(COMPACTED_REVISION_KEY), "value": to_base64(newest["revision"])}
+        written = self._etcd_call("/v3/kv/put", entry)["header"]
         self._etcd_call("/v3/kv/compaction", {"revision": written["revision"], "physical": True})
 
     def log(self, name: str, *, lines: int = 40) -> str:
-        """The last `lines` lines that the binary `name` wrote."""
+        """Return the last `lines` lines of the log of the binary `name`."""
         path = self._folder / f"{name}.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def close(self) -> None:
-        """Kill both processes and delete what they wrote; again does nothing."""
+        """Kill both processes and delete their data; calling it again has no effect."""
         self.stop_api_server()
         stop(self._etcd)
         self._etcd = None
@@ -157,7 +157,7 @@ class ControlPlane:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
         ]
-        # Since 3.5; the data live as long as the test session and need not survive a power cut.
+        # Available since 3.5. The data are needed only during the test session.
         usage = subprocess.run(
             [self._assets / "etcd", "--help"], capture_output=True, check=False, timeout=10
         )
@@ -176,13 +176,13 @@ class ControlPlane:
             f"--token-auth-file={self._folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
-            # The three service account flags are required from 1.20 on; no account is ever used.
+            # The three service account flags are required from 1.20 on, although no account is used.
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
-            # It wants a "default" account in each namespace, which only a controller would make.
+            # It requires a "default" account in each namespace, which only a controller creates.
             "--disable-admission-plugins=ServiceAccount",
-            # The `kubernetes` Endpoints object may not hold a loopback address.
+            # The `kubernetes` Endpoints object must not contain a loopback address.
             "--endpoint-reconciler-type=none",
         ]
 
@@ -195,8 +195,8 @@ class ControlPlane:
     def _wait(
         self, name: str, process: subprocess.Popen[bytes], check: Callable[[], None], deadline: float
     ) -> None:
-        """Return when `check` raises nothing any more."""
-        last = "it was never asked"
+        """Return when `check` succeeds."""
+        last = "no request was made"
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 raise ControlPlaneError(f"{name} ended with code {process.returncode}:\n{self.log(name)}")
@@ -215,15 +215,15 @@ class ControlPlane:
     def _check_api_server(self) -> None:
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5.0, context=self._tls)
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
-        answer_of(connection, "GET", "/readyz", headers=headers)
+        fetch(connection, "GET", "/readyz", headers=headers)
 
     def _etcd_call(self, path: str, body: Mapping[str, str | bool]) -> Any:
-        """What etcd's gRPC gateway (JSON over HTTP, on the client port) answers."""
+        """Call etcd's gRPC gateway (JSON over HTTP, on the client port) and return the response."""
         connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=10.0)
-        return json.loads(answer_of(connection, "POST", path, body=json.dumps(body)))
+        return json.loads(fetch(connection, "POST", path, body=json.dumps(body)))
 
 
-def answer_of(
+def fetch(
     connection: http.client.HTTPConnection,
     method: str,
     path: str,
@@ -231,25 +231,25 @@ def answer_of(
     body: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The body of the answer to one request; raises `HTTPException` unless its status is 200."""
+    """Send one request and return the response body; raise `HTTPException` unless the status is 200."""
     try:
         connection.request(method, path, body=body, headers=headers or {})
-        answer = connection.getresponse()
-        content = answer.read()
+        response = connection.getresponse()
+        content = response.read()
     finally:
         connection.close()
-    if answer.status != 200:
-        raise http.client.HTTPException(f"{answer.status} {content.decode(errors='replace')}")
+    if response.status != 200:
+        raise http.client.HTTPException(f"{response.status} {content.decode(errors='replace')}")
     return content
 
 
-def encoded(text: str) -> str:
-    """`text` as etcd's gateway wants its keys and values."""
+def to_base64(text: str) -> str:
+    """Return `text` in the encoding of keys and values in etcd's gateway."""
     return base64.b64encode(text.encode()).decode()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listened on a moment ago, all different."""
+    """Return different ports of 127.0.0.1 that are free at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -258,7 +258,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def stop(process: subprocess.Popen[bytes] | None) -> None:
-    """Kill `process` and reap it; None, or one that has ended, is stopped already."""
+    """Kill `process`, if there is one and it still runs, and reap it."""
     if process is not None:
         process.kill()
         process.wait(timeout=10.0)

@@ -1,4 +1,4 @@
-"""The two API servers under one interface."""
+"""The embedded and the real API server with one interface."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from .control_plane import ControlPlane
 
-# `admin` may do everything, `limited` may read the pods of the test's own namespace, and the others may do
-# nothing until a test grants it to them.
+# `admin` has every permission, `limited` may read the pods of the test's own namespace, and the others have
+# no permission until a test grants one.
 USERS = ("limited", "stranger", "applicant", "cluster-applicant")
 
 CROWD = 2000
@@ -33,13 +33,13 @@ CROWD_LABELS = {"crowd": "yes"}
 
 
 class ApiServer(abc.ABC):
-    """An API server, and a namespace in it that belongs to one test.
+    """An API server, with a namespace that belongs to one test.
 
     Attributes:
         url: `https://127.0.0.1:port`.
         ca_pem: the certificate authority of its serving certificate, PEM.
         tokens: user name to bearer token.
-        namespace: the test's namespace; other tests may have left pods in every other one.
+        namespace: the test's namespace; the others may contain pods of other tests.
         version: major and minor version, such as (1, 36).
     """
 
@@ -52,25 +52,26 @@ class ApiServer(abc.ABC):
         self.namespace = namespace
 
     def client(self, user: str | None = "admin") -> Client:
-        """Requests as that user; as `system:anonymous` when None."""
+        """Return a client for that user, or for `system:anonymous` if it is None."""
         return Client(self.url, self.ca_pem, self.tokens[user] if user else None)
 
     def kubeconfig(self, folder: Path, user: str = "admin") -> Path:
-        """A kubeconfig file for that user."""
+        """Write a kubeconfig file for that user, and return its path."""
         return write_kubeconfig(folder, self.url, self.ca_pem, user=user, token=self.tokens[user])
 
     async def prepare(self) -> None:
-        """Make the namespace, and let `limited` read the pods in it."""
+        """Create the namespace, and permit `limited` to read its pods."""
         async with self.client() as admin:
-            self.version = parsed_version((await admin.request("GET", "/version")).body["gitVersion"])
+            self.version = parse_version((await admin.request("GET", "/version")).body["gitVersion"])
             await self.create_namespace(admin, self.namespace)
-            await self.let_limited_read(admin)
+            await self.grant_limited(admin)
 
-    async def crowd(self) -> str:
-        """The namespace with CROWD running pods; they carry CROWD_LABELS and an index."""
+    async def ensure_crowd(self) -> str:
+        """Return a namespace with CROWD running pods that have CROWD_LABELS and an index."""
         async with self.client() as admin:
             if not (await admin.list_pods(CROWD_NAMESPACE, limit="1")).names:
-                # In a thread with a loop of its own: the tests' loops run in debug mode, at half the speed.
+                # In a thread with its own loop, because the tests' loops run in debug mode, at half the
+                # speed.
                 await anyio.to_thread.run_sync(asyncio.run, self._create_crowd())
         return CROWD_NAMESPACE
 
@@ -81,23 +82,23 @@ class ApiServer(abc.ABC):
 
     @abc.abstractmethod
     async def create_namespace(self, admin: Client, name: str) -> None:
-        """Make a namespace."""
+        """Create a namespace."""
 
     @abc.abstractmethod
-    async def let_limited_read(self, admin: Client) -> None:
-        """Let `limited` read the pods of the test's namespace."""
+    async def grant_limited(self, admin: Client) -> None:
+        """Permit `limited` to read the pods of the test's namespace."""
 
     @abc.abstractmethod
     async def compact(self) -> None:
-        """Let every continue token and resourceVersion handed out so far expire."""
+        """Expire every continue token and resourceVersion issued so far."""
 
     @abc.abstractmethod
     async def stop(self) -> None:
-        """Crash: connections break, and new ones are refused."""
+        """Stop as in a crash: connections break, and new ones are refused."""
 
     @abc.abstractmethod
     async def start(self) -> None:
-        """Come back after `stop`, at the same address; what was stored is still there."""
+        """Start again after `stop`, at the same address and with the same data."""
 
 
 class EmbeddedServer(ApiServer):
@@ -110,9 +111,9 @@ class EmbeddedServer(ApiServer):
         self._down = contextlib.ExitStack()
 
     async def create_namespace(self, admin: Client, name: str) -> None:
-        """Nothing: every namespace is there."""
+        """Do nothing: every namespace exists."""
 
-    async def let_limited_read(self, admin: Client) -> None:
+    async def grant_limited(self, admin: Client) -> None:
         self._embedded.allow = {"admin": None, "limited": {self.namespace}}
 
     async def compact(self) -> None:
@@ -135,13 +136,13 @@ class RealServer(ApiServer):
     async def create_namespace(self, admin: Client, name: str) -> None:
         await admin.create_namespace(name)
 
-    async def let_limited_read(self, admin: Client) -> None:
+    async def grant_limited(self, admin: Client) -> None:
         for path, manifest in reader_manifests("limited", self.namespace):
             await admin.write("POST", path, manifest)
         await self.wait_until_allowed("limited", self.namespace)
 
     async def wait_until_allowed(self, user: str, namespace: str | None) -> None:
-        """Return when the server has taken note of a grant, which it learns of by a watch of its own."""
+        """Return when a grant is effective; the server learns of it through a watch."""
         async with self.client(user) as client:
             with anyio.fail_after(10.0):
                 while (await client.list_pods(namespace)).status == 403:  # noqa: ASYNC110
@@ -149,10 +150,10 @@ class RealServer(ApiServer):
 
     async def compact(self) -> None:
         async with self.client() as admin:
-            then = (await admin.list_pods(self.namespace)).version
+            old = (await admin.list_pods(self.namespace)).version
             await anyio.to_thread.run_sync(self._control_plane.compact)
-            # API servers from 1.34 on answer from snapshots of their own, which they drop a little later.
-            past = {"resourceVersion": then, "resourceVersionMatch": "Exact", "limit": "1"}
+            # API servers from 1.34 on also respond from their own snapshots, which they drop later.
+            past = {"resourceVersion": old, "resourceVersionMatch": "Exact", "limit": "1"}
             with anyio.fail_after(10.0):
                 while (await admin.list_pods(self.namespace, **past)).status != 410:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
@@ -165,7 +166,7 @@ class RealServer(ApiServer):
 
 
 def crowd_pod(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One of the many."""
+    """Return the manifest and status of one of the many pods."""
     labels = CROWD_LABELS | {"batch.kubernetes.io/job-completion-index": str(number)}
     return pod(f"worker-{number}", CROWD_NAMESPACE, crowd_ip(number), labels=labels)
 
@@ -174,15 +175,15 @@ def crowd_ip(number: int) -> str:
     return f"10.9.{number // 256}.{number % 256}"
 
 
-def parsed_version(text: str) -> tuple[int, int]:
-    """(1, 20) of "v1.20.2+build"."""
+def parse_version(text: str) -> tuple[int, int]:
+    """Return (1, 20) for "v1.20.2+build"."""
     found = re.match(r"v(\d+)\.(\d+)", text)
-    assert found, f"no version: {text!r}"
+    assert found, f"invalid version: {text!r}"
     return int(found[1]), int(found[2])
 
 
 def reader_manifests(user: str, namespace: str) -> list[tuple[str, dict[str, Any]]]:
-    """Path and body of what lets a user read the pods of one namespace."""
+    """Return the paths and bodies of the objects that permit a user to read the pods of a namespace."""
     group = "rbac.authorization.k8s.io"
     path = f"/apis/{group}/v1/namespaces/{namespace}"
     metadata = {"name": f"{user}-reads-pods", "namespace": namespace}
@@ -203,7 +204,7 @@ def reader_manifests(user: str, namespace: str) -> list[tuple[str, dict[str, Any
 
 
 def write_kubeconfig(folder: Path, url: str, ca_pem: str, *, user: str, token: str) -> Path:
-    """A kubeconfig file in `folder` (JSON is YAML), readable by its owner alone."""
+    """Write a kubeconfig file (JSON is YAML) that only its owner can read, and return its path."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,8 +1,8 @@
-"""Every state a pod can be seen in: how to bring it about, and what an API server makes of it.
+"""Every state of a pod: what to write to the API, and the Table row that an API server returns.
 
-The status words are those of `kubectl get pods`, which the API server computes
-(https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). They were read off real API servers
-1.20 and 1.36; where these two differ, the state says so, and versions between them may say either.
+The Status column is that of `kubectl get pods`, which the API server computes
+(https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/). The values were recorded from API servers
+1.20 and 1.36. If these two differ, the state has both rows, and versions in between may return either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NODE = "node-a"
 HOST_IP = "192.168.0.1"
-HOLD = "example.com/hold"
+FINALIZER = "example.com/hold"
 GRACE = 30
 OLDEST, NEWEST = (1, 20), (1, 36)
 
@@ -26,7 +26,7 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of a pod's Table row that a resolver may look at."""
+    """The cells of a pod's Table row that a resolver may read."""
 
     ready: str
     status: str
@@ -36,12 +36,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A pod: what is written to the API, and the row read back.
+    """A pod: what is written to the API, and the row that is read.
 
     Attributes:
         row: the row of API server 1.36.
-        old_row: the row of API server 1.20, where it differs.
-        deleted: whether the pod is deleted (with a grace period, and held by a finalizer).
+        old_row: the row of API server 1.20, if it differs.
+        deleted: whether the pod is being deleted (with a grace period and a finalizer).
     """
 
     name: str
@@ -61,20 +61,20 @@ class State:
 
     @property
     def grace(self) -> int | None:
-        """The grace period the API server grants it, in seconds: none where nothing runs any more."""
+        """The grace period in seconds that the API server sets; a finished pod has none."""
         if not self.deleted:
             return None
         return 0 if self.phase in ("Succeeded", "Failed") else GRACE
 
     def rows(self, version: tuple[int, int]) -> tuple[Row, ...]:
-        """The rows that a server of this version may answer."""
+        """Return the rows that a server of this version may return."""
         if self.old_row is None or version >= NEWEST:
             return (self.row,)
         return (self.old_row,) if version <= OLDEST else (self.old_row, self.row)
 
     def manifest(self, namespace: str) -> dict[str, Any]:
         labels = {"state": self.name, "member": str(self.is_member).lower()}
-        finalizers = [HOLD] if self.deleted else []
+        finalizers = [FINALIZER] if self.deleted else []
         return manifest(self.name, namespace, labels=labels, finalizers=finalizers, **self.spec)
 
 
@@ -87,7 +87,7 @@ def manifest(
     finalizers: Sequence[str] = (),
     **spec: Any,
 ) -> dict[str, Any]:
-    """A pod with one container on the node, unless `spec` says otherwise; a field of None is left out."""
+    """Return a pod with one container on the node; `spec` overrides fields, and None removes them."""
     fields = {
         "nodeName": NODE,
         "restartPolicy": "Never",
@@ -108,7 +108,7 @@ def manifest(
 
 
 def container(state: Mapping[str, Any], *, ready: bool = False, name: str = "main") -> dict[str, Any]:
-    """A container's status."""
+    """Return the status of a container."""
     return {
         "name": name,
         "state": dict(state),
@@ -140,7 +140,7 @@ def status(
     condition: Mapping[str, str] | None = None,
     reason: str | None = None,
 ) -> dict[str, Any]:
-    """A pod's status, as a kubelet would write it."""
+    """Return the status of a pod as a kubelet writes it."""
     fields = {
         "phase": phase,
         "hostIP": HOST_IP,
@@ -155,7 +155,7 @@ def status(
 
 
 def running(ip: str) -> dict[str, Any]:
-    """The status of a pod that runs and is ready."""
+    """Return the status of a running and ready pod."""
     return status("Running", STARTED, ips=[ip], condition=READY)
 
 
@@ -167,7 +167,7 @@ def pod(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Manifest and status of a pod that runs and is ready."""
+    """Return the manifest and status of a running and ready pod."""
     return manifest(name, namespace, labels=labels, annotations=annotations), running(ip)
 
 
@@ -180,7 +180,7 @@ LOGGED = container(terminated(0, reason="Completed"), name="log")
 
 
 def initializing(second: Mapping[str, Any]) -> dict[str, Any]:
-    """The status of a pod whose second init container is in that state."""
+    """Return the status of a pod with its second init container in that state."""
     return status("Pending", NOT_STARTED, init=[FETCHED, container(second, name="warm")], condition=NOT_READY)
 
 
@@ -231,7 +231,7 @@ STATES = (
             condition=READY,
         ),
         spec=SIDECAR,
-        # 1.20 knows no sidecars: an init container that runs has not finished.
+        # 1.20 has no sidecars: a running init container has not finished.
         old_row=Row("0/1", "Init:0/1", "10.8.1.10"),
     ),
     # not running yet
@@ -246,7 +246,7 @@ STATES = (
         "gated",
         Row("0/1", "SchedulingGated", node="<none>"),
         spec={"nodeName": None, "schedulingGates": [{"name": "example.com/quota"}]},
-        # 1.20 knows no scheduling gates and drops the field.
+        # 1.20 has no scheduling gates and drops the field.
         old_row=Row("0/1", "Pending", node="<none>"),
     ),
     State(
@@ -276,7 +276,7 @@ STATES = (
         initializing(terminated(0, reason="Completed")),
         spec=INIT,
     ),
-    # not running any more
+    # finished or lost
     State(
         "done",
         Row("0/1", "Completed", "10.8.1.5"),
@@ -311,7 +311,7 @@ STATES = (
         Row("0/1", "Completed", "10.8.1.16"),
         status("Succeeded", container(terminated(0, reason="Completed")), ips=["10.8.1.16"]),
         deleted=True,
-        # 1.20 says of every deleted pod that it is terminating.
+        # 1.20 shows every pod that is being deleted as Terminating.
         old_row=Row("0/1", "Terminating", "10.8.1.16"),
     ),
 )

@@ -1,4 +1,4 @@
-"""What an API server answers to the requests a resolver makes: lists, selectors, pages and refusals."""
+"""Responses of an API server to the requests of a resolver: lists, selectors and permissions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .client import JSON, TABLE, Client, failure
-from .states import GRACE, HOLD, HOST_IP, NODE, STATES, Row, manifest, pod, running
+from .states import FINALIZER, GRACE, HOST_IP, NODE, STATES, Row, manifest, pod, running
 
 if TYPE_CHECKING:
     from .servers import ApiServer
@@ -23,15 +23,15 @@ COLUMNS = [
 
 
 async def create_states(admin: Client, namespace: str) -> None:
-    """One pod in each state."""
+    """Create a pod in each state."""
     await admin.create_pods((state.manifest(namespace), state.status) for state in STATES)
     for state in STATES:
         if state.deleted:
             await admin.delete_pod({"namespace": namespace, "name": state.name}, grace=GRACE)
 
 
-async def create_labelled(admin: Client, namespace: str) -> None:
-    """Four pods, told apart by their labels."""
+async def create_labelled_pods(admin: Client, namespace: str) -> None:
+    """Create four pods with different labels."""
     labels: dict[str, dict[str, str]] = {
         "a": {"app": "trainer", "tier": "gold", "rank": "5"},
         "b": {"app": "trainer", "tier": "silver", "rank": "12"},
@@ -41,23 +41,24 @@ async def create_labelled(admin: Client, namespace: str) -> None:
     await admin.create_pods((manifest(name, namespace, labels=each), None) for name, each in labels.items())
 
 
-# -- what a pod looks like ---------------------------------------------------------------------------------
+# -- the representation of pods
+# ---------------------------------------------------------------------------------
 
 
-async def test_each_state_has_its_row_in_a_table(server: ApiServer) -> None:
+async def test_each_state_has_the_expected_table_row(server: ApiServer) -> None:
     async with server.client() as admin:
         await create_states(admin, server.namespace)
-        answer = await admin.list_pods(server.namespace, accept=TABLE, includeObject="None")
-    rows = {row["Name"]: Row(row["Ready"], row["Status"], row["IP"], row["Node"]) for row in answer.rows}
+        response = await admin.list_pods(server.namespace, accept=TABLE, includeObject="None")
+    rows = {row["Name"]: Row(row["Ready"], row["Status"], row["IP"], row["Node"]) for row in response.rows}
     assert set(rows) == {state.name for state in STATES}
     expected = {state.name: state.rows(server.version) for state in STATES}
     assert {name: row for name, row in rows.items() if row not in expected[name]} == {}
 
 
-async def test_each_state_has_its_phase_and_addresses_in_a_list(server: ApiServer) -> None:
+async def test_each_state_has_the_expected_phase_and_addresses(server: ApiServer) -> None:
     async with server.client() as admin:
         await create_states(admin, server.namespace)
-        answer = await admin.list_pods(server.namespace)
+        response = await admin.list_pods(server.namespace)
     seen = {
         item["metadata"]["name"]: (
             item["status"]["phase"],
@@ -70,7 +71,7 @@ async def test_each_state_has_its_phase_and_addresses_in_a_list(server: ApiServe
             item["metadata"]["labels"],
             item["spec"].get("nodeName"),
         )
-        for item in answer.body["items"]
+        for item in response.body["items"]
     }
     for state in STATES:
         assert seen[state.name] == (
@@ -80,27 +81,27 @@ async def test_each_state_has_its_phase_and_addresses_in_a_list(server: ApiServe
             state.status.get("hostIP"),
             state.deleted,
             state.grace,
-            [HOLD] if state.deleted else None,
+            [FINALIZER] if state.deleted else None,
             state.manifest(server.namespace)["metadata"]["labels"],
             state.spec.get("nodeName", NODE),
         ), state.name
 
 
-async def test_a_list_names_its_kind_once_and_each_pod_its_identity(server: ApiServer) -> None:
+async def test_list_has_a_kind_and_its_items_have_identities(server: ApiServer) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
-        answer = await admin.list_pods(server.namespace)
+        response = await admin.list_pods(server.namespace)
         read = await admin.request("GET", f"/api/v1/namespaces/{server.namespace}/pods/one")
-    assert answer.headers["Content-Type"] == JSON
-    assert (answer.body["kind"], answer.body["apiVersion"]) == ("PodList", "v1")
-    (item,) = answer.body["items"]
+    assert response.headers["Content-Type"] == JSON
+    assert (response.body["kind"], response.body["apiVersion"]) == ("PodList", "v1")
+    (item,) = response.body["items"]
     assert "kind" not in item
     assert (read.body["kind"], read.body["apiVersion"]) == ("Pod", "v1")
     assert read.body == {"kind": "Pod", "apiVersion": "v1", **item}
     metadata, status = item["metadata"], item["status"]
     assert (metadata["name"], metadata["namespace"]) == ("one", server.namespace)
     assert len(metadata["uid"]) == 36
-    assert int(metadata["resourceVersion"]) <= int(answer.version)
+    assert int(metadata["resourceVersion"]) <= int(response.version)
     assert metadata["creationTimestamp"].endswith("Z")
     assert (status["hostIP"], status["podIP"]) == (HOST_IP, "10.8.0.1")
     assert status["podIPs"] == [{"ip": "10.8.0.1"}]
@@ -108,7 +109,7 @@ async def test_a_list_names_its_kind_once_and_each_pod_its_identity(server: ApiS
     assert item["spec"]["containers"][0]["image"] == "trainer:v1"
 
 
-async def test_a_table_carries_no_object_its_metadata_or_all_of_it(server: ApiServer) -> None:
+async def test_table_rows_include_no_object_metadata_or_the_whole_object(server: ApiServer) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels={"app": "trainer"}))
         plain = await admin.list_pods(server.namespace, accept=TABLE)
@@ -117,10 +118,10 @@ async def test_a_table_carries_no_object_its_metadata_or_all_of_it(server: ApiSe
             for choice in ("None", "Metadata", "Object")
         ]
         wrong = await admin.list_pods(server.namespace, accept=TABLE, includeObject="Some")
-    for answer in (plain, none, metadata, whole):
-        assert answer.headers["Content-Type"] == JSON
-        assert (answer.body["kind"], answer.body["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-        assert [column["name"] for column in answer.body["columnDefinitions"]] == COLUMNS
+    for response in (plain, none, metadata, whole):
+        assert response.headers["Content-Type"] == JSON
+        assert (response.body["kind"], response.body["apiVersion"]) == ("Table", "meta.k8s.io/v1")
+        assert [column["name"] for column in response.body["columnDefinitions"]] == COLUMNS
     assert none.body["rows"][0]["object"] is None
     partial = metadata.body["rows"][0]["object"]
     assert (partial["kind"], partial["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
@@ -137,19 +138,19 @@ async def test_a_table_carries_no_object_its_metadata_or_all_of_it(server: ApiSe
     )
 
 
-async def test_a_finished_pod_says_so_in_its_row(server: ApiServer) -> None:
+async def test_row_of_a_finished_pod_has_a_condition(server: ApiServer) -> None:
     states = [state for state in STATES if state.name in {"done", "evicted", "train-0"}]
     async with server.client() as admin:
         await admin.create_pods((state.manifest(server.namespace), state.status) for state in states)
-        answer = await admin.list_pods(server.namespace, accept=TABLE, includeObject="None")
-    conditions = {row["cells"][0]: row.get("conditions") for row in answer.body["rows"]}
+        response = await admin.list_pods(server.namespace, accept=TABLE, includeObject="None")
+    conditions = {row["cells"][0]: row.get("conditions") for row in response.body["rows"]}
     assert conditions["train-0"] is None
     for name, reason in {"done": "Succeeded", "evicted": "Failed"}.items():
         (condition,) = conditions[name]
         assert (condition["type"], condition["status"], condition["reason"]) == ("Completed", "True", reason)
 
 
-# -- what a client may ask for -----------------------------------------------------------------------------
+# -- negotiation and selectors -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,20 +166,22 @@ async def test_a_finished_pod_says_so_in_its_row(server: ApiServer) -> None:
         (PARTIAL_METADATA, "PartialObjectMetadataList"),
     ],
 )
-async def test_the_first_acceptable_representation_is_answered(
-    server: ApiServer, accept: str, kind: str
-) -> None:
+async def test_first_acceptable_representation_is_used(server: ApiServer, accept: str, kind: str) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, accept=accept)
-    assert (answer.status, answer.body["kind"]) == (200, kind)
+        response = await admin.list_pods(server.namespace, accept=accept)
+    assert (response.status, response.body["kind"]) == (200, kind)
 
 
 @pytest.mark.parametrize("accept", ["application/xml", "text/html", FUTURE_TABLE])
-async def test_nothing_acceptable_is_406(server: ApiServer, accept: str) -> None:
+async def test_no_acceptable_representation_is_406(server: ApiServer, accept: str) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, accept=accept)
-    assert (answer.status, answer.body["kind"], answer.body["reason"]) == (406, "Status", "NotAcceptable")
-    assert answer.message.startswith(
+        response = await admin.list_pods(server.namespace, accept=accept)
+    assert (response.status, response.body["kind"], response.body["reason"]) == (
+        406,
+        "Status",
+        "NotAcceptable",
+    )
+    assert response.message.startswith(
         "only the following media types are accepted: application/json, application/yaml, "
         if accept == FUTURE_TABLE
         else "406: Not Acceptable"
@@ -209,11 +212,11 @@ async def test_nothing_acceptable_is_406(server: ApiServer, accept: str) -> None
         ("", "abcd"),
     ],
 )
-async def test_a_label_selector_selects(server: ApiServer, selector: str, names: str) -> None:
+async def test_label_selector_selects(server: ApiServer, selector: str, names: str) -> None:
     async with server.client() as admin:
-        await create_labelled(admin, server.namespace)
-        answer = await admin.list_pods(server.namespace, labelSelector=selector)
-    assert answer.names == list(names)
+        await create_labelled_pods(admin, server.namespace)
+        response = await admin.list_pods(server.namespace, labelSelector=selector)
+    assert response.names == list(names)
 
 
 @pytest.mark.parametrize(
@@ -226,20 +229,18 @@ async def test_a_label_selector_selects(server: ApiServer, selector: str, names:
         ("app==trainer==gold", "found '==', expected: ',' or 'end of string'"),
         ("app=trainer gold", "found 'gold', expected: ',' or 'end of string'"),
         ("!", "unable to parse requirement: found '', expected: identifier"),
-        # What else would have fitted, versions list differently.
+        # Versions list the expected tokens differently.
         ("app trainer", "unable to parse requirement: found 'trainer', expected: "),
         ("app in trainer", "unable to parse requirement: found 'trainer' expected: '('"),
         ("app in (trainer", "unable to parse requirement: found '', expected: ',' or ')'"),
     ],
 )
-async def test_a_label_selector_that_cannot_be_read_is_400(
-    server: ApiServer, selector: str, message: str
-) -> None:
+async def test_malformed_label_selector_is_400(server: ApiServer, selector: str, message: str) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, labelSelector=selector)
-    assert answer.status == 400
-    assert answer.body == failure(400, "BadRequest", answer.message)
-    assert answer.message.startswith(message)
+        response = await admin.list_pods(server.namespace, labelSelector=selector)
+    assert response.status == 400
+    assert response.body == failure(400, "BadRequest", response.message)
+    assert response.message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -252,15 +253,15 @@ async def test_a_label_selector_that_cannot_be_read_is_400(
         ("a/b/c=x", " must consist of alphanumeric characters, '-', '_' or '.', and must start and end with"),
     ],
 )
-async def test_a_label_that_cannot_exist_is_400_with_the_rule(
+async def test_invalid_label_in_a_selector_is_400_with_the_rule(
     server: ApiServer, selector: str, rule: str
 ) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, labelSelector=selector)
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
-    # 1.36 names the place before the rule (`values[0][app]: Invalid value: ...`), 1.20 does not.
-    assert answer.message.startswith("unable to parse requirement: ")
-    assert rule in answer.message
+        response = await admin.list_pods(server.namespace, labelSelector=selector)
+    assert (response.status, response.body["reason"]) == (400, "BadRequest")
+    # 1.36 names the position before the rule (`values[0][app]: Invalid value: ...`), 1.20 does not.
+    assert response.message.startswith("unable to parse requirement: ")
+    assert rule in response.message
 
 
 @pytest.mark.parametrize(
@@ -278,17 +279,17 @@ async def test_a_label_that_cannot_exist_is_400_with_the_rule(
         ("metadata.name=a,metadata.name=b", ""),
     ],
 )
-async def test_a_field_selector_selects(server: ApiServer, selector: str, names: str) -> None:
+async def test_field_selector_selects(server: ApiServer, selector: str, names: str) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("a", server.namespace, "10.8.0.1"))
         await admin.create_pod(*pod("b", server.namespace, "10.8.0.2"))
         await admin.create_pod(manifest("c", server.namespace, nodeName=None))
-        answer = await admin.list_pods(server.namespace, fieldSelector=selector)
+        response = await admin.list_pods(server.namespace, fieldSelector=selector)
         everywhere = await admin.list_pods(
             None, fieldSelector=f"metadata.namespace={server.namespace},{selector}"
         )
-    assert answer.names == list(names)
-    assert everywhere.names == answer.names
+    assert response.names == list(names)
+    assert everywhere.names == response.names
 
 
 @pytest.mark.parametrize(
@@ -299,24 +300,22 @@ async def test_a_field_selector_selects(server: ApiServer, selector: str, names:
         ("status.phase>1", "invalid selector: 'status.phase>1'; can't understand 'status.phase>1'"),
     ],
 )
-async def test_a_field_selector_that_cannot_be_read_is_400(
-    server: ApiServer, selector: str, message: str
-) -> None:
+async def test_malformed_field_selector_is_400(server: ApiServer, selector: str, message: str) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, fieldSelector=selector)
-    assert (answer.status, answer.body) == (400, failure(400, "BadRequest", message))
+        response = await admin.list_pods(server.namespace, fieldSelector=selector)
+    assert (response.status, response.body) == (400, failure(400, "BadRequest", message))
 
 
-async def test_a_selector_of_each_kind_selects_together(server: ApiServer) -> None:
+async def test_label_and_field_selectors_combine(server: ApiServer) -> None:
     async with server.client() as admin:
-        await create_labelled(admin, server.namespace)
-        answer = await admin.list_pods(
+        await create_labelled_pods(admin, server.namespace)
+        response = await admin.list_pods(
             server.namespace, labelSelector="app=trainer", fieldSelector="metadata.name!=a"
         )
-    assert answer.names == ["b"]
+    assert response.names == ["b"]
 
 
-async def test_all_namespaces_are_listed_in_order_of_namespace_and_name(server: ApiServer) -> None:
+async def test_list_of_all_namespaces_is_ordered_by_namespace_and_name(server: ApiServer) -> None:
     first, second = f"{server.namespace}-1", f"{server.namespace}-2"
     labels = {"test": server.namespace}
     async with server.client() as admin:
@@ -324,12 +323,12 @@ async def test_all_namespaces_are_listed_in_order_of_namespace_and_name(server: 
             await server.create_namespace(admin, namespace)
             for name in ("worker-10", "worker-2"):
                 await admin.create_pod(*pod(name, namespace, "10.8.0.1", labels=labels))
-        answer = await admin.list_pods(None, labelSelector=f"test={server.namespace}")
-    found = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.body["items"]]
+        response = await admin.list_pods(None, labelSelector=f"test={server.namespace}")
+    found = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in response.body["items"]]
     assert found == [(first, "worker-10"), (first, "worker-2"), (second, "worker-10"), (second, "worker-2")]
 
 
-async def test_a_namespace_that_does_not_exist_is_an_empty_list(server: ApiServer) -> None:
+async def test_missing_namespace_is_an_empty_list(server: ApiServer) -> None:
     async with server.client() as admin:
         pods = await admin.list_pods("nowhere")
         rows = await admin.list_pods("nowhere", accept=TABLE)
@@ -338,42 +337,42 @@ async def test_a_namespace_that_does_not_exist_is_an_empty_list(server: ApiServe
     assert pods.version.isdigit()
 
 
-async def test_a_pod_that_does_not_exist_is_404(server: ApiServer) -> None:
+async def test_missing_pod_is_404(server: ApiServer) -> None:
     async with server.client() as admin:
-        answer = await admin.request("GET", f"/api/v1/namespaces/{server.namespace}/pods/none")
+        response = await admin.request("GET", f"/api/v1/namespaces/{server.namespace}/pods/none")
     expected = failure(404, "NotFound", 'pods "none" not found', details={"name": "none", "kind": "pods"})
-    assert (answer.status, answer.body) == (404, expected)
+    assert (response.status, response.body) == (404, expected)
 
 
-# -- who may ask -------------------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------------------
 
 
-async def test_a_wrong_token_is_401(server: ApiServer) -> None:
-    async with Client(server.url, server.ca_pem, "not-a-token") as nobody:
-        answer = await nobody.list_pods(server.namespace)
-    assert (answer.status, answer.body) == (401, failure(401, "Unauthorized", "Unauthorized"))
+async def test_wrong_token_is_401(server: ApiServer) -> None:
+    async with Client(server.url, server.ca_pem, "not-a-token") as client:
+        response = await client.list_pods(server.namespace)
+    assert (response.status, response.body) == (401, failure(401, "Unauthorized", "Unauthorized"))
 
 
 @pytest.mark.parametrize(
     ("user", "name"), [("stranger", "stranger"), ("limited", "limited"), (None, "system:anonymous")]
 )
 @pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_user_without_a_grant_is_403_with_verb_and_scope(
+async def test_user_without_permission_is_403_with_verb_and_scope(
     server: ApiServer, user: str | None, name: str, verb: str
 ) -> None:
     parameters = {"watch": "1"} if verb == "watch" else {}
     async with server.client(user) as client:
         everywhere = await client.list_pods(None, **parameters)
         elsewhere = await client.list_pods("default", **parameters)
-    for answer, scope in ((everywhere, "at the cluster scope"), (elsewhere, 'in the namespace "default"')):
+    for response, scope in ((everywhere, "at the cluster scope"), (elsewhere, 'in the namespace "default"')):
         message = f'pods is forbidden: User "{name}" cannot {verb} resource "pods" in API group "" {scope}'
         expected = failure(403, "Forbidden", message, details={"kind": "pods"})
-        assert (answer.status, answer.body) == (403, expected)
+        assert (response.status, response.body) == (403, expected)
 
 
-async def test_a_grant_in_one_namespace_is_enough_there(server: ApiServer) -> None:
+async def test_permission_in_one_namespace_is_sufficient_there(server: ApiServer) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
     async with server.client("limited") as limited:
-        answer = await limited.list_pods(server.namespace)
-    assert answer.names == ["one"]
+        response = await limited.list_pods(server.namespace)
+    assert response.names == ["one"]

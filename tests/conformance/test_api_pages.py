@@ -1,4 +1,4 @@
-"""Long lists, old versions and deletion: what an API server remembers, and for how long."""
+"""Pages, old versions and deletion on an API server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from .client import JSON, TABLE, failure
 from .servers import CROWD, CROWD_LABELS
-from .states import GRACE, HOLD, manifest, pod, running
+from .states import FINALIZER, GRACE, manifest, pod, running
 
 if TYPE_CHECKING:
     from .servers import ApiServer
@@ -28,18 +28,18 @@ EXPIRED_CONTINUE = (
 
 
 @pytest.mark.parametrize("accept", [JSON, TABLE])
-async def test_two_thousand_pods_come_in_pages_of_one_version(server: ApiServer, accept: str) -> None:
-    namespace = await server.crowd()
+async def test_pages_of_two_thousand_pods_have_one_version(server: ApiServer, accept: str) -> None:
+    namespace = await server.ensure_crowd()
     pages: list[dict[str, Any]] = []
     parameters: dict[str, str] = {}
     async with server.client() as admin:
         while not pages or pages[-1]["metadata"].get("continue"):
-            answer = await admin.list_pods(
+            response = await admin.list_pods(
                 namespace, accept=accept, includeObject="None", limit="600", **parameters
             )
-            assert answer.status == 200, answer
-            pages.append(answer.body)
-            parameters = {"continue": answer.body["metadata"].get("continue", "")}
+            assert response.status == 200, response
+            pages.append(response.body)
+            parameters = {"continue": response.body["metadata"].get("continue", "")}
         whole = await admin.list_pods(namespace, accept=accept, includeObject="None")
     entries = "items" if accept == JSON else "rows"
     assert [len(page[entries]) for page in pages] == [600, 600, 600, 200]
@@ -49,12 +49,12 @@ async def test_two_thousand_pods_come_in_pages_of_one_version(server: ApiServer,
     assert names == sorted(names)
     assert names == [name_of(entry) for entry in whole.body[entries]]
     assert len(set(names)) == CROWD
-    # Column definitions come with each page of a list.
+    # Each page of a list has the column definitions.
     assert accept == JSON or all(page["columnDefinitions"] for page in pages)
 
 
-async def test_pages_keep_to_the_selector_and_count_no_rest(server: ApiServer) -> None:
-    namespace = await server.crowd()
+async def test_pages_of_a_selection_have_no_remaining_item_count(server: ApiServer) -> None:
+    namespace = await server.ensure_crowd()
     selector = ",".join(f"{name}={value}" for name, value in CROWD_LABELS.items())
     async with server.client() as admin:
         first = await admin.list_pods(namespace, labelSelector=selector, limit="1999")
@@ -81,7 +81,7 @@ async def test_pages_are_a_snapshot(server: ApiServer) -> None:
     assert "new" not in rest.body["items"][1]["metadata"].get("labels", {})
 
 
-async def test_an_expired_continue_token_is_410_with_one_for_an_inconsistent_rest(server: ApiServer) -> None:
+async def test_expired_continue_token_is_410_with_a_token_for_the_rest(server: ApiServer) -> None:
     async with server.client() as admin:
         for name in ("a", "b"):
             await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
@@ -98,17 +98,17 @@ async def test_an_expired_continue_token_is_410_with_one_for_an_inconsistent_res
     assert int(rest.version) > int(first.version)
 
 
-async def test_a_continue_token_of_ones_own_making_is_400(server: ApiServer) -> None:
+async def test_invalid_continue_token_is_400(server: ApiServer) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, limit="1", **{"continue": "abc"})
-    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
-    assert answer.message.startswith("invalid continue token: continue key is not valid: ")
+        response = await admin.list_pods(server.namespace, limit="1", **{"continue": "abc"})
+    assert (response.status, response.body["reason"]) == (400, "BadRequest")
+    assert response.message.startswith("invalid continue token: continue key is not valid: ")
 
 
 # -- versions ----------------------------------------------------------------------------------------------
 
 
-async def test_every_write_is_a_newer_version(server: ApiServer) -> None:
+async def test_every_write_has_a_newer_version(server: ApiServer) -> None:
     one = {"name": "one", "namespace": server.namespace}
     async with server.client() as admin:
         empty = await admin.list_pods(server.namespace)
@@ -116,32 +116,32 @@ async def test_every_write_is_a_newer_version(server: ApiServer) -> None:
         patched = await admin.patch_pod(one, {"status": running("10.8.0.1")}, subresource="/status")
         relabelled = await admin.relabel_pod(one, {"app": "trainer"})
         listed = await admin.list_pods(server.namespace)
-    versions = [int(answer.version) for answer in (empty, created, patched, relabelled)]
+    versions = [int(response.version) for response in (empty, created, patched, relabelled)]
     assert versions == sorted(set(versions))
     assert listed.body["items"][0]["metadata"]["resourceVersion"] == relabelled.version
     assert int(listed.version) >= int(relabelled.version)
 
 
-async def test_an_exact_version_is_the_past_until_it_expires(server: ApiServer) -> None:
+async def test_exact_version_can_be_listed_until_it_expires(server: ApiServer) -> None:
     async with server.client() as admin:
-        then = (await admin.list_pods(server.namespace)).version
+        old = (await admin.list_pods(server.namespace)).version
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
-        exact = {"resourceVersion": then, "resourceVersionMatch": "Exact", "limit": "9"}
+        exact = {"resourceVersion": old, "resourceVersionMatch": "Exact", "limit": "9"}
         past = await admin.list_pods(server.namespace, **exact)
         await server.compact()
         gone = await admin.list_pods(server.namespace, **exact)
-    assert (past.names, past.version) == ([], then)
+    assert (past.names, past.version) == ([], old)
     message = "The resourceVersion for the provided list is too old."
     assert (gone.status, gone.body) == (410, failure(410, "Expired", message))
 
 
-async def test_a_version_from_the_future_is_504_and_asks_to_wait(server: ApiServer) -> None:
+async def test_future_version_is_504_with_retry_after(server: ApiServer) -> None:
     async with server.client() as admin:
-        answer = await admin.list_pods(server.namespace, resourceVersion="999999999")
-    assert (answer.status, answer.body["reason"]) == (504, "Timeout")
-    assert answer.message.startswith("Timeout: Too large resource version: 999999999, current: ")
-    assert answer.headers["Retry-After"] == "1"
-    assert answer.body["details"] == {
+        response = await admin.list_pods(server.namespace, resourceVersion="999999999")
+    assert (response.status, response.body["reason"]) == (504, "Timeout")
+    assert response.message.startswith("Timeout: Too large resource version: 999999999, current: ")
+    assert response.headers["Retry-After"] == "1"
+    assert response.body["details"] == {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
     }
@@ -150,30 +150,30 @@ async def test_a_version_from_the_future_is_504_and_asks_to_wait(server: ApiServ
 # -- deletion ----------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_without_grace_or_finalizer_is_gone_at_once(server: ApiServer) -> None:
+async def test_pod_without_grace_period_or_finalizer_is_removed_immediately(server: ApiServer) -> None:
     async with server.client() as admin:
         for name in ("kept", "removed"):
             await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
         await admin.delete_pod({"name": "removed", "namespace": server.namespace}, grace=0)
-        answer = await admin.list_pods(server.namespace)
-    assert answer.names == ["kept"]
+        response = await admin.list_pods(server.namespace)
+    assert response.names == ["kept"]
 
 
-async def test_a_pod_with_grace_stays_and_is_terminating(server: ApiServer) -> None:
+async def test_pod_in_its_grace_period_remains_with_a_deletion_timestamp(server: ApiServer) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
         deleted = await admin.delete_pod({"name": "one", "namespace": server.namespace}, grace=GRACE)
-        answer = await admin.list_pods(server.namespace)
-    (item,) = answer.body["items"]
+        response = await admin.list_pods(server.namespace)
+    (item,) = response.body["items"]
     assert deleted.body["metadata"]["deletionTimestamp"] == item["metadata"]["deletionTimestamp"]
     assert item["metadata"]["deletionGracePeriodSeconds"] == GRACE
     assert item["status"]["phase"] == "Running"
 
 
-async def test_a_finalizer_holds_a_deleted_pod_until_it_is_taken_off(server: ApiServer) -> None:
+async def test_finalizer_delays_deletion_until_it_is_removed(server: ApiServer) -> None:
     one = {"name": "one", "namespace": server.namespace}
     async with server.client() as admin:
-        await admin.create_pod(manifest("one", server.namespace, finalizers=[HOLD]), running("10.8.0.1"))
+        await admin.create_pod(manifest("one", server.namespace, finalizers=[FINALIZER]), running("10.8.0.1"))
         await admin.delete_pod(one, grace=0)
         held = await admin.list_pods(server.namespace)
         await admin.patch_pod(one, {"metadata": {"finalizers": None}})
@@ -184,5 +184,5 @@ async def test_a_finalizer_holds_a_deleted_pod_until_it_is_taken_off(server: Api
 
 
 def name_of(entry: dict[str, Any]) -> str:
-    """The name of a PodList's item or a Table's row."""
+    """Return the name of an item of a PodList or a row of a Table."""
     return str(entry["metadata"]["name"] if "metadata" in entry else entry["cells"][0])

@@ -1,4 +1,4 @@
-"""What an API server tells those who watch."""
+"""Watch events of an API server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
-# What becomes of the pod of `live_through_it`, as the selector app=trainer sees it: type of event, and status
-# word in its row. A pod that leaves the selector is shown as it was before.
+# The events of `change_pod` for the selector app=trainer: the event type, and the Status cell of the row. A
+# pod that leaves the selector is shown in its previous state.
 LIFE = [
     ("ADDED", "Pending"),
     ("MODIFIED", "Running"),
@@ -32,8 +32,8 @@ LIFE = [
 Event = dict[str, Any]
 
 
-async def live_through_it(admin: Client, namespace: str) -> None:
-    """A pod is created, runs, leaves the selector app=trainer, comes back and is removed."""
+async def change_pod(admin: Client, namespace: str) -> None:
+    """Create a pod, run it, move it out of the selector app=trainer and back, and delete it."""
     one = {"name": "one", "namespace": namespace}
     await admin.create_pod(manifest("one", namespace, labels={"app": "trainer"}), running("10.8.0.1"))
     await admin.relabel_pod(one, {"app": "other"})
@@ -41,26 +41,26 @@ async def live_through_it(admin: Client, namespace: str) -> None:
     await admin.delete_pod(one, grace=0)
 
 
-async def following(stream: AsyncIterator[Event], count: int) -> list[Event]:
-    """The next `count` events."""
+async def read_events(stream: AsyncIterator[Event], count: int) -> list[Event]:
+    """Return the next `count` events."""
     with anyio.fail_after(10.0):
         return [await anext(stream) for _ in range(count)]
 
 
-async def rest_of(stream: AsyncIterator[Event]) -> list[Event]:
-    """The events until the server ends the watch."""
+async def read_rest(stream: AsyncIterator[Event]) -> list[Event]:
+    """Return the events until the server ends the watch."""
     with anyio.fail_after(20.0):
         return [event async for event in stream]
 
 
-async def test_a_watch_tells_each_change_as_the_selector_sees_it(server: ApiServer) -> None:
+async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServer) -> None:
     async with server.client() as admin:
         version = (await admin.list_pods(server.namespace)).version
         async with admin.watch_pods(
             server.namespace, labelSelector="app=trainer", resourceVersion=version, timeoutSeconds="10"
         ) as stream:
-            await live_through_it(admin, server.namespace)
-            seen = await following(stream, len(LIFE))
+            await change_pod(admin, server.namespace)
+            seen = await read_events(stream, len(LIFE))
     pods = [event["object"] for event in seen]
     assert [event["type"] for event in seen] == [kind for kind, _ in LIFE]
     assert {(each["kind"], each["apiVersion"]) for each in pods} == {("Pod", "v1")}
@@ -68,15 +68,15 @@ async def test_a_watch_tells_each_change_as_the_selector_sees_it(server: ApiServ
     assert len({each["metadata"]["uid"] for each in pods}) == 1
     assert [each["status"]["phase"] for each in pods] == ["Pending", *["Running"] * 5]
     assert {each["metadata"]["labels"]["app"] for each in pods} == {"trainer"}
-    leaving = [each["metadata"].get("deletionGracePeriodSeconds") for each in pods]
-    assert leaving == [None, None, None, None, 0, 0]
+    grace_periods = [each["metadata"].get("deletionGracePeriodSeconds") for each in pods]
+    assert grace_periods == [None, None, None, None, 0, 0]
     versions = [int(each["metadata"]["resourceVersion"]) for each in pods]
     assert versions == sorted(set(versions))
     assert versions[0] > int(version)
 
 
 @pytest.mark.parametrize("include", ["None", "Metadata"])
-async def test_a_watch_as_a_table_defines_its_columns_once(server: ApiServer, include: str) -> None:
+async def test_table_watch_sends_column_definitions_once(server: ApiServer, include: str) -> None:
     async with server.client() as admin:
         version = (await admin.list_pods(server.namespace)).version
         async with admin.watch_pods(
@@ -87,8 +87,8 @@ async def test_a_watch_as_a_table_defines_its_columns_once(server: ApiServer, in
             resourceVersion=version,
             timeoutSeconds="10",
         ) as stream:
-            await live_through_it(admin, server.namespace)
-            seen = await following(stream, len(LIFE))
+            await change_pod(admin, server.namespace)
+            seen = await read_events(stream, len(LIFE))
     tables = [event["object"] for event in seen]
     columns = [column["name"] for column in tables[0]["columnDefinitions"]]
     assert [each["columnDefinitions"] for each in tables[1:]] == [None] * (len(LIFE) - 1)
@@ -106,23 +106,23 @@ async def test_a_watch_as_a_table_defines_its_columns_once(server: ApiServer, in
         assert [int(row["object"]["metadata"]["resourceVersion"]) for row in rows] == versions
 
 
-async def test_a_watch_without_a_version_begins_with_what_is_there(server: ApiServer) -> None:
+async def test_watch_without_a_version_starts_with_existing_pods(server: ApiServer) -> None:
     async with server.client() as admin:
         for name in ("b", "a"):
             await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
         async with admin.watch_pods(server.namespace, timeoutSeconds="10") as stream:
-            there = await following(stream, 2)
+            initial = await read_events(stream, 2)
             await admin.create_pod(manifest("c", server.namespace))
-            (new,) = await following(stream, 1)
-    assert sorted((event["type"], event["object"]["metadata"]["name"]) for event in there) == [
+            (new,) = await read_events(stream, 1)
+    assert sorted((event["type"], event["object"]["metadata"]["name"]) for event in initial) == [
         ("ADDED", "a"),
         ("ADDED", "b"),
     ]
-    assert {event["object"]["status"]["phase"] for event in there} == {"Running"}
+    assert {event["object"]["status"]["phase"] for event in initial} == {"Running"}
     assert (new["type"], new["object"]["metadata"]["name"]) == ("ADDED", "c")
 
 
-async def test_a_watch_of_all_namespaces_tells_the_namespace(server: ApiServer) -> None:
+async def test_watch_of_all_namespaces_has_the_namespace_of_each_pod(server: ApiServer) -> None:
     labels = {"test": server.namespace}
     async with server.client() as admin:
         version = (await admin.list_pods(None)).version
@@ -130,21 +130,21 @@ async def test_a_watch_of_all_namespaces_tells_the_namespace(server: ApiServer) 
             None, labelSelector=f"test={server.namespace}", resourceVersion=version, timeoutSeconds="10"
         ) as stream:
             await admin.create_pod(manifest("one", server.namespace, labels=labels))
-            (event,) = await following(stream, 1)
+            (event,) = await read_events(stream, 1)
     assert event["object"]["metadata"]["namespace"] == server.namespace
 
 
-async def test_a_watch_ends_cleanly_when_its_time_is_over(server: ApiServer) -> None:
+async def test_watch_ends_normally_at_its_timeout(server: ApiServer) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
         started = anyio.current_time()
         async with admin.watch_pods(server.namespace, timeoutSeconds="1") as stream:
-            seen = await rest_of(stream)
+            seen = await read_rest(stream)
     assert [event["type"] for event in seen] == ["ADDED"]
     assert 0.9 < anyio.current_time() - started < 5.0
 
 
-async def test_a_bookmark_tells_how_far_the_watch_has_come(server: ApiServer) -> None:
+async def test_bookmark_has_the_version_that_the_watch_has_reached(server: ApiServer) -> None:
     seen: dict[str, list[Event]] = {}
 
     async def watch(accept: str, version: str) -> None:
@@ -155,11 +155,11 @@ async def test_a_bookmark_tells_how_far_the_watch_has_come(server: ApiServer) ->
             labelSelector="app=trainer",
             allowWatchBookmarks="true",
             resourceVersion=version,
-            # A server sends one about two seconds before the end, if anything happened by then.
+            # A server sends one about two seconds before the end, if anything was written by then.
             timeoutSeconds="3",
         ) as stream:
             watching.release()
-            seen[accept] = await rest_of(stream)
+            seen[accept] = await read_rest(stream)
 
     watching = anyio.Semaphore(0)
     newest = 0
@@ -173,7 +173,7 @@ async def test_a_bookmark_tells_how_far_the_watch_has_come(server: ApiServer) ->
             created = await admin.create_pod(manifest("one", server.namespace))
             newest = int(created.version)
     for accept, events in seen.items():
-        # No pod of the selector has changed: without bookmarks this watch would know nothing newer.
+        # No selected pod has changed: without bookmarks this watch would not learn a newer version.
         assert {event["type"] for event in events} == {"BOOKMARK"}, accept
         assert all(int(event["object"]["metadata"]["resourceVersion"]) >= newest for event in events)
     bookmark, table = seen["application/json"][-1]["object"], seen[TABLE][-1]["object"]
@@ -184,7 +184,7 @@ async def test_a_bookmark_tells_how_far_the_watch_has_come(server: ApiServer) ->
     assert (row["object"], row["cells"][0], row["cells"][5]) == (None, "", "<none>")
 
 
-async def test_a_watch_from_an_expired_version_is_told_so_in_an_event(server: ApiServer) -> None:
+async def test_watch_from_an_expired_version_gets_an_error_event(server: ApiServer) -> None:
     async with server.client() as admin:
         version = (await admin.list_pods(server.namespace)).version
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
@@ -193,37 +193,37 @@ async def test_a_watch_from_an_expired_version_is_told_so_in_an_event(server: Ap
     await server.start()
     async with server.client() as admin:
         async with admin.watch_pods(server.namespace, resourceVersion=version, timeoutSeconds="10") as stream:
-            (event,) = await rest_of(stream)
+            (event,) = await read_rest(stream)
         async with admin.watch_pods(
             server.namespace, accept=TABLE, resourceVersion=version, timeoutSeconds="10"
         ) as stream:
-            (as_table,) = await rest_of(stream)
+            (as_table,) = await read_rest(stream)
     status = event["object"]
     assert event["type"] == "ERROR"
     assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
     assert status["message"].startswith(f"too old resource version: {version} (")
-    # The error stays a Status where everything else is a Table.
+    # The error is a Status even in a Table watch.
     assert as_table == event
 
 
-async def test_a_watch_that_is_to_send_initial_events_marks_their_end(server: ApiServer) -> None:
-    wanted = {
+async def test_bookmark_marks_the_end_of_the_initial_events(server: ApiServer) -> None:
+    options = {
         "sendInitialEvents": "true",
         "resourceVersionMatch": "NotOlderThan",
         "allowWatchBookmarks": "true",
         "timeoutSeconds": "10",
     }
     if OLDEST < server.version < NEWEST:
-        pytest.skip("sendInitialEvents came and went as a beta before 1.36")
+        pytest.skip("before 1.36, sendInitialEvents was a beta feature in some versions")
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
         if server.version <= OLDEST:
-            refused = await admin.list_pods(server.namespace, watch="1", **wanted)
-            assert (refused.status, refused.body["reason"]) == (422, "Invalid")
-            assert "resourceVersionMatch is forbidden for watch" in refused.message
+            rejected = await admin.list_pods(server.namespace, watch="1", **options)
+            assert (rejected.status, rejected.body["reason"]) == (422, "Invalid")
+            assert "resourceVersionMatch is forbidden for watch" in rejected.message
             return
-        async with admin.watch_pods(server.namespace, **wanted) as stream:
-            added, end = await following(stream, 2)
+        async with admin.watch_pods(server.namespace, **options) as stream:
+            added, end = await read_events(stream, 2)
     assert (added["type"], added["object"]["metadata"]["name"]) == ("ADDED", "one")
     assert end["type"] == "BOOKMARK"
     assert end["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}

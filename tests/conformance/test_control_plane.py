@@ -1,4 +1,4 @@
-"""What the control plane says when it cannot be had."""
+"""The errors of a control plane that cannot be started."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def write_binary(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_without_the_variable_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ASSETS_VARIABLE, raising=False)
     assert missing_assets() == "KUBEBUILDER_ASSETS is not set: it names a folder with etcd and kube-apiserver"
 
 
-def test_a_binary_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_binary_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(ASSETS_VARIABLE, str(tmp_path))
     write_binary(tmp_path, "etcd", "exit 0")
     assert missing_assets() == f"KUBEBUILDER_ASSETS={tmp_path} has no executable kube-apiserver"
@@ -31,14 +31,14 @@ def test_a_binary_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tm
     assert missing_assets() == ""
 
 
-def test_a_process_that_ends_too_early_shows_its_log(tmp_path: Path) -> None:
+def test_error_of_a_process_that_exits_early_has_its_log(tmp_path: Path) -> None:
     for name in BINARIES:
         write_binary(tmp_path, name, "echo the disk is full >&2; exit 3")
     with pytest.raises(ControlPlaneError, match=r"etcd ended with code 3:\nthe disk is full"):
         ControlPlane(tmp_path).__enter__()
 
 
-def test_a_process_that_never_answers_is_given_up(tmp_path: Path) -> None:
+def test_process_that_never_responds_times_out(tmp_path: Path) -> None:
     for name in BINARIES:
         write_binary(tmp_path, name, '[ "$1" = --help ] || { echo waiting; exec sleep 60; }')
     plane = ControlPlane(tmp_path)
@@ -49,7 +49,7 @@ def test_a_process_that_never_answers_is_given_up(tmp_path: Path) -> None:
         plane.close()
 
 
-def test_a_token_is_in_no_repr(tmp_path: Path) -> None:
+def test_repr_contains_no_token(tmp_path: Path) -> None:
     plane = ControlPlane(tmp_path, users=("someone",))
     try:
         assert set(plane.tokens) == {"admin", "someone"}

@@ -1,4 +1,4 @@
-"""What a KubernetesClusterResolver makes of what API servers say."""
+"""KubernetesClusterResolver with both API servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAULTS = [state for state in STATES if not state.is_member and not state.deleted
 
 
 async def create_states(server: ApiServer, states: tuple[State, ...] = STATES) -> None:
-    """One pod in each of these states."""
+    """Create a pod in each of these states."""
     async with server.client() as admin:
         await admin.create_pods((state.manifest(server.namespace), state.status) for state in states)
         for state in states:
@@ -50,17 +50,17 @@ async def create_states(server: ApiServer, states: tuple[State, ...] = STATES) -
 def resolver(
     server: ApiServer, folder: Path, *selectors: str, user: str = "admin", **options: Any
 ) -> KubernetesClusterResolver:
-    """A resolver for the pods of the test's namespace, unless told otherwise."""
-    given = {"namespace": server.namespace, "kubeconfig": server.kubeconfig(folder, user), **options}
-    return KubernetesClusterResolver({"worker": list(selectors)}, **given)
+    """Return a resolver for the pods of the test's namespace; `options` override its arguments."""
+    arguments = {"namespace": server.namespace, "kubeconfig": server.kubeconfig(folder, user), **options}
+    return KubernetesClusterResolver({"worker": list(selectors)}, **arguments)
 
 
 def address(ip: str) -> str:
     return f"[{ip}]:8470" if ":" in ip else f"{ip}:8470"
 
 
-def in_order(states: list[State]) -> list[str]:
-    """The addresses of members, in the order of their names; none has more than one number."""
+def addresses(states: list[State]) -> list[str]:
+    """Return the addresses of members, ordered by name; no name has more than one number."""
     return [address(state.status["podIP"]) for state in sorted(states, key=lambda state: state.name)]
 
 
@@ -68,7 +68,7 @@ def in_order(states: list[State]) -> list[str]:
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
-async def test_a_pod_alone_in_its_state(server: ApiServer, tmp_path: Path, state: State) -> None:
+async def test_single_pod_in_each_state(server: ApiServer, tmp_path: Path, state: State) -> None:
     await create_states(server, (state,))
     one = resolver(server, tmp_path, f"state={state.name}")
     if state in FAULTS:
@@ -82,7 +82,7 @@ async def test_a_pod_alone_in_its_state(server: ApiServer, tmp_path: Path, state
         return
     spec, found = await one.cluster_spec(), await one.cluster_state()
     assert spec == found.spec
-    assert list(spec.job_tasks("worker")) == (in_order([state]) if state.is_member else [])
+    assert list(spec.job_tasks("worker")) == (addresses([state]) if state.is_member else [])
 
 
 async def test_every_pod_that_is_not_running_is_listed(server: ApiServer, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_every_pod_that_is_not_running_is_listed(server: ApiServer, tmp_pa
         await resolver(server, tmp_path, "state").cluster_spec()
     seen = caught.value.pods
     assert set(seen) == {f"{server.namespace}/{state.name}" for state in FAULTS}
-    assert {name: said for name, said in seen.items() if not said.startswith(phase_of(name))} == {}
+    assert {name: text for name, text in seen.items() if not text.startswith(phase_of(name))} == {}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_every_pod_that_is_not_running_is_listed(server: ApiServer, tmp_pa
         ("lost", "NodeLost"),
     ],
 )
-async def test_a_pod_that_is_not_running_says_why(
+async def test_error_has_the_reason_of_a_pod_that_is_not_running(
     server: ApiServer, tmp_path: Path, name: str, reason: str
 ) -> None:
     await create_states(server, tuple(state for state in STATES if state.name == name))
@@ -118,23 +118,23 @@ async def test_pods_that_are_not_running_can_be_skipped(server: ApiServer, tmp_p
     await create_states(server)
     one = resolver(server, tmp_path, "state", not_running="skip")
     spec, found = await one.cluster_spec(), await one.cluster_state()
-    assert list(spec.job_tasks("worker")) == in_order(MEMBERS)
+    assert list(spec.job_tasks("worker")) == addresses(MEMBERS)
     assert found.spec == spec
     assert [endpoint.name for endpoint in found.endpoints["worker"]] == sorted(
         state.name for state in MEMBERS
     )
 
 
-async def test_a_handful_of_pods_in_doubt_does_not_hide_the_others(server: ApiServer, tmp_path: Path) -> None:
-    in_doubt = {"crash", "leaving", "half-done", "train-0", "notready"}
-    await create_states(server, tuple(state for state in STATES if state.name in in_doubt))
+async def test_pods_that_need_a_second_look_do_not_hide_the_others(server: ApiServer, tmp_path: Path) -> None:
+    names = {"crash", "leaving", "half-done", "train-0", "notready"}
+    await create_states(server, tuple(state for state in STATES if state.name in names))
     spec = await resolver(server, tmp_path, "state").cluster_spec()
-    members = [state for state in MEMBERS if state.name in in_doubt]
-    assert list(spec.job_tasks("worker")) == in_order(members)
+    members = [state for state in MEMBERS if state.name in names]
+    assert list(spec.job_tasks("worker")) == addresses(members)
     assert len(members) == 4
 
 
-async def test_an_endpoint_knows_its_pod(server: ApiServer, tmp_path: Path) -> None:
+async def test_endpoint_describes_its_pod(server: ApiServer, tmp_path: Path) -> None:
     labels = {"app": "trainer", COMPLETION_INDEX: "0"}
     async with server.client() as admin:
         created = await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels=labels))
@@ -162,7 +162,7 @@ async def test_kubectl_sees_the_same_pods(server: ApiServer, tmp_path: Path) -> 
         assert name is not None
         assert endpoint.address == address(rows[name]["IP"])
         assert endpoint.node == rows[name]["NODE"]
-    # Whom kubectl shows as Running is a member as soon as it has an address; who else is, runs nevertheless.
+    # Pods that kubectl shows as Running are members if they have an address. The other members run as well.
     shown = {name for name, row in rows.items() if row["STATUS"] == "Running" and row["IP"] != "<none>"}
     assert shown <= set(members)
     assert set(members) - shown <= {"crash", "half-done", "sidecar"}
@@ -171,7 +171,7 @@ async def test_kubectl_sees_the_same_pods(server: ApiServer, tmp_path: Path) -> 
 # -- selectors, namespaces, order, addresses ---------------------------------------------------------------
 
 
-async def test_a_job_is_the_pods_of_its_selectors_in_order(server: ApiServer, tmp_path: Path) -> None:
+async def test_job_has_the_pods_of_its_selectors_in_order(server: ApiServer, tmp_path: Path) -> None:
     async with server.client() as admin:
         for number, (name, role) in enumerate(
             [("a-1", "worker"), ("a-10", "worker"), ("a-2", "worker"), ("b-0", "spare"), ("c-0", "ps")]
@@ -213,18 +213,18 @@ async def test_pods_of_several_namespaces_are_one_cluster(
     assert namespaces == [server.namespace, other, server.namespace]
 
 
-async def test_a_selector_that_matches_nothing_is_an_empty_job(server: ApiServer, tmp_path: Path) -> None:
+async def test_selector_without_matches_is_an_empty_job(server: ApiServer, tmp_path: Path) -> None:
     here = await resolver(server, tmp_path, "app=none").cluster_spec()
     nowhere = await resolver(server, tmp_path, "app=none", namespace="nowhere").cluster_spec()
     assert here == nowhere
     assert list(here.job_tasks("worker")) == []
 
 
-async def test_the_index_of_a_pod_is_its_place(server: ApiServer, tmp_path: Path) -> None:
+async def test_tasks_can_be_ordered_by_completion_index(server: ApiServer, tmp_path: Path) -> None:
     async with server.client() as admin:
         for name, index in [("c", "0"), ("a", "2"), ("b", "1")]:
-            where = {"annotations" if name == "b" else "labels": {COMPLETION_INDEX: index}}
-            manifest_, status = pod(name, server.namespace, f"10.8.0.{index}", **where)
+            metadata = {"annotations" if name == "b" else "labels": {COMPLETION_INDEX: index}}
+            manifest_, status = pod(name, server.namespace, f"10.8.0.{index}", **metadata)
             manifest_["metadata"]["labels"]["app"] = "trainer"
             await admin.create_pod(manifest_, status)
         one = resolver(server, tmp_path, "app=trainer", order_by="index")
@@ -246,7 +246,7 @@ async def test_the_index_of_a_pod_is_its_place(server: ApiServer, tmp_path: Path
         (lambda found: f"{found.metadata.name}.example", ["one.example:8470", "two.example:8470"]),
     ],
 )
-async def test_the_address_can_be_chosen(
+async def test_address_can_be_chosen(
     server: ApiServer, tmp_path: Path, choice: Any, addresses: list[str]
 ) -> None:
     async with server.client() as admin:
@@ -258,7 +258,7 @@ async def test_the_address_can_be_chosen(
     assert list(spec.job_tasks("worker")) == addresses
 
 
-async def test_a_hostname_is_that_of_the_headless_service(server: ApiServer, tmp_path: Path) -> None:
+async def test_hostname_is_that_of_the_headless_service(server: ApiServer, tmp_path: Path) -> None:
     async with server.client() as admin:
         named = manifest("one", server.namespace, labels={"app": "trainer"}, hostname="w0", subdomain="train")
         await admin.create_pod(named, running("10.8.0.1"))
@@ -266,17 +266,15 @@ async def test_a_hostname_is_that_of_the_headless_service(server: ApiServer, tmp
     assert list(spec.job_tasks("worker")) == [f"w0.train.{server.namespace}.svc:8470"]
 
 
-async def test_a_selector_the_server_cannot_read_is_a_configuration_error(
-    server: ApiServer, tmp_path: Path
-) -> None:
+async def test_malformed_selector_is_a_configuration_error(server: ApiServer, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"app=trainer,,.*found ',', expected: identifier"):
         await resolver(server, tmp_path, "app=trainer,,").cluster_spec()
 
 
-# -- who may ask -------------------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------------------
 
 
-async def test_a_grant_in_one_namespace_is_enough_for_it(server: ApiServer, tmp_path: Path) -> None:
+async def test_permission_in_one_namespace_is_sufficient_for_it(server: ApiServer, tmp_path: Path) -> None:
     async with server.client() as admin:
         await admin.create_pod(*pod("one", server.namespace, "10.8.0.1", labels={"app": "trainer"}))
     limited = resolver(server, tmp_path, "app=trainer", user="limited")
@@ -285,7 +283,7 @@ async def test_a_grant_in_one_namespace_is_enough_for_it(server: ApiServer, tmp_
 
 
 @pytest.mark.parametrize("user", ["limited", "stranger"])
-async def test_a_refusal_names_the_verb_the_scope_and_what_to_apply(
+async def test_forbidden_error_has_verb_scope_and_manifest(
     server: ApiServer, tmp_path: Path, user: str
 ) -> None:
     for namespace, scope, kinds in (
@@ -307,7 +305,7 @@ async def test_a_refusal_names_the_verb_the_scope_and_what_to_apply(
 
 
 @pytest.mark.parametrize(("user", "scope"), [("applicant", "namespace"), ("cluster-applicant", "cluster")])
-async def test_what_a_refusal_says_to_apply_is_enough(
+async def test_manifest_of_a_forbidden_error_is_sufficient(
     server: ApiServer, tmp_path: Path, user: str, scope: str
 ) -> None:
     if not isinstance(server, RealServer):
@@ -325,7 +323,7 @@ async def test_what_a_refusal_says_to_apply_is_enough(
     assert [endpoint.name for endpoint in (await one.cluster_state()).endpoints["worker"]] == ["one"]
 
 
-async def test_a_wrong_token_is_unauthorized_and_stays_secret(server: ApiServer, tmp_path: Path) -> None:
+async def test_wrong_token_is_unauthorized_and_not_disclosed(server: ApiServer, tmp_path: Path) -> None:
     wrong = "not-the-token-of-anyone"
     path = write_kubeconfig(tmp_path, server.url, server.ca_pem, user="nobody", token=wrong)
     one = KubernetesClusterResolver({"worker": ["app=trainer"]}, kubeconfig=path)
@@ -339,20 +337,20 @@ async def test_a_wrong_token_is_unauthorized_and_stays_secret(server: ApiServer,
 
 
 def phase_of(full_name: str) -> str:
-    """The phase of the state that the pod `namespace/name` is in."""
+    """Return the phase of the pod `namespace/name`."""
     (phase,) = [state.phase for state in STATES if state.name == full_name.partition("/")[2]]
     return phase
 
 
 def rbac_path(document: Mapping[str, Any]) -> str:
-    """Where an RBAC object is created."""
+    """Return the path to which an RBAC object is posted."""
     namespace = document["metadata"].get("namespace")
     scope = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{document['apiVersion']}{scope}/{document['kind'].lower()}s"
 
 
 async def kubectl_get_pods_wide(server: ApiServer, folder: Path) -> dict[str, dict[str, str]]:
-    """What `kubectl get pods -o wide` prints: pod name to column to cell."""
+    """Return what `kubectl get pods -o wide` prints: pod name to column to cell."""
     assert KUBECTL is not None
     config = server.kubeconfig(folder)
     printed = await anyio.run_process(
@@ -360,7 +358,7 @@ async def kubectl_get_pods_wide(server: ApiServer, folder: Path) -> dict[str, di
         env={"HOME": str(folder), "PATH": os.environ["PATH"]},
     )
     header, *lines = printed.stdout.decode().splitlines()
-    # A cell may hold blanks, so a column begins where its title does; "NOMINATED NODE" holds one itself.
+    # Cells may contain spaces, so a column starts where its title does. "NOMINATED NODE" contains one itself.
     titles = re.findall(r"\S+(?: \S+)*", header)
     starts = [header.index(title) for title in titles]
     rows = [

@@ -1,4 +1,4 @@
-"""What a KubernetesClusterResolver does while the server has much to say and something happens meanwhile."""
+"""KubernetesClusterResolver with lists of many pages, during which versions expire or the server restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from aioresolve.kubernetes import KubernetesClusterResolver
 
-from .between import Between, between
+from .proxy import Proxy, open_proxy
 from .servers import CROWD, CROWD_LABELS, CROWD_NAMESPACE, ApiServer, crowd_ip, write_kubeconfig
 from .states import manifest
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 
-def crowd_resolver(server: ApiServer, folder: Path, place: Between) -> KubernetesClusterResolver:
-    """A resolver that reads the crowd page by page, through `place`."""
-    path = write_kubeconfig(folder, place.url, place.ca_pem, user="admin", token=server.tokens["admin"])
+def crowd_resolver(server: ApiServer, folder: Path, proxy: Proxy) -> KubernetesClusterResolver:
+    """Return a resolver that lists the crowd in pages, through `proxy`."""
+    path = write_kubeconfig(folder, proxy.url, proxy.ca_pem, user="admin", token=server.tokens["admin"])
     return KubernetesClusterResolver(
         {"worker": ["crowd=yes"]}, kubeconfig=path, namespace=CROWD_NAMESPACE, order_by="index"
     )
 
 
 async def test_two_thousand_pods_are_two_thousand_tasks(server: ApiServer, tmp_path: Path) -> None:
-    namespace = await server.crowd()
+    namespace = await server.ensure_crowd()
     selector = ",".join(f"{name}={value}" for name, value in CROWD_LABELS.items())
     expected = [f"{crowd_ip(number)}:8470" for number in range(CROWD)]
     kubeconfig = server.kubeconfig(tmp_path)
@@ -44,40 +44,40 @@ async def test_two_thousand_pods_are_two_thousand_tasks(server: ApiServer, tmp_p
     assert [endpoint.index for endpoint in found.endpoints["worker"]] == list(range(CROWD))
 
 
-async def test_a_list_whose_pages_expire_is_begun_again(server: ApiServer, tmp_path: Path) -> None:
+async def test_list_restarts_if_its_pages_expire(server: ApiServer, tmp_path: Path) -> None:
     expired: list[Mapping[str, str]] = []
 
     async def expire_the_second_page(query: Mapping[str, str]) -> None:
         if "continue" in query and not expired:
             expired.append(query)
-            # Something has to happen, or the version of the first page is still the newest.
+            # Without a write, the version of the first page would still be the latest.
             await admin.create_pod(manifest("another", server.namespace))
             await server.compact()
 
-    await server.crowd()
-    async with server.client() as admin, between(server, expire_the_second_page) as place:
-        spec = await crowd_resolver(server, tmp_path, place).cluster_spec()
+    await server.ensure_crowd()
+    async with server.client() as admin, open_proxy(server, expire_the_second_page) as proxy:
+        spec = await crowd_resolver(server, tmp_path, proxy).cluster_spec()
     assert spec.num_tasks("worker") == CROWD
     assert expired
-    assert len([query for query in place.queries if "continue" not in query]) == 2
+    assert len([query for query in proxy.queries if "continue" not in query]) == 2
 
 
-async def test_a_restart_in_the_middle_of_a_list_goes_unnoticed(server: ApiServer, tmp_path: Path) -> None:
+async def test_list_survives_a_restart_of_the_server(server: ApiServer, tmp_path: Path) -> None:
     back = anyio.Event()
 
     async def come_back() -> None:
-        await place.broken.wait()
+        await proxy.broken.wait()
         await server.start()
         back.set()
 
     async def go_away_before_the_third_page(query: Mapping[str, str]) -> None:
-        if sum("continue" in each for each in place.queries) == 2:
+        if sum("continue" in each for each in proxy.queries) == 2:
             await server.stop()
 
-    await server.crowd()
+    await server.ensure_crowd()
     async with (
-        between(server, go_away_before_the_third_page) as place,
-        crowd_resolver(server, tmp_path, place) as one,
+        open_proxy(server, go_away_before_the_third_page) as proxy,
+        crowd_resolver(server, tmp_path, proxy) as one,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(come_back)

@@ -1,4 +1,4 @@
-"""What a watch makes of an API server while pods, connections and the server itself come and go."""
+"""Watches of KubernetesClusterResolver while pods change, connections break and the server restarts."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 POLICY = WatchPolicy(silence=1.0, answering=5.0, waits=RetryPolicy(first_wait=0.2, longest_wait=2.0))
-"""A real server sends a bookmark a minute: who is taken for gone after a second may be well."""
+"""A real server sends one bookmark per minute, so a watch that is silent for a second may be healthy."""
 
 CONVERGING = 30.0
-"""Seconds within which a watch shows what there is."""
+"""Seconds within which a watch shows the current pods."""
 
 TIMEOUT = 3.0
-"""Seconds that a list may take, over a connection that has fallen silent as well."""
+"""The timeout in seconds of a list, which applies to silent connections too."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Drop:
 
 @dataclass(frozen=True)
 class Mute:
-    """Every connection that is there stays, and nothing comes over it any more."""
+    """Every connection remains open, and no more data passes."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """The client has a moment to itself."""
+    """The client has time to catch up."""
 
     seconds: float
 
@@ -76,11 +76,11 @@ steps = st.one_of(writes, writes, st.just(Drop()), st.just(Mute()), st.builds(Pa
 schedules = st.lists(st.lists(steps, min_size=1, max_size=8), min_size=1, max_size=3)
 
 
-class Wire:
-    """Forwards connections to an API server, and breaks them or lets them fall silent.
+class TCPProxy:
+    """Forwards connections to an API server, and breaks or mutes them.
 
     Attributes:
-        url: where it listens, `https://127.0.0.1:port`; the server's own certificate is valid for that.
+        url: its base URL, `https://127.0.0.1:port`, for which the server's own certificate is valid.
     """
 
     def __init__(self, server: ApiServer) -> None:
@@ -90,14 +90,14 @@ class Wire:
         self._muted: set[anyio.CancelScope] = set()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Wire]:
+    async def listen(self) -> AsyncIterator[TCPProxy]:
         """Forward until the end of the block."""
         async with (
             await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
             anyio.create_task_group() as group,
         ):
             self.url = f"https://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
-            group.start_soon(listener.serve, self._connected)
+            group.start_soon(listener.serve, self._serve)
             yield self
             group.cancel_scope.cancel()
 
@@ -107,13 +107,13 @@ class Wire:
             connection.cancel()
 
     def mute(self) -> None:
-        """Let nothing pass any more over the connections that are there."""
+        """Stop forwarding data on the existing connections."""
         self._muted |= self._connections
 
-    async def _connected(self, client: anyio.abc.SocketStream) -> None:
+    async def _serve(self, client: anyio.abc.SocketStream) -> None:
         with anyio.CancelScope() as connection:
             self._connections.add(connection)
-            # A server that is down, or an end that breaks off, is the end of the connection.
+            # If the server is down, or one side disconnects, the connection ends.
             with contextlib.suppress(OSError):
                 async with (
                     client,
@@ -137,46 +137,46 @@ class Wire:
         connection.cancel()
 
 
-class World:
-    """The pods of one schedule, the truth of them, and who follows."""
+class Scenario:
+    """The pods of one schedule, the expected states, and the follower of the watch."""
 
     def __init__(
-        self, server: ApiServer, admin: Client, wire: Wire, question: Question, follower: Follower
+        self, server: ApiServer, admin: Client, proxy: TCPProxy, question: Question, follower: Follower
     ) -> None:
-        self.server, self.admin, self.wire = server, admin, wire
+        self.server, self.admin, self.proxy = server, admin, proxy
         self.question, self.follower = question, follower
         self.history: list[Truth | None] = []
 
     async def pods(self) -> list[dict[str, Any]]:
-        """The pods of this test, as the server lists them."""
+        """Return the pods of this test, as the server lists them."""
         listed = await self.admin.list_pods(None, labelSelector=f"test={self.server.namespace}")
         pods: list[dict[str, Any]] = listed.body["items"]
         return pods
 
-    async def note(self) -> None:
-        """Note what is true now."""
+    async def record(self) -> None:
+        """Record the expected state of the current pods."""
         self.history.append(truth(await self.pods(), self.question))
 
-    async def happen(self, step: Any) -> None:
+    async def apply(self, step: Any) -> None:
         match step:
             case Put() | Remove() | Finish():
                 await self.write(step)
             case Drop():
-                self.wire.drop()
+                self.proxy.drop()
             case Mute():
-                self.wire.mute()
+                self.proxy.mute()
             case Pause(seconds):
                 await anyio.sleep(seconds)
 
     async def write(self, step: Put | Remove | Finish) -> None:
-        """Let a write happen, if it can."""
+        """Apply a write, if the pod's state permits it."""
         place = {"name": step.name, "namespace": f"{self.server.namespace}-{step.namespace}"}
         old = next((pod for pod in await self.pods() if place.items() <= pod["metadata"].items()), None)
         match step:
             case Put():
                 if old is not None and is_leaving(old):
                     await self.admin.delete_pod(place, grace=0)
-                    await self.note()
+                    await self.record()
                     old = None
                 await self._put(step, place, is_new=old is None)
             case Remove(gracefully=True) if old is not None and not is_leaving(old):
@@ -185,7 +185,7 @@ class World:
                 await self.admin.delete_pod(place, grace=0)
             case Finish() if old is not None and is_leaving(old):
                 await self.admin.delete_pod(place, grace=0)
-        await self.note()
+        await self.record()
 
     async def _put(self, step: Put, place: dict[str, str], *, is_new: bool) -> None:
         labels = {**step.labels, "test": self.server.namespace}
@@ -194,7 +194,7 @@ class World:
         else:
             gone = {label: None for label in ("app", "role") if label not in labels}
             await self.admin.relabel_pod(place, {**labels, **gone})
-        await self.note()
+        await self.record()
         status = {
             "phase": step.phase,
             "podIP": step.address,
@@ -203,60 +203,64 @@ class World:
         }
         await self.admin.patch_pod(place, {"status": status}, subresource="/status")
 
-    async def settle(self) -> None:
-        """Wait until the follower sees what there is."""
-        wanted, states = truth(await self.pods(), self.question), self.follower.states
-        if wanted is None:
+    async def wait_until_converged(self) -> None:
+        """Wait until the follower shows the expected state."""
+        expected, states = truth(await self.pods(), self.question), self.follower.states
+        if expected is None:
             return
-        if not await self.follower.until(lambda: bool(states) and shown(states[-1]) == wanted, CONVERGING):
+        if not await self.follower.until(lambda: bool(states) and shown(states[-1]) == expected, CONVERGING):
             seen = shown(states[-1]) if states else None
-            raise AssertionError(f"{CONVERGING:g} s later the watch shows {seen}, the server {wanted}")
+            raise AssertionError(f"after {CONVERGING:g} s the watch shows {seen}, the server {expected}")
 
     async def clear(self) -> None:
-        """Let there be no pods."""
+        """Delete every pod of this test."""
         for pod in await self.pods():
             await self.admin.delete_pod(pod["metadata"], grace=0)
 
 
 @asynccontextmanager
-async def watched(
+async def open_scenario(
     server: ApiServer, folder: Path, question: Question, pods: list[Any], policy: WatchPolicy = POLICY
-) -> AsyncIterator[World]:
-    """A watch of `question`, over a wire of its own, of a server that holds `pods` at first."""
+) -> AsyncIterator[Scenario]:
+    """Start a watch for `question`, through its own proxy, of a server with these initial pods."""
     space = server.namespace
-    asked = Question(
+    prefixed = Question(
         {job: [f"{each},test={space}" for each in selectors] for job, selectors in question.jobs.items()},
         namespaces(space, question),
         question.order_by,
     )
     follower = Follower()
     async with (
-        Wire(server).listening() as wire,
+        TCPProxy(server).listen() as proxy,
         server.client() as admin,
         asyncio.TaskGroup() as group,
         AsyncExitStack() as stack,
     ):
-        world = World(server, admin, wire, asked, follower)
-        await world.clear()
+        scenario = Scenario(server, admin, proxy, prefixed, follower)
+        await scenario.clear()
         for put in pods:
-            await world.write(put)
-        world.history.clear()
-        await world.note()
-        path = write_kubeconfig(folder, wire.url, server.ca_pem, user="admin", token=server.tokens["admin"])
+            await scenario.write(put)
+        scenario.history.clear()
+        await scenario.record()
+        path = write_kubeconfig(folder, proxy.url, server.ca_pem, user="admin", token=server.tokens["admin"])
         resolver = KubernetesClusterResolver(
-            asked.jobs, namespace=asked.namespace, order_by=asked.order_by, kubeconfig=path, timeout=TIMEOUT
+            prefixed.jobs,
+            namespace=prefixed.namespace,
+            order_by=prefixed.order_by,
+            kubeconfig=path,
+            timeout=TIMEOUT,
         )
         resolver.watch_policy = policy
         following = group.create_task(follower.follow(resolver.watch()))
         stack.callback(following.cancel)
-        await world.settle()
-        yield world
-    if asked.lists == 1:
-        assert is_subsequence([shown(state) for state in follower.states], world.history)
+        await scenario.wait_until_converged()
+        yield scenario
+    if prefixed.lists == 1:
+        assert is_subsequence([shown(state) for state in follower.states], scenario.history)
 
 
 def namespaces(space: str, question: Question) -> str | tuple[str, ...] | None:
-    """The namespaces of a question, inside those of the test."""
+    """Return the namespaces of a question, prefixed with that of the test."""
     match question.namespace:
         case None:
             return None
@@ -267,8 +271,8 @@ def namespaces(space: str, question: Question) -> str | tuple[str, ...] | None:
 
 
 @pytest.fixture
-async def spaces(server: ApiServer) -> ApiServer:
-    """A server with the namespaces of the schedules."""
+async def prepared_server(server: ApiServer) -> ApiServer:
+    """An API server with the namespaces of the schedules."""
     async with server.client() as admin:
         for name in ("ml", "web", "spare"):
             await server.create_namespace(admin, f"{server.namespace}-{name}")
@@ -279,49 +283,55 @@ async def spaces(server: ApiServer) -> ApiServer:
 @settings(
     max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-async def test_a_watch_converges_to_what_the_server_holds(
-    spaces: ApiServer, tmp_path: Path, question: Question, before: list[Any], schedule: list[list[Any]]
+async def test_watch_converges_to_the_pods_of_the_server(
+    prepared_server: ApiServer,
+    tmp_path: Path,
+    question: Question,
+    before: list[Any],
+    schedule: list[list[Any]],
 ) -> None:
-    async with watched(spaces, tmp_path, question, before) as world:
+    async with open_scenario(prepared_server, tmp_path, question, before) as scenario:
         for steps in schedule:
             for step in steps:
-                await world.happen(step)
-            await world.settle()
+                await scenario.apply(step)
+            await scenario.wait_until_converged()
 
 
 A, B = Put("w-0", "ml", "a", None, "Running", 1, True), Put("w-2", "ml", "a", None, "Running", 1, True)
 
 
-async def test_a_watch_outlives_the_server(spaces: ApiServer, tmp_path: Path) -> None:
-    async with watched(spaces, tmp_path, QUESTIONS[0], [A]) as world:
+async def test_watch_survives_a_restart_of_the_server(prepared_server: ApiServer, tmp_path: Path) -> None:
+    async with open_scenario(prepared_server, tmp_path, QUESTIONS[0], [A]) as scenario:
         for write in (B, Remove(A.name, A.namespace, gracefully=False)):
-            await spaces.stop()
-            await spaces.start()
-            await world.write(write)
-            await world.settle()
-        assert [len(shown(state)["worker"]) for state in world.follower.states] == [1, 2, 1]
+            await prepared_server.stop()
+            await prepared_server.start()
+            await scenario.write(write)
+            await scenario.wait_until_converged()
+        assert [len(shown(state)["worker"]) for state in scenario.follower.states] == [1, 2, 1]
 
 
-async def test_a_watch_outlives_its_version(spaces: ApiServer, tmp_path: Path) -> None:
-    async with watched(spaces, tmp_path, QUESTIONS[0], [A]) as world:
-        world.wire.mute()
-        await world.write(B)
-        await spaces.compact()
-        await spaces.stop()
-        await spaces.start()
-        await world.write(Remove(A.name, A.namespace, gracefully=False))
-        await world.settle()
+async def test_watch_survives_the_expiry_of_its_version(prepared_server: ApiServer, tmp_path: Path) -> None:
+    async with open_scenario(prepared_server, tmp_path, QUESTIONS[0], [A]) as scenario:
+        scenario.proxy.mute()
+        await scenario.write(B)
+        await prepared_server.compact()
+        await prepared_server.stop()
+        await prepared_server.start()
+        await scenario.write(Remove(A.name, A.namespace, gracefully=False))
+        await scenario.wait_until_converged()
 
 
-async def test_a_pod_that_changes_selectors_is_never_in_neither_for_long(
-    spaces: ApiServer, tmp_path: Path
+async def test_pod_moving_between_selectors_is_always_in_exactly_one(
+    prepared_server: ApiServer, tmp_path: Path
 ) -> None:
     question = Question({"worker": ["app=a"], "ps": ["app=b"]}, "ml", "name")
-    # A server that is busy may tell the one selector of it long before the other.
+    # A busy server may send the event to one watch long before the other.
     patient = replace(POLICY, transit=5.0)
-    async with watched(spaces, tmp_path, question, [A], patient) as world:
+    async with open_scenario(prepared_server, tmp_path, question, [A], patient) as scenario:
         for app in ("b", "a", "b"):
-            await world.write(Put(A.name, A.namespace, app, None, "Running", 1, True))
-            await world.settle()
-        counts = [{job: len(tasks) for job, tasks in shown(state).items()} for state in world.follower.states]
+            await scenario.write(Put(A.name, A.namespace, app, None, "Running", 1, True))
+            await scenario.wait_until_converged()
+        counts = [
+            {job: len(tasks) for job, tasks in shown(state).items()} for state in scenario.follower.states
+        ]
         assert all(sum(count.values()) == 1 for count in counts), counts

@@ -1,4 +1,4 @@
-"""A place between a resolver and an API server, where a test can act at a known point of a list."""
+"""An HTTP proxy for an API server, with which a test can act at a known point of a list."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Between:
-    """Forwards each GET, and notes what was asked.
+class Proxy:
+    """Forwards GET requests and records their queries.
 
     Attributes:
-        url: where it listens, `https://127.0.0.1:port`.
+        url: its base URL, `https://127.0.0.1:port`.
         ca_pem: the certificate authority of its serving certificate, PEM.
         before_forwarding: awaited before each request is forwarded, with its query.
         queries: the query of each request so far.
-        broken: set when the API server did not answer a request; its connection is broken off as well.
+        broken: set when the API server did not respond; the client's connection is then aborted as well.
     """
 
     url: str
@@ -38,22 +38,22 @@ class Between:
 
 
 @contextlib.asynccontextmanager
-async def between(
+async def open_proxy(
     server: ApiServer, before_forwarding: Callable[[Mapping[str, str]], Awaitable[None]]
-) -> AsyncIterator[Between]:
-    """A forwarder to `server` that listens until the end of the block."""
+) -> AsyncIterator[Proxy]:
+    """Run a proxy for `server` until the end of the block."""
 
     async def forward(request: web.Request) -> web.Response:
         query = dict(request.query)
-        place.queries.append(query)
-        await place.before_forwarding(query)
+        proxy.queries.append(query)
+        await proxy.before_forwarding(query)
         headers = {name: request.headers[name] for name in ("Accept", "Authorization")}
         try:
-            async with session.get(request.path_qs, headers=headers) as answer:
-                body = await answer.read()
-                return web.Response(status=answer.status, body=body, content_type=answer.content_type)
+            async with session.get(request.path_qs, headers=headers) as response:
+                body = await response.read()
+                return web.Response(status=response.status, body=body, content_type=response.content_type)
         except aiohttp.ClientError:
-            place.broken.set()
+            proxy.broken.set()
             assert request.transport is not None
             request.transport.abort()
             return web.Response(status=500)
@@ -72,7 +72,7 @@ async def between(
             await site.start()
             host, port = runner.addresses[0]
             ca_pem = authority.cert_pem.bytes().decode()
-            place = Between(f"https://{host}:{port}", ca_pem, before_forwarding)
-            yield place
+            proxy = Proxy(f"https://{host}:{port}", ca_pem, before_forwarding)
+            yield proxy
         finally:
             await runner.cleanup()

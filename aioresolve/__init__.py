@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         UnauthorizedError,
         UnknownTaskError,
     )
-    from .fleet import Fleet, Reading
+    from .fleet import Fleet, TargetStatus
     from .kubernetes import ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
     from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Missing, Move, Observation
@@ -78,7 +78,6 @@ __all__ = [
     "ProbeError",
     "Progress",
     "ProtocolError",
-    "Reading",
     "ResolveError",
     "SimpleClusterResolver",
     "TLSError",
@@ -88,6 +87,7 @@ __all__ = [
     "TPUSlice",
     "TPUSystemMetadata",
     "TPUTopology",
+    "TargetStatus",
     "TaskConflictError",
     "UnauthorizedError",
     "UnionClusterResolver",
@@ -110,7 +110,7 @@ _ROOMS = {
     "Observation": "spec",
     "Pod": "kubernetes",
     "Progress": "_core.retry",
-    "Reading": "fleet",
+    "TargetStatus": "fleet",
     "SimpleClusterResolver": "resolver",
     "TPUClusterResolver": "tpu",
     "TPUSlice": "tpu",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from benchmarks.fleet_servers import NAMESPACE
 
 if TYPE_CHECKING:
-    from aioresolve import Fleet, KubernetesClusterResolver, Reading
+    from aioresolve import Fleet, KubernetesClusterResolver, TargetStatus
     from benchmarks.fleet_servers import Target
 
 __all__ = ["WAYS", "Ask", "Client", "Failed", "Follow", "Tell", "Way"]
@@ -110,7 +110,7 @@ def our_fleet(targets: Sequence[Target], timeout: float, **options: int) -> Flee
     return Fleet(resolvers, timeout=timeout, **options)
 
 
-def tell_reading(tell: Tell, reading: Reading) -> None:
+def tell_reading(tell: Tell, reading: TargetStatus) -> None:
     tell(reading.name, reading.state if reading.error is None else Failed(str(reading.error)))
 
 

@@ -1,6 +1,8 @@
-"""Many clusters at once: resolved, polled or watched side by side, so that a bad one stalls nobody.
+"""Many clusters at once: resolved, polled or watched concurrently, so that a bad one does not delay the
+others.
 
-`read_fleet("fleet.yaml")` makes the targets from a file, whose format `aioresolve.fleet.config` tells.
+`read_fleet("fleet.yaml")` makes the targets from a file; see `aioresolve.fleet.config.fleet_file` for its
+format.
 """
 
 from __future__ import annotations
@@ -9,16 +11,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .fleet import Fleet
-from .target import Reading
+from .target import TargetStatus
 
 if TYPE_CHECKING:
     from .config import FleetFile, fleet_of, read_fleet
 
-__all__ = ["Fleet", "FleetFile", "Reading", "fleet_of", "read_fleet"]
+__all__ = ["Fleet", "FleetFile", "TargetStatus", "fleet_of", "read_fleet"]
 
 
 def __getattr__(name: str) -> object:
-    # A fleet that is no file's needs no YAML.
+    # A fleet that is not read from a file does not need the reader of files.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.config"), name)

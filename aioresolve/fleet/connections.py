@@ -1,4 +1,4 @@
-"""The connections of a fleet: every resolver entered once, those on one API server by one pool."""
+"""The connections of a fleet: resolvers are entered once, and share pools by API server."""
 
 from __future__ import annotations
 
@@ -24,64 +24,63 @@ logger = logging.getLogger("aioresolve.fleet")
 
 
 class Connections:
-    """Enters resolvers as they are asked for the first time, and leaves them when nobody keeps them any more.
-
-    It belongs to the event loop that is running.
-    """
+    """Enters resolvers on first use, and closes them after the last `keep_open` block. For one event loop."""
 
     def __init__(self) -> None:
         self._pools = Pools()
+        # By identity: one resolver may have several names in a fleet.
         self._stays: dict[int, Stay[ClusterResolver]] = {}
         self._tasks: dict[Stay[ClusterResolver], asyncio.Task[None]] = {}
-        self._keepers = 0
+        self._num_keepers = 0
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Keep inside the block what is opened; after the last such block all of it is closed."""
-        self._keepers += 1
+    async def keep_open(self) -> AsyncIterator[None]:
+        """Keep resolvers open inside the block; the last such block closes all of them."""
+        self._num_keepers += 1
         try:
             yield
         finally:
-            self._keepers -= 1
-            if not self._keepers:
-                await self._closed()
+            self._num_keepers -= 1
+            if not self._num_keepers:
+                await self._close()
 
     @asynccontextmanager
-    async def visit(self, resolver: ClusterResolver) -> AsyncIterator[ClusterResolver]:
-        """Yield `resolver`, entered, inside `async with`.
+    async def lease(self, resolver: ClusterResolver) -> AsyncIterator[ClusterResolver]:
+        """Yield `resolver`, entered.
 
         Raises:
-            BaseException: what entering it raised.
+            BaseException: the error of entering it.
         """
-        # Who was removed while its turn came is cancelled only now: it may not open again what was closed.
+        # A target that was removed while it waited for a slot is cancelled here at the latest: it must not
+        # open its resolver again after `release`.
         await anyio.lowlevel.checkpoint_if_cancelled()
         stay = self._stays.get(id(resolver))
         if stay is None or stay.is_over:
-            stay = self._stays[id(resolver)] = self._begun(resolver, after=stay)
+            stay = self._stays[id(resolver)] = self._enter(resolver, after=stay)
         async with stay.visit() as entered:
             yield entered
 
     def release(self, resolver: ClusterResolver) -> None:
-        """Let `resolver` be left as soon as no question to it is under way."""
+        """Close `resolver` as soon as no lease of it is held."""
         stay = self._stays.get(id(resolver))
         if stay is not None:
             stay.leave()
 
-    def _begun(
+    def _enter(
         self, resolver: ClusterResolver, *, after: Stay[ClusterResolver] | None
     ) -> Stay[ClusterResolver]:
         stay = Stay(resolver, logger=logger, inside=partial(self._pools.inside, resolver), after=after)
         task = self._tasks[stay] = asyncio.create_task(stay.stay())
-        task.add_done_callback(lambda _: self._forget(resolver, stay))
+        task.add_done_callback(lambda _: self._discard(resolver, stay))
         return stay
 
-    def _forget(self, resolver: ClusterResolver, stay: Stay[ClusterResolver]) -> None:
+    def _discard(self, resolver: ClusterResolver, stay: Stay[ClusterResolver]) -> None:
         del self._tasks[stay]
         if self._stays.get(id(resolver)) is stay:
             del self._stays[id(resolver)]
 
-    async def _closed(self) -> None:
-        """Leave every resolver, each within its own `timeout`, and wait for it."""
+    async def _close(self) -> None:
+        """Close every resolver, each within its own `timeout`."""
         for stay in self._stays.values():
             stay.leave()
         await ended(*self._tasks.values())

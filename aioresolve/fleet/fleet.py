@@ -1,4 +1,4 @@
-"""`Fleet`: many resolvers, asked side by side."""
+"""`Fleet`: many resolvers, resolved, polled or watched concurrently."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from aioresolve._core.validation import checked_count, checked_seconds
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
 
-from .poller import Asking
-from .sharding import checked_shard, rendezvous
+from .poller import Poller, StatusStream
+from .sharding import shard_of, validate_shard
 from .target import Target
-from .watcher import Following
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -26,19 +25,19 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import Newest
 
-    from .target import Reading
-    from .watcher import Work
+    from .poller import TargetWork
+    from .target import TargetStatus
 
 __all__ = ["Fleet"]
 
 
 class Fleet:
-    """Resolves, polls or watches many clusters at once, of which a bad one stalls nobody.
+    """Resolves, polls or watches many clusters at once; a bad one does not delay the others.
 
     >>> jobs = {"worker": ["job-name=train"]}
     >>> targets = {name: KubernetesClusterResolver(jobs, context=name) for name in ("loopback", "gone")}
     >>> fleet = Fleet(targets, timeout=10.0)
-    >>> async for reading in fleet.watch():
+    >>> async for status in fleet.watch():
     ...     if set(fleet.readings) == {"loopback", "gone"}:
     ...         break
     >>> fleet.readings["loopback"].tasks_by_job
@@ -46,24 +45,24 @@ class Fleet:
     >>> fleet.readings["gone"].error
     ConfigurationError("kubeconfig ...: there is no context 'gone'; there are: 'loopback'")
 
-    Each question has a deadline of its own, and what is wrong with a target is told in its `Reading`: no
-    target's fault is ever raised. A target that fails keeps the state that it had, is asked more and more
-    rarely, up to once in five minutes, and never costs the others their turns.
+    Each request has its own deadline, and the error of a target is part of its `TargetStatus`: it is never
+    raised. A target that fails keeps its last state, and is requested less and less often, down to once in
+    five minutes. It never takes the turns of the others.
 
-    Targets on the same API server share one pool of connections. Outside `async with`, a call opens what it
-    needs and closes it again; inside, connections are kept for the calls that follow. A target's resolver
-    belongs to the fleet while it is used: do not enter it besides.
+    Targets on the same API server share a connection pool. Outside `async with`, a call closes the
+    connections that it opened; inside, they are kept for the calls that follow. While a fleet is in use, its
+    resolvers belong to it: do not enter them.
 
     Args:
         targets: resolvers by name.
-        timeout: seconds that a question to one target may take, counted from when it has its turn.
-        max_concurrency: how many questions are asked at a time. A watch counts until its first answer.
-        shard: `(i, n)` to take only those targets that fall to the i-th of n processes, counted from 0, by
-            rendezvous hashing of their names; or `n`, where i is this pod's `JOB_COMPLETION_INDEX`.
+        timeout: seconds that a request to one target may take, without the wait for its turn.
+        max_concurrency: the number of concurrent requests. A watch counts until its first response.
+        shard: `(i, n)` to take only the targets of the i-th of n processes, counted from 0, which are chosen
+            by rendezvous hashing of their names; or `n`, if i is in the variable `JOB_COMPLETION_INDEX`.
 
     Raises:
-        ConfigurationError: (a ValueError) an argument is not one of these.
-        InvalidClusterError: (a TypeError) a target is no `aioresolve.ClusterResolver`.
+        ConfigurationError: (a ValueError) an argument is invalid.
+        InvalidClusterError: (a TypeError) a target is not an `aioresolve.ClusterResolver`.
     """
 
     def __init__(
@@ -76,12 +75,12 @@ class Fleet:
     ) -> None:
         self._timeout = checked_seconds("timeout", timeout)
         self._max_concurrency = checked_count("max_concurrency", max_concurrency)
-        self._shard = checked_shard(shard, os.environ)
+        self._shard = validate_shard(shard, os.environ)
         self._targets: dict[str, Target] = {}
         self._resolvers: dict[str, ClusterResolver] = {}
-        self._readings: dict[str, Reading] = {}
-        self._followings: set[Following] = set()
-        self._asking: Asking | None = None
+        self._statuses: dict[str, TargetStatus] = {}
+        self._streams: set[StatusStream] = set()
+        self._poller: Poller | None = None
         self._entered: AsyncExitStack | None = None
         for name, resolver in (targets or {}).items():
             self.add(name, resolver)
@@ -92,137 +91,141 @@ class Fleet:
 
     @property
     def timeout(self) -> float:
-        """Seconds that a question to one target may take."""
+        """The seconds that a request to one target may take."""
         return self._timeout
 
     @property
     def shard(self) -> tuple[int, int] | None:
-        """Which part of the fleet this is, and of how many; None where it is the whole."""
+        """The index of this shard and the number of shards; None if this is the whole fleet."""
         return self._shard
 
     @property
     def targets(self) -> MappingProxyType[str, ClusterResolver]:
-        """The resolvers of this shard by name; it changes as targets are added and removed."""
+        """A live view of the resolvers of this shard, by name."""
         return MappingProxyType(self._resolvers)
 
     @property
-    def readings(self) -> MappingProxyType[str, Reading]:
-        """The newest reading of each target that was asked, by name; it changes as readings come."""
-        return MappingProxyType(self._readings)
+    def readings(self) -> MappingProxyType[str, TargetStatus]:
+        """A live view of the latest status of each target that was requested, by name."""
+        return MappingProxyType(self._statuses)
 
     def add(self, name: str, resolver: ClusterResolver) -> None:
-        """Take one more target, also into the polls and watches that are going on.
-
-        One that falls to another shard is left to that.
+        """Add a target, also to running polls and watches. A target of another shard is ignored.
 
         Args:
-            name: what to call it.
+            name: its name.
             resolver: its resolver.
 
         Raises:
-            ConfigurationError: (a ValueError) the name is taken, or none.
-            InvalidClusterError: (a TypeError) it is no `aioresolve.ClusterResolver`.
+            ConfigurationError: (a ValueError) the name is empty or in use.
+            InvalidClusterError: (a TypeError) it is not an `aioresolve.ClusterResolver`.
         """
         if not _is_name(name):
-            raise ConfigurationError(f"{name!r} names no target: give a text that is not empty")
+            raise ConfigurationError(f"{name!r} is not a name for a target, which is a non-empty string")
         if not isinstance(resolver, ClusterResolver):
             raise InvalidClusterError(
-                f"target {name!r}: a fleet is made of aioresolve's resolvers; got"
+                f"target {name!r} is not an aioresolve.ClusterResolver:"
                 f" {type(resolver).__name__} {resolver!r}"
             )
         if name in self._targets:
             raise ConfigurationError(
-                f"there is a target {name!r} already: remove it first, or take another name"
+                f"there is already a target {name!r}", hint="Remove it first, or use another name."
             )
-        if not self._is_ours(name):
+        if not self._is_in_shard(name):
             return
         self._resolvers[name] = resolver
-        target = self._targets[name] = Target(name, resolver, self._readings)
-        for following in self._followings:
-            following.add(target)
+        target = self._targets[name] = Target(name, resolver, self._statuses)
+        for stream in self._streams:
+            stream.add(target)
 
     def remove(self, name: str) -> None:
-        """Let a target go at once: what is being asked of it ends, and no reading of it follows.
+        """Remove a target at once: its requests are cancelled, and no status of it follows.
 
-        Its connections are closed, unless other targets share them. One of another shard is no matter.
+        Its connections are closed, unless other targets share them. A target of another shard is ignored.
 
         Raises:
             ConfigurationError: (a ValueError) there is no such target.
         """
-        if not self._is_ours(name):
+        if not self._is_in_shard(name):
             return
         if name not in self._targets:
             raise ConfigurationError(
-                f"there is no target {name!r}: give one of {reprlib.repr(list(self._targets))}"
+                f"there is no target {name!r}; there are {reprlib.repr(list(self._targets))}"
             )
         self._targets.pop(name).remove()
         resolver = self._resolvers.pop(name)
         is_used = any(other is resolver for other in self._resolvers.values())
-        if self._asking is not None and not is_used:
-            self._asking.connections.release(resolver)
+        if self._poller is not None and not is_used:
+            self._poller.connections.release(resolver)
 
-    async def resolve(self) -> dict[str, Reading]:
-        """Ask each target once, all at the same time, and return their readings in the order of the targets.
+    async def resolve(self) -> dict[str, TargetStatus]:
+        """Resolve all targets concurrently, once, and return their statuses in the order of the targets.
 
-        What is wrong with a target is told in its reading, and not raised. One that is removed meanwhile has
-        none.
+        The error of a target is part of its status, and not raised. A target that is removed during the call
+        is left out.
         """
         targets = list(self._targets.values())
-        async with self._opened() as asking:
-            calls = [partial(target.unless_removed, partial(asking.once, target)) for target in targets]
-            readings = await gather(calls, limit=len(calls))
-        return {reading.name: reading for reading in readings if reading is not None}
+        async with self._open_poller() as poller:
+            calls = [
+                partial(target.run_unless_removed, partial(poller.resolve, target)) for target in targets
+            ]
+            statuses = await gather(calls, limit=len(calls))
+        return {status.name: status for status in statuses if status is not None}
 
-    async def poll(self, *, interval: float = 30.0) -> AsyncGenerator[Reading, None]:
-        """Ask each target every `interval` seconds, on a clock of its own, and yield each reading; no end.
+    async def poll(self, *, interval: float = 30.0) -> AsyncGenerator[TargetStatus, None]:
+        """Resolve each target every `interval` seconds, on its own schedule, and yield each status; endless.
 
-        All are asked at once at first. A target that fails is asked more rarely, until it answers. A slow
-        consumer gets the newest reading of each target, that of who waits longest first. The loop may be
-        left at any point; `contextlib.aclosing` makes sure that all is closed at once.
-
-        Args:
-            interval: seconds between two questions to a target, a tenth more or less.
-
-        Raises:
-            ConfigurationError: (a ValueError) `interval` is no number of seconds above zero.
-        """
-        seconds = checked_seconds("interval", interval)
-        followed = self._followed(lambda asking: partial(asking.poll, interval=seconds))
-        async with aclosing(followed) as readings:
-            async for reading in readings:
-                yield reading
-
-    async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[Reading, None]:
-        """Yield a reading of each target, and one whenever its members or its error change; without end.
-
-        A source that tells its changes by itself is watched, any other is polled. A slow consumer gets the
-        newest reading of each target, that of who waits longest first. The loop may be left at any point;
-        `contextlib.aclosing` makes sure that all is closed at once.
+        All targets are requested at the start. A target that fails is requested less often until it recovers.
+        A slow consumer gets the latest status of each target, the one that has waited longest first. The loop
+        may be left at any point; use `contextlib.aclosing` to close everything at once.
 
         Args:
-            interval: seconds between two questions to a source that has no watch, and the least time before
-                a watch that failed for good is tried again.
+            interval: seconds between two requests to a target, with a jitter of 10 %.
 
         Raises:
-            ConfigurationError: (a ValueError) `interval` is no number of seconds above zero.
+            ConfigurationError: (a ValueError) `interval` is not a positive number of seconds.
         """
         seconds = checked_seconds("interval", interval)
-        followed = self._followed(lambda asking: partial(asking.watch, interval=seconds))
-        async with aclosing(followed) as readings:
-            async for reading in readings:
-                yield reading
+        stream = self._stream(lambda poller: partial(poller.poll, interval=seconds))
+        async with aclosing(stream) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[TargetStatus, None]:
+        """Yield the status of each target, and again after each change of it; endless.
+
+        A change is one of the members or of the error.
+
+        A source that reports changes is watched, any other is polled. A slow consumer gets the latest status
+        of each target, the one that has waited longest first. The loop may be left at any point; use
+        `contextlib.aclosing` to close everything at once.
+
+        Args:
+            interval: seconds between two requests to a source without a watch, and the least time before a
+                watch that ended with an error is started again.
+
+        Raises:
+            ConfigurationError: (a ValueError) `interval` is not a positive number of seconds.
+        """
+        seconds = checked_seconds("interval", interval)
+        stream = self._stream(lambda poller: partial(poller.watch, interval=seconds))
+        async with aclosing(stream) as statuses:
+            async for status in statuses:
+                yield status
 
     async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` shared; polls that go on keep theirs."""
+        """Close the connections shared inside `async with`; running polls and watches keep theirs."""
         entered, self._entered = self._entered, None
         if entered is not None:
             await entered.aclose()
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
-            raise ConfigurationError(f"{self!r} is entered already; use the one fleet, or make another")
+            raise ConfigurationError(
+                f"{self!r} is already entered", hint="Share this fleet, or make another one."
+            )
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._opened())
+            await stack.enter_async_context(self._open_poller())
             self._entered = stack.pop_all()
         return self
 
@@ -235,36 +238,36 @@ class Fleet:
         await self.aclose()
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Asking]:
-        """Yield what asks, in this event loop; what it opens is kept until the last of these blocks ends."""
-        asking = self._asking
-        if asking is None or asking.loop is not asyncio.get_running_loop():
-            asking = self._asking = Asking(timeout=self._timeout, max_concurrency=self._max_concurrency)
-        async with asking.connections.kept():
-            yield asking
+    async def _open_poller(self) -> AsyncIterator[Poller]:
+        """Yield the poller of this event loop; its connections are kept until the last such block ends."""
+        poller = self._poller
+        if poller is None or poller.loop is not asyncio.get_running_loop():
+            poller = self._poller = Poller(timeout=self._timeout, max_concurrency=self._max_concurrency)
+        async with poller.connections.keep_open():
+            yield poller
 
-    async def _followed(self, work: Callable[[Asking], Work]) -> AsyncGenerator[Reading, None]:
-        """Yield the readings of what is done for every target, the newest of each."""
-        following = Following()
+    async def _stream(self, work: Callable[[Poller], TargetWork]) -> AsyncGenerator[TargetStatus, None]:
+        """Run `work` for every target, and yield the latest status of each target."""
+        stream = StatusStream()
 
-        async def run(newest: Newest[None]) -> None:
-            async with self._opened() as asking:
-                self._followings.add(following)
+        async def run(wakeup: Newest[None]) -> None:
+            async with self._open_poller() as poller:
+                self._streams.add(stream)
                 try:
-                    await following.run(self._targets.values(), work(asking), newest)
+                    await stream.run(self._targets.values(), work(poller), wakeup)
                 finally:
-                    self._followings.discard(following)
+                    self._streams.discard(stream)
 
-        async with aclosing(newest_of(run)) as stirred:
-            async for _ in stirred:
-                while (reading := following.taken()) is not None:
-                    yield reading
+        async with aclosing(newest_of(run)) as wakeups:
+            async for _ in wakeups:
+                while (status := stream.take()) is not None:
+                    yield status
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_in_shard(self, name: str) -> bool:
         if self._shard is None:
             return True
         index, number = self._shard
-        return rendezvous(name, number) == index
+        return shard_of(name, number) == index
 
 
 def _is_name(name: Any) -> bool:

@@ -1,15 +1,23 @@
-"""The questions of a fleet: whose turn it is, what each costs at most, and when a target is asked again."""
+"""When a fleet sends the next request to which target, and how its results reach the consumer.
+
+`Poller` resolves, polls or watches one target; all targets share its limit of concurrent requests.
+`StatusStream` runs one task per target, and keeps the latest status of each target until the consumer takes
+it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
-from aioresolve._core.concurrency import gather
+from aioresolve._core import telemetry
+from aioresolve._core.concurrency import first_error, gather
 from aioresolve._core.retry import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
@@ -17,134 +25,149 @@ from aioresolve.resolver.polling import PollSchedule
 from .connections import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
+    from anyio.abc import TaskGroup
+
+    from aioresolve._core.concurrency import Newest
     from aioresolve._core.retry import Progress
     from aioresolve.spec import Observation
 
-    from .target import Reading, Target
+    from .target import Target, TargetStatus
 
-__all__ = ["Asking"]
+__all__ = ["Poller", "StatusStream", "TargetWork"]
+
+logger = logging.getLogger("aioresolve.fleet")
+
+TargetWork: TypeAlias = "Callable[[Target, Callable[[TargetStatus], None]], Awaitable[None]]"
+"""Endless work for one target, which passes each status to a callback."""
 
 
-class Asking:
-    """Asks targets, in the event loop that is running.
+class Poller:
+    """Sends the requests of a fleet, in the running event loop.
 
     Args:
-        timeout: seconds that a question may take, from its turn on.
-        max_concurrency: questions at a time.
+        timeout: seconds that a request may take, without the wait for its turn.
+        max_concurrency: the number of concurrent requests.
 
     Attributes:
-        loop: that event loop.
-        connections: what they are asked through.
+        loop: the event loop.
+        connections: the entered resolvers.
     """
 
     def __init__(self, *, timeout: float, max_concurrency: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.connections = Connections()
         self._timeout = timeout
-        self._turns = _Turns(max_concurrency)
+        self._limiter = _RequestLimiter(max_concurrency)
 
-    async def once(self, target: Target) -> Reading:
-        """Return the reading of one question to `target`."""
-        async with self._turns.of(target):
-            asked_at = anyio.current_time()
+    async def resolve(self, target: Target) -> TargetStatus:
+        """Resolve `target` once and return its status. A failure is part of the status."""
+        async with self._limiter.slot(target):
+            started_at = anyio.current_time()
 
-            async def question(progress: Progress) -> Observation:
-                async with self.connections.visit(target.resolver) as resolver:
+            async def request(progress: Progress) -> Observation:
+                async with self.connections.lease(target.resolver) as resolver:
                     return await resolver.fetch_observation(progress)
 
             try:
-                observation = await within_deadline(self._timeout, _question_to(target), question)
+                observation = await within_deadline(self._timeout, _describe(target), request)
             except ResolveError as error:
-                return target.failed(error, anyio.current_time() - asked_at)
-            return target.told(observation, anyio.current_time() - asked_at)
+                return target.fail(error, anyio.current_time() - started_at)
+            return target.update(observation, anyio.current_time() - started_at)
 
-    async def poll(self, target: Target, tell: Callable[[Reading], None], interval: float) -> None:
-        """Tell a reading of `target` every `interval` seconds, more rarely while it fails. Never ends."""
+    async def poll(self, target: Target, report: Callable[[TargetStatus], None], interval: float) -> None:
+        """Report the status of `target` every `interval` seconds, less often while it fails; endless."""
         schedule = PollSchedule(interval)
         while True:
-            due = anyio.current_time()
-            reading = await self.once(target)
-            tell(reading)
-            # A question that hung until its deadline would be made again at once, were that time to count.
-            asked_at = due if reading.error is None else anyio.current_time()
-            await anyio.sleep_until(schedule.next_poll(asked_at, reading.error))
+            started_at = anyio.current_time()
+            status = await self.resolve(target)
+            report(status)
+            # After a failure the interval counts from now: a request that hung until its deadline would
+            # otherwise be repeated at once.
+            if status.error is not None:
+                started_at = anyio.current_time()
+            await anyio.sleep_until(schedule.next_poll(started_at, status.error))
 
-    async def watch(self, target: Target, tell: Callable[[Reading], None], interval: float) -> None:
-        """Tell a reading of `target`, and one for each change of its members or error. Never ends."""
+    async def watch(self, target: Target, report: Callable[[TargetStatus], None], interval: float) -> None:
+        """Report the status of `target`, and again when its members or its error change; endless."""
         schedule = PollSchedule(interval)
-        last: Reading | None = None
+        last: TargetStatus | None = None
 
-        def tell_change(reading: Reading) -> None:
+        def report_change(status: TargetStatus) -> None:
             nonlocal last
-            is_change = reading.differs_from(last)
-            last = reading
+            is_change = status.differs_from(last)
+            last = status
             if is_change:
-                tell(reading)
+                report(status)
 
         while True:
             try:
-                await self._follow(target, tell_change, interval)
+                await self._watch_once(target, report_change, interval)
             except ResolveError as error:
                 if last is not None and last.error is None:
-                    schedule = PollSchedule(interval)
-                tell_change(target.failed(error, None, datetime.now(UTC)))
+                    schedule = PollSchedule(interval)  # it was healthy in between: start the backoff again
+                report_change(target.fail(error, None, datetime.now(UTC)))
                 await anyio.sleep_until(schedule.next_poll(anyio.current_time(), error))
 
-    async def _follow(self, target: Target, tell: Callable[[Reading], None], interval: float) -> None:
-        """Tell what one watch of `target` shows, from its first answer on, for which it needs a turn.
+    async def _watch_once(
+        self, target: Target, report: Callable[[TargetStatus], None], interval: float
+    ) -> None:
+        """Report the observations of one watch. It occupies a slot until its first response only.
 
         Raises:
-            ResolveError: one that does not pass.
+            ResolveError: the watch ended with an error that is not retryable.
         """
-        began, answered = anyio.Event(), anyio.Event()
+        has_slot, responded = anyio.Event(), anyio.Event()
 
-        async def wait_for_the_first_answer() -> None:
-            async with self._turns.of(target):
-                began.set()
+        async def hold_slot_until_first_response() -> None:
+            async with self._limiter.slot(target):
+                has_slot.set()
                 with anyio.move_on_after(self._timeout):
-                    await answered.wait()
+                    await responded.wait()
                     return
+            # The watch itself continues: a slow server may still respond.
             late = DeadlineExceededError(
-                f"no complete answer to {_question_to(target)} within {self._timeout:g} s; its watch has"
-                " not started yet",
-                hint="Raise {timeout}, or check its server.",
+                f"no complete response to {_describe(target)} within {self._timeout:g} s",
+                hint="Its watch continues; raise {timeout}, or check its server.",
                 timeout=self._timeout,
-                missing={target.name: "its watch has not begun"},
+                missing={target.name: "its watch has not started"},
             )
-            tell(target.failed(late, self._timeout))
+            report(target.fail(late, self._timeout))
 
         async def observe() -> None:
-            await began.wait()
-            asked_at = anyio.current_time()
+            await has_slot.wait()
+            started_at = anyio.current_time()
             async with AsyncExitStack() as stack:
-                resolver = await stack.enter_async_context(self.connections.visit(target.resolver))
+                resolver = await stack.enter_async_context(self.connections.lease(target.resolver))
                 observations = resolver.observations(interval=interval)
                 async for observation in await stack.enter_async_context(aclosing(observations)):
                     if observation.state is None and observation.error is None:
                         continue
-                    latency = None if answered.is_set() else anyio.current_time() - asked_at
-                    answered.set()
-                    tell(target.told(observation, latency))
-            raise ConfigurationError(f"the observations of {target.resolver!r} ended: they have to go on")
+                    latency = None if responded.is_set() else anyio.current_time() - started_at
+                    responded.set()
+                    report(target.update(observation, latency))
+            raise ConfigurationError(
+                f"the observations of {target.resolver!r} ended",
+                hint="`observations()` of a resolver must not return.",
+            )
 
-        await gather([wait_for_the_first_answer, observe], limit=2)
+        await gather([hold_slot_until_first_response, observe], limit=2)
 
 
-class _Turns:
-    """Who may ask: so many targets at a time, half of them at most such as failed the last time.
+class _RequestLimiter:
+    """Limits the concurrent requests, and keeps half of them for targets that did not fail last time.
 
-    Whoever hangs keeps a turn until its deadline: many of them shall not make all others wait.
+    A target that hangs occupies its slot until the deadline: many such targets must not block the others.
     """
 
-    def __init__(self, number: int) -> None:
-        self._all = anyio.CapacityLimiter(number)
-        self._failing = anyio.CapacityLimiter(max(1, number // 2))
+    def __init__(self, limit: int) -> None:
+        self._all = anyio.CapacityLimiter(limit)
+        self._failing = anyio.CapacityLimiter(max(1, limit // 2))
 
     @asynccontextmanager
-    async def of(self, target: Target) -> AsyncIterator[None]:
-        """Wait for the turn of `target`, and keep it inside the block."""
+    async def slot(self, target: Target) -> AsyncIterator[None]:
+        """Wait for a slot for `target`, and hold it inside the block."""
         async with AsyncExitStack() as stack:
             if target.failing_since is not None:
                 await stack.enter_async_context(self._failing)
@@ -152,5 +175,68 @@ class _Turns:
             yield
 
 
-def _question_to(target: Target) -> str:
-    return f"a question to target {target.name!r}, {target.resolver!r},"
+class StatusStream:
+    """Runs one task per target, and keeps the latest status of each target until it is taken."""
+
+    def __init__(self) -> None:
+        self._group: TaskGroup | None = None
+        self._run_target: Callable[[Target], Coroutine[None, None, None]]
+        self._pending: dict[Target, TargetStatus] = {}
+
+    async def run(self, targets: Iterable[Target], work: TargetWork, wakeup: Newest[None]) -> None:
+        """Run `work` for each target, in its own task; endless.
+
+        Args:
+            targets: the targets at the start; see `add`.
+            work: the work for one target.
+            wakeup: notified whenever there is a status to take.
+
+        Raises:
+            BaseException: the error of the work for one target.
+        """
+
+        async def run_target(target: Target) -> None:
+            outage = telemetry.Outage(logger, f"target {target.name!r}", target=target.name)
+
+            def report(status: TargetStatus) -> None:
+                self._pending[target] = status
+                wakeup.put(None)
+                outage.note(status.error)
+                telemetry.staleness(target.name, target.failing_since)
+                if status.state is not None:
+                    telemetry.members(status.state.endpoints, target=target.name)
+
+            try:
+                await target.run_unless_removed(partial(work, target, report))
+            finally:
+                telemetry.forget(target.name)
+
+        self._run_target = run_target
+        try:
+            async with anyio.create_task_group() as self._group:
+                for target in targets:
+                    self.add(target)
+                await anyio.sleep_forever()
+        except BaseExceptionGroup as errors:
+            error = first_error(errors)
+            raise error from error.__cause__
+        finally:
+            self._group = None
+
+    def add(self, target: Target) -> None:
+        """Start the work for one more target, if `run` is active."""
+        if self._group is not None:
+            self._group.start_soon(self._run_target, target)
+
+    def take(self) -> TargetStatus | None:
+        """Return the latest status of the target that has waited longest; None if there is none."""
+        while self._pending:
+            target = next(iter(self._pending))
+            status = self._pending.pop(target)
+            if not target.is_removed:
+                return status
+        return None
+
+
+def _describe(target: Target) -> str:
+    return f"the request to target {target.name!r} ({target.resolver!r})"

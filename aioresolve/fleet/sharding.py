@@ -1,4 +1,4 @@
-"""Which process of several takes which targets: rendezvous hashing, so that few targets ever change hands."""
+"""The shards of a fleet: which of several processes takes which targets, by rendezvous hashing."""
 
 from __future__ import annotations
 
@@ -10,62 +10,61 @@ from aioresolve.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SHARD_INDEX", "checked_shard", "rendezvous"]
+__all__ = ["SHARD_INDEX", "shard_of", "validate_shard"]
 
 SHARD_INDEX = "JOB_COMPLETION_INDEX"
-"""The variable that tells each pod of an Indexed Job which one it is:
+"""The environment variable with the index of a pod in an Indexed Job:
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode."""
 
 
-def rendezvous(name: str, shards: int) -> int:
-    """Return which of `shards` shards, counted from 0, takes the target `name`: that of the highest weight.
+def shard_of(name: str, num_shards: int) -> int:
+    """Return the index of the shard that takes the target `name`: the one with the highest weight.
 
-    Every process finds the same one. One more shard takes its share from all the others, and nothing else
-    moves; without the last shard, only what it had moves. Thaler and Ravishankar, "Using name-based mappings
-    to increase hit rates", 1998.
+    Every process computes the same one. A new shard takes its share from all the others, and no other target
+    moves; if the last shard is removed, only its targets move. Thaler and Ravishankar, "Using name-based
+    mappings to increase hit rates", 1998.
     """
-    return max(range(shards), key=lambda shard: _weight(name, shard))
+    return max(range(num_shards), key=lambda shard: _weight(name, shard))
 
 
 def _weight(name: str, shard: int) -> bytes:
     return blake2b(f"{shard}:{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def checked_shard(shard: Any, environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return which shard of how many is meant, `(index, number)`; None for the whole fleet.
+def validate_shard(shard: Any, environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the index of the shard and the number of shards; None for the whole fleet.
 
     Args:
-        shard: that pair; or the number alone, where the index is this process's `JOB_COMPLETION_INDEX`; or
-            None.
+        shard: that pair; or the number of shards, if the index is in `JOB_COMPLETION_INDEX`; or None.
         environ: the environment variables.
 
     Raises:
-        ConfigurationError: it is none of these, there is no such shard, or the variable does not say which.
+        ConfigurationError: it is none of these, there is no such shard, or the variable is missing or
+            invalid.
     """
     if shard is None:
         return None
     if not isinstance(shard, tuple):
-        number = _checked_number(shard, shard)
-        return _checked_index(_index_of_this_process(number, environ), number), number
+        if not _is_positive(shard):
+            raise _invalid_shard(shard)
+        return _index_from_environment(shard, environ), shard
     if len(shard) != 2:
-        raise _no_shard(shard)
-    number = _checked_number(shard[1], shard)
-    if not _is_whole(shard[0]) or not 0 <= shard[0] < number:
-        raise _no_shard(shard)
-    return shard[0], number
+        raise _invalid_shard(shard)
+    index, number = shard
+    if not _is_positive(number) or not _is_integer(index) or not 0 <= index < number:
+        raise _invalid_shard(shard)
+    return index, number
 
 
-def _checked_number(number: Any, shard: Any) -> int:
-    if not _is_whole(number) or number < 1:
-        raise _no_shard(shard)
-    return int(number)
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_whole(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
+def _is_positive(value: Any) -> bool:
+    return _is_integer(value) and value > 0
 
 
-def _no_shard(shard: Any) -> ConfigurationError:
+def _invalid_shard(shard: Any) -> ConfigurationError:
     return ConfigurationError(
         f"{shard!r} is not a valid shard",
         argument="shard",
@@ -74,23 +73,20 @@ def _no_shard(shard: Any) -> ConfigurationError:
     )
 
 
-def _index_of_this_process(number: int, environ: Mapping[str, str]) -> int:
-    index = environ.get(SHARD_INDEX)
-    if index is None:
+def _index_from_environment(number: int, environ: Mapping[str, str]) -> int:
+    text = environ.get(SHARD_INDEX)
+    if text is None:
         raise ConfigurationError(
             f"the index of this shard of {number} is unknown, because ${SHARD_INDEX} is not set",
             argument="shard",
             hint="Pass the index as well, or run as a pod of an Indexed Job.",
         )
-    if not (index.isascii() and index.isdigit()):
-        raise ConfigurationError(f"${SHARD_INDEX} is {index!r}: it has to be the index of a shard, such as 0")
-    return int(index)
-
-
-def _checked_index(index: int, number: int) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(f"${SHARD_INDEX} is {text!r}, not the index of a shard, such as 0")
+    index = int(text)
     if index >= number:
         raise ConfigurationError(
-            f"${SHARD_INDEX} is {index}, but there are {number} shards, counted from 0: run as many pods as"
-            " there are shards"
+            f"${SHARD_INDEX} is {index}, but there are {number} shards, counted from 0",
+            hint="Run as many pods as there are shards.",
         )
     return index

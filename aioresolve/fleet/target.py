@@ -1,7 +1,4 @@
-"""`Reading`: what is known of one target of a fleet at one moment.
-
-One target of a fleet: its resolver, and what is known of it.
-"""
+"""A target of a fleet: its resolver, and its status (`TargetStatus`)."""
 
 from __future__ import annotations
 
@@ -20,27 +17,27 @@ if TYPE_CHECKING:
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState, Missing
 
-__all__ = ["Reading", "Target", "lean"]
+__all__ = ["Target", "TargetStatus", "strip_error"]
 
-CAUSES = 8
-"""How many errors, each the cause of the one before, a reading keeps."""
+MAX_CAUSES = 8
+"""Errors, each the cause of the previous one, that a status keeps."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What is known of one target.
+class TargetStatus:
+    """The latest known state of one target, and whether it is current.
 
     Attributes:
-        name: the target.
-        state: its members, the newest that are known, also while there is an `error`; None where none ever
-            were.
-        error: why the target could not be asked just now. It has no traceback.
-        latency: seconds that the answer took, or the failure; None for a change that a watch told.
-        stale_since: the moment in UTC since which `state` may no longer be right, while there is an `error`:
-            the last good answer, or the end of a watch. None where there is no `state`.
-        absent: who was found and is no member, and why: pods that are pending, TPUs in creation. It is as of
-            `state`.
-        unready: the members that are not ready, and why, as of `state`.
+        name: the name of the target.
+        state: its latest known members, kept while there is an `error`; None before the first success.
+        error: why the last request failed; None if it succeeded. It has no traceback.
+        latency: seconds until the response or the failure; None for a change that a watch reported.
+        stale_since: since when `state` may be outdated, in UTC, while there is an `error`: the time of the
+            last success, or of the end of the watch. None if there is no `state`.
+        absent: pods or TPUs that exist but are not members, such as pending pods, and why; as of `state`.
+        unready: members that are not ready, and why; as of `state`.
     """
 
     name: str
@@ -53,103 +50,103 @@ class Reading:
 
     @property
     def is_stale(self) -> bool:
-        """Whether there is a `state` and it may no longer be right."""
+        """Whether there is a `state` that may be outdated."""
         return self.state is not None and self.error is not None
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks `state` has in all jobs; 0 where there is none."""
+        """The number of tasks of all jobs in `state`; 0 without one."""
         return 0 if self.state is None else sum(map(len, self.state.endpoints.values()))
 
     @property
     def tasks_by_job(self) -> dict[str, int]:
-        """How many tasks each job of `state` has."""
+        """The number of tasks of each job in `state`."""
         return {} if self.state is None else {job: len(tasks) for job, tasks in self.state.endpoints.items()}
 
-    def differs_from(self, older: Reading | None) -> bool:
-        """Whether the members are others than in `older`, or the error says something else."""
-        return older is None or self.state != older.state or _words(self.error) != _words(older.error)
+    def differs_from(self, older: TargetStatus | None) -> bool:
+        """Whether the members, or the type or text of the error, differ from those in `older`."""
+        return (
+            older is None
+            or self.state != older.state
+            or _error_identity(self.error) != _error_identity(older.error)
+        )
 
 
-def _words(error: ResolveError | None) -> tuple[type, str] | None:
+def _error_identity(error: ResolveError | None) -> tuple[type, str] | None:
     return None if error is None else (type(error), str(error))
 
 
-def lean(error: ResolveError) -> ResolveError:
-    """Return `error` without the frames that it and its causes came through, and without its remotest causes.
+def strip_error(error: ResolveError) -> ResolveError:
+    """Remove the tracebacks of `error` and its causes, and the causes beyond `MAX_CAUSES`; return `error`.
 
-    Frames keep what was in them alive, such as the bodies of answers; and an error that is raised again and
-    again, as a resolver may do, has more of them each time.
+    Tracebacks keep the variables of their frames alive, such as the bodies of responses; and an error that a
+    resolver raises repeatedly gets a longer traceback each time.
     """
     link: BaseException | None = error
-    for place in range(CAUSES):
+    for depth in range(MAX_CAUSES):
         if link is None:
             break
         link.__traceback__ = None
         link.__context__ = None
-        if place == CAUSES - 1:
+        if depth == MAX_CAUSES - 1:
             link.__cause__ = None
         link = link.__cause__
     return error
 
 
-T = TypeVar("T")
-
-
 class Target:
-    """A name, its resolver, and the newest reading.
+    """A name, a resolver, and the latest status.
 
     Args:
-        name: what the fleet calls it.
+        name: its name in the fleet.
         resolver: its resolver.
-        readings: where its newest reading is kept, until it is removed.
+        statuses: the dict that holds its latest status, until it is removed.
 
     Attributes:
-        name: what the fleet calls it.
+        name: its name in the fleet.
         resolver: its resolver.
-        failing_since: the moment in UTC since which it cannot be asked, or its state is stale; None while it
-            answers.
-        is_removed: whether it is no target of the fleet any more.
+        failing_since: since when its requests fail or its state is stale, in UTC; None while it is healthy.
+        is_removed: whether it was removed from the fleet.
     """
 
-    def __init__(self, name: str, resolver: ClusterResolver, readings: dict[str, Reading]) -> None:
+    def __init__(self, name: str, resolver: ClusterResolver, statuses: dict[str, TargetStatus]) -> None:
         self.name = name
         self.resolver = resolver
         self.failing_since: datetime | None = None
-        self._readings = readings
-        self._known = Observation(None)
-        self._confirmed_at: datetime | None = None
         self.is_removed = False
+        self._statuses = statuses
+        self._last_good = Observation(None)
+        self._confirmed_at: datetime | None = None
         self._scopes: set[anyio.CancelScope] = set()
 
-    def told(self, observation: Observation, latency: float | None) -> Reading:
-        """Return, and keep, the reading of what its source shows.
+    def update(self, observation: Observation, latency: float | None) -> TargetStatus:
+        """Store and return the status after an observation.
 
         Args:
-            observation: what it shows.
-            latency: seconds that the answer took, where it is one.
+            observation: the observation.
+            latency: seconds until the response, if it is the response to a request.
         """
         if observation.state is not None:
-            self._known = observation
+            self._last_good = observation
         if observation.error is not None:
-            return self.failed(observation.error, latency, observation.stale_since)
+            return self.fail(observation.error, latency, observation.stale_since)
         self._confirmed_at = datetime.now(UTC)
         self.failing_since = None
-        return self._read(None, latency)
+        return self._store(None, latency)
 
-    def failed(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> Reading:
-        """Return, and keep, the reading of a source that could not be asked.
+    def fail(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> TargetStatus:
+        """Store and return the status after a failure.
 
         Args:
-            error: why it could not.
-            latency: seconds that it took to fail, where that is known.
-            since: the moment in UTC until which its watch told all changes, if it was watched.
+            error: the failure.
+            latency: seconds until it failed, if known.
+            since: until when its watch reported all changes, in UTC, if it was watched.
         """
         self.failing_since = self.failing_since or since or self._confirmed_at or datetime.now(UTC)
-        return self._read(lean(error), latency)
+        return self._store(strip_error(error), latency)
 
-    async def unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Return what `work` returns; None where the target is removed meanwhile, which cancels it."""
+    async def run_unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the result of `work`; None if the target is removed during it, which cancels it."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -159,16 +156,16 @@ class Target:
         return None
 
     def remove(self) -> None:
-        """End every question to it, and forget what is known."""
+        """Cancel its requests and delete its status."""
         self.is_removed = True
-        self._readings.pop(self.name, None)
+        self._statuses.pop(self.name, None)
         for scope in tuple(self._scopes):
             scope.cancel()
 
-    def _read(self, error: ResolveError | None, latency: float | None) -> Reading:
-        known = self._known
-        stale_since = None if known.state is None else self.failing_since
-        reading = Reading(self.name, known.state, error, latency, stale_since, known.absent, known.unready)
+    def _store(self, error: ResolveError | None, latency: float | None) -> TargetStatus:
+        last = self._last_good
+        stale_since = None if last.state is None else self.failing_since
+        status = TargetStatus(self.name, last.state, error, latency, stale_since, last.absent, last.unready)
         if not self.is_removed:
-            self._readings[self.name] = reading
-        return reading
+            self._statuses[self.name] = status
+        return status

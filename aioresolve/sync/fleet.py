@@ -14,7 +14,7 @@ from .shared import SharedResource
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aioresolve.fleet import Reading
+    from aioresolve.fleet import TargetStatus
     from aioresolve.resolver import base
 
 __all__ = ["Fleet"]
@@ -63,7 +63,7 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
         return self._facades.copy()
 
     @property
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, TargetStatus]:
         """A copy of the latest reading of each target, by name."""
         return self._shared.resource.readings.copy()
 

@@ -17,7 +17,7 @@ from aioresolve.cli.options import shard
 from aioresolve.cli.output.fleet_tables import ReadingRows, reading_document, reading_row, round_code
 from aioresolve.cli.terminal.views import PollPicture
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError
-from aioresolve.fleet import Fleet, Reading
+from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.spec import Missing
@@ -323,19 +323,19 @@ BROKEN = ConnectionFailedError("nobody listens; see to it")
 
 def test_a_reading_is_a_row() -> None:
     missing = (Missing("ps", "ml/ps-0", "Pending"),)
-    good = Reading("a", STATE, latency=0.0123, absent=missing)
+    good = TargetStatus("a", STATE, latency=0.0123, absent=missing)
     assert reading_row(good, NOW, NOW) == ("a", "worker:2,ps:0", "1", "0s", "12.3ms", "")
-    old = Reading("b", STATE, LATE, 1.0, NOW)
+    old = TargetStatus("b", STATE, LATE, 1.0, NOW)
     assert reading_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
         *("b", "worker:2,ps:0", "0", "5m12s", "1.00s"),
         "no complete answer to it within 1 s",
     )
-    never = Reading("c", None, BROKEN)
+    never = TargetStatus("c", None, BROKEN)
     assert reading_row(never, NOW, NOW) == ("c", "", "", "", "", "nobody listens")
 
 
 def test_a_reading_is_a_document() -> None:
-    document = reading_document(Reading("b", STATE, LATE, 1.0000004, NOW))
+    document = reading_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
     assert list(document) == [
         *("name", "tasks", "jobs", "version", "observed_at", "absent", "unready", "latency", "stale_since"),
         "error",
@@ -355,9 +355,9 @@ def test_a_reading_is_a_document() -> None:
 
 def test_rows_are_headed_once_and_as_wide_as_the_longest_name() -> None:
     rows = ReadingRows(["a", "a-long-name"])
-    first = rows.text(Reading("a", STATE), NOW).splitlines()
+    first = rows.text(TargetStatus("a", STATE), NOW).splitlines()
     assert first[0].index("TASKS") == first[1].index("worker:2") == len("a-long-name") + 3
-    assert len(rows.text(Reading("a-long-name", STATE), NOW).splitlines()) == 1
+    assert len(rows.text(TargetStatus("a-long-name", STATE), NOW).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_rows_are_headed_once_and_as_wide_as_the_longest_name() -> None:
     ],
 )
 def test_the_code_of_a_round_is_that_of_the_worst(errors: tuple[Any, ...], code: int) -> None:
-    assert round_code([Reading("a", STATE, error) for error in errors]) == code
+    assert round_code([TargetStatus("a", STATE, error) for error in errors]) == code
 
 
 def test_an_invalid_shard_names_the_option() -> None:

@@ -1,4 +1,4 @@
-"""Resolvers that do what a test says, for fleets made of them."""
+"""Resolvers that a test controls, for fleets."""
 
 from __future__ import annotations
 
@@ -17,68 +17,68 @@ if TYPE_CHECKING:
 
     from aioresolve._core.retry import Progress
     from aioresolve._core.shared_context import Pool
-    from aioresolve.fleet import Reading
+    from aioresolve.fleet import TargetStatus
 
 __all__ = [
     "Pooled",
     "Scripted",
     "ScriptedPool",
     "Source",
-    "answer_of",
     "fail",
     "hang",
     "no_task_left",
+    "respond_with",
     "scripted",
-    "taken",
+    "take",
     "until",
     "workers",
 ]
 
 
 def workers(number: int) -> ClusterState:
-    """Return a state of so many workers."""
+    """Return a state with this many workers."""
     return ClusterState.from_spec(ClusterSpec({"worker": [f"10.0.0.{n}:1" for n in range(number)]}))
 
 
 async def hang() -> ClusterState:
-    """Never answer."""
+    """Never return."""
     await anyio.sleep_forever()
     raise AssertionError
 
 
 async def fail() -> ClusterState:
-    """Fail in a way that may pass."""
-    raise ConnectionFailedError("nobody there")
+    """Fail with a retryable error."""
+    raise ConnectionFailedError("connection refused")
 
 
-def answer_of(number: int) -> Callable[[], Awaitable[ClusterState]]:
-    """Answer with so many workers."""
+def respond_with(number: int) -> Callable[[], Awaitable[ClusterState]]:
+    """Return a response with this many workers."""
 
-    async def answer() -> ClusterState:
+    async def respond() -> ClusterState:
         return workers(number)
 
-    return answer
+    return respond
 
 
 class Scripted(ClusterResolver):
-    """Answers as the test says, and keeps count."""
+    """Returns what the test sets, and counts the requests."""
 
     def __init__(
-        self, answer: Callable[[], Awaitable[ClusterState]] | None = None, *, timeout: float = 5.0
+        self, respond: Callable[[], Awaitable[ClusterState]] | None = None, *, timeout: float = 5.0
     ) -> None:
         super().__init__(timeout=timeout)
-        self.answer = answer or answer_of(1)
-        self.asked = 0
-        self.asking = 0
+        self.respond = respond or respond_with(1)
+        self.num_requests = 0
+        self.num_active = 0
         self.history: list[str] = []
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        self.asked += 1
-        self.asking += 1
+        self.num_requests += 1
+        self.num_active += 1
         try:
-            return await self.answer()
+            return await self.respond()
         finally:
-            self.asking -= 1
+            self.num_active -= 1
 
     async def __aenter__(self) -> Self:
         self.history.append("entered")
@@ -89,41 +89,41 @@ class Scripted(ClusterResolver):
 
 
 class Source(ClusterResolver):
-    """Has a watch: `show` is what it tells, and an error is what it ends with."""
+    """Has a watch that yields what the test emits, and ends when it emits an error."""
 
     def __init__(self) -> None:
         super().__init__(timeout=5.0)
-        self.watches = 0
-        self.begun = 0
-        self._shown: list[Observation | Exception] = []
-        self._stirred = anyio.Event()
+        self.num_active = 0
+        self.num_started = 0
+        self._emitted: list[Observation | Exception] = []
+        self._wakeup = anyio.Event()
 
-    def show(self, *shown: Observation | Exception) -> None:
-        """Let the watch that goes on tell this."""
-        self._shown += shown
-        self._stirred.set()
+    def emit(self, *emitted: Observation | Exception) -> None:
+        """Make the watch yield observations, or raise an error."""
+        self._emitted += emitted
+        self._wakeup.set()
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        raise AssertionError("it is to be watched")
+        raise AssertionError("a source with a watch is not polled")
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        self.begun += 1
-        self.watches += 1
+        self.num_started += 1
+        self.num_active += 1
         try:
             while True:
-                while self._shown:
-                    shown = self._shown.pop(0)
-                    if isinstance(shown, Exception):
-                        raise shown
-                    yield shown
-                self._stirred = anyio.Event()
-                await self._stirred.wait()
+                while self._emitted:
+                    emitted = self._emitted.pop(0)
+                    if isinstance(emitted, Exception):
+                        raise emitted
+                    yield emitted
+                self._wakeup = anyio.Event()
+                await self._wakeup.wait()
         finally:
-            self.watches -= 1
+            self.num_active -= 1
 
 
 class ScriptedPool:
-    """A pool that knows who uses it, and whether it is closed."""
+    """A pool that knows its users, and whether it is closed."""
 
     def __init__(self) -> None:
         self.users: list[ClusterResolver] = []
@@ -135,7 +135,7 @@ class ScriptedPool:
 
 
 class Pooled(Scripted):
-    """Shares a pool with those of the same key."""
+    """Shares a pool with the resolvers of the same key."""
 
     def __init__(self, key: str, pools: list[ScriptedPool]) -> None:
         super().__init__()
@@ -166,27 +166,27 @@ class Pooled(Scripted):
         return await super().fetch_state(progress)
 
 
-async def taken(readings: AsyncGenerator[Reading, None], number: int) -> list[Reading]:
-    """Return the next `number` readings."""
+async def take(statuses: AsyncGenerator[TargetStatus, None], number: int) -> list[TargetStatus]:
+    """Return the next `number` statuses."""
     with anyio.fail_after(10.0):
-        return [await anext(readings) for _ in range(number)]
+        return [await anext(statuses) for _ in range(number)]
 
 
 def scripted(number: int, **arguments: Any) -> dict[str, Scripted]:
-    """Return so many targets, `t0` and so on."""
+    """Return this many targets: `t0`, `t1`, ..."""
     return {f"t{n}": Scripted(**arguments) for n in range(number)}
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return as soon as `condition` holds."""
+    """Return as soon as `condition` is true."""
     with anyio.fail_after(10.0):
-        while not condition():  # noqa: ASYNC110 - a condition on anything has no event of its own
+        while not condition():  # noqa: ASYNC110 - an arbitrary condition has no event
             await anyio.sleep(0.002)
 
 
 @asynccontextmanager
 async def no_task_left() -> AsyncIterator[None]:
-    """Fail where tasks that were begun inside the block go on after it."""
+    """Fail if tasks that were started inside the block outlive it."""
     before = asyncio.all_tasks()
     yield
     await until(lambda: asyncio.all_tasks() - before <= {asyncio.current_task()})

@@ -36,7 +36,7 @@ from aioresolve.testing import Answer, Cut, Delay, End, Hang, KubernetesServer, 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from aioresolve import Reading
+    from aioresolve import TargetStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,7 +202,7 @@ class Run:
         self._errors: Counter[str] = Counter()
         self._process = psutil.Process()
 
-    async def follow(self, readings: AsyncGenerator[Reading, None]) -> None:
+    async def follow(self, readings: AsyncGenerator[TargetStatus, None]) -> None:
         """Count the readings."""
         async with aclosing(readings):
             async for reading in readings:

@@ -1,4 +1,4 @@
-"""Many clusters at once: what each is asked, what is read of it, and what is open meanwhile."""
+"""`Fleet`: targets, statuses, and the resolvers that are entered."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from aioresolve.errors import (
     InvalidClusterError,
     PodNotRunningError,
 )
-from aioresolve.fleet import Fleet, Reading
-from aioresolve.fleet.sharding import rendezvous
+from aioresolve.fleet import Fleet, TargetStatus
+from aioresolve.fleet.sharding import shard_of
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .fleets import (
@@ -29,12 +29,12 @@ from .fleets import (
     Scripted,
     ScriptedPool,
     Source,
-    answer_of,
     fail,
     hang,
     no_task_left,
+    respond_with,
     scripted,
-    taken,
+    take,
     until,
     workers,
 )
@@ -46,92 +46,90 @@ if TYPE_CHECKING:
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SHORT = 0.02
-"""Seconds of an interval, where its length is no matter."""
+"""Seconds; an interval whose length does not matter."""
 
 
 @pytest.fixture(autouse=True)
-async def _nothing_goes_on() -> AsyncIterator[None]:
+async def _no_task_is_left() -> AsyncIterator[None]:
     async with no_task_left():
         yield
 
 
 class TestTargets:
-    def test_they_are_seen_by_name_and_only_seen(self) -> None:
+    def test_targets_are_a_read_only_view_by_name(self) -> None:
         targets = scripted(3)
         fleet = Fleet(targets)
         assert dict(fleet.targets) == targets
         assert list(fleet.targets) == ["t0", "t1", "t2"]
-        seen: Any = fleet.targets
+        view: Any = fleet.targets
         with pytest.raises(TypeError):
-            seen["t3"] = Scripted()
+            view["t3"] = Scripted()
         assert repr(fleet) == "<Fleet of 3 targets>"
 
-    def test_one_may_be_added_and_removed(self) -> None:
+    def test_target_can_be_added_and_removed(self) -> None:
         fleet, resolver = Fleet(), Scripted()
         fleet.add("a", resolver)
         assert fleet.targets == {"a": resolver}
         fleet.remove("a")
         assert fleet.targets == {}
 
-    def test_a_name_that_is_taken_is_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="there is a target 't0' already"):
+    def test_duplicate_name_is_rejected(self) -> None:
+        with pytest.raises(ConfigurationError, match="there is already a target 't0'"):
             Fleet(scripted(1)).add("t0", Scripted())
 
     @pytest.mark.parametrize("name", ["", None, 7])
-    def test_what_is_no_name_is_refused(self, name: Any) -> None:
-        with pytest.raises(ConfigurationError, match=f"{name!r} names no target"):
+    def test_invalid_name_is_rejected(self, name: Any) -> None:
+        with pytest.raises(ConfigurationError, match=f"{name!r} is not a name for a target"):
             Fleet({name: Scripted()})
 
     @pytest.mark.parametrize("stranger", [None, Scripted, sync.SimpleClusterResolver(ClusterSpec({}))])
-    def test_what_is_no_resolver_is_refused(self, stranger: Any) -> None:
-        with pytest.raises(InvalidClusterError, match="target 'a': a fleet is made of aioresolve"):
+    def test_other_objects_than_resolvers_are_rejected(self, stranger: Any) -> None:
+        with pytest.raises(InvalidClusterError, match="target 'a' is not an aioresolve"):
             Fleet({"a": stranger})
 
-    def test_removing_what_is_not_there_names_what_is(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"no target 'b': give one of \['t0'\]"):
+    def test_removing_an_unknown_target_lists_the_targets(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"no target 'b'; there are \['t0'\]"):
             Fleet(scripted(1)).remove("b")
 
     @pytest.mark.parametrize("number", [0, -1, True, 1.5, "4", None])
-    def test_a_concurrency_that_is_none_is_refused(self, number: Any) -> None:
+    def test_invalid_concurrency_is_rejected(self, number: Any) -> None:
         with pytest.raises(ConfigurationError, match=f"max_concurrency={number!r}"):
             Fleet(max_concurrency=number)
 
     @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
-    def test_a_timeout_that_is_none_is_refused(self, timeout: Any) -> None:
+    def test_invalid_timeout_is_rejected(self, timeout: Any) -> None:
         with pytest.raises(ConfigurationError, match="timeout="):
             Fleet(timeout=timeout)
 
     @pytest.mark.parametrize("interval", [0, -1, float("nan"), None, True])
-    async def test_an_interval_that_is_none_is_refused(self, interval: Any) -> None:
-        for goes_on in (Fleet().poll, Fleet().watch):
+    async def test_invalid_interval_is_rejected(self, interval: Any) -> None:
+        for method in (Fleet().poll, Fleet().watch):
             with pytest.raises(ConfigurationError, match="interval="):
-                await anext(goes_on(interval=interval))
+                await anext(method(interval=interval))
 
 
 class TestShards:
-    def test_the_shards_of_a_fleet_are_disjoint_and_together_the_whole(self) -> None:
+    def test_shards_are_disjoint_and_cover_the_fleet(self) -> None:
         targets = scripted(200)
         shards = [Fleet(targets, shard=(index, 4)) for index in range(4)]
         counts = Counter(name for shard in shards for name in shard.targets)
         assert counts == Counter(list(targets))
         assert [shard.shard for shard in shards] == [(index, 4) for index in range(4)]
 
-    def test_the_index_is_that_of_the_pod(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_index_is_that_of_the_pod(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
         fleet = Fleet(scripted(50), shard=4)
-        assert list(fleet.targets) == [name for name in scripted(50) if rendezvous(name, 4) == 2]
+        assert list(fleet.targets) == [name for name in scripted(50) if shard_of(name, 4) == 2]
         assert repr(fleet) == f"<Fleet of {len(fleet.targets)} targets, shard 2 of 4>"
 
-    def test_without_an_index_the_error_says_where_it_comes_from(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_error_without_an_index_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
         with pytest.raises(ConfigurationError, match=r"\$JOB_COMPLETION_INDEX is not set"):
             Fleet(shard=4)
 
-    def test_a_target_of_another_shard_may_be_added_and_removed_and_is_left_alone(self) -> None:
+    def test_target_of_another_shard_is_ignored(self) -> None:
         fleet = Fleet(shard=(0, 2))
-        other = next(name for name in scripted(50) if rendezvous(name, 2) == 1)
+        other = next(name for name in scripted(50) if shard_of(name, 2) == 1)
         fleet.add(other, Scripted())
         fleet.add(other, Scripted())
         assert fleet.targets == {}
@@ -139,14 +137,14 @@ class TestShards:
 
 
 class TestResolve:
-    async def test_each_target_is_asked_once_and_told_in_order(self) -> None:
-        targets = {f"t{n}": Scripted(answer_of(n)) for n in range(20)}
+    async def test_each_target_is_requested_once_and_returned_in_order(self) -> None:
+        targets = {f"t{n}": Scripted(respond_with(n)) for n in range(20)}
         fleet = Fleet(targets)
         readings = await fleet.resolve()
         assert list(readings) == list(targets)
         assert [reading.num_tasks for reading in readings.values()] == list(range(20))
         assert all(reading.error is None and not reading.is_stale for reading in readings.values())
-        assert all(target.asked == 1 for target in targets.values())
+        assert all(target.num_requests == 1 for target in targets.values())
         assert readings["t3"] == fleet.readings["t3"]
         assert readings["t3"].state == workers(3)
         assert readings["t3"].tasks_by_job == {"worker": 3}
@@ -154,20 +152,20 @@ class TestResolve:
         assert latency is not None
         assert 0.0 <= latency < 5.0
 
-    async def test_no_targets_have_no_readings(self) -> None:
+    async def test_empty_fleet_has_no_statuses(self) -> None:
         assert await Fleet().resolve() == {}
 
-    async def test_all_are_asked_at_the_same_time(self) -> None:
+    async def test_all_targets_are_requested_concurrently(self) -> None:
         meeting = asyncio.Barrier(32)
 
         async def meet() -> ClusterState:
             await meeting.wait()
             return workers(1)
 
-        readings = await Fleet(scripted(32, answer=meet), timeout=10.0).resolve()
+        readings = await Fleet(scripted(32, respond=meet), timeout=10.0).resolve()
         assert all(reading.error is None for reading in readings.values())
 
-    async def test_a_targets_fault_is_told_in_its_reading(self) -> None:
+    async def test_error_of_a_target_is_in_its_status(self) -> None:
         async def pending() -> ClusterState:
             raise PodNotRunningError("train-0 is Pending", pods={"default/train-0": "Pending"})
 
@@ -182,18 +180,18 @@ class TestResolve:
         assert not readings["bad"].is_stale
         assert readings["bad"].stale_since is None
 
-    async def test_a_target_that_hangs_has_a_deadline_of_its_own(self) -> None:
+    async def test_target_that_hangs_has_its_own_deadline(self) -> None:
         fleet = Fleet({"good": Scripted(), "stuck": Scripted(hang)}, timeout=0.05)
         readings = await fleet.resolve()
         error = readings["stuck"].error
         assert isinstance(error, DeadlineExceededError)
-        assert "no complete answer to a question to target 'stuck'" in str(error)
+        assert "the request to target 'stuck'" in str(error)
         assert error.timeout == 0.05
         assert readings["good"].error is None
         assert readings["stuck"].latency is not None
         assert readings["stuck"].latency > 0.04
 
-    async def test_a_target_that_hangs_on_being_entered_has_that_deadline_too(self) -> None:
+    async def test_deadline_includes_entering_the_resolver(self) -> None:
         class Slow(Scripted):
             async def __aenter__(self) -> Any:
                 await anyio.sleep_forever()
@@ -201,7 +199,7 @@ class TestResolve:
         readings = await Fleet({"stuck": Slow(timeout=0.2)}, timeout=0.05).resolve()
         assert isinstance(readings["stuck"].error, DeadlineExceededError)
 
-    async def test_a_target_that_cannot_be_entered_says_why(self) -> None:
+    async def test_error_of_entering_a_resolver_is_in_the_status(self) -> None:
         class Broken(Scripted):
             async def __aenter__(self) -> Any:
                 raise ConfigurationError("is entered already")
@@ -210,49 +208,49 @@ class TestResolve:
         assert str(readings["broken"].error) == "is entered already"
         assert readings["good"].error is None
 
-    async def test_never_more_are_asked_at_a_time_than_may_be(self) -> None:
+    async def test_concurrent_requests_are_limited(self) -> None:
         targets: dict[str, Scripted] = {}
         most = 0
 
         async def look() -> ClusterState:
             nonlocal most
-            most = max(most, sum(target.asking for target in targets.values()))
+            most = max(most, sum(target.num_active for target in targets.values()))
             await anyio.sleep(0.002)
             return workers(1)
 
-        targets |= scripted(40, answer=look)
+        targets |= scripted(40, respond=look)
         await Fleet(targets, max_concurrency=5).resolve()
         assert most == 5
 
-    async def test_a_deadline_begins_with_the_turn(self) -> None:
+    async def test_deadline_starts_with_the_turn(self) -> None:
         async def slow() -> ClusterState:
             await anyio.sleep(0.05)
             return workers(1)
 
-        readings = await Fleet(scripted(10, answer=slow), timeout=0.2, max_concurrency=1).resolve()
+        readings = await Fleet(scripted(10, respond=slow), timeout=0.2, max_concurrency=1).resolve()
         assert [reading.error for reading in readings.values()] == [None] * 10
 
-    async def test_a_bug_in_a_resolver_is_raised(self) -> None:
+    async def test_bug_in_a_resolver_is_raised(self) -> None:
         async def bug() -> ClusterState:
             raise ZeroDivisionError("a bug")
 
         with pytest.raises(ZeroDivisionError, match="a bug"):
-            await Fleet({**scripted(3, answer=hang), "bug": Scripted(bug)}).resolve()
+            await Fleet({**scripted(3, respond=hang), "bug": Scripted(bug)}).resolve()
 
-    async def test_cancelling_it_cancels_every_question(self) -> None:
-        targets = scripted(5, answer=hang)
+    async def test_cancelling_resolve_cancels_every_request(self) -> None:
+        targets = scripted(5, respond=hang)
         with anyio.move_on_after(0.05):
             await Fleet(targets).resolve()
-        assert [target.asking for target in targets.values()] == [0] * 5
+        assert [target.num_active for target in targets.values()] == [0] * 5
         assert all(target.history == ["entered", "left"] for target in targets.values())
 
-    async def test_a_target_removed_meanwhile_has_no_reading(self) -> None:
+    async def test_target_removed_during_resolve_has_no_status(self) -> None:
         stuck = Scripted(hang)
         fleet = Fleet({"good": Scripted(), "stuck": stuck})
         async with anyio.create_task_group() as group:
 
             async def remove() -> None:
-                await until(lambda: stuck.asking)
+                await until(lambda: stuck.num_active)
                 fleet.remove("stuck")
 
             group.start_soon(remove)
@@ -260,26 +258,26 @@ class TestResolve:
         assert list(fleet.readings) == ["good"]
         assert stuck.history == ["entered", "left"]
 
-    async def test_it_may_be_asked_from_one_loop_after_another(self) -> None:
+    async def test_fleet_can_be_used_in_one_event_loop_after_another(self) -> None:
         fleet = Fleet(scripted(3))
 
-        def in_a_loop_of_its_own() -> dict[str, Reading]:
+        def in_another_loop() -> dict[str, TargetStatus]:
             return asyncio.run(fleet.resolve())
 
         for _ in range(2):
-            readings = await anyio.to_thread.run_sync(in_a_loop_of_its_own)
+            readings = await anyio.to_thread.run_sync(in_another_loop)
             assert [reading.error for reading in readings.values()] == [None] * 3
         assert len(await fleet.resolve()) == 3
 
 
 class TestStaleness:
-    async def test_a_state_is_kept_while_the_target_fails_and_said_to_be_stale(self) -> None:
-        resolver = Scripted(answer_of(2))
+    async def test_state_of_a_failing_target_is_kept_and_stale(self) -> None:
+        resolver = Scripted(respond_with(2))
         fleet = Fleet({"a": resolver})
         before = datetime.now(UTC)
         await fleet.resolve()
         after = datetime.now(UTC)
-        resolver.answer = fail
+        resolver.respond = fail
         first = (await fleet.resolve())["a"]
         second = (await fleet.resolve())["a"]
         for reading in (first, second):
@@ -289,28 +287,28 @@ class TestStaleness:
             assert reading.stale_since is not None
             assert before <= reading.stale_since <= after
         assert first.stale_since == second.stale_since
-        resolver.answer = answer_of(3)
+        resolver.respond = respond_with(3)
         third = (await fleet.resolve())["a"]
         assert (third.num_tasks, third.error, third.stale_since) == (3, None, None)
         assert not third.is_stale
 
-    async def test_who_is_missing_is_told_with_the_state(self) -> None:
+    async def test_missing_members_are_part_of_the_status(self) -> None:
         missing = Missing("worker", "ml/train-1", "Pending"), Missing("worker", "ml/train-0", "not ready")
         source = Source()
-        source.show(Observation(workers(2), missing[:1], missing[1:]))
+        source.emit(Observation(workers(2), missing[:1], missing[1:]))
         async with aclosing(Fleet({"a": source}).watch()) as readings:
-            [reading] = await taken(readings, 1)
+            [reading] = await take(readings, 1)
             assert (reading.absent, reading.unready) == (missing[:1], missing[1:])
-            source.show(ConnectionFailedError("gone"))
-            [reading] = await taken(readings, 1)
+            source.emit(ConnectionFailedError("gone"))
+            [reading] = await take(readings, 1)
             assert (reading.absent, reading.unready) == (missing[:1], missing[1:])
 
-    async def test_the_errors_kept_hold_no_frames_and_do_not_grow(self) -> None:
+    async def test_stored_errors_have_no_frames_and_do_not_grow(self) -> None:
         cause = ValueError("first")
         for _ in range(50):
             later = ValueError("later")
             later.__cause__, cause = cause, later
-        error = ConnectionFailedError("nobody there")
+        error = ConnectionFailedError("connection refused")
 
         async def fail_again() -> ClusterState:
             raise error from cause
@@ -329,40 +327,40 @@ class TestStaleness:
 
 
 class TestEntering:
-    async def test_outside_of_async_with_a_call_enters_and_leaves(self) -> None:
+    async def test_call_outside_async_with_enters_and_leaves(self) -> None:
         targets = scripted(2)
         fleet = Fleet(targets)
         await fleet.resolve()
         await fleet.resolve()
         assert [target.history for target in targets.values()] == [["entered", "left"] * 2] * 2
 
-    async def test_inside_resolvers_are_entered_once(self) -> None:
+    async def test_resolvers_are_entered_once_inside_async_with(self) -> None:
         targets = scripted(2)
         async with Fleet(targets) as fleet:
             await fleet.resolve()
             async with aclosing(fleet.poll(interval=SHORT)) as readings:
-                await taken(readings, 4)
+                await take(readings, 4)
             assert [target.history for target in targets.values()] == [["entered"]] * 2
             fleet.remove("t0")
             await until(lambda: targets["t0"].history == ["entered", "left"])
         assert [target.history for target in targets.values()] == [["entered", "left"]] * 2
 
-    async def test_who_is_never_asked_is_never_entered(self) -> None:
+    async def test_resolver_that_is_not_used_is_not_entered(self) -> None:
         targets = scripted(2)
         async with Fleet(targets):
             pass
         assert [target.history for target in targets.values()] == [[]] * 2
 
-    async def test_it_may_be_entered_again_but_not_twice_at_once(self) -> None:
+    async def test_fleet_can_be_entered_again_but_not_twice_at_once(self) -> None:
         fleet = Fleet(scripted(1))
         async with fleet:
-            with pytest.raises(ConfigurationError, match="is entered already"):
+            with pytest.raises(ConfigurationError, match="is already entered"):
                 await fleet.__aenter__()
         async with fleet:
             assert len(await fleet.resolve()) == 1
         await fleet.aclose()
 
-    async def test_it_may_be_left_by_another_task(self) -> None:
+    async def test_fleet_can_be_closed_by_another_task(self) -> None:
         targets = scripted(1)
         fleet = await asyncio.create_task(Fleet(targets).__aenter__())
         await fleet.resolve()
@@ -371,7 +369,7 @@ class TestEntering:
 
 
 class TestPools:
-    async def test_those_of_one_key_share_a_pool_that_is_closed_in_the_end(self) -> None:
+    async def test_resolvers_of_one_key_share_a_pool_that_is_closed_at_the_end(self) -> None:
         pools: list[ScriptedPool] = []
         targets = {f"{key}{n}": Pooled(key, pools) for key in "ab" for n in range(5)}
         async with Fleet(targets) as fleet:
@@ -382,13 +380,13 @@ class TestPools:
         assert [pool.is_closed for pool in pools] == [True, True]
         assert all(target.history == [] for target in targets.values())
 
-    async def test_a_pool_is_closed_with_its_last_target(self) -> None:
+    async def test_pool_is_closed_with_its_last_target(self) -> None:
         pools: list[ScriptedPool] = []
         fleet = Fleet({f"{key}{n}": Pooled(key, pools) for key in "ab" for n in range(2)})
         async with aclosing(fleet.poll(interval=SHORT)) as readings:
-            await taken(readings, 4)
+            await take(readings, 4)
             fleet.remove("a0")
-            await taken(readings, 4)
+            await take(readings, 4)
             assert not pools[0].is_closed
             fleet.remove("a1")
             await until(lambda: pools[0].is_closed)

@@ -15,7 +15,7 @@ from aioresolve.fleet import Fleet
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.reflector import WatchPolicy
 from aioresolve.testing import Hang, pod
-from tests.fleet.fleets import taken, until
+from tests.fleet.fleets import take, until
 
 from .loopback import JOBS, TOKEN, TRAIN, running
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clusters(no_leak: None, tmp_path: Path) -> Iterator[dict[str, Loopback]]:
-    """Three servers, of one, two and three pods."""
+    """Three servers, with one, two and three pods."""
     with ExitStack() as stack:
         clusters = {}
         for number in (1, 2, 3):
@@ -45,7 +45,7 @@ def clusters(no_leak: None, tmp_path: Path) -> Iterator[dict[str, Loopback]]:
 
 @pytest.fixture
 def quick_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the waits between attempts a few milliseconds."""
+    """Shorten the waits between attempts to a few milliseconds."""
     policy = WatchPolicy(waits=RetryPolicy(first_wait=0.001, longest_wait=0.02))
     monkeypatch.setattr(KubernetesClusterResolver, "watch_policy", policy)
 
@@ -70,7 +70,7 @@ async def test_fifty_targets_on_one_server_share_its_connections(loopback: Loopb
         assert len(loopback.requests) == 150
 
 
-async def test_outside_of_async_with_they_share_them_for_the_one_call(loopback: Loopback) -> None:
+async def test_targets_share_connections_for_one_call_outside_async_with(loopback: Loopback) -> None:
     loopback.train("train-0")
     targets = {f"t{n}": loopback.resolver() for n in range(20)}
     readings = await Fleet(targets, max_concurrency=2, timeout=10.0).resolve()
@@ -78,7 +78,7 @@ async def test_outside_of_async_with_they_share_them_for_the_one_call(loopback: 
     await until(lambda: loopback.server.connections == 0)
 
 
-async def test_two_users_of_one_server_do_not_share(loopback: Loopback, tmp_path: Path) -> None:
+async def test_two_users_of_one_server_do_not_share_connections(loopback: Loopback, tmp_path: Path) -> None:
     loopback.train("train-0")
     loopback.server.tokens = {TOKEN: "alice", "another-token": "bob"}
     other = loopback.server.write_kubeconfig(tmp_path / "other", token="another-token")
@@ -93,64 +93,66 @@ async def test_two_users_of_one_server_do_not_share(loopback: Loopback, tmp_path
         assert loopback.server.connections == 2
 
 
-async def test_the_last_target_that_is_removed_closes_the_connections(clusters: dict[str, Loopback]) -> None:
+async def test_removing_the_last_target_of_a_server_closes_its_connections(
+    clusters: dict[str, Loopback],
+) -> None:
     fleet = fleet_of(clusters)
     async with aclosing(fleet.poll(interval=0.05)) as readings:
-        await taken(readings, 3)
+        await take(readings, 3)
         fleet.add("c1 again", clusters["c1"].resolver())
         await until(lambda: "c1 again" in fleet.readings)
         fleet.remove("c1")
-        await taken(readings, 6)
+        await take(readings, 6)
         assert clusters["c1"].server.connections >= 1
         fleet.remove("c1 again")
         await until(lambda: clusters["c1"].server.connections == 0)
         assert clusters["c2"].server.connections >= 1
 
 
-async def test_watches_tell_each_change_of_each_cluster(clusters: dict[str, Loopback]) -> None:
+async def test_watch_reports_each_change_of_each_cluster(clusters: dict[str, Loopback]) -> None:
     fleet = fleet_of(clusters)
     async with aclosing(fleet.watch()) as readings:
-        assert {reading.name: reading.num_tasks for reading in await taken(readings, 3)} == {
+        assert {reading.name: reading.num_tasks for reading in await take(readings, 3)} == {
             "c1": 1,
             "c2": 2,
             "c3": 3,
         }
         await until(lambda: all(loopback.server.watches == 1 for loopback in clusters.values()))
         clusters["c2"].train("train-9")
-        [reading] = await taken(readings, 1)
+        [reading] = await take(readings, 1)
         assert (reading.name, reading.num_tasks, reading.error) == ("c2", 3, None)
         clusters["c3"].server.delete("train-0", "ml")
-        [reading] = await taken(readings, 1)
+        [reading] = await take(readings, 1)
         assert (reading.name, reading.num_tasks) == ("c3", 2)
         fleet.remove("c3")
         await until(lambda: clusters["c3"].server.connections == 0)
 
 
-async def test_a_server_that_goes_down_is_stale_until_it_is_back_and_the_others_go_on(
+async def test_target_is_stale_while_its_server_is_down_and_the_others_are_not_affected(
     clusters: dict[str, Loopback], quick_watches: None
 ) -> None:
     fleet = fleet_of(clusters)
     async with aclosing(fleet.watch()) as readings:
-        await taken(readings, 3)
+        await take(readings, 3)
         await until(lambda: all(loopback.server.watches == 1 for loopback in clusters.values()))
         with ExitStack() as stack:
             await anyio.to_thread.run_sync(stack.enter_context, clusters["c2"].server.down())
-            [stale] = await taken(readings, 1)
+            [stale] = await take(readings, 1)
             assert (stale.name, stale.num_tasks, stale.is_stale) == ("c2", 2, True)
             assert isinstance(stale.error, ConnectionFailedError)
             clusters["c1"].train("train-9")
-            [reading] = await taken(readings, 1)
+            [reading] = await take(readings, 1)
             assert (reading.name, reading.num_tasks) == ("c1", 2)
             await anyio.to_thread.run_sync(stack.close)
-        [well] = await taken(readings, 1)
+        [well] = await take(readings, 1)
         assert (well.name, well.num_tasks, well.error, well.stale_since) == ("c2", 2, None, None)
 
 
-async def test_a_server_that_hangs_costs_the_others_nothing(clusters: dict[str, Loopback]) -> None:
+async def test_hanging_server_does_not_delay_the_others(clusters: dict[str, Loopback]) -> None:
     clusters["c2"].server.inject(Hang(), times=None)
     fleet = Fleet({name: loopback.resolver() for name, loopback in clusters.items()}, timeout=1.0)
     async with aclosing(fleet.poll(interval=0.05)) as readings:
-        names = [reading.name for reading in await taken(readings, 10)]
+        names = [reading.name for reading in await take(readings, 10)]
         assert set(names) <= {"c1", "c3"}
         await until(lambda: "c2" in fleet.readings)
         error = fleet.readings["c2"].error
@@ -158,19 +160,19 @@ async def test_a_server_that_hangs_costs_the_others_nothing(clusters: dict[str, 
         assert "has not answered" in str(error)
 
 
-async def test_a_server_that_says_no_is_asked_again_when_it_says_yes(clusters: dict[str, Loopback]) -> None:
+async def test_watch_recovers_after_the_server_grants_permission(clusters: dict[str, Loopback]) -> None:
     clusters["c1"].server.allow = {"alice": set()}
     fleet = fleet_of(clusters)
     async with aclosing(fleet.watch(interval=0.05)) as readings:
-        first = {reading.name: reading for reading in await taken(readings, 3)}
+        first = {reading.name: reading for reading in await take(readings, 3)}
         assert isinstance(first["c1"].error, ForbiddenError)
         assert TOKEN not in str(first["c1"].error)
         clusters["c1"].server.allow = None
-        [well] = await taken(readings, 1)
+        [well] = await take(readings, 1)
         assert (well.name, well.num_tasks, well.error) == ("c1", 1, None)
 
 
-async def test_pods_that_are_not_running_are_told_beside_the_members(loopback: Loopback) -> None:
+async def test_pods_that_are_not_running_are_absent(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(pod("train-1", "ml", labels=TRAIN, phase="Pending"))
     [reading] = (await Fleet({"a": loopback.resolver(JOBS)}).resolve()).values()

@@ -14,11 +14,11 @@ import pytest
 import aioresolve
 from aioresolve import sync
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, InvalidClusterError
-from aioresolve.fleet.sharding import rendezvous
+from aioresolve.fleet.sharding import shard_of
 from aioresolve.spec import ClusterSpec
 from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
-from tests.fleet.fleets import Scripted, answer_of, fail, hang, until, workers
+from tests.fleet.fleets import Scripted, fail, hang, respond_with, until, workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def test_a_shard_takes_its_share_and_leaves_the_rest_alone() -> None:
     shards = [sync.Fleet(facades, shard=(index, 2)) for index in range(2)]
     assert [shard.shard for shard in shards] == [(0, 2), (1, 2)]
     assert set(shards[0].targets) | set(shards[1].targets) == set(facades)
-    other = next(name for name in facades if rendezvous(name, 2) == 1)
+    other = next(name for name in facades if shard_of(name, 2) == 1)
     shards[0].add(other, facades[other])
     shards[0].remove(other)
     assert other not in shards[0].targets
@@ -88,7 +88,7 @@ def test_making_a_fleet_and_letting_it_go_starts_nothing(monkeypatch: pytest.Mon
 
 
 def test_each_target_is_asked_once() -> None:
-    resolvers, facades = scripted(5, answer=answer_of(2))
+    resolvers, facades = scripted(5, answer=respond_with(2))
     with sync.Fleet(facades) as fleet:
         readings = fleet.resolve()
         assert list(readings) == list(facades)
@@ -132,9 +132,9 @@ def test_a_poll_goes_on_until_the_loop_is_left() -> None:
             break
     assert set(names) == set(facades)
     settle()
-    asked = [resolver.asked for resolver in resolvers.values()]
+    asked = [resolver.num_requests for resolver in resolvers.values()]
     settle()
-    assert [resolver.asked for resolver in resolvers.values()] == asked
+    assert [resolver.num_requests for resolver in resolvers.values()] == asked
 
 
 def test_targets_may_be_added_and_removed_meanwhile_from_any_thread() -> None:
@@ -151,7 +151,7 @@ def test_targets_may_be_added_and_removed_meanwhile_from_any_thread() -> None:
         assert {next(readings).name for _ in range(5)} == {"t1"}
         with pytest.raises(ConfigurationError, match="no target 't0'"):
             fleet.remove("t0")
-        with pytest.raises(ConfigurationError, match="a target 't1' already"):
+        with pytest.raises(ConfigurationError, match="already a target 't1'"):
             fleet.add("t1", facades["t0"])
     assert fleet.targets["t1"] is facades["t1"]
 
@@ -161,7 +161,7 @@ def test_many_threads_may_ask_one_fleet() -> None:
     with sync.Fleet(facades) as fleet, ThreadPoolExecutor(16) as threads:
         calls = [threads.submit(fleet.resolve) for _ in range(16)]
         assert all(len(call.result()) == 4 for call in calls)
-    assert [resolver.asked for resolver in resolvers.values()] == [16] * 4
+    assert [resolver.num_requests for resolver in resolvers.values()] == [16] * 4
 
 
 def test_closing_the_fleet_ends_its_iterators() -> None:

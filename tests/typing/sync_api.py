@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import assert_type
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, Reading, TPUSlice, TPUSystemMetadata, TPUTopology
+from aioresolve import ClusterSpec, ClusterState, TargetStatus, TPUSlice, TPUSystemMetadata, TPUTopology
 from aioresolve.sync import (
     BlockingIterator,
     ClusterResolver,
@@ -45,11 +45,11 @@ def waiting_returns_a_state_and_watching_an_iterator_of_them(resolver: ClusterRe
 
 def a_fleet_is_made_of_facades_and_tells_readings(resolver: ClusterResolver) -> None:
     fleet = Fleet({"a": resolver, "b": SimpleClusterResolver(ClusterSpec({}))}, shard=(0, 2))
-    assert_type(fleet.resolve(), dict[str, Reading])
-    assert_type(fleet.poll(interval=1.0), BlockingIterator[Reading])
-    assert_type(fleet.watch(), BlockingIterator[Reading])
+    assert_type(fleet.resolve(), dict[str, TargetStatus])
+    assert_type(fleet.poll(interval=1.0), BlockingIterator[TargetStatus])
+    assert_type(fleet.watch(), BlockingIterator[TargetStatus])
     assert_type(fleet.targets, Mapping[str, ClusterResolver])
-    assert_type(fleet.readings, Mapping[str, Reading])
+    assert_type(fleet.readings, Mapping[str, TargetStatus])
     assert_type(fleet.add("c", resolver), None)
     with fleet as same:
         assert_type(same, Fleet)

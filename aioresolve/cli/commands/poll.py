@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.running import Ending
     from aioresolve.cli.terminal.background_writer import Pen
-    from aioresolve.fleet import Fleet, Reading
+    from aioresolve.fleet import Fleet, TargetStatus
 
 __all__ = ["poll", "poll_fleet", "poll_once"]
 
@@ -84,7 +84,7 @@ def _fleet(request: PollRequest) -> tuple[Fleet, float]:
     return fleet, request.interval or file.interval or INTERVAL
 
 
-async def _round(fleet: Fleet, *, quiet: bool) -> list[Reading]:
+async def _round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
     from aioresolve.cli.terminal.progress import counted, ticking
 
     with counted(len(fleet.targets), quiet=quiet) as count:
@@ -112,7 +112,7 @@ async def _followed(request: PollRequest, fleet: Fleet, interval: float, ending:
 
 
 async def _on_screen(
-    request: PollRequest, fleet: Fleet, readings: AsyncGenerator[Reading, None], stdout: Pen
+    request: PollRequest, fleet: Fleet, readings: AsyncGenerator[TargetStatus, None], stdout: Pen
 ) -> None:
     """Draw all targets in place."""
     # Here and not above: it loads rich.

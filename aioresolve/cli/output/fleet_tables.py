@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from aioresolve.fleet import Reading
+    from aioresolve.fleet import TargetStatus
     from aioresolve.spec import Missing
 
 __all__ = [
@@ -42,17 +42,17 @@ class ReadingRows:
         longest = max(map(len, names), default=0)
         self._table = RowByRow(COLUMNS, (longest, len("worker:16,ps:2"), 0, len("5m12s"), len("12.3ms")))
 
-    def text(self, reading: Reading, now: datetime) -> str:
+    def text(self, reading: TargetStatus, now: datetime) -> str:
         """Return the line of `reading`, the columns' names before the first."""
         return self._table.headed([reading_row(reading, reading.stale_since or now, now)])
 
 
-def readings_table(readings: Iterable[Reading], now: datetime) -> Table:
+def readings_table(readings: Iterable[TargetStatus], now: datetime) -> Table:
     """Return one row per reading that was taken just now."""
     return Table(COLUMNS, [reading_row(one, one.stale_since or now, now) for one in readings])
 
 
-def reading_row(reading: Reading, right_at: datetime, now: datetime) -> tuple[str, ...]:
+def reading_row(reading: TargetStatus, right_at: datetime, now: datetime) -> tuple[str, ...]:
     """Return a reading's cells under `COLUMNS`.
 
     Args:
@@ -71,7 +71,7 @@ def reading_row(reading: Reading, right_at: datetime, now: datetime) -> tuple[st
     )
 
 
-def reading_document(reading: Reading) -> dict[str, Any]:
+def reading_document(reading: TargetStatus) -> dict[str, Any]:
     """Return a reading as one object.
 
     `{"name", "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job", "name", "reason"}],
@@ -99,12 +99,12 @@ def reading_document(reading: Reading) -> dict[str, Any]:
     }
 
 
-def reading_json(reading: Reading, _: datetime) -> str:
+def reading_json(reading: TargetStatus, _: datetime) -> str:
     """Return `reading_document` on one line."""
     return as_json_line(reading_document(reading))
 
 
-def round_code(readings: Sequence[Reading]) -> int:
+def round_code(readings: Sequence[TargetStatus]) -> int:
     """Return the exit code of a round: 0 where all answered, 3 where some were only late, 1 otherwise."""
     errors = [reading.error for reading in readings if reading.error is not None]
     if not errors:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from aioresolve.fleet import Fleet, Reading
+    from aioresolve.fleet import Fleet, TargetStatus
     from aioresolve.resolver.wait import Shortfall
     from aioresolve.spec import ClusterState, Member, Missing, Observation
 
@@ -220,7 +220,7 @@ class PollPicture:
             line(_summary(len(self._fleet.targets), list(readings.values())), "dim"),
         )
 
-    def _row(self, name: str, reading: Reading | None, now: datetime) -> tuple[str, ...]:
+    def _row(self, name: str, reading: TargetStatus | None, now: datetime) -> tuple[str, ...]:
         if reading is None:
             return (name, "", "", "", "", "no answer yet")
         answered_at = None if reading.state is None else reading.state.observed_at
@@ -231,7 +231,7 @@ class PollPicture:
         return reading_row(reading, right_at, now)
 
 
-def _summary(targets: int, readings: Sequence[Reading]) -> str:
+def _summary(targets: int, readings: Sequence[TargetStatus]) -> str:
     failing = sum(reading.error is not None for reading in readings)
     tasks = sum(reading.num_tasks for reading in readings)
     said = f"{len(readings) - failing} of {targets} targets answer, {tasks} tasks"

@@ -1,4 +1,4 @@
-"""Reading fleet.yaml; for its format see `aioresolve.fleet.config.fleet_file`."""
+"""The reader of fleet.yaml; see `aioresolve.fleet.config.fleet_file` for the format."""
 
 from .fleet_file import FleetFile, fleet_of, read_fleet
 

@@ -260,7 +260,7 @@ def test_a_shard_of_nobody_knows_which_is_wrong_configuration(fleet: Path, env: 
     assert (done.code, done.stdout) == (2, "")
     assert "--shards: the index of this shard of 4 is unknown" in done.stderr
     assert "$JOB_COMPLETION_INDEX is not set" in done.stderr
-    assert "give --shards INDEX/4" in done.stderr
+    assert "Pass the index as well" in done.stderr
 
 
 # What is wrong with the request

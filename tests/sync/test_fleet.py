@@ -88,7 +88,7 @@ def test_making_a_fleet_and_letting_it_go_starts_nothing(monkeypatch: pytest.Mon
 
 
 def test_each_target_is_asked_once() -> None:
-    resolvers, facades = scripted(5, answer=respond_with(2))
+    resolvers, facades = scripted(5, respond=respond_with(2))
     with sync.Fleet(facades) as fleet:
         readings = fleet.resolve()
         assert list(readings) == list(facades)

@@ -1,12 +1,12 @@
-"""aioresolve: who is in my cluster, at which address - asynchronously.
+"""aioresolve resolves clusters: the members of Kubernetes jobs and Cloud TPUs, and their addresses.
 
 >>> import aioresolve
 >>> resolver = aioresolve.KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
 >>> await resolver.cluster_spec()
 ClusterSpec({'worker': ['10.8.0.10:8470', '10.8.0.11:8470']})
 
-The blocking facade is `aioresolve.sync`, loopback servers for tests are `aioresolve.testing`. Importing this
-module loads no third-party library; each name loads what it needs when it is first used.
+`aioresolve.sync` has the same classes with blocking methods. `aioresolve.testing` has loopback servers for
+tests. Importing this module loads no third-party library: each name loads its module on first use.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ __all__ = [
     "__version__",
 ]
 
-_ROOMS = {
+_MODULES = {
     "ClusterDiff": "spec",
     "ClusterResolver": "resolver",
     "ClusterSpec": "spec",
@@ -121,10 +121,10 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its room on first use (PEP 562)."""
+    """Import a public name from its module on first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_ROOMS.get(name, 'errors')}", __name__), name)
+    value = getattr(importlib.import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
     globals()[name] = value
     return value
 

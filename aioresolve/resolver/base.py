@@ -118,7 +118,7 @@ class ClusterResolver(abc.ABC):
         return (await self.fetch_state(progress)).spec
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Return the current members and what is missing. Override it if the source reports the latter."""
+        """Return the current and the missing members. Override it if the source reports missing members."""
         return Observation(await self.fetch_state(progress))
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:

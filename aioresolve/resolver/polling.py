@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["PollSchedule", "poll"]
 
 JITTER = 0.1
-"""Each interval is up to this fraction shorter or longer, so that many pollers do not stay synchronized."""
+"""Each interval is up to this fraction shorter or longer, so that many pollers do not remain synchronized."""
 
 MAX_BACKOFF = 300.0
 """The longest wait between two polls of a failing source, in seconds, unless the interval is longer."""

@@ -124,7 +124,7 @@ class Shortfall:
     Attributes:
         found: job name to the number of its usable tasks.
         wanted: job name to the required number of tasks, if any; `""` for the total of all jobs.
-        missing: what is missing, and why.
+        missing: the missing members, and why they are missing.
         is_final: whether the cluster cannot become complete with the tasks that exist now.
     """
 
@@ -238,7 +238,7 @@ async def wait_until_complete(
         on_shortfall: called with each new reason why the cluster is not complete yet.
 
     Raises:
-        IncompleteClusterError: the deadline passed; the error lists what is missing, and why.
+        IncompleteClusterError: the deadline passed; the error lists the missing members, and why.
         FailedClusterError: the cluster cannot become complete.
         ResolveError: an error of the source that is not retryable.
     """

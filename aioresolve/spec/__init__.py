@@ -1,8 +1,8 @@
-"""What a cluster is: plain values, without I/O, clock or event loop.
+"""Clusters as immutable values. No I/O, clock or event loop.
 
-`ClusterSpec` is job names to task addresses. `Endpoint` is one task's address with the identity that its
-source knows. `ClusterState` is the endpoints of all jobs at one moment, and `ClusterDiff` what changed
-between two such moments. `Observation` is all that a source shows: the state, and who is missing in it.
+`ClusterSpec` maps job names to task addresses. `Endpoint` is the address of one task with its identity, if
+that is known. `ClusterState` contains the endpoints of all jobs at one time; `ClusterDiff` is the
+difference between two states. `Observation` is a state together with its missing members.
 """
 
 from .cluster import ClusterSpec

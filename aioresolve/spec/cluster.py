@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .cluster_pb2 import ClusterDef
 
-    # A tf.train.ClusterSpec is welcome as well, but TensorFlow has no types to say so.
+    # A tf.train.ClusterSpec is accepted too, but TensorFlow has no type annotations.
     ClusterLike: TypeAlias = (
         Mapping[str, list[str] | tuple[str, ...] | Mapping[int, str]] | "ClusterSpec" | Message | bytes
     )
@@ -25,48 +25,49 @@ Tasks: TypeAlias = dict[str, dict[int, str]]
 
 
 class ClusterSpec:
-    """The addresses of a cluster's tasks, by job: `tf.train.ClusterSpec` as an immutable value.
+    """The addresses of the tasks of a cluster, by job: `tf.train.ClusterSpec` as an immutable value.
 
-    It holds the same results for the same input, member for member, with these differences:
+    All members return the same results for the same input as those of TensorFlow, with these differences:
 
-    - It cannot be changed, hashes, and shares nothing with what it was built from.
-    - It is also built from any other `Mapping`, from the bytes of a ClusterDef, and from a
+    - It is immutable and hashable, and shares nothing with the value that it was created from.
+    - It can also be created from any other `Mapping`, from the bytes of a ClusterDef, and from a
       `tf.train.ClusterSpec`.
-    - `job_tasks` of a job without tasks is `[]`, where TensorFlow fails in `max()`.
-    - A task index below zero, which TensorFlow takes and then loses or writes over another task in
-      `job_tasks` and `as_dict`, has no place in the list of `job_tasks` and makes `as_dict` sparse.
+    - `job_tasks` of a job without tasks is `[]`; TensorFlow fails in `max()`.
+    - A negative task index makes `as_dict` sparse and is left out of `job_tasks`. TensorFlow accepts it, and
+      then loses the task or overwrites another one.
 
-    As there, names and addresses may be `bytes` of UTF-8 and are kept so; built from another spec or a
-    message, they are `str`, and jobs come in the order of that message (by name, if made from a mapping).
+    As in TensorFlow, names and addresses can be UTF-8 `bytes` and remain so. In a spec that was created from
+    another spec or a message, they are `str`, and the jobs are in the order of the message (sorted by name if
+    that came from a mapping).
     """
 
     __slots__ = ("_message", "_tasks")
 
     _tasks: Tasks
-    _message: bytes | None  # the ClusterDef this was built from: its order and doubled jobs are to be kept
+    _message: bytes | None  # the ClusterDef this was created from; it keeps the order and duplicates of jobs
 
     def __init__(self, cluster: ClusterLike) -> None:
-        """Build a spec.
+        """Create a spec.
 
         Args:
-            cluster: job names to addresses (`host:port`) as a list or tuple, or as a sparse mapping of task
-                indices to addresses (keys pass through `int()`, the last of equal ones counts); or another
-                spec; or a ClusterDef message (ours or TensorFlow's) or its bytes.
+            cluster: a mapping of job names to addresses (`host:port`): a list or tuple, or a sparse mapping
+                of task indices to addresses (keys are converted by `int()`; the last of equal keys is used).
+                Or another spec, or a ClusterDef message (of aioresolve or TensorFlow), or its bytes.
 
         Raises:
-            InvalidClusterError: (a TypeError) it is none of these, or a part of it is malformed.
+            InvalidClusterError: (a TypeError) `cluster` is of another type, or a part of it is malformed.
         """
-        tasks, message = _described(cluster)
+        tasks, message = _parse(cluster)
         object.__setattr__(self, "_tasks", tasks)
         object.__setattr__(self, "_message", message)
 
     @classmethod
     def _trusted(cls, tasks: Tasks) -> Self:
-        """Return the spec of `tasks` as they are, unchecked and not copied, for who checked each part before.
+        """Return a spec of `tasks`, without validation and without a copy. For callers that validated them.
 
         Args:
-            tasks: job to task index, ascending, to address; every text an exact `str` that UTF-8 can write.
-                It is not to be changed any more; the tasks of a job may be shared with other specs.
+            tasks: job to task index, ascending, to address; all strings are exact `str` and valid UTF-8. It
+                must not be changed afterwards. Several specs may share the tasks of a job.
         """
         spec = object.__new__(cls)
         object.__setattr__(spec, "_tasks", tasks)
@@ -75,21 +76,21 @@ class ClusterSpec:
 
     @property
     def jobs(self) -> list[str]:
-        """The names of the jobs, in the order given."""
+        """The names of the jobs, in the given order."""
         return list(self._tasks)
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
-        """Return job names to addresses: a list where the task indices are 0 to n-1, else `{index: address}`.
+        """Return job names to addresses: a list if the task indices are 0 to n-1, else `{index: address}`.
 
-        A job without tasks is `{}`.
+        The value for a job without tasks is `{}`.
         """
         return {job: _list_or_dict(tasks) for job, tasks in self._tasks.items()}
 
     def as_cluster_def(self) -> ClusterDef:
         """Return a new `aioresolve.spec.ClusterDef` message, in the wire format of TensorFlow's ClusterDef.
 
-        Jobs are sorted by name, unless the spec was built from a message, whose order is kept.
-        To compare bytes, write both with `SerializeToString(deterministic=True)` of the same protobuf.
+        Jobs are sorted by name, unless the spec was created from a message: then they keep its order.
+        To compare bytes, serialize both with `SerializeToString(deterministic=True)` of the same protobuf.
         """
         from .cluster_pb2 import ClusterDef
 
@@ -103,7 +104,7 @@ class ClusterSpec:
         return message
 
     def num_tasks(self, job_name: str) -> int:
-        """Return how many tasks the job has.
+        """Return the number of tasks of the job.
 
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such job.
@@ -119,10 +120,10 @@ class ClusterSpec:
         return list(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """Return the address of one task, as it was given: `host:port`.
+        """Return the address of one task, `host:port`, exactly as given.
 
         Raises:
-            UnknownTaskError: (a ValueError) the cluster has no such job, or the job no such task.
+            UnknownTaskError: (a ValueError) the cluster has no such job, or the job has no such task.
         """
         tasks = self._job(job_name)
         try:
@@ -132,9 +133,9 @@ class ClusterSpec:
             raise UnknownTaskError(f"no task {task_index!r} in job {job_name!r}, which has {known}") from None
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Return the job's addresses in a list, each at its task index; None where an index is not defined.
+        """Return the addresses of the job as a list, each at its task index; None for a missing index.
 
-        The list reaches up to the highest index, however few tasks there are. A job without tasks is `[]`.
+        The list ends with the highest index. It is empty for a job without tasks.
 
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such job.
@@ -147,16 +148,16 @@ class ClusterSpec:
         return addresses
 
     def __bool__(self) -> bool:
-        """Whether there are any jobs."""
+        """Return whether there are any jobs."""
         return bool(self._tasks)
 
     __nonzero__ = __bool__
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other`, a spec or a mapping `{job: {index: address}}`, has the same tasks and addresses.
+        """Return whether `other`, a spec or a mapping `{job: {index: address}}`, has the same tasks.
 
-        As with `tf.train.ClusterSpec`, the order of jobs makes no difference, and a mapping to lists is
-        never equal. Specs of the two libraries compare with each other, in both directions.
+        As in `tf.train.ClusterSpec`, the order of jobs is ignored, and a mapping to lists is never equal.
+        Specs of the two libraries can be compared with each other, in both directions.
         """
         return self._tasks == (other._tasks if isinstance(other, ClusterSpec) else other)
 
@@ -171,10 +172,10 @@ class ClusterSpec:
         return f"ClusterSpec({{{jobs}}})"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a ClusterSpec does not change: cannot set {name!r}; build another")
+        raise AttributeError(f"ClusterSpec is immutable: cannot set {name!r}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a ClusterSpec does not change: cannot delete {name!r}")
+        raise AttributeError(f"ClusterSpec is immutable: cannot delete {name!r}")
 
     def __getstate__(self) -> tuple[Tasks, bytes | None]:
         return self._tasks, self._message
@@ -191,11 +192,11 @@ class ClusterSpec:
             raise UnknownTaskError(f"no job {job_name!r} in this cluster: {known}") from None
 
 
-def _described(cluster: object) -> tuple[Tasks, bytes | None]:
+def _parse(cluster: object) -> tuple[Tasks, bytes | None]:
     if isinstance(cluster, ClusterSpec):
         if cluster._message is not None:
             return cluster._tasks, cluster._message
-        # TensorFlow copies by way of the message, which holds text in the order of the jobs' names.
+        # TensorFlow copies by way of a message, which has str only, and jobs sorted by name.
         jobs = sorted(cluster._tasks.items())
         return {_text(job): {i: _text(a) for i, a in tasks.items()} for job, tasks in jobs}, None
     if isinstance(cluster, Mapping):
@@ -208,13 +209,13 @@ def _described(cluster: object) -> tuple[Tasks, bytes | None]:
         message: bytes = cluster.SerializeToString(deterministic=True)
         return _from_message(message), message
     raise InvalidClusterError(
-        "a cluster is a mapping of job names to lists of addresses or to {task index: address}, "
-        f"a ClusterSpec, or a ClusterDef message or its bytes; got {type(cluster).__name__}"
+        "a cluster must be a mapping of job names to lists of addresses or to {task index: address},"
+        f" a ClusterSpec, or a ClusterDef message or its bytes; got {type(cluster).__name__}"
     )
 
 
 def _is_tensorflow_spec(value: object) -> TypeGuard[Any]:
-    # Whoever holds one has imported TensorFlow, so it need not be imported (nor installed) here.
+    # If the value is one, TensorFlow is already imported; otherwise it need not even be installed.
     module = sys.modules.get("tensorflow.python.training.server_lib")
     return isinstance(value, getattr(module, "ClusterSpec", ()))
 
@@ -231,33 +232,39 @@ def _from_message(message: bytes) -> Tasks:
 
     try:
         jobs = ClusterDef.FromString(message).job
-    except (DecodeError, UnicodeDecodeError) as error:  # the latter: protobuf's pure Python implementation
-        raise InvalidClusterError(f"these {len(message)} bytes are no ClusterDef message: {error}") from error
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter comes from the pure Python protobuf
+        raise InvalidClusterError(
+            f"{len(message)} bytes that are not a ClusterDef message: {error}"
+        ) from error
     return {job_def.name: dict(sorted(job_def.tasks.items())) for job_def in jobs}
 
 
 def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
     spec: Tasks = {}
     for job, tasks in cluster.items():
-        name = _plain(job, "job name")
+        name = _exact_str(job, "job name")
         indexed = by_task_index(tasks, f"job {job!r}")
-        if _are_all_plain(indexed.values()):
+        if _are_all_exact(indexed.values()):
             spec[name] = indexed
         else:
-            spec[name] = {i: _plain(a, f"address of task {i} in job {job!r}") for i, a in indexed.items()}
+            spec[name] = {i: _exact_str(a, f"address of task {i} in job {job!r}") for i, a in indexed.items()}
     if len({type(name) for name in spec}) > 1:
-        raise InvalidClusterError(f"job names are str or bytes, not both: {', '.join(map(repr, spec))}")
+        raise InvalidClusterError(f"job names must be all str or all bytes: {', '.join(map(repr, spec))}")
     return spec
 
 
 def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
-    """Return the tasks of one job by task index, ascending."""
+    """Return the tasks of one job by task index, ascending.
+
+    Raises:
+        InvalidClusterError: `tasks` is not a list, a tuple or a mapping, or a key is not a task index.
+    """
     if isinstance(tasks, (list, tuple)):
         return dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):
         raise InvalidClusterError(
-            f"{where}: its tasks must be a list, a tuple or a {{task index: ...}} mapping; got "
-            f"{type(tasks).__name__} {reprlib.repr(tasks)}"
+            f"{where}: the tasks must be a list, a tuple or a {{task index: ...}} mapping; got"
+            f" {type(tasks).__name__} {reprlib.repr(tasks)}"
         )
     indexed: dict[int, Any] = {}
     for key, task in tasks.items():
@@ -265,7 +272,7 @@ def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
             index = int(key)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidClusterError(
-                f"{where}: the task index {reprlib.repr(key)} is no whole number"
+                f"{where}: the task index {reprlib.repr(key)} is not an integer"
             ) from error
         if not -(2**31) <= index < 2**31:  # an int32 in ClusterDef
             raise InvalidClusterError(f"{where}: the task index {reprlib.repr(key)} does not fit in 32 bits")
@@ -273,8 +280,8 @@ def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
     return dict(sorted(indexed.items()))
 
 
-def _are_all_plain(texts: Collection[Any]) -> bool:
-    """Whether `_plain` would return each as it is: told for thousands at once, many times faster."""
+def _are_all_exact(texts: Collection[Any]) -> bool:
+    """Return whether `_exact_str` would return each unchanged: one fast check for thousands of addresses."""
     if set(map(type, texts)) - {str}:
         return False
     try:
@@ -284,12 +291,12 @@ def _are_all_plain(texts: Collection[Any]) -> bool:
     return True
 
 
-def _plain(text: Any, what: str) -> str:
-    """Return `text` as an exact `str` (or `bytes`, as TensorFlow allows), if it can be written as UTF-8."""
+def _exact_str(text: Any, what: str) -> str:
+    """Return `text` as an exact `str` (or `bytes`, as TensorFlow allows), if it is valid UTF-8."""
     try:
         if isinstance(text, str):
             text.encode()
-            return str.__str__(text)  # not str(): an enum member that is a str is to give its value
+            return str.__str__(text)  # unlike str(), it returns the value of an enum member that is a str
         if isinstance(text, (bytes, bytearray)):
             text.decode()
             return cast("str", bytes(text))
@@ -308,12 +315,12 @@ def _list_or_dict(tasks: dict[int, str]) -> list[str] | dict[int, str]:
 
 
 def _ranges(indices: list[int], limit: int = 8) -> str:
-    """Return ascending indices in words: `0 to 3, 7`, cut off after `limit` stretches."""
-    stretches: list[list[int]] = []
+    """Return ascending indices as text: `0 to 3, 7`, with at most `limit` ranges."""
+    ranges: list[list[int]] = []
     for index in indices:
-        if stretches and index == stretches[-1][-1] + 1:
-            stretches[-1][1:] = [index]
+        if ranges and index == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [index]
         else:
-            stretches.append([index])
-    words = [" to ".join(map(str, stretch)) for stretch in stretches[:limit]]
-    return ", ".join([*words, "..."] if len(stretches) > limit else words)
+            ranges.append([index])
+    texts = [" to ".join(map(str, each)) for each in ranges[:limit]]
+    return ", ".join([*texts, "..."] if len(ranges) > limit else texts)

@@ -1,6 +1,5 @@
-"""`Endpoint`, `ClusterState` and `ClusterDiff`: who is in a cluster, at one moment and between two.
-
-`Observation` and `Missing`: what a source shows at one moment, the members and who is missing.
+"""`ClusterState`: the members of a cluster at one time; `ClusterDiff`: their changes; `Observation`: a state
+and the missing members.
 """
 
 from __future__ import annotations
@@ -22,34 +21,36 @@ __all__ = ["ClusterDiff", "ClusterState", "Endpoint", "Member", "Missing", "Move
 
 
 def host_port(host: str, port: int) -> str:
-    """Return `host:port`, an IPv6 address in brackets (RFC 3986, section 3.2.2): `[fd00::7]:8470`.
+    """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.
 
     Raises:
-        ConfigurationError: the host is empty or holds a port already, or the port is not in 0 to 65535.
+        ConfigurationError: the host is empty or contains a port, or the port is not in 0 to 65535.
     """
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port!r} of host {host!r} is not in 0 to 65535")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not bare or bare.count(":") == 1 or not {"[", "]"}.isdisjoint(bare):
-        raise ConfigurationError(f"{host!r} is not a host alone: give its name or IP address without a port")
+        raise ConfigurationError(
+            f"{host!r} is not a host name or IP address", hint="Leave out the port and other parts of a URL."
+        )
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One task's address, with the identity its source knows; None where it does not.
+    """The address and identity of one task. Attributes that the source does not report are None.
+
+    `node` and `ready` can change during the lifetime of a member, and are ignored by comparisons.
 
     Attributes:
-        address: `host:port`, an IPv6 address in brackets.
-        name: what the source calls it: the pod, the TPU worker, the instance.
-        uid: the source's own identity of this very incarnation, such as a pod's uid.
+        address: `host:port`, with an IPv6 address in brackets.
+        name: the name of the pod, TPU worker or instance.
+        uid: a unique identifier of this incarnation of the task, such as the uid of the pod.
         namespace: the Kubernetes namespace of `name`.
-        node: the machine it runs on.
-        ready: whether the source deems it ready to serve.
-        index: the index that the source itself gave it, such as a pod's completion index; its place in a
-            `ClusterState` is its task index.
-
-    `node` and `ready` may change while the member stays the same: they take no part in comparison.
+        node: the machine that the task runs on.
+        ready: whether the task is ready to serve.
+        index: the index that the source assigns, such as the completion index of a pod. The task index is
+            the position in a `ClusterState`.
     """
 
     address: str
@@ -63,12 +64,12 @@ class Endpoint:
 
     @property
     def full_name(self) -> str | None:
-        """`namespace/name`, or the bare name where there is no namespace; None where there is no name."""
+        """`namespace/name`, or `name` without a namespace; None without a name."""
         return f"{self.namespace}/{self.name}" if self.namespace and self.name else self.name
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What stays while a task moves: `("uid", ...)`, else `("name", ...)`, else `("address", ...)`."""
+        """Identifies a task across states: `("uid", ...)`, else `("name", ...)`, else `("address", ...)`."""
         if self.uid:
             return "uid", self.uid
         if self.full_name:
@@ -78,7 +79,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One task of a cluster at one moment: its job, its task index and its endpoint."""
+    """One task of a cluster at one time: its job, task index and endpoint."""
 
     job: str
     task_index: int
@@ -91,7 +92,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One task, before and after: of the same job and identity, with another address, task index or name."""
+    """A task whose address, task index or name changed; its job and identity did not."""
 
     old: Member
     new: Member
@@ -102,10 +103,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDiff:
-    """What changed from an older state to a newer one; falsy where nothing did.
+    """The changes from an older state to a newer one; false if nothing changed.
 
-    Each part is in the order of jobs and task indices. A task that is gone from one job and found in
-    another has left the one and joined the other.
+    Each tuple is in the order of jobs and task indices. A task that changed its job is in `left` and in
+    `joined`.
     """
 
     joined: tuple[Member, ...] = ()
@@ -116,13 +117,13 @@ class ClusterDiff:
         return bool(self.joined or self.left or self.moved)
 
     def __str__(self) -> str:
-        """One line for a log, such as `joined /job:worker/task:2 at 10.0.0.3:8470 (default/trainer-2)`."""
+        """Return one line, such as `joined /job:worker/task:2 at 10.0.0.3:8470 (default/trainer-2)`."""
         changes = {"joined": self.joined, "left": self.left, "moved": self.moved}
         return "; ".join(f"{verb} {task}" for verb, tasks in changes.items() for task in tasks) or "no change"
 
 
 class _ReadOnlyByJob(Mapping[str, tuple[Endpoint, ...]]):
-    """What `types.MappingProxyType` is, and can be pickled."""
+    """A read-only mapping that, unlike `types.MappingProxyType`, can be pickled."""
 
     __slots__ = ("_by_job",)
 
@@ -144,17 +145,17 @@ class _ReadOnlyByJob(Mapping[str, tuple[Endpoint, ...]]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterState:
-    """The members of a cluster, as its source told them at one moment.
+    """The members of a cluster at one time.
 
-    Two states are equal if they have the same members: endpoints by job and task index. When and in which
-    version that was seen, readiness, nodes, the order of jobs and jobs without tasks make no difference.
+    Two states are equal if they have the same members: endpoints by job and task index. Comparisons ignore
+    `version`, `observed_at`, readiness, nodes, the order of jobs, and jobs without tasks.
 
     Attributes:
-        endpoints: by job, in the order of `spec.jobs`; the n-th endpoint of a job is that of the n-th of
-            `spec.task_indices(job)`. Read-only.
-        spec: the addresses alone.
-        version: the source's own version of the answer (a resourceVersion, an etag), if it has one.
-        observed_at: when the answer arrived, in UTC, if that was noted.
+        endpoints: the endpoints by job, in the order of `spec.jobs`; the n-th endpoint of a job has the n-th
+            index of `spec.task_indices(job)`. Read-only.
+        spec: the addresses only.
+        version: the version that the source reports (a resourceVersion, an ETag), if any.
+        observed_at: when the response arrived, in UTC, if known.
 
     Raises:
         InvalidClusterError: `endpoints` and `spec` contradict each other.
@@ -174,7 +175,9 @@ class ClusterState:
             return
         if self.observed_at.utcoffset() is None:
             raise ConfigurationError(
-                f"observed_at={self.observed_at} has no time zone; give one such as datetime.now(UTC)"
+                f"{self.observed_at} has no time zone",
+                argument="observed_at",
+                hint="Pass a time such as datetime.now(UTC).",
             )
         object.__setattr__(self, "observed_at", self.observed_at.astimezone(UTC))
 
@@ -189,16 +192,16 @@ class ClusterState:
         """Return the state of these endpoints.
 
         Args:
-            endpoints: by job, as a list in task order or as a sparse `{task index: endpoint}`.
-            version: the source's own version of the answer.
-            observed_at: when the answer arrived, with a time zone.
+            endpoints: the endpoints by job, as a list in task order or as a sparse `{task index: endpoint}`.
+            version: the version that the source reports.
+            observed_at: when the response arrived, with a time zone.
 
         Raises:
-            InvalidClusterError: a part is malformed, or a key contradicts the endpoint's own `index`.
+            InvalidClusterError: a part is malformed, or a key contradicts the `index` of its endpoint.
         """
         if not isinstance(endpoints, Mapping):
             raise InvalidClusterError(
-                f"endpoints are given by job in a mapping; got {reprlib.repr(endpoints)}"
+                f"endpoints must be a mapping of job names to endpoints; got {reprlib.repr(endpoints)}"
             )
         by_job = {job: by_task_index(tasks, f"job {job!r}") for job, tasks in endpoints.items()}
         for job, tasks in by_job.items():
@@ -206,7 +209,7 @@ class ClusterState:
                 _check_endpoint(endpoint, job, index)
                 if isinstance(endpoints[job], Mapping) and endpoint.index not in (None, index):
                     raise InvalidClusterError(
-                        f"job {job!r}: {endpoint} is given as task {index}, but says it is {endpoint.index}"
+                        f"job {job!r}: the key of {endpoint} is {index}, but its index is {endpoint.index}"
                     )
         spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in by_job.items()})
         ordered = {job: tuple(tasks.values()) for job, tasks in by_job.items()}
@@ -216,7 +219,7 @@ class ClusterState:
     def from_spec(
         cls, spec: ClusterSpec, *, version: str | None = None, observed_at: datetime | None = None
     ) -> Self:
-        """Return the state of which nothing but the addresses is known."""
+        """Return a state of endpoints that have an address only."""
         _check_spec(spec)
         endpoints = {
             job: tuple(Endpoint(spec.task_address(job, index)) for index in spec.task_indices(job))
@@ -232,13 +235,13 @@ class ClusterState:
         version: str | None,
         observed_at: datetime | None,
     ) -> Self:
-        """Return the state of these parts as they are, unchecked, for who made them agree.
+        """Return the state of these parts, which are not validated. For callers that know that they agree.
 
         Args:
-            endpoints: by job, in the order of `spec.jobs`; not to be changed any more.
+            endpoints: the endpoints by job, in the order of `spec.jobs`; must not be changed afterwards.
             spec: the addresses of `endpoints`.
-            version: the source's own version of the answer.
-            observed_at: when the answer arrived, in UTC.
+            version: the version that the source reports.
+            observed_at: when the response arrived, in UTC.
         """
         state = object.__new__(cls)
         object.__setattr__(state, "endpoints", _ReadOnlyByJob(endpoints))
@@ -249,7 +252,7 @@ class ClusterState:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Every task of every job, in the order of jobs and task indices."""
+        """All tasks, in the order of jobs and task indices."""
         return tuple(
             Member(job, index, endpoint)
             for job, endpoints in self.endpoints.items()
@@ -257,9 +260,9 @@ class ClusterState:
         )
 
     def diff(self, older: ClusterState) -> ClusterDiff:
-        """Return what changed from `older` to this state; falsy if and only if the two are equal.
+        """Return the changes from `older` to this state; false if and only if the two are equal.
 
-        A task is told by its endpoint's `identity` within its job.
+        Tasks are matched by their job and the `identity` of their endpoint.
         """
         new, old = self.members, older.members
         same = set(new) & set(old)
@@ -282,24 +285,26 @@ class ClusterState:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClusterState):
             return NotImplemented
-        jobs, its = self._staffed(), other._staffed()
-        # Endpoints first: where two states of a watch differ, it is nearly always in these.
-        return jobs == its and all(
+        jobs, other_jobs = self._non_empty(), other._non_empty()
+        # Endpoints first: if two states of a watch differ, their endpoints nearly always do.
+        return jobs == other_jobs and all(
             self.spec.task_indices(job) == other.spec.task_indices(job) for job in jobs
         )
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._staffed().items()))
+        return hash(frozenset(self._non_empty().items()))
 
-    def _staffed(self) -> dict[str, tuple[Endpoint, ...]]:
-        """Return the endpoints of the jobs that have any."""
+    def _non_empty(self) -> dict[str, tuple[Endpoint, ...]]:
+        """Return the endpoints by job, without jobs that have none."""
         return {job: endpoints for job, endpoints in self.endpoints.items() if endpoints}
 
 
 def _check_agreement(endpoints: Mapping[str, Sequence[Endpoint]], spec: ClusterSpec) -> None:
     _check_spec(spec)
     if set(endpoints) != set(spec.jobs):
-        raise InvalidClusterError(f"endpoints of jobs {list(endpoints)}, but a spec of jobs {spec.jobs}")
+        raise InvalidClusterError(
+            f"the endpoints have the jobs {list(endpoints)}, but the spec has {spec.jobs}"
+        )
     for job, known in endpoints.items():
         indices = spec.task_indices(job)
         if len(known) != len(indices):
@@ -309,7 +314,8 @@ def _check_agreement(endpoints: Mapping[str, Sequence[Endpoint]], spec: ClusterS
             address = spec.task_address(job, index)
             if endpoint.address != address:
                 raise InvalidClusterError(
-                    f"job {job!r}, task {index}: {endpoint} is not at the spec's {address!r}"
+                    f"job {job!r}, task {index}: the address is {address!r} in the spec, but the endpoint"
+                    f" is {endpoint}"
                 )
 
 
@@ -329,14 +335,14 @@ def _check_endpoint(endpoint: object, job: str, index: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Who is wanted in a job and cannot be used, and why.
+    """A pod or TPU that should be part of a job but cannot be used, and why.
 
     Attributes:
         job: the job.
-        name: what the source calls it: `namespace/name` of a pod, the name of a TPU.
-        reason: why, in words, such as `Pending (Unschedulable: 0/5 nodes are available)`.
-        is_final: whether it can never be used any more, by itself.
-        tasks: how many tasks of the job it stands for; None where the source does not know yet.
+        name: `namespace/name` of a pod, or the name of a TPU.
+        reason: why it cannot be used, such as `Pending (Unschedulable: 0/5 nodes are available)`.
+        is_final: whether it will never become usable.
+        tasks: the number of tasks of the job that it stands for; None if the source does not know it yet.
     """
 
     job: str
@@ -349,14 +355,14 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a source shows at one moment.
+    """The state of a cluster at one time, and its missing members.
 
     Attributes:
-        state: the members; None before the source has answered at all.
-        absent: who was found and is no member: pods that are pending, TPUs in creation.
+        state: the members; None before the first complete response of the source.
+        absent: what was found but is not a member, such as pending pods and TPUs that are being created.
         unready: the members that are not ready, and why.
-        error: why the source cannot be asked at present; all else is then what it said last.
-        stale_since: the moment in UTC since which that is so; None while the source answers.
+        error: why the source cannot be reached at present; everything else is then from its last response.
+        stale_since: since when, in UTC; None while the source responds.
     """
 
     state: ClusterState | None
@@ -366,5 +372,5 @@ class Observation:
     stale_since: datetime | None = None
 
     def stale(self, error: ResolveError, now: datetime) -> Observation:
-        """Return the same, once the source could not be asked because of `error`."""
+        """Return this observation with `error`, because of which the source could not be reached at `now`."""
         return replace(self, error=error, stale_since=self.stale_since or now)

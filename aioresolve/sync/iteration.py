@@ -113,7 +113,7 @@ class _GeneratorTask(Generic[T]):
         self._scope = anyio.CancelScope()
         self._consumer_lock = asyncio.Lock()
         self._requested = asyncio.Event()
-        self._is_requested = False  # stays set if a consumer was interrupted before it got its item
+        self._is_requested = False  # remains set if a consumer was interrupted before it got its item
         self._item: Newest[T] = Newest()
         self._ended = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""ClusterSpec, Endpoint, ClusterState and ClusterDiff: what they hold, refuse, compare and say."""
+"""The values ClusterSpec, Endpoint, ClusterState and ClusterDiff."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from aioresolve.errors import ConfigurationError, InvalidClusterError, ResolveEr
 from aioresolve.spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Move, host_port
 from aioresolve.spec.cluster_pb2 import ClusterDef
 
-# The ClusterDef of {"worker": ["a:1", "b:2"], "ps": {3: "c:4"}} as TensorFlow 2.21 wrote it.
-WRITTEN_BY_TENSORFLOW = (
+# The ClusterDef of {"worker": ["a:1", "b:2"], "ps": {3: "c:4"}}, serialized by TensorFlow 2.21.
+TENSORFLOW_BYTES = (
     b"\x0a\x0d\x0a\x02ps\x12\x07\x08\x03\x12\x03c:4"
     b"\x0a\x1a\x0a\x06worker\x12\x07\x08\x01\x12\x03b:2\x12\x07\x08\x00\x12\x03a:1"
 )
@@ -33,32 +33,32 @@ CLUSTERS = st.dictionaries(
 SPECS = CLUSTERS.map(ClusterSpec)
 
 
-def written(spec: ClusterSpec) -> bytes:
+def serialize(spec: ClusterSpec) -> bytes:
     return spec.as_cluster_def().SerializeToString(deterministic=True)
 
 
-class TestBuildingASpec:
-    def test_a_list_numbers_its_tasks_from_zero(self) -> None:
+class TestClusterSpecConstructor:
+    def test_list_numbers_its_tasks_from_zero(self) -> None:
         assert ClusterSpec({"worker": ["a:1", "b:2"]}) == {"worker": {0: "a:1", 1: "b:2"}}
 
-    def test_a_tuple_is_as_good_as_a_list(self) -> None:
+    def test_tuple_is_equal_to_a_list(self) -> None:
         assert ClusterSpec({"worker": ("a:1", "b:2")}) == ClusterSpec({"worker": ["a:1", "b:2"]})
 
-    def test_a_sparse_mapping_keeps_its_task_indices(self) -> None:
+    def test_sparse_mapping_keeps_its_task_indices(self) -> None:
         assert ClusterSpec({"worker": {7: "b:2", 3: "a:1"}}).task_indices("worker") == [3, 7]
 
-    def test_any_mapping_will_do(self) -> None:
+    def test_any_mapping_type_is_accepted(self) -> None:
         frozen = MappingProxyType({"worker": MappingProxyType({1: "b:2"})})
         assert ClusterSpec(frozen) == {"worker": {1: "b:2"}}
 
-    def test_jobs_keep_the_order_given(self) -> None:
+    def test_jobs_keep_the_given_order(self) -> None:
         assert ClusterSpec({"worker": ["a:1"], "chief": ["b:2"], "ps": []}).jobs == ["worker", "chief", "ps"]
 
-    def test_index_keys_pass_through_int_and_the_last_of_equal_ones_counts(self) -> None:
+    def test_index_keys_are_converted_by_int_and_the_last_of_equal_keys_is_used(self) -> None:
         tasks: Any = {"1": "a:1", 1: "b:2", b"01": "c:3", 2.9: "d:4", False: "e:5"}
         assert ClusterSpec({"worker": tasks}) == {"worker": {0: "e:5", 1: "c:3", 2: "d:4"}}
 
-    def test_a_str_of_another_type_becomes_a_plain_one(self) -> None:
+    def test_instance_of_a_str_subclass_becomes_an_exact_str(self) -> None:
         class Job(enum.StrEnum):
             WORKER = "worker"
 
@@ -66,18 +66,18 @@ class TestBuildingASpec:
         assert jobs == ["worker"]
         assert type(jobs[0]) is str
 
-    def test_bytes_are_kept_as_tensorflow_keeps_them_until_the_spec_is_copied(self) -> None:
+    def test_bytes_are_kept_as_in_tensorflow_until_the_spec_is_copied(self) -> None:
         cluster: Any = {b"worker": [b"a:1", bytearray(b"b:2")]}
         spec = ClusterSpec(cluster)
         assert spec == {b"worker": {0: b"a:1", 1: b"b:2"}}
         assert ClusterSpec(spec).as_dict() == {"worker": ["a:1", "b:2"]}
-        assert written(spec) == written(ClusterSpec(spec))
+        assert serialize(spec) == serialize(ClusterSpec(spec))
 
-    def test_a_copy_made_by_the_constructor_has_its_jobs_by_name(self) -> None:
+    def test_copy_made_by_the_constructor_has_its_jobs_sorted_by_name(self) -> None:
         assert ClusterSpec(TRAINING) == TRAINING
         assert ClusterSpec(TRAINING).jobs == ["ps", "worker"]
 
-    def test_what_it_was_built_from_may_change_afterwards(self) -> None:
+    def test_spec_does_not_change_with_the_value_that_it_was_created_from(self) -> None:
         addresses, message = ["a:1"], ClusterDef()
         message.job.add(name="worker").tasks[0] = "a:1"
         spec, from_message = ClusterSpec({"worker": addresses}), ClusterSpec(message)
@@ -92,54 +92,50 @@ class TestBuildingASpec:
             (None, "got NoneType"),
             ("worker=a:1", "got str"),
             (["a:1"], "got list"),
-            ({"worker": "a:1"}, "job 'worker': its tasks must be a list"),
+            ({"worker": "a:1"}, "job 'worker': the tasks must be a list"),
             ({"worker": None}, "got NoneType None"),
             ({"worker": 3}, "got int 3"),
             ({"worker": {"a:1"}}, "got set"),
-            ({"worker": iter(["a:1"])}, "job 'worker': its tasks must be a list"),
+            ({"worker": iter(["a:1"])}, "job 'worker': the tasks must be a list"),
             ({"worker": ["a:1", None]}, "address of task 1 in job 'worker': expected a str, got NoneType"),
             ({"worker": {4: 8470}}, "address of task 4 in job 'worker': expected a str, got int 8470"),
             ({"worker": ["\ud800"]}, "not valid Unicode"),
             ({"worker": [b"\xff"]}, "not valid Unicode"),
             ({3: ["a:1"]}, "job name: expected a str, got int 3"),
-            ({b"worker": ["a:1"], "ps": []}, "str or bytes, not both: b'worker', 'ps'"),
-            ({"worker": {"first": "a:1"}}, "job 'worker': the task index 'first' is no whole number"),
-            ({"worker": {None: "a:1"}}, "the task index None is no whole number"),
-            ({"worker": {float("inf"): "a:1"}}, "the task index inf is no whole number"),
+            ({b"worker": ["a:1"], "ps": []}, "job names must be all str or all bytes: b'worker', 'ps'"),
+            ({"worker": {"first": "a:1"}}, "job 'worker': the task index 'first' is not an integer"),
+            ({"worker": {None: "a:1"}}, "the task index None is not an integer"),
+            ({"worker": {float("inf"): "a:1"}}, "the task index inf is not an integer"),
             ({"worker": {2**31: "a:1"}}, "the task index 2147483648 does not fit in 32 bits"),
             ({"worker": {-(2**31) - 1: "a:1"}}, "does not fit in 32 bits"),
         ],
     )
-    def test_what_describes_no_cluster_is_refused_with_the_place_named(
-        self, cluster: Any, words: str
-    ) -> None:
-        with pytest.raises(InvalidClusterError) as refused:
+    def test_invalid_cluster_raises_an_error_that_names_the_location(self, cluster: Any, words: str) -> None:
+        with pytest.raises(InvalidClusterError) as caught:
             ClusterSpec(cluster)
-        assert words in str(refused.value)
-        assert isinstance(refused.value, TypeError)
-        assert isinstance(refused.value, ResolveError)
+        assert words in str(caught.value)
+        assert isinstance(caught.value, TypeError)
+        assert isinstance(caught.value, ResolveError)
 
 
-class TestTheClusterDefMessage:
-    def test_tensorflows_bytes_are_read_and_written_back(self) -> None:
-        spec = ClusterSpec(WRITTEN_BY_TENSORFLOW)
+class TestClusterDefMessage:
+    def test_bytes_from_tensorflow_are_parsed_and_serialized_again(self) -> None:
+        spec = ClusterSpec(TENSORFLOW_BYTES)
         assert spec == TRAINING
-        assert (
-            spec.as_cluster_def() == TRAINING.as_cluster_def() == ClusterDef.FromString(WRITTEN_BY_TENSORFLOW)
-        )
-        assert written(spec) == written(TRAINING)
+        assert spec.as_cluster_def() == TRAINING.as_cluster_def() == ClusterDef.FromString(TENSORFLOW_BYTES)
+        assert serialize(spec) == serialize(TRAINING)
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_any_bytes_like_value_is_read(self, kind: Any) -> None:
-        assert ClusterSpec(kind(WRITTEN_BY_TENSORFLOW)) == TRAINING
+    def test_any_bytes_like_value_is_accepted(self, kind: Any) -> None:
+        assert ClusterSpec(kind(TENSORFLOW_BYTES)) == TRAINING
 
     @given(SPECS)
-    def test_a_spec_comes_back_from_its_message_and_from_its_bytes(self, spec: ClusterSpec) -> None:
+    def test_spec_created_from_its_own_message_or_bytes_is_equal(self, spec: ClusterSpec) -> None:
         assert ClusterSpec(spec.as_cluster_def()) == spec
-        assert ClusterSpec(written(spec)) == spec
-        assert written(ClusterSpec(written(spec))) == written(spec)
+        assert ClusterSpec(serialize(spec)) == spec
+        assert serialize(ClusterSpec(serialize(spec))) == serialize(spec)
 
-    def test_the_jobs_of_a_message_keep_their_order(self) -> None:
+    def test_jobs_of_a_message_keep_their_order(self) -> None:
         message = ClusterDef()
         for name in ("worker", "chief"):
             message.job.add(name=name)
@@ -147,7 +143,7 @@ class TestTheClusterDefMessage:
             assert spec.jobs == ["worker", "chief"]
             assert spec.as_cluster_def() == message
 
-    def test_of_a_job_that_a_message_holds_twice_the_last_counts(self) -> None:
+    def test_last_of_duplicate_jobs_in_a_message_is_used(self) -> None:
         message = ClusterDef()
         for address in ("a:1", "b:2"):
             message.job.add(name="worker").tasks[0] = address
@@ -155,52 +151,52 @@ class TestTheClusterDefMessage:
         assert spec == {"worker": {0: "b:2"}}
         assert spec.as_cluster_def() == message
 
-    def test_a_message_handed_out_is_the_callers_own(self) -> None:
+    def test_changing_a_returned_message_does_not_change_the_spec(self) -> None:
         spec = ClusterSpec({"worker": ["a:1"]})
         spec.as_cluster_def().job[0].tasks[1] = "b:2"
         assert spec.as_cluster_def().job[0].tasks == {0: "a:1"}
 
-    @pytest.mark.parametrize("malformed", [b"hello", WRITTEN_BY_TENSORFLOW[:-1], b"\x0a\x03\x0a\x01\xff"])
-    def test_bytes_that_are_no_message_are_refused(self, malformed: bytes) -> None:
-        with pytest.raises(InvalidClusterError, match=f"these {len(malformed)} bytes are no ClusterDef"):
+    @pytest.mark.parametrize("malformed", [b"hello", TENSORFLOW_BYTES[:-1], b"\x0a\x03\x0a\x01\xff"])
+    def test_bytes_that_are_not_a_message_raise_an_error(self, malformed: bytes) -> None:
+        with pytest.raises(InvalidClusterError, match=f"{len(malformed)} bytes that are not a ClusterDef"):
             ClusterSpec(malformed)
 
     @given(st.binary())
-    def test_random_bytes_are_a_cluster_or_refused(self, message: bytes) -> None:
+    def test_random_bytes_are_a_cluster_or_raise_an_error(self, message: bytes) -> None:
         try:
             spec = ClusterSpec(message)
         except InvalidClusterError:
             return
-        assert ClusterSpec(written(spec)) == spec
+        assert ClusterSpec(serialize(spec)) == spec
 
-    def test_another_message_is_refused(self) -> None:
+    def test_message_of_another_type_raises_an_error(self) -> None:
         with pytest.raises(InvalidClusterError, match="got JobDef"):
             ClusterSpec(ClusterDef().job.add(name="worker"))
 
 
-class TestAskingASpec:
-    def test_a_dense_job_is_a_list_and_a_sparse_one_a_dict(self) -> None:
+class TestClusterSpecMembers:
+    def test_dense_job_is_a_list_and_sparse_job_is_a_dict(self) -> None:
         assert TRAINING.as_dict() == {"worker": ["a:1", "b:2"], "ps": {3: "c:4"}}
 
-    def test_a_dense_job_given_as_a_mapping_is_a_list(self) -> None:
+    def test_dense_job_given_as_a_mapping_is_a_list(self) -> None:
         assert ClusterSpec({"worker": {1: "b:2", 0: "a:1"}}).as_dict() == {"worker": ["a:1", "b:2"]}
 
-    def test_a_job_without_tasks_is_an_empty_dict_and_has_an_empty_list_of_tasks(self) -> None:
+    def test_job_without_tasks_is_an_empty_dict_and_has_an_empty_list_of_tasks(self) -> None:
         spec = ClusterSpec({"ps": []})
         assert spec.as_dict() == {"ps": {}}
         assert spec.job_tasks("ps") == []
         assert spec.num_tasks("ps") == 0
 
-    def test_job_tasks_holds_none_where_no_task_is(self) -> None:
+    def test_job_tasks_contains_none_for_missing_indices(self) -> None:
         assert TRAINING.job_tasks("ps") == [None, None, None, "c:4"]
 
-    def test_a_task_below_zero_neither_gets_lost_nor_overwrites_another(self) -> None:
+    def test_task_with_a_negative_index_is_not_lost_and_overwrites_no_other(self) -> None:
         spec = ClusterSpec({"worker": {-1: "z:9", 1: "b:2"}})
         assert spec.as_dict() == {"worker": {-1: "z:9", 1: "b:2"}}
         assert spec.job_tasks("worker") == [None, "b:2"]
         assert spec.task_address("worker", -1) == "z:9"
 
-    def test_what_is_handed_out_is_the_callers_own(self) -> None:
+    def test_changing_returned_values_does_not_change_the_spec(self) -> None:
         spec = ClusterSpec({"worker": ["a:1"], "ps": {3: "c:4"}})
         spec.jobs.append("chief")
         spec.task_indices("worker").append(7)
@@ -209,13 +205,13 @@ class TestAskingASpec:
             tasks.clear()
         assert spec == {"worker": {0: "a:1"}, "ps": {3: "c:4"}}
 
-    def test_a_spec_is_true_if_it_has_jobs(self) -> None:
+    def test_spec_is_true_if_it_has_jobs(self) -> None:
         assert ClusterSpec({"ps": []})
         assert not ClusterSpec({})
         assert ClusterSpec({"ps": []}).__nonzero__()
 
     @given(SPECS)
-    def test_the_members_agree_with_each_other(self, spec: ClusterSpec) -> None:
+    def test_members_agree_with_each_other(self, spec: ClusterSpec) -> None:
         assert list(spec.as_dict()) == spec.jobs
         for job, tasks in spec.as_dict().items():
             indices = spec.task_indices(job)
@@ -230,7 +226,7 @@ class TestAskingASpec:
                 }
 
     @pytest.mark.parametrize("member", ["num_tasks", "task_indices", "job_tasks"])
-    def test_an_unknown_job_is_named_beside_those_there_are(self, member: str) -> None:
+    def test_unknown_job_is_named_together_with_the_known_jobs(self, member: str) -> None:
         with pytest.raises(
             UnknownTaskError, match="no job 'chief' in this cluster: its jobs are 'worker', 'ps'"
         ):
@@ -248,16 +244,16 @@ class TestAskingASpec:
             ({2 * i: "a" for i in range(20)}, "which has tasks 0, 2, 4, 6, 8, 10, 12, 14, ..."),
         ],
     )
-    def test_an_unknown_task_is_named_beside_those_there_are(self, tasks: Any, words: str) -> None:
+    def test_unknown_task_is_named_together_with_the_known_tasks(self, tasks: Any, words: str) -> None:
         with pytest.raises(UnknownTaskError) as unknown:
             ClusterSpec({"worker": tasks}).task_address("worker", 7)
         assert str(unknown.value) == f"no task 7 in job 'worker', {words}"
         assert isinstance(unknown.value, ValueError)
 
 
-class TestASpecAsAValue:
+class TestClusterSpecAsValue:
     @given(CLUSTERS)
-    def test_equal_specs_hash_alike_whatever_the_order_of_jobs(self, cluster: Any) -> None:
+    def test_equal_specs_have_equal_hashes_for_any_order_of_jobs(self, cluster: Any) -> None:
         spec, reversed_ = ClusterSpec(cluster), ClusterSpec(dict(reversed(cluster.items())))
         assert spec == reversed_
         assert not spec != reversed_  # noqa: SIM202
@@ -268,7 +264,7 @@ class TestASpecAsAValue:
         assert (one == other) == (one.as_dict() == other.as_dict())
         assert (one != other) == (not one == other)  # noqa: SIM201
 
-    def test_a_mapping_is_equal_in_its_sparse_form_only(self) -> None:
+    def test_mapping_is_equal_only_in_its_sparse_form(self) -> None:
         spec = ClusterSpec({"worker": ["a:1"]})
         assert spec == {"worker": {0: "a:1"}}
         assert {"worker": {0: "a:1"}} == spec  # noqa: SIM300
@@ -283,18 +279,18 @@ class TestASpecAsAValue:
         for again in (*pickled, copy.copy(spec), copy.deepcopy(spec)):
             assert again == spec
             assert again.jobs == spec.jobs
-            assert written(again) == written(spec)
+            assert serialize(again) == serialize(spec)
 
-    def test_a_spec_cannot_be_changed(self) -> None:
-        with pytest.raises(AttributeError, match="build another"):
+    def test_spec_is_immutable(self) -> None:
+        with pytest.raises(AttributeError, match="ClusterSpec is immutable: cannot set"):
             TRAINING.jobs = []  # type: ignore[misc]
-        with pytest.raises(AttributeError, match="does not change"):
+        with pytest.raises(AttributeError, match="ClusterSpec is immutable: cannot delete"):
             del TRAINING._tasks
         with pytest.raises(AttributeError):
             TRAINING.extra = 1
 
     @given(SPECS)
-    def test_the_repr_is_the_call_that_builds_it(self, spec: ClusterSpec) -> None:
+    def test_repr_is_the_call_that_creates_the_spec(self, spec: ClusterSpec) -> None:
         assert eval(repr(spec), {"ClusterSpec": ClusterSpec}) == spec
 
     def test_values_need_neither_protobuf_nor_tensorflow(self) -> None:
@@ -318,16 +314,16 @@ class TestHostPort:
             ("::", "[::]:8470"),
         ],
     )
-    def test_ipv6_alone_stands_in_brackets(self, host: str, address: str) -> None:
+    def test_only_ipv6_addresses_are_put_in_brackets(self, host: str, address: str) -> None:
         assert host_port(host, 8470) == address
 
     @pytest.mark.parametrize("host", ["", "[]", "10.0.0.7:8470", "[fd00::7]:8470", "[fd00::7"])
-    def test_what_is_not_a_host_alone_is_refused(self, host: str) -> None:
-        with pytest.raises(ConfigurationError, match="is not a host alone"):
+    def test_invalid_host_raises_an_error(self, host: str) -> None:
+        with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
             host_port(host, 8470)
 
     @pytest.mark.parametrize("port", [-1, 65536])
-    def test_a_port_out_of_range_is_refused(self, port: int) -> None:
+    def test_port_out_of_range_raises_an_error(self, port: int) -> None:
         with pytest.raises(ConfigurationError, match=f"port {port} of host 'a'"):
             host_port("a", port)
 
@@ -349,8 +345,8 @@ STATES = st.dictionaries(
 ).map(ClusterState.of)
 
 
-def moved(state: ClusterState, *, ready: bool, node: str) -> ClusterState:
-    """The same members, with another readiness and another node."""
+def with_other_node(state: ClusterState, *, ready: bool, node: str) -> ClusterState:
+    """Return a state with the same members, but another readiness and another node."""
     tasks = {
         job: {
             index: Endpoint(e.address, name=e.name, uid=e.uid, namespace=e.namespace, node=node, ready=ready)
@@ -361,15 +357,15 @@ def moved(state: ClusterState, *, ready: bool, node: str) -> ClusterState:
     return ClusterState.of(tasks)
 
 
-class TestAnEndpoint:
-    def test_readiness_and_node_take_no_part_in_comparison(self) -> None:
+class TestEndpoint:
+    def test_comparisons_ignore_readiness_and_node(self) -> None:
         ready = Endpoint("a:1", name="trainer-0", node="n1", ready=True)
         unready = Endpoint("a:1", name="trainer-0", node="n2", ready=False)
         assert ready == unready
         assert hash(ready) == hash(unready)
         assert ready != Endpoint("a:1", name="trainer-1", node="n1", ready=True)
 
-    def test_its_identity_is_its_uid_else_its_name_else_its_address(self) -> None:
+    def test_identity_is_the_uid_or_else_the_name_or_else_the_address(self) -> None:
         assert Endpoint("a:1", uid="u1", name="trainer-0").identity == ("uid", "u1")
         assert Endpoint("a:1", namespace="default", name="trainer-0").identity == (
             "name",
@@ -379,81 +375,81 @@ class TestAnEndpoint:
         assert Endpoint("a:1", namespace="default").identity == ("address", "a:1")
 
 
-class TestAState:
-    def test_a_list_is_dense_whatever_index_its_endpoints_carry(self) -> None:
+class TestClusterState:
+    def test_list_is_dense_for_any_index_of_its_endpoints(self) -> None:
         state = ClusterState.of({"worker": [Endpoint("a:1", index=5), Endpoint("b:2")]})
         assert state.spec == ClusterSpec({"worker": ["a:1", "b:2"]})
 
-    def test_a_sparse_mapping_puts_its_endpoints_in_task_order(self) -> None:
+    def test_endpoints_of_a_sparse_mapping_are_sorted_by_task_index(self) -> None:
         second, first = Endpoint("b:2", index=7), Endpoint("a:1")
         state = ClusterState.of({"worker": {7: second, 3: first}})
         assert state.endpoints == {"worker": (first, second)}
         assert state.spec.task_indices("worker") == [3, 7]
 
-    def test_a_spec_alone_makes_a_state_of_bare_addresses(self) -> None:
+    def test_state_from_a_spec_has_addresses_only(self) -> None:
         state = ClusterState.from_spec(TRAINING, version="42")
         assert state.spec is TRAINING
         assert state.endpoints == {"worker": (Endpoint("a:1"), Endpoint("b:2")), "ps": (Endpoint("c:4"),)}
         assert state.version == "42"
 
-    def test_endpoints_come_in_the_order_of_the_specs_jobs(self) -> None:
+    def test_endpoints_are_in_the_order_of_the_jobs_of_the_spec(self) -> None:
         endpoints = {"ps": (Endpoint("c:4"),), "worker": (Endpoint("a:1"), Endpoint("b:2"))}
         assert list(ClusterState(endpoints, TRAINING).endpoints) == ["worker", "ps"]
 
-    def test_members_carry_job_task_index_and_endpoint(self) -> None:
+    def test_members_have_job_task_index_and_endpoint(self) -> None:
         state = ClusterState.of({"worker": [Endpoint("a:1")], "ps": {3: Endpoint("c:4")}})
         assert state.members == (Member("worker", 0, Endpoint("a:1")), Member("ps", 3, Endpoint("c:4")))
 
-    def test_the_moment_is_kept_in_utc(self) -> None:
+    def test_observed_at_is_converted_to_utc(self) -> None:
         noon = datetime(2026, 1, 2, 12, tzinfo=timezone(timedelta(hours=2)))
         observed_at = ClusterState.from_spec(TRAINING, observed_at=noon).observed_at
         assert observed_at == noon
         assert observed_at is not None
         assert observed_at.tzinfo is UTC
 
-    def test_a_moment_without_a_time_zone_is_refused(self) -> None:
+    def test_time_without_a_time_zone_raises_an_error(self) -> None:
         with pytest.raises(ConfigurationError, match="has no time zone"):
             ClusterState.from_spec(TRAINING, observed_at=datetime(2026, 1, 2))  # noqa: DTZ001
 
     @pytest.mark.parametrize(
         ("endpoints", "words"),
         [
-            ([Endpoint("a:1")], "by job in a mapping"),
-            ({"worker": Endpoint("a:1")}, "job 'worker': its tasks must be a list"),
+            ([Endpoint("a:1")], "must be a mapping of job names to endpoints"),
+            ({"worker": Endpoint("a:1")}, "job 'worker': the tasks must be a list"),
             ({"worker": ["a:1"]}, "job 'worker', task 0: expected an Endpoint, got str"),
-            ({"worker": {4: Endpoint("a:1", index=5)}}, "is given as task 4, but says it is 5"),
-            ({"worker": {"first": Endpoint("a:1")}}, "the task index 'first' is no whole number"),
+            ({"worker": {4: Endpoint("a:1", index=5)}}, "is 4, but its index is 5"),
+            ({"worker": {"first": Endpoint("a:1")}}, "the task index 'first' is not an integer"),
             ({"worker": [Endpoint(None)]}, "address of task 0 in job 'worker'"),  # type: ignore[arg-type]
         ],
     )
-    def test_what_makes_no_state_is_refused(self, endpoints: Any, words: str) -> None:
-        with pytest.raises(InvalidClusterError) as refused:
+    def test_invalid_endpoints_raise_an_error(self, endpoints: Any, words: str) -> None:
+        with pytest.raises(InvalidClusterError) as caught:
             ClusterState.of(endpoints)
-        assert words in str(refused.value)
+        assert words in str(caught.value)
 
     @pytest.mark.parametrize(
         ("endpoints", "words"),
         [
-            ({}, "endpoints of jobs [], but a spec of jobs ['worker']"),
-            ({"ps": ()}, "endpoints of jobs ['ps']"),
+            ({}, "the endpoints have the jobs [], but the spec has ['worker']"),
+            ({"ps": ()}, "the endpoints have the jobs ['ps']"),
             ({"worker": (Endpoint("a:1"),)}, "job 'worker': 1 endpoints for 2 tasks"),
-            ({"worker": (Endpoint("b:2"), Endpoint("a:1"))}, "is not at the spec's 'a:1'"),
+            ({"worker": (Endpoint("b:2"), Endpoint("a:1"))}, "the address is 'a:1' in the spec"),
             ({"worker": ("a:1", "b:2")}, "expected an Endpoint, got str"),
         ],
     )
-    def test_endpoints_that_contradict_the_spec_are_refused(self, endpoints: Any, words: str) -> None:
-        with pytest.raises(InvalidClusterError) as refused:
+    def test_endpoints_that_contradict_the_spec_raise_an_error(self, endpoints: Any, words: str) -> None:
+        with pytest.raises(InvalidClusterError) as caught:
             ClusterState(endpoints, ClusterSpec({"worker": ["a:1", "b:2"]}))
-        assert words in str(refused.value)
+        assert words in str(caught.value)
 
-    def test_a_spec_must_be_a_spec(self) -> None:
+    def test_spec_must_be_a_cluster_spec(self) -> None:
         cluster: Any = {"worker": ["a:1"]}
         with pytest.raises(InvalidClusterError, match="must be a ClusterSpec"):
             ClusterState.from_spec(cluster)
         with pytest.raises(InvalidClusterError, match="must be a ClusterSpec"):
             ClusterState({"worker": (Endpoint("a:1"),)}, cluster)
 
-    def test_its_endpoints_are_read_only(self) -> None:
+    def test_endpoints_are_read_only(self) -> None:
         endpoints: Any = ClusterState.from_spec(TRAINING).endpoints
         with pytest.raises(TypeError):
             endpoints["worker"] = ()
@@ -475,59 +471,59 @@ class TestAState:
         assert one != other or hash(one) == hash(other)
 
     @given(STATES)
-    def test_readiness_node_version_and_moment_make_no_difference(self, state: ClusterState) -> None:
+    def test_comparisons_ignore_readiness_node_version_and_time(self, state: ClusterState) -> None:
         now = datetime(2026, 1, 2, tzinfo=UTC)
         later = ClusterState(state.endpoints, state.spec, version="43", observed_at=now)
-        unready = moved(state, ready=False, node="n9")
+        unready = with_other_node(state, ready=False, node="n9")
         assert state == later == unready
         assert hash(state) == hash(later) == hash(unready)
 
-    def test_a_job_without_tasks_makes_no_difference(self) -> None:
+    def test_comparisons_ignore_jobs_without_tasks(self) -> None:
         assert ClusterState.of({"worker": []}) == ClusterState.of({})
         assert hash(ClusterState.of({"worker": []})) == hash(ClusterState.of({}))
 
-    def test_a_state_is_equal_to_nothing_else(self) -> None:
+    def test_state_is_not_equal_to_a_spec(self) -> None:
         assert ClusterState.from_spec(TRAINING) != TRAINING
 
 
-class TestADiff:
-    def test_it_names_what_joined_left_and_moved(self) -> None:
-        stays, goes = Endpoint("a:1", uid="u0"), Endpoint("b:2", uid="u1")
-        was, now = Endpoint("c:3", uid="u2"), Endpoint("d:4", uid="u2")
-        comes = Endpoint("e:5", uid="u3")
-        diff = ClusterState.of({"worker": [stays, now, comes]}).diff(
-            ClusterState.of({"worker": [stays, goes, was]})
+class TestClusterDiff:
+    def test_diff_has_the_members_that_joined_left_and_moved(self) -> None:
+        remaining, leaving = Endpoint("a:1", uid="u0"), Endpoint("b:2", uid="u1")
+        old, new = Endpoint("c:3", uid="u2"), Endpoint("d:4", uid="u2")
+        joining = Endpoint("e:5", uid="u3")
+        diff = ClusterState.of({"worker": [remaining, new, joining]}).diff(
+            ClusterState.of({"worker": [remaining, leaving, old]})
         )
         assert diff == ClusterDiff(
-            joined=(Member("worker", 2, comes),),
-            left=(Member("worker", 1, goes),),
-            moved=(Move(Member("worker", 2, was), Member("worker", 1, now)),),
+            joined=(Member("worker", 2, joining),),
+            left=(Member("worker", 1, leaving),),
+            moved=(Move(Member("worker", 2, old), Member("worker", 1, new)),),
         )
 
-    def test_a_pod_made_anew_under_its_old_name_has_left_and_joined(self) -> None:
+    def test_pod_created_again_with_the_same_name_has_left_and_joined(self) -> None:
         old = ClusterState.of({"worker": [Endpoint("a:1", uid="u0", namespace="default", name="trainer-0")]})
         new = ClusterState.of({"worker": [Endpoint("a:1", uid="u1", namespace="default", name="trainer-0")]})
         diff = new.diff(old)
         assert (len(diff.joined), len(diff.left), len(diff.moved)) == (1, 1, 0)
 
-    def test_without_uids_a_name_at_a_new_address_has_moved(self) -> None:
+    def test_endpoint_without_uid_and_with_a_new_address_has_moved(self) -> None:
         old = ClusterState.of({"worker": [Endpoint("a:1", namespace="default", name="trainer-0")]})
         new = ClusterState.of({"worker": [Endpoint("b:2", namespace="default", name="trainer-0")]})
         assert new.diff(old) == ClusterDiff(moved=(Move(old.members[0], new.members[0]),))
 
-    def test_an_address_at_a_new_task_index_has_moved(self) -> None:
+    def test_address_with_a_new_task_index_has_moved(self) -> None:
         old = ClusterState.from_spec(ClusterSpec({"worker": ["a:1", "b:2"]}))
         new = ClusterState.from_spec(ClusterSpec({"worker": ["b:2"]}))
         assert new.diff(old) == ClusterDiff(
             left=(old.members[0],), moved=(Move(old.members[1], new.members[0]),)
         )
 
-    def test_a_task_found_in_another_job_has_left_and_joined(self) -> None:
+    def test_task_that_changed_its_job_has_left_and_joined(self) -> None:
         old = ClusterState.of({"ps": [Endpoint("a:1", uid="u0")]})
         new = ClusterState.of({"worker": [Endpoint("a:1", uid="u0")]})
         assert new.diff(old) == ClusterDiff(joined=new.members, left=old.members)
 
-    def test_it_reads_as_one_line(self) -> None:
+    def test_diff_is_formatted_as_one_line(self) -> None:
         old = ClusterState.of(
             {"worker": [Endpoint("a:1"), Endpoint("b:2", namespace="default", name="trainer-1")]}
         )
@@ -542,29 +538,31 @@ class TestADiff:
         )
 
     @given(STATES)
-    def test_a_state_does_not_differ_from_itself(self, state: ClusterState) -> None:
-        diff = state.diff(moved(state, ready=True, node="n9"))
+    def test_state_has_no_diff_to_itself(self, state: ClusterState) -> None:
+        diff = state.diff(with_other_node(state, ready=True, node="n9"))
         assert diff == ClusterDiff()
         assert str(diff) == "no change"
 
     @given(STATES, STATES)
-    def test_it_is_true_if_and_only_if_the_states_differ(self, new: ClusterState, old: ClusterState) -> None:
+    def test_diff_is_true_if_and_only_if_the_states_differ(
+        self, new: ClusterState, old: ClusterState
+    ) -> None:
         assert bool(new.diff(old)) == (new != old)
 
     @given(STATES, STATES)
-    def test_the_older_state_and_the_diff_make_the_newer_one(
+    def test_older_state_and_diff_determine_the_newer_state(
         self, new: ClusterState, old: ClusterState
     ) -> None:
         diff = new.diff(old)
-        gone = {*diff.left, *(move.old for move in diff.moved)}
-        come = {*diff.joined, *(move.new for move in diff.moved)}
-        assert gone <= set(old.members)
-        assert (set(old.members) - gone) | come == set(new.members)
-        assert len(gone) == len(diff.left) + len(diff.moved)
-        assert len(come) == len(diff.joined) + len(diff.moved)
+        removed = {*diff.left, *(move.old for move in diff.moved)}
+        added = {*diff.joined, *(move.new for move in diff.moved)}
+        assert removed <= set(old.members)
+        assert (set(old.members) - removed) | added == set(new.members)
+        assert len(removed) == len(diff.left) + len(diff.moved)
+        assert len(added) == len(diff.joined) + len(diff.moved)
 
     @given(STATES, STATES)
-    def test_whoever_moved_neither_joined_nor_left(self, new: ClusterState, old: ClusterState) -> None:
+    def test_member_that_moved_neither_joined_nor_left(self, new: ClusterState, old: ClusterState) -> None:
         diff = new.diff(old)
         for move in diff.moved:
             assert move.old.job == move.new.job
@@ -575,33 +573,33 @@ class TestADiff:
         assert joined.isdisjoint(left)
 
 
-class TestPartsThatWereCheckedBefore:
-    """`_trusted` takes parts as they are; of parts that agree it makes what the checked constructors make."""
+class TestTrustedConstructors:
+    """`_trusted` does not validate; for valid parts it returns the same values as the constructors."""
 
     @given(CLUSTERS)
-    def test_a_spec_of_them_is_the_same(self, cluster: dict[str, Any]) -> None:
+    def test_trusted_spec_equals_the_validated_one(self, cluster: dict[str, Any]) -> None:
         spec = ClusterSpec(cluster)
         tasks = {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
         trusted = ClusterSpec._trusted(tasks)
         assert (trusted, hash(trusted), repr(trusted)) == (spec, hash(spec), repr(spec))
-        assert (trusted.jobs, trusted.as_dict(), written(trusted)) == (
+        assert (trusted.jobs, trusted.as_dict(), serialize(trusted)) == (
             spec.jobs,
             spec.as_dict(),
-            written(spec),
+            serialize(spec),
         )
         assert pickle.loads(pickle.dumps(trusted)) == spec
 
     @given(STATES)
-    def test_a_state_of_them_is_the_same(self, state: ClusterState) -> None:
+    def test_trusted_state_equals_the_validated_one(self, state: ClusterState) -> None:
         now = datetime(2026, 11, 20, tzinfo=UTC)
-        checked = ClusterState(state.endpoints, state.spec, "7", now)
+        validated = ClusterState(state.endpoints, state.spec, "7", now)
         trusted = ClusterState._trusted(dict(state.endpoints), state.spec, "7", now)
-        assert (trusted, hash(trusted), repr(trusted)) == (checked, hash(checked), repr(checked))
-        assert (trusted.members, trusted.version, trusted.observed_at) == (checked.members, "7", now)
-        assert not trusted.diff(checked)
-        assert pickle.loads(pickle.dumps(trusted)) == checked
+        assert (trusted, hash(trusted), repr(trusted)) == (validated, hash(validated), repr(validated))
+        assert (trusted.members, trusted.version, trusted.observed_at) == (validated.members, "7", now)
+        assert not trusted.diff(validated)
+        assert pickle.loads(pickle.dumps(trusted)) == validated
 
-    def test_a_state_of_them_does_not_change(self) -> None:
+    def test_trusted_state_is_immutable(self) -> None:
         trusted: Any = ClusterState._trusted({"worker": ()}, ClusterSpec({"worker": []}), None, None)
         with pytest.raises(AttributeError):
             trusted.version = "7"

@@ -1,4 +1,4 @@
-"""A machine that is no TPU VM, and one that has a loopback Google Cloud around it."""
+"""A machine outside Google Cloud, and a VM in a loopback Google Cloud."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ VARIABLES = [
     "TPU_WORKER_HOSTNAMES",
 ]
 
-NOBODY = "127.0.0.1:1"
-"""An address at which nothing listens."""
+UNUSED_ADDRESS = "127.0.0.1:1"
+"""An address where nothing listens."""
 
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GCE_METADATA_HOST", NOBODY)
+    monkeypatch.setenv("GCE_METADATA_HOST", UNUSED_ADDRESS)
 
 
 @pytest.fixture
 async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
-    """Google Cloud, as seen by a VM of `demo-project` in `us-central2-b`."""
+    """Google Cloud as a VM of `demo-project` in `us-central2-b` reaches it."""
     async with GoogleServer() as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
@@ -55,7 +55,7 @@ async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]
 
 @pytest.fixture
 def google_in_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedGoogleServer]:
-    """The same for code without a loop; it has the TPU `my-tpu`, at 10.0.0.1."""
+    """The same for blocking code, with the TPU `my-tpu` at 10.0.0.1."""
     with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])]).in_thread() as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""What `googleapiclient.discovery.build("tpu", ...)` returns, as far as it is used."""
+"""The part that we use of what `googleapiclient.discovery.build("tpu", ...)` returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FakeHttpError", "FakeService"]
 
 
 class FakeHttpError(Exception):
-    """As googleapiclient's HttpError: it has the answer's status."""
+    """Like googleapiclient's HttpError: it has the status of the response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"<HttpError {status}>")
@@ -22,14 +22,14 @@ class FakeHttpError(Exception):
 
 
 class FakeService:
-    """Answers each question with a node of these addresses, or does what it is told."""
+    """Returns a node with these addresses for each request, or calls `respond`."""
 
-    def __init__(self, ips: Sequence[str] = (), answer: Callable[[], Any] | None = None) -> None:
-        self.asked: list[str] = []
+    def __init__(self, ips: Sequence[str] = (), respond: Callable[[], Any] | None = None) -> None:
+        self.requested: list[str] = []
         self.threads: set[int] = set()
-        self.at_once = 0
+        self.max_running = 0
         self._running = 0
-        self._answer = answer or (lambda: tpu_node("projects/p/locations/z/nodes/my-tpu", ips=ips))
+        self._respond = respond or (lambda: tpu_node("projects/p/locations/z/nodes/my-tpu", ips=ips))
 
     def projects(self) -> FakeService:
         return self
@@ -41,14 +41,14 @@ class FakeService:
         return self
 
     def get(self, *, name: str) -> FakeService:
-        self.asked.append(name)
+        self.requested.append(name)
         return self
 
     def execute(self) -> Any:
         self.threads.add(threading.get_ident())
         self._running += 1
-        self.at_once = max(self.at_once, self._running)
+        self.max_running = max(self.max_running, self._running)
         try:
-            return self._answer()
+            return self._respond()
         finally:
             self._running -= 1

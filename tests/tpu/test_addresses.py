@@ -1,4 +1,4 @@
-"""Workers' addresses as people and environment variables write them."""
+"""Addresses of workers, as users and environment variables write them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PORTS = st.integers(1, 65535)
         ("fe80::1%eth0", "[fe80::1%eth0]:8470"),
     ],
 )
-def test_an_address_without_a_port_listens_at_8470(text: str, address: str) -> None:
+def test_the_default_port_is_8470(text: str, address: str) -> None:
     assert worker_address(text, "tpu") == address
 
 
@@ -53,13 +53,13 @@ def test_an_address_without_a_port_listens_at_8470(text: str, address: str) -> N
         "[]:1",
     ],
 )
-def test_what_is_no_address_is_told_with_its_place(text: str) -> None:
+def test_an_invalid_address_is_reported_with_its_source(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"\$VARIABLE: .*host:port") as raised:
         worker_address(text, "$VARIABLE")
     assert repr(text) in str(raised.value)
 
 
-def test_a_list_may_have_spaces_and_the_scheme_at_any_entry() -> None:
+def test_a_list_may_contain_spaces_and_the_scheme_in_any_entry() -> None:
     assert worker_addresses("grpc://a:1, b:2 ,grpc://c", "tpu") == ("a:1", "b:2", "c:8470")
 
 
@@ -70,27 +70,27 @@ def test_an_empty_entry_is_an_error(text: str) -> None:
 
 
 @given(NAMES)
-def test_the_name_of_a_tpu_is_no_address(name: str) -> None:
+def test_the_name_of_a_tpu_is_not_an_address(name: str) -> None:
     assert not is_address(name)
     assert not is_address(f"projects/example.com:p/locations/us-central2-b/nodes/{name}")
 
 
 @given(NAMES, PORTS)
-def test_a_host_with_a_port_is_an_address_and_stays_what_it_is(host: str, port: int) -> None:
+def test_a_host_with_a_port_is_an_address_and_is_kept(host: str, port: int) -> None:
     assert is_address(f"{host}:{port}")
     assert worker_address(f"{host}:{port}", "tpu") == f"{host}:{port}"
     assert worker_host(f"grpc://{host}:{port}", "tpu") == host
 
 
 @given(st.ip_addresses(v=6), PORTS)
-def test_an_ipv6_address_comes_back_in_brackets(address: ipaddress.IPv6Address, port: int) -> None:
+def test_an_ipv6_address_is_returned_in_brackets(address: ipaddress.IPv6Address, port: int) -> None:
     assert is_address(str(address))
     assert worker_address(str(address), "tpu", port) == f"[{address}]:{port}"
     assert worker_address(f"[{address}]:{port}", "tpu") == f"[{address}]:{port}"
 
 
 @given(st.text())
-def test_any_text_is_an_address_or_a_typed_error(text: str) -> None:
+def test_any_text_is_an_address_or_raises_a_configuration_error(text: str) -> None:
     try:
         address = worker_address(text, "tpu")
     except ConfigurationError:

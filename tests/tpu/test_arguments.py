@@ -1,4 +1,4 @@
-"""Arguments of TPUClusterResolver that are checked before anybody is asked."""
+"""Arguments of TPUClusterResolver are validated before any request is sent."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from aioresolve.tpu.resolver import api_base_url, validate_api_version, validate
         (None, None),
     ],
 )
-def test_the_host_of_a_discovery_url_is_the_api(template: Any, base: str | None) -> None:
+def test_the_api_is_on_the_host_of_its_discovery_url(template: Any, base: str | None) -> None:
     assert api_base_url(template, {}, "v2") == base
 
 
-def test_the_variable_comes_before_the_argument() -> None:
+def test_the_variable_takes_precedence_over_the_argument() -> None:
     environ = {"TPU_API_DISCOVERY_URL": "https://b.example.com/{api}/{apiVersion}"}
     assert api_base_url("https://a.example.com/", environ, "v2") == "https://b.example.com"
 
@@ -38,43 +38,43 @@ def test_the_variable_comes_before_the_argument() -> None:
     "template",
     ["tpu.googleapis.com", "ftp://a/", "https://", "https://a/{project}", 7, "https://a:x/", "https://[a/"],
 )
-def test_a_wrong_discovery_url_is_told(template: Any) -> None:
+def test_an_invalid_discovery_url_is_rejected(template: Any) -> None:
     with pytest.raises(ConfigurationError, match="discovery_url"):
         api_base_url(template, {}, "v2")
 
 
-def test_a_wrong_variable_is_told_by_its_name() -> None:
+def test_an_invalid_variable_is_reported_by_its_name() -> None:
     with pytest.raises(ConfigurationError, match=r"\$TPU_API_DISCOVERY_URL"):
         api_base_url(None, {"TPU_API_DISCOVERY_URL": "x"}, "v2")
 
 
-def test_a_coordinator_without_a_name_is_none() -> None:
+def test_an_address_without_a_name_means_no_coordinator() -> None:
     assert validate_coordinator(None, "10.0.0.9:2222", "worker") is None
 
 
-def test_a_coordinator_has_a_port() -> None:
+def test_the_address_of_a_coordinator_has_a_port() -> None:
     assert validate_coordinator("chief", "grpc://10.0.0.9:2222", "worker") == ("chief", "10.0.0.9:2222")
     assert validate_coordinator("chief", None, "worker") == ("chief", None)
 
 
-def test_a_coordinator_is_no_worker() -> None:
+def test_the_job_of_the_workers_cannot_be_the_coordinator() -> None:
     with pytest.raises(ConfigurationError, match="`coordinator_name=`: 'worker' is the job"):
         validate_coordinator("worker", None, "worker")
 
 
 @pytest.mark.parametrize("address", ["nowhere:x", 7])
-def test_a_wrong_coordinator_address_is_told(address: Any) -> None:
+def test_an_invalid_coordinator_address_is_rejected(address: Any) -> None:
     with pytest.raises(ConfigurationError, match="coordinator_address"):
         validate_coordinator("chief", address, "worker")
 
 
-def test_empty_text_is_none_and_what_is_no_text_is_told() -> None:
+def test_empty_text_means_not_given_and_other_types_are_rejected() -> None:
     assert validate_text("zone", "") is None
     with pytest.raises(ConfigurationError, match="`zone=`: 7 is not text"):
         validate_text("zone", 7)
 
 
-def test_an_unknown_version_is_told() -> None:
+def test_an_unknown_version_is_rejected() -> None:
     assert validate_api_version("v1") == "v1"
     with pytest.raises(ConfigurationError, match="`api_version=`: 'v3'"):
         validate_api_version("v3")

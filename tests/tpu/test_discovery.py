@@ -45,38 +45,38 @@ def addresses(found: Source) -> list[str]:
         (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_WORKER_HOSTNAMES"], ["process:8470"]),
     ],
 )
-def test_variables_that_name_workers_come_first_and_in_order(unset: list[str], found: list[str]) -> None:
+def test_variables_with_addresses_take_precedence_in_this_order(unset: list[str], found: list[str]) -> None:
     environ = {name: value for name, value in EVERYTHING.items() if name not in unset}
     assert addresses(tpu_source((), environ)) == found
 
 
-def test_tpu_name_comes_before_tpu_config() -> None:
+def test_tpu_name_takes_precedence_over_tpu_config() -> None:
     assert source(TPU_NAME="a", TPU_CONFIG=EVERYTHING["TPU_CONFIG"]) == NamedTPUs("$TPU_NAME", ("a",))
     assert source(TPU_CONFIG=EVERYTHING["TPU_CONFIG"]) == NamedTPUs(
         "$TPU_CONFIG", ("configured",), project="p", zone="z"
     )
 
 
-def test_where_nobody_names_a_tpu_it_may_be_that_of_the_vm_and_every_place_is_told() -> None:
+def test_without_a_named_tpu_the_metadata_server_is_the_source_and_all_others_are_listed() -> None:
     found = source()
     assert isinstance(found, MetadataSource)
-    told = " ".join(found.tried)
-    assert "no name or address was given" in told
-    assert all(f"${name}" in told for name in EVERYTHING)
+    tried = " ".join(found.tried)
+    assert "no name or address was given" in tried
+    assert all(f"${name}" in tried for name in EVERYTHING)
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_an_empty_variable_is_none(name: str) -> None:
+def test_an_empty_variable_is_ignored(name: str) -> None:
     assert isinstance(tpu_source((), {name: ""}), MetadataSource)
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_an_empty_argument_is_none(nothing: Any) -> None:
+def test_an_empty_argument_is_ignored(nothing: Any) -> None:
     assert source(nothing, TPU_NAME="variable") == NamedTPUs("$TPU_NAME", ("variable",))
 
 
 @given(st.sampled_from(sorted(EVERYTHING)))
-def test_the_argument_comes_before_every_variable(name: str) -> None:
+def test_the_argument_takes_precedence_over_every_variable(name: str) -> None:
     assert tpu_source(("given",), {name: EVERYTHING[name]}) == NamedTPUs("tpu", ("given",))
 
 
@@ -85,7 +85,7 @@ def test_local_is_the_tpu_of_this_host(tpu: Any) -> None:
     assert source(tpu, **EVERYTHING) == LocalTPU("tpu")
 
 
-def test_tpu_name_may_be_local_or_an_address_as_tpu_vms_have_it() -> None:
+def test_tpu_name_may_be_local_or_an_address_as_on_tpu_vms() -> None:
     assert source(TPU_NAME="local") == LocalTPU("$TPU_NAME")
     assert addresses(source(TPU_NAME="grpc://10.0.0.1:8470")) == ["10.0.0.1:8470"]
 
@@ -114,12 +114,12 @@ def test_addresses_are_workers(tpu: Any, found: list[str]) -> None:
         ("projects/p/locations/z/nodes/n", ("projects/p/locations/z/nodes/n",)),
     ],
 )
-def test_names_are_asked_of_the_api(tpu: Any, names: tuple[str, ...]) -> None:
+def test_names_are_looked_up_with_the_api(tpu: Any, names: tuple[str, ...]) -> None:
     assert source(tpu) == NamedTPUs("tpu", names)
 
 
 @pytest.mark.parametrize(
-    ("tpu", "complaint"),
+    ("tpu", "message"),
     [
         ([], "at least one"),
         ([""], "empty or not text"),
@@ -132,13 +132,13 @@ def test_names_are_asked_of_the_api(tpu: Any, names: tuple[str, ...]) -> None:
         (["local", "a"], "Pass 'local' alone"),
     ],
 )
-def test_a_wrong_argument_is_told(tpu: Any, complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=complaint):
+def test_an_invalid_argument_is_rejected(tpu: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         validate_tpu(tpu)
 
 
 @pytest.mark.parametrize(
-    ("config", "complaint"),
+    ("config", "message"),
     [
         ("{", "not valid JSON"),
         ("[]", "no tpu_node_name"),
@@ -146,61 +146,61 @@ def test_a_wrong_argument_is_told(tpu: Any, complaint: str) -> None:
         ('{"tpu_node_name": 1}', "no tpu"),
     ],
 )
-def test_a_malformed_tpu_config_is_told(config: str, complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"\$TPU_CONFIG.*{complaint}"):
+def test_a_malformed_tpu_config_is_rejected(config: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"\$TPU_CONFIG.*{message}"):
         source(TPU_CONFIG=config)
 
 
-def test_a_malformed_endpoint_in_a_variable_is_told_with_its_name() -> None:
+def test_a_malformed_endpoint_is_reported_with_its_variable() -> None:
     with pytest.raises(ConfigurationError, match=r"\$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS: 'grpc://'"):
         source(KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://")
 
 
-def test_gke_pods_old_name_hosts() -> None:
+def test_old_gke_pods_list_host_names() -> None:
     found = source(TPU_WORKER_HOSTNAMES="job-0.svc,job-1.svc", TPU_WORKER_ID="1", TPU_TOPOLOGY="2x4")
     assert addresses(found) == ["job-0.svc:8470", "job-1.svc:8470"]
     assert isinstance(found, GivenWorkers)
     assert (found.slice_index, found.num_slices, found.environment.topology) == (0, 1, "2x4")
 
 
-def test_gke_pods_new_name_processes_whose_ports_are_no_tensorflow_servers() -> None:
+def test_new_gke_pods_list_processes_whose_ports_are_ignored() -> None:
     assert addresses(source(TPU_PROCESS_ADDRESSES="10.0.0.1:8476,10.0.0.2:8476")) == [
         "10.0.0.1:8470",
         "10.0.0.2:8470",
     ]
 
 
-def test_two_processes_of_a_host_are_one_worker() -> None:
+def test_two_processes_on_one_host_are_one_worker() -> None:
     assert addresses(source(TPU_PROCESS_ADDRESSES="a:8476,a:8477,b:8476,b:8477")) == ["a:8470", "b:8470"]
 
 
-def test_a_process_address_that_says_local_says_nothing() -> None:
+def test_the_process_address_local_is_ignored() -> None:
     assert addresses(source(TPU_PROCESS_ADDRESSES="local", TPU_WORKER_HOSTNAMES="localhost")) == [
         "localhost:8470"
     ]
     assert isinstance(source(TPU_PROCESS_ADDRESSES="local"), MetadataSource)
 
 
-def test_a_slice_of_a_multislice_knows_which_one_it_is() -> None:
+def test_a_slice_of_a_multislice_has_its_index() -> None:
     found = source(TPU_WORKER_HOSTNAMES="a,b", MEGASCALE_NUM_SLICES="4", MEGASCALE_SLICE_ID="2")
     assert isinstance(found, GivenWorkers)
     assert (found.slice_index, found.num_slices) == (2, 4)
 
 
 @pytest.mark.parametrize(
-    ("slice_id", "slices", "complaint"),
+    ("slice_id", "slices", "message"),
     [("x", "2", "MEGASCALE_SLICE_ID"), ("0", "-1", "MEGASCALE_NUM_SLICES"), ("2", "2", "out of range")],
 )
-def test_malformed_megascale_variables_are_told(slice_id: str, slices: str, complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=complaint):
+def test_malformed_megascale_variables_are_rejected(slice_id: str, slices: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         source(TPU_WORKER_HOSTNAMES="a", MEGASCALE_NUM_SLICES=slices, MEGASCALE_SLICE_ID=slice_id)
 
 
-def test_a_leader_without_a_tpu_whose_worker_id_is_below_zero_still_knows_the_workers() -> None:
+def test_a_leader_without_a_tpu_and_with_a_negative_worker_id_has_the_workers() -> None:
     assert addresses(source(TPU_WORKER_HOSTNAMES="a,b", TPU_WORKER_ID="-1")) == ["a:8470", "b:8470"]
 
 
-def test_what_gke_says_of_the_slice_is_kept() -> None:
+def test_gke_variables_describe_the_slice() -> None:
     found = source(
         TPU_WORKER_HOSTNAMES="a",
         TPU_ACCELERATOR_TYPE="v4-16",
@@ -215,13 +215,13 @@ def test_what_gke_says_of_the_slice_is_kept() -> None:
     assert found.environment.runtime_metrics_ports == (8431, 8432)
 
 
-def test_a_malformed_number_of_gke_is_told() -> None:
+def test_a_malformed_number_in_a_gke_variable_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"\$TPU_HOST_BOUNDS='1,x'"):
         source(TPU_WORKER_HOSTNAMES="a", TPU_HOST_BOUNDS="1,x")
 
 
 @given(st.dictionaries(st.sampled_from(sorted(EVERYTHING)), st.text()))
-def test_any_environment_is_a_source_or_a_typed_error(environ: dict[str, str]) -> None:
+def test_any_environment_is_a_source_or_raises_a_configuration_error(environ: dict[str, str]) -> None:
     try:
         found = tpu_source((), environ)
     except ConfigurationError:

@@ -1,4 +1,4 @@
-"""Nothing is left behind by resolvers that were opened, used, cancelled and forgotten."""
+"""Resolvers that were opened, used, cancelled and dropped leave nothing behind."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ RESOLVERS = 1_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 100
 
 @pytest.fixture
 def google(no_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedGoogleServer]:
-    """Google Cloud in a thread of its own, with the TPU `my-tpu`; it ends before leaks are looked for."""
+    """Google Cloud in a thread of its own, with the TPU `my-tpu`; it stops before the check for leaks."""
     with GoogleServer([tpu_node("my-tpu")]).in_thread() as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
         yield server
 
 
-async def test_resolvers_that_were_opened_used_and_cancelled_leave_nothing(
+async def test_opened_used_and_cancelled_resolvers_leave_nothing_behind(
     google: ThreadedGoogleServer,
 ) -> None:
     google.inject(Hang(), match=lambda request: "hanging" in request.path, times=None)
 
-    async def used(number: int) -> None:
+    async def use(number: int) -> None:
         match number % 4:
             case 0:
                 async with TPUClusterResolver("my-tpu") as resolver:
@@ -53,10 +53,10 @@ async def test_resolvers_that_were_opened_used_and_cancelled_leave_nothing(
                 with pytest.raises(ResolveError):
                     await TPUClusterResolver(["my-tpu", "gone"]).cluster_spec()
 
-    await gather([partial(used, number) for number in range(RESOLVERS)], limit=32)
+    await gather([partial(use, number) for number in range(RESOLVERS)], limit=32)
 
 
-async def test_probes_that_are_cancelled_leave_nothing(google: ThreadedGoogleServer) -> None:
+async def test_cancelled_probes_leave_nothing_behind(google: ThreadedGoogleServer) -> None:
     for _ in range(20):
         resolver = TPUClusterResolver("grpc://127.0.0.1:1")
         with anyio.move_on_after(0.002):

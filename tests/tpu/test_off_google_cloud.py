@@ -1,4 +1,4 @@
-"""Off Google Cloud, what would ask the metadata server fails at once, and says what to set."""
+"""Outside Google Cloud, calls that need the metadata server fail at once, and say what to set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LIMIT = 2.0
-"""Seconds that finding out may take."""
+"""Maximum seconds until the error."""
 
 PATHS: dict[str, tuple[Callable[[], TPUClusterResolver], type[ResolveError], str]] = {
     "the VM's own slice": (lambda: TPUClusterResolver(), TPUNotFoundError, "Pass .* as `tpu=`"),
@@ -39,13 +39,13 @@ PATHS: dict[str, tuple[Callable[[], TPUClusterResolver], type[ResolveError], str
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address at which connections are taken and nothing is ever said."""
+    """An address that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture(params=["refused", "silent", "no such name", "forbidden"])
-def _nowhere(request: pytest.FixtureRequest, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_metadata_server(request: pytest.FixtureRequest, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     match request.param:
         case "silent":
             monkeypatch.setenv("GCE_METADATA_HOST", silent)
@@ -55,26 +55,28 @@ def _nowhere(request: pytest.FixtureRequest, silent: str, monkeypatch: pytest.Mo
             monkeypatch.setenv("NO_GCE_CHECK", "true")
 
 
-@pytest.mark.usefixtures("_nowhere")
-async def test_every_path_fails_within_two_seconds_and_says_what_to_set(
+@pytest.mark.usefixtures("_no_metadata_server")
+async def test_every_call_fails_within_two_seconds_and_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path_factory.mktemp("gcloud")))
 
-    async def fails(made: Callable[[], TPUClusterResolver], error: type[ResolveError], words: str) -> None:
+    async def fail(
+        new_resolver: Callable[[], TPUClusterResolver], error: type[ResolveError], message: str
+    ) -> None:
         started = time.monotonic()
-        with pytest.raises(error, match=words):
-            await made().cluster_spec()
+        with pytest.raises(error, match=message):
+            await new_resolver().cluster_spec()
         assert time.monotonic() - started < LIMIT
 
-    await gather([partial(fails, *path) for path in PATHS.values()], limit=len(PATHS))
+    await gather([partial(fail, *path) for path in PATHS.values()], limit=len(PATHS))
 
 
 async def test_addresses_need_no_metadata_server() -> None:
     assert await TPUClusterResolver("grpc://10.0.0.1").master() == "grpc://10.0.0.1:8470"
 
 
-async def test_making_a_resolver_asks_nobody(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_constructor_sends_no_request(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCE_METADATA_HOST", silent)
     started = time.monotonic()
     TPUClusterResolver()

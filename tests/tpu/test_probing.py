@@ -1,4 +1,4 @@
-"""What the workers of a TPU say when they are asked: over gRPC, on loopback."""
+"""The devices of a TPU's workers, probed over gRPC on loopback."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
     from aioresolve.testing import GoogleServer
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
-class Fixed(ClusterResolver):
-    """A resolver of one's own, which has `num_accelerators` from the base class."""
+class CustomResolver(ClusterResolver):
+    """A user's resolver, which inherits `num_accelerators`."""
 
     def __init__(self, cluster: dict[str, list[str]], timeout: float = 30.0) -> None:
         super().__init__(timeout=timeout)
@@ -42,7 +42,7 @@ class Fixed(ClusterResolver):
         return ClusterState.from_spec(self._spec)
 
 
-async def _started(stack: AsyncExitStack, *workers: TPUWorker) -> list[str]:
+async def _start(stack: AsyncExitStack, *workers: TPUWorker) -> list[str]:
     return [(await stack.enter_async_context(worker)).address for worker in workers]
 
 
@@ -50,23 +50,23 @@ def resolver_of(addresses: Sequence[str], timeout: float = 10.0) -> TPUClusterRe
     return TPUClusterResolver([f"grpc://{address}" for address in addresses], timeout=timeout)
 
 
-async def test_cores_per_host_are_counted_by_all_hosts() -> None:
+async def test_all_hosts_are_probed_for_the_cores_per_host() -> None:
     async with AsyncExitStack() as stack:
         workers = [TPUWorker(4, task=0), TPUWorker(4, task=1)]
-        addresses = await _started(stack, *workers)
+        addresses = await _start(stack, *workers)
         assert await resolver_of(addresses).num_accelerators() == {"TPU": 4}
         assert all(worker.calls for worker in workers)
 
 
-async def test_task_type_and_task_id_play_no_part() -> None:
+async def test_task_type_and_task_id_are_ignored() -> None:
     async with AsyncExitStack() as stack:
         workers = [TPUWorker(4, task=0), TPUWorker(4, task=1)]
-        resolver = resolver_of(await _started(stack, *workers))
+        resolver = resolver_of(await _start(stack, *workers))
         assert await resolver.num_accelerators("worker", 0) == {"TPU": 4}
         assert all(worker.calls for worker in workers)
 
 
-async def test_workers_without_a_tpu_have_none() -> None:
+async def test_workers_without_a_tpu_have_zero_cores() -> None:
     async with TPUWorker(0) as worker:
         resolver = resolver_of([worker.address])
         assert await resolver.num_accelerators() == {"TPU": 0}
@@ -74,9 +74,9 @@ async def test_workers_without_a_tpu_have_none() -> None:
         assert (metadata.num_cores, metadata.num_hosts, metadata.num_of_cores_per_host) == (0, 0, 0)
 
 
-async def test_hosts_that_differ_raise_with_each_count() -> None:
+async def test_hosts_that_differ_are_listed_with_their_cores() -> None:
     async with AsyncExitStack() as stack:
-        addresses = await _started(stack, TPUWorker(4), TPUWorker(8))
+        addresses = await _start(stack, TPUWorker(4), TPUWorker(8))
         with pytest.raises(ProbeError, match="different numbers of TPU cores") as raised:
             await resolver_of(addresses).num_accelerators()
     assert raised.value.code == "uneven"
@@ -84,38 +84,38 @@ async def test_hosts_that_differ_raise_with_each_count() -> None:
     assert isinstance(raised.value, RuntimeError)
 
 
-async def test_hosts_that_did_not_answer_are_named_with_their_reasons() -> None:
+async def test_unreachable_hosts_are_listed_with_their_reasons() -> None:
     async with TPUWorker(4) as worker:
         with pytest.raises(ProbeError, match="connection refused") as raised:
-            await resolver_of([worker.address, NOBODY]).num_accelerators()
-    assert list(raised.value.failures) == [NOBODY]
+            await resolver_of([worker.address, UNUSED_ADDRESS]).num_accelerators()
+    assert list(raised.value.failures) == [UNUSED_ADDRESS]
     assert isinstance(raised.value, RuntimeError)
 
 
-async def test_workers_of_a_named_tpu_are_named_by_slice(google: GoogleServer) -> None:
+async def test_workers_of_a_named_tpu_are_described_by_slice_and_index(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["127.0.0.1"], port=1))
     with pytest.raises(ProbeError) as raised:
         await TPUClusterResolver("my-tpu").num_accelerators()
     assert list(raised.value.failures) == ["my-tpu/worker-0 at 127.0.0.1:1"]
 
 
-async def test_a_hanging_host_costs_its_deadline_and_is_named() -> None:
+async def test_a_hanging_host_is_listed_at_its_deadline() -> None:
     async with TPUWorker(4, faults=[Hang()]) as worker:
         with pytest.raises(DeadlineExceededError) as raised:
             await resolver_of([worker.address], timeout=0.3).num_accelerators()
     assert list(raised.value.missing) == [worker.address]
 
 
-async def test_the_operation_timeout_of_a_config_proto_bounds_the_call() -> None:
+async def test_the_operation_timeout_of_a_config_proto_limits_the_call() -> None:
     async with TPUWorker(4, faults=[Hang()]) as worker:
         config = SimpleNamespace(operation_timeout_in_ms=200)
         with pytest.raises(DeadlineExceededError):
             await resolver_of([worker.address]).num_accelerators(config_proto=config)
 
 
-async def test_probing_hides_no_answer_behind_a_dead_worker() -> None:
+async def test_an_unreachable_worker_does_not_hide_the_others() -> None:
     async with TPUWorker(4) as worker:
-        good, bad = await resolver_of([worker.address, NOBODY]).probe()
+        good, bad = await resolver_of([worker.address, UNUSED_ADDRESS]).probe()
     assert good.accelerators == {"TPU": 4}
     assert bad.error is not None
     assert bad.error.code == "refused"
@@ -129,10 +129,10 @@ async def test_a_tpu_that_is_not_ready_is_not_probed(google: GoogleServer) -> No
         assert worker.calls == []
 
 
-async def test_system_metadata_is_tensorflows_tuple_with_hosts_behind_it(google: GoogleServer) -> None:
+async def test_system_metadata_is_the_tuple_of_tensorflow_plus_hosts(google: GoogleServer) -> None:
     async with AsyncExitStack() as stack:
         workers = [TPUWorker(4, task=task) for task in range(2)]
-        await _started(stack, *workers)
+        await _start(stack, *workers)
         google.add(tpu_node("my-tpu", accelerator_type="v4-16", topology="2x2x2"))
         google.patch(
             "my-tpu",
@@ -168,36 +168,36 @@ async def test_calls_inside_async_with_share_channels() -> None:
             assert await resolver.num_accelerators() == {"TPU": 4}
 
 
-# What every resolver has from the base class
+# Inherited from the base class
 
 
 async def test_every_resolver_counts_the_accelerators_of_its_workers() -> None:
     async with TPUWorker(4, device_type="GPU") as worker, TPUWorker(0) as ps:
-        resolver = Fixed({"worker": [worker.address], "ps": [ps.address]})
+        resolver = CustomResolver({"worker": [worker.address], "ps": [ps.address]})
         assert await resolver.num_accelerators() == {"GPU": 4}
         assert await resolver.num_accelerators("ps") == {}
 
 
-async def test_task_type_and_task_id_narrow_the_question() -> None:
+async def test_task_type_and_task_id_select_workers() -> None:
     async with AsyncExitStack() as stack:
-        addresses = await _started(stack, TPUWorker(4), TPUWorker(8))
-        resolver = Fixed({"worker": addresses})
+        addresses = await _start(stack, TPUWorker(4), TPUWorker(8))
+        resolver = CustomResolver({"worker": addresses})
         assert await resolver.num_accelerators("worker", 1) == {"TPU": 8}
         assert await resolver.num_accelerators(task_id=0) == {"TPU": 4}
         with pytest.raises(ProbeError, match="different accelerators"):
             await resolver.num_accelerators()
 
 
-async def test_an_unknown_task_is_an_error_before_anybody_is_asked() -> None:
+async def test_an_unknown_task_is_an_error_without_probing() -> None:
     with pytest.raises(UnknownTaskError):
-        await Fixed({"worker": [NOBODY]}).num_accelerators("worker", 1)
+        await CustomResolver({"worker": [UNUSED_ADDRESS]}).num_accelerators("worker", 1)
     with pytest.raises(UnknownTaskError):
-        await Fixed({}).num_accelerators()
+        await CustomResolver({}).num_accelerators()
 
 
-async def test_the_deadline_of_the_base_class_bounds_resolving_and_probing() -> None:
+async def test_one_deadline_limits_resolving_and_probing() -> None:
     async with TPUWorker(4, faults=[Hang()]) as worker:
-        resolver = Fixed({"worker": [worker.address]})
+        resolver = CustomResolver({"worker": [worker.address]})
         with pytest.raises(DeadlineExceededError):
             await resolver.num_accelerators(timeout=0.2)
         with pytest.raises(DeadlineExceededError):
@@ -205,15 +205,15 @@ async def test_the_deadline_of_the_base_class_bounds_resolving_and_probing() -> 
 
 
 @pytest.mark.parametrize("config", [7, SimpleNamespace(operation_timeout_in_ms=-1)])
-async def test_what_is_no_config_proto_is_told(config: object) -> None:
+async def test_an_invalid_config_proto_is_rejected(config: object) -> None:
     with pytest.raises(ConfigurationError, match="config_proto"):
-        await Fixed({"worker": [NOBODY]}).num_accelerators(config_proto=config)
+        await CustomResolver({"worker": [UNUSED_ADDRESS]}).num_accelerators(config_proto=config)
 
 
-async def test_a_union_says_what_its_first_resolver_says() -> None:
+async def test_a_union_returns_what_its_first_resolver_returns() -> None:
     async with TPUWorker(4) as worker:
         spec = ClusterSpec({"worker": [worker.address]})
-        told = SimpleClusterResolver(spec, num_accelerators={"GPU": 1})
-        assert await UnionClusterResolver(told, Fixed({})).num_accelerators() == {"GPU": 1}
-        first = Fixed({"worker": [worker.address]})
-        assert await UnionClusterResolver(first, told).num_accelerators("worker", 0) == {"TPU": 4}
+        simple = SimpleClusterResolver(spec, num_accelerators={"GPU": 1})
+        assert await UnionClusterResolver(simple, CustomResolver({})).num_accelerators() == {"GPU": 1}
+        first = CustomResolver({"worker": [worker.address]})
+        assert await UnionClusterResolver(first, simple).num_accelerators("worker", 0) == {"TPU": 4}

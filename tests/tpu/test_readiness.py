@@ -1,4 +1,4 @@
-"""Which TPUs may be resolved, and which may become ready."""
+"""Which TPUs are usable, and which may become ready."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def symptom(kind: str, created: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("health", ["", "HEALTHY", "HEALTH_UNSPECIFIED", "SOMETHING_NEW"])
-def test_a_ready_node_that_is_not_known_to_be_unhealthy_may_be_used(health: str) -> None:
+def test_a_ready_node_that_is_not_reported_unhealthy_is_usable(health: str) -> None:
     assert unready_node(node(health=health)) is None
 
 
-def test_absent_health_is_no_fault() -> None:
+def test_a_node_without_health_is_usable() -> None:
     assert unready_node(node()) is None
 
 
 @pytest.mark.parametrize(
     "health", ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "TIMEOUT", "UNHEALTHY_NEW"]
 )
-def test_an_unhealthy_node_is_told_with_its_symptoms_and_may_recover(health: str) -> None:
+def test_an_unhealthy_node_is_reported_with_its_symptoms_and_may_recover(health: str) -> None:
     found = unready_node(
         node(
             health=health,
@@ -76,7 +76,7 @@ def test_an_unhealthy_node_is_told_with_its_symptoms_and_may_recover(health: str
         ("HIDDEN", False),
     ],
 )
-def test_only_states_that_end_by_themselves_are_worth_another_try(state: str, retryable: bool) -> None:
+def test_only_states_that_end_without_user_action_are_retryable(state: str, retryable: bool) -> None:
     found = unready_node(node(state=state))
     assert found is not None
     assert (found.name, found.state, found.retryable) == ("my-tpu", state, retryable)
@@ -97,7 +97,7 @@ def test_a_ready_node_without_an_endpoint_is_not_ready_yet(endpoints: list[Any],
     assert words in found.reason
 
 
-def test_every_unready_tpu_is_listed_and_one_that_is_lost_makes_waiting_useless() -> None:
+def test_every_unready_tpu_is_listed_and_a_lost_one_makes_the_error_final() -> None:
     creating, lost = unready_node(node(state="CREATING")), unready_node(node(name="x/b", state="PREEMPTED"))
     assert creating is not None
     assert lost is not None
@@ -148,7 +148,7 @@ def test_a_lost_tpu_is_not_recoverable(state: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["OUT_OF_MEMORY", "HBM_OUT_OF_MEMORY"])
-def test_running_out_of_memory_just_now_is_not_recoverable(kind: str) -> None:
+def test_running_out_of_memory_recently_is_not_recoverable(kind: str) -> None:
     just_now, long_ago = (NOW - timedelta(seconds=age) for age in (89, 91))
     assert not is_recoverable([node(symptoms=[symptom(kind, just_now.isoformat())])], NOW)
     assert is_recoverable([node(symptoms=[symptom(kind, long_ago.isoformat())])], NOW)
@@ -159,14 +159,14 @@ def test_other_symptoms_and_those_without_a_time_are_recoverable() -> None:
     assert is_recoverable([node(symptoms=symptoms)], NOW)
 
 
-def test_times_of_nanoseconds_are_read() -> None:
+def test_timestamps_with_nanoseconds_are_parsed() -> None:
     assert not is_recoverable(
         [node(symptoms=[symptom("OUT_OF_MEMORY", "2026-11-20T11:59:30.123456789Z")])], NOW
     )
 
 
 @given(st.text(), st.text())
-def test_any_state_and_health_are_ready_or_told(state: str, health: str) -> None:
+def test_any_state_and_health_are_usable_or_reported(state: str, health: str) -> None:
     found = unready_node(node(state=state, health=health))
     if found is None:
         assert state == "READY"

@@ -28,16 +28,16 @@ ZONE = "us-central2-b"
 PROJECT = "demo-project"
 
 
-def asked(google: GoogleServer, service: str) -> list[str]:
+def requested(google: GoogleServer, service: str) -> list[str]:
     return [request.path for request in google.requests if request.service == service]
 
 
-async def test_a_name_is_asked_of_the_api_with_project_and_zone_of_the_vm(google: GoogleServer) -> None:
+async def test_a_name_is_looked_up_in_the_project_and_zone_of_the_vm(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1", "10.0.0.2"]))
     spec = await TPUClusterResolver("my-tpu").cluster_spec()
     assert spec == ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]})
-    assert asked(google, "tpu") == [f"/v2/projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
-    assert len(asked(google, "metadata")) == 2
+    assert requested(google, "tpu") == [f"/v2/projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
+    assert len(requested(google, "metadata")) == 2
 
 
 async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServer) -> None:
@@ -46,13 +46,13 @@ async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServ
     assert await resolver.master() == "grpc://10.0.0.1:8470"
     full = TPUClusterResolver("projects/other/locations/europe-west4-a/nodes/my-tpu")
     assert await full.master() == "grpc://10.0.0.1:8470"
-    assert asked(google, "metadata") == []
+    assert requested(google, "metadata") == []
 
 
-async def test_only_what_is_missing_is_discovered(google: GoogleServer) -> None:
+async def test_only_the_missing_one_of_project_and_zone_is_requested(google: GoogleServer) -> None:
     google.add(tpu_node(f"projects/other/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
     await TPUClusterResolver("my-tpu", project="other").cluster_spec()
-    assert asked(google, "metadata") == ["/computeMetadata/v1/instance/zone"]
+    assert requested(google, "metadata") == ["/computeMetadata/v1/instance/zone"]
 
 
 async def test_tpu_name_and_tpu_config_name_a_tpu(
@@ -67,7 +67,7 @@ async def test_tpu_name_and_tpu_config_name_a_tpu(
     assert await resolver.master() == "grpc://10.0.0.1:8470"
 
 
-async def test_every_call_asks_anew(google: GoogleServer) -> None:
+async def test_every_call_sends_a_new_request(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     async with TPUClusterResolver("my-tpu", ZONE, PROJECT) as resolver:
         assert await resolver.master() == "grpc://10.0.0.1:8470"
@@ -75,7 +75,7 @@ async def test_every_call_asks_anew(google: GoogleServer) -> None:
         assert await resolver.master() == "grpc://10.0.0.9:8470"
 
 
-async def test_a_state_knows_workers_by_slice_number_and_incarnation(google: GoogleServer) -> None:
+async def test_workers_are_identified_by_slice_and_index_and_node_id(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", workers=2))
     state = await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_state()
     first, second = state.endpoints["worker"]
@@ -105,17 +105,17 @@ async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleS
     assert state.spec.num_tasks("worker") == 6
 
 
-async def test_slices_are_waited_for_together(google: GoogleServer) -> None:
+async def test_slices_are_requested_concurrently(google: GoogleServer) -> None:
     google.add(tpu_node("a"), tpu_node("b"))
     google.inject(Hang(), match=lambda request: request.service == "tpu", times=None)
     resolver = TPUClusterResolver(["a", "b"], ZONE, PROJECT)
     async with anyio.create_task_group() as group:
-        group.start_soon(_given_up, resolver)
-        await google.until(lambda: len(asked(google, "tpu")) == 2)
+        group.start_soon(_resolve, resolver)
+        await google.until(lambda: len(requested(google, "tpu")) == 2)
         group.cancel_scope.cancel()
 
 
-async def _given_up(resolver: TPUClusterResolver) -> None:
+async def _resolve(resolver: TPUClusterResolver) -> None:
     await resolver.cluster_spec()
 
 
@@ -166,14 +166,14 @@ async def test_ready_to_preempted_midway(google: GoogleServer) -> None:
         assert not await resolver.recoverable()
 
 
-async def test_one_lost_slice_of_several_is_named(google: GoogleServer) -> None:
+async def test_every_slice_that_is_not_ready_is_listed(google: GoogleServer) -> None:
     google.add(tpu_node("a"), tpu_node("b", state="PREEMPTED"), tpu_node("c", state="CREATING"))
     with pytest.raises(TPUNotReadyError) as raised:
         await TPUClusterResolver(["a", "b", "c"], ZONE, PROJECT).cluster_spec()
     assert list(raised.value.tpus) == ["b", "c"]
 
 
-async def test_absent_health_is_no_fault(google: GoogleServer) -> None:
+async def test_a_tpu_without_health_is_usable(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", health=None))
     resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
     assert len((await resolver.cluster_spec()).job_tasks("worker")) == 1
@@ -181,7 +181,7 @@ async def test_absent_health_is_no_fault(google: GoogleServer) -> None:
 
 
 @pytest.mark.parametrize("health", ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE"])
-async def test_an_unhealthy_tpu_is_told_with_its_symptoms(google: GoogleServer, health: str) -> None:
+async def test_an_unhealthy_tpu_is_reported_with_its_symptoms(google: GoogleServer, health: str) -> None:
     symptoms = [{"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}]
     google.add(tpu_node("my-tpu", health=health, health_description="down", symptoms=symptoms))
     resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
@@ -203,14 +203,14 @@ async def test_an_unknown_state_and_missing_endpoints_are_not_ready(
         await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
 
 
-async def test_an_endpoint_without_a_port_listens_at_8470(google: GoogleServer) -> None:
+async def test_the_default_port_of_an_endpoint_is_8470(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
     google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.1"}, {"ipAddress": "fd00::7"}])
     spec = await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
     assert spec.job_tasks("worker") == ["10.0.0.1:8470", "[fd00::7]:8470"]
 
 
-# Every refusal
+# Failures
 
 
 async def test_a_404_is_a_value_error_that_names_the_tpu(google: GoogleServer) -> None:
@@ -224,7 +224,9 @@ async def test_a_404_is_a_value_error_that_names_the_tpu(google: GoogleServer) -
     assert isinstance(raised.value.__cause__, APIError)
 
 
-async def test_who_may_not_ask_for_queued_resources_is_told_of_the_missing_node(google: GoogleServer) -> None:
+async def test_without_permission_for_queued_resources_the_missing_node_is_reported(
+    google: GoogleServer,
+) -> None:
     google.denied.add("tpu.queuedResources.get")
     with pytest.raises(TPUNotFoundError, match="nodes/gone"):
         await TPUClusterResolver("gone", ZONE, PROJECT).cluster_spec()
@@ -238,7 +240,7 @@ async def test_a_403_names_the_permission_and_the_role(google: GoogleServer) -> 
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, ConfigurationError), (401, UnauthorizedError)])
-async def test_a_400_and_a_401_are_told_at_once(
+async def test_a_400_and_a_401_are_not_retried(
     google: GoogleServer, status: int, error: type[Exception]
 ) -> None:
     google.inject(Answer(status), times=None)
@@ -247,14 +249,14 @@ async def test_a_400_and_a_401_are_told_at_once(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_passing_refusal_is_asked_again(google: GoogleServer, status: int) -> None:
+async def test_a_temporary_failure_is_retried(google: GoogleServer, status: int) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     google.inject(Answer(status), times=2)
     assert await TPUClusterResolver("my-tpu", ZONE, PROJECT).master() == "grpc://10.0.0.1:8470"
     assert len(google.requests) == 3
 
 
-async def test_a_used_up_quota_is_told_when_it_does_not_pass(google: GoogleServer) -> None:
+async def test_an_exhausted_quota_is_reported_if_the_wait_exceeds_the_deadline(google: GoogleServer) -> None:
     body = (
         b'{"error": {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": '
         b'[{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED", '
@@ -266,13 +268,13 @@ async def test_a_used_up_quota_is_told_when_it_does_not_pass(google: GoogleServe
     assert (raised.value.status, raised.value.retryable) == (429, True)
 
 
-async def test_an_answer_that_is_no_node_is_a_protocol_error(google: GoogleServer) -> None:
+async def test_a_response_that_is_not_a_node_is_a_protocol_error(google: GoogleServer) -> None:
     google.inject(Answer(200, b"<html>log in</html>"))
     with pytest.raises(ProtocolError, match="login page"):
         await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
 
 
-async def test_a_deadline_says_what_was_waited_for(google: GoogleServer) -> None:
+async def test_a_deadline_error_names_the_missing_response(google: GoogleServer) -> None:
     google.inject(Hang(), times=None)
     with pytest.raises(DeadlineExceededError, match="nodes/my-tpu"):
         await TPUClusterResolver("my-tpu", ZONE, PROJECT, timeout=0.2).cluster_spec()
@@ -293,10 +295,10 @@ async def test_a_tpu_vm_finds_its_own_slice(google: GoogleServer) -> None:
     assert topology is not None
     assert (topology.chips, topology.hosts, topology.chip_bounds) == (8, 2, (2, 2, 2))
     assert topology.host_bounds == (1, 1, 2)
-    assert asked(google, "tpu") == []
+    assert requested(google, "tpu") == []
 
 
-async def test_what_nobody_tells_is_none(google: GoogleServer) -> None:
+async def test_unknown_facts_are_none(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
     resolver = TPUClusterResolver()
     assert await resolver.node() is None
@@ -308,7 +310,7 @@ async def test_what_nobody_tells_is_none(google: GoogleServer) -> None:
     assert await TPUClusterResolver("grpc://a").topology() is None
 
 
-async def test_a_vm_that_is_no_tpu_vm_is_told_with_all_that_was_looked_at(google: GoogleServer) -> None:
+async def test_on_another_vm_the_error_lists_every_source_that_was_tried(google: GoogleServer) -> None:
     with pytest.raises(TPUNotFoundError, match="not a TPU VM") as raised:
         await TPUClusterResolver().cluster_spec()
     assert isinstance(raised.value, ValueError)
@@ -316,10 +318,10 @@ async def test_a_vm_that_is_no_tpu_vm_is_told_with_all_that_was_looked_at(google
     assert len(raised.value.tried) == 3
 
 
-# What is said of a TPU
+# Facts about one TPU
 
 
-async def test_a_node_is_told_in_the_apis_words(google: GoogleServer) -> None:
+async def test_a_node_is_returned_as_the_api_describes_it(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", workers=2, accelerator_type="v4-16", topology="2x2x2", state="REPAIRING"))
     resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
     node = await resolver.node()
@@ -330,7 +332,7 @@ async def test_a_node_is_told_in_the_apis_words(google: GoogleServer) -> None:
     assert await resolver.recoverable()
 
 
-async def test_what_is_asked_of_one_tpu_is_an_error_of_several(google: GoogleServer) -> None:
+async def test_facts_about_one_tpu_are_an_error_for_several(google: GoogleServer) -> None:
     google.add(tpu_node("a"), tpu_node("b"))
     resolver = TPUClusterResolver(["a", "b"], ZONE, PROJECT)
     assert [node.node_name.name for node in await resolver.nodes()] == ["a", "b"]
@@ -340,17 +342,17 @@ async def test_what_is_asked_of_one_tpu_is_an_error_of_several(google: GoogleSer
         await resolver.topology()
 
 
-async def test_v1_knows_nodes_of_old_and_no_tpu_vms(google: GoogleServer) -> None:
+async def test_v1_supports_legacy_nodes_and_no_tpu_vms(google: GoogleServer) -> None:
     google.add(tpu_node("old", ips=["10.0.0.1"], api_version="V1"), tpu_node("vm"))
     resolver = TPUClusterResolver("old", ZONE, PROJECT, api_version="v1")
     assert await resolver.master() == "grpc://10.0.0.1:8470"
-    assert asked(google, "tpu") == [f"/v1/projects/{PROJECT}/locations/{ZONE}/nodes/old"]
+    assert requested(google, "tpu") == [f"/v1/projects/{PROJECT}/locations/{ZONE}/nodes/old"]
     assert await resolver.runtime_version() is not None
     with pytest.raises(TPUNotFoundError, match="v1 of the API does not support TPU VMs"):
         await TPUClusterResolver("vm", ZONE, PROJECT, api_version="v1").cluster_spec()
 
 
-# Being used
+# Connections and progress
 
 
 async def test_calls_inside_async_with_share_a_connection(google: GoogleServer) -> None:
@@ -366,18 +368,18 @@ def _is_metadata(request: GoogleRequest) -> bool:
     return request.service == "metadata"
 
 
-async def test_a_metadata_server_that_is_not_ready_is_asked_again(google: GoogleServer) -> None:
+async def test_a_request_to_a_metadata_server_that_is_not_ready_is_retried(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     google.inject(Answer(503, b"", {"Metadata-Flavor": "Google"}), match=_is_metadata, times=2)
     assert await TPUClusterResolver("my-tpu").master() == "grpc://10.0.0.1:8470"
 
 
-async def test_a_resolver_shows_what_it_was_asked_for() -> None:
+async def test_the_repr_names_the_tpus() -> None:
     assert repr(TPUClusterResolver(["a", "b"])) == "<TPUClusterResolver of a, b>"
     assert repr(TPUClusterResolver()) == "<TPUClusterResolver of the TPU of this environment>"
 
 
-async def test_the_progress_of_fetching_slices_can_be_seen(google: GoogleServer) -> None:
+async def test_fetch_slices_reports_its_progress(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", workers=2))
     google.inject(Answer(503), match=lambda request: request.service == "tpu")
     failures: list[str] = []

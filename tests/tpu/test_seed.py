@@ -1,4 +1,4 @@
-"""Every row of the page of `tf.distribute.cluster_resolver.TPUClusterResolver` has a test named after it."""
+"""Each entry of the documentation of `tf.distribute.cluster_resolver.TPUClusterResolver` has its test."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PROJECT = "demo-project"
 GRPC = "grpc://10.240.1.2:8470"
 
 
-def test_the_arguments_have_the_names_the_order_and_the_defaults_of_the_page() -> None:
-    page = inspect.signature(
+def test_the_arguments_have_the_documented_names_order_and_defaults() -> None:
+    documented = inspect.signature(
         lambda tpu=None, zone=None, project=None, job_name="worker", coordinator_name=None,
         coordinator_address=None, credentials="default", service=None, discovery_url=None: None
     )  # fmt: skip
     ours = inspect.signature(TPUClusterResolver)
-    positional = [one for one in ours.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    assert [(one.name, one.default) for one in positional] == [
-        (one.name, one.default) for one in page.parameters.values()
+    positional = [arg for arg in ours.parameters.values() if arg.kind is arg.POSITIONAL_OR_KEYWORD]
+    assert [(arg.name, arg.default) for arg in positional] == [
+        (arg.name, arg.default) for arg in documented.parameters.values()
     ]
 
 
@@ -106,7 +106,7 @@ async def test_args_coordinator_address_none_starts_a_server_once(
 
 
 @pytest.mark.parametrize("default", ["default", None])
-async def test_args_credentials_none_and_default_are_those_of_the_machine(
+async def test_args_credentials_none_and_default_are_application_default_credentials(
     default: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])], tls=True, tokens={}) as google:
@@ -129,11 +129,11 @@ async def test_args_credentials_given_are_used(monkeypatch: pytest.MonkeyPatch, 
         assert google.requests[-1].user == member
 
 
-async def test_args_service_is_asked_and_credentials_are_ignored() -> None:
+async def test_args_service_is_used_and_credentials_are_ignored() -> None:
     service = FakeService(ips=["10.0.0.1"])
     resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, service=service, credentials="nonsense")  # type: ignore[arg-type]
     assert await resolver.master() == "grpc://10.0.0.1:8470"
-    assert service.asked == [f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
+    assert service.requested == [f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
 
 
 async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
@@ -151,7 +151,7 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
 # Raises
 
 
-async def test_raises_import_error_where_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
     with pytest.raises(ImportError, match=r"pip install 'aioresolve\[tensorflow\]'") as raised:
         await TPUClusterResolver("local").num_accelerators()
@@ -238,7 +238,7 @@ async def test_methods_connect_raises_not_found_if_there_are_no_tpu_devices(
             await TPUClusterResolver.connect(f"grpc://{worker.address}")
 
 
-async def test_methods_connect_does_not_wait_for_a_worker_that_is_gone() -> None:
+async def test_methods_connect_does_not_wait_for_an_unreachable_worker() -> None:
     with pytest.raises(ProbeError, match="connection refused"):
         await TPUClusterResolver.connect("grpc://127.0.0.1:1")
 
@@ -280,7 +280,7 @@ async def test_methods_num_accelerators_is_the_number_of_cores_per_worker() -> N
         assert await TPUClusterResolver(f"grpc://{worker.address}").num_accelerators() == {"TPU": 8}
 
 
-async def test_methods_num_accelerators_raises_runtime_error_if_a_worker_cannot_be_talked_to() -> None:
+async def test_methods_num_accelerators_raises_runtime_error_if_a_worker_is_unreachable() -> None:
     with pytest.raises(RuntimeError, match="connection refused"):
         await TPUClusterResolver("grpc://127.0.0.1:1").num_accelerators()
 
@@ -306,6 +306,6 @@ def test_methods_enter_and_exit(google_in_thread: GoogleServer) -> None:
         lambda resolver: resolver.slices(),
     ],
 )
-async def test_a_local_tpu_is_no_cluster(call: Callable[[TPUClusterResolver], Awaitable[Any]]) -> None:
+async def test_a_local_tpu_is_an_empty_cluster(call: Callable[[TPUClusterResolver], Awaitable[Any]]) -> None:
     found = await call(TPUClusterResolver("local"))
     assert not getattr(found, "spec", found)

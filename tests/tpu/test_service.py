@@ -1,4 +1,4 @@
-"""A client of the user's own: asked in worker threads, its errors made ours."""
+"""A user's own client: called in worker threads, with its errors translated."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def failing(error: Exception) -> FakeService:
     def fail() -> None:
         raise error
 
-    return FakeService(answer=fail)
+    return FakeService(respond=fail)
 
 
-async def test_it_is_asked_in_another_thread_one_call_at_a_time() -> None:
+async def test_it_is_called_in_another_thread_one_call_at_a_time() -> None:
     service = FakeService(["10.0.0.1"])
     spec = await resolver_of(service, ["a", "b", "c"]).cluster_spec()
     assert spec.num_tasks("worker") == 3
-    assert sorted(service.asked) == [f"projects/p/locations/z/nodes/{name}" for name in "abc"]
+    assert sorted(service.requested) == [f"projects/p/locations/z/nodes/{name}" for name in "abc"]
     assert threading.get_ident() not in service.threads
-    assert service.at_once == 1
+    assert service.max_running == 1
 
 
 @pytest.mark.parametrize(
-    ("error", "ours", "retryable"),
+    ("error", "translated", "retryable"),
     [
         (FakeHttpError(503), APIError, True),
         (FakeHttpError(403), APIError, False),
@@ -49,8 +49,10 @@ async def test_it_is_asked_in_another_thread_one_call_at_a_time() -> None:
         (ValueError("nonsense"), ConnectionFailedError, True),
     ],
 )
-async def test_its_errors_are_ours(error: Exception, ours: type[APIError], retryable: bool) -> None:
-    with pytest.raises(ours, match="the service object") as raised:
+async def test_its_errors_are_translated(
+    error: Exception, translated: type[APIError], retryable: bool
+) -> None:
+    with pytest.raises(translated, match="the service object") as raised:
         await resolver_of(failing(error)).cluster_spec()
     assert raised.value.retryable is retryable
     assert raised.value.__cause__ is error
@@ -61,19 +63,19 @@ async def test_a_missing_node_is_not_found() -> None:
         await resolver_of(failing(FakeHttpError(404)), "projects/p/locations/z/nodes/gone").cluster_spec()
 
 
-@pytest.mark.parametrize("answer", [None, [], {"name": 7}, {"state": "READY"}, object()])
-async def test_an_answer_that_is_no_node_is_a_protocol_error(answer: Any) -> None:
+@pytest.mark.parametrize("response", [None, [], {"name": 7}, {"state": "READY"}, object()])
+async def test_a_response_that_is_not_a_node_is_a_protocol_error(response: Any) -> None:
     with pytest.raises(ProtocolError, match="the service object"):
-        await resolver_of(FakeService(answer=lambda: answer)).cluster_spec()
+        await resolver_of(FakeService(respond=lambda: response)).cluster_spec()
 
 
 @pytest.mark.parametrize("service", ["tpu", 7, object()])
-def test_what_is_no_service_is_told_at_once(service: Any) -> None:
+def test_an_invalid_service_object_is_rejected_by_the_constructor(service: Any) -> None:
     with pytest.raises(ConfigurationError, match="googleapiclient"):
         TPUClusterResolver("my-tpu", service=service)
 
 
-async def test_a_service_of_another_api_is_told() -> None:
+async def test_a_service_of_another_api_is_reported() -> None:
     class Compute:
         def projects(self) -> object:
             return object()
@@ -83,13 +85,13 @@ async def test_a_service_of_another_api_is_told() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_a_call_that_is_given_up_leaves_its_thread_to_end() -> None:
-    go_on = threading.Event()
-    service = FakeService(answer=go_on.wait)
+async def test_a_cancelled_call_abandons_its_thread_and_the_next_call_is_not_made() -> None:
+    release = threading.Event()
+    service = FakeService(respond=release.wait)
     resolver = resolver_of(service, ["a", "b"], timeout=0.2)
     try:
         with pytest.raises(DeadlineExceededError, match="nodes/a"):
             await resolver.cluster_spec()
     finally:
-        go_on.set()
-    assert len(service.asked) == 1
+        release.set()
+    assert len(service.requested) == 1

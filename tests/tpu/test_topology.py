@@ -1,4 +1,4 @@
-"""How a slice is built, from its accelerator type and bounds."""
+"""The layout of a slice, from its accelerator type and bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from aioresolve.tpu.topology import GENERATIONS, parse_bounds, slice_topology
         ("tpu7x-128", "7x", 128, 64, 16, 8),
     ],
 )
-def test_an_accelerator_type_tells_cores_chips_and_hosts(
+def test_an_accelerator_type_determines_cores_chips_and_hosts(
     accelerator_type: str, generation: str, cores: int, chips: int, hosts: int, devices_per_host: int
 ) -> None:
     topology = slice_topology(accelerator_type)
@@ -48,7 +48,7 @@ def test_an_accelerator_type_tells_cores_chips_and_hosts(
     assert topology.cores_per_host * hosts == cores
 
 
-def test_bounds_are_kept_and_tell_the_hosts() -> None:
+def test_bounds_are_kept_and_determine_the_hosts() -> None:
     topology = slice_topology(
         "v6e-8", chip_bounds=(2, 4), chips_per_host_bounds=(2, 2, 1), host_bounds=(1, 2, 1)
     )
@@ -57,13 +57,13 @@ def test_bounds_are_kept_and_tell_the_hosts() -> None:
     assert (topology.chip_bounds, topology.host_bounds) == ((2, 4), (1, 2, 1))
 
 
-def test_hosts_that_were_counted_come_before_the_rule() -> None:
+def test_a_known_number_of_hosts_takes_precedence_over_the_rule() -> None:
     topology = slice_topology("v6e-8", hosts=2)
     assert topology is not None
     assert topology.chips_per_host == 4
 
 
-def test_type_and_topology_of_the_api_do_where_there_is_no_accelerator_type() -> None:
+def test_type_and_topology_of_the_api_replace_a_missing_accelerator_type() -> None:
     topology = slice_topology(None, kind="V5LITE_POD", chip_bounds=(4, 4))
     assert topology is not None
     assert (topology.accelerator_type, topology.cores, topology.hosts) == ("V5LITE_POD of 4x4", 16, 4)
@@ -74,7 +74,7 @@ def test_an_unknown_type_has_no_topology(accelerator_type: str | None) -> None:
     assert slice_topology(accelerator_type) is None
 
 
-def test_a_contradiction_is_told() -> None:
+def test_a_contradiction_is_reported() -> None:
     with pytest.raises(ProtocolError, match="8 chips, but the topology 2x2x4 has 16"):
         slice_topology("v4-16", chip_bounds=(2, 2, 4))
     with pytest.raises(ProtocolError, match="8 chips of v4-16 cannot be divided among 3 hosts"):
@@ -91,13 +91,13 @@ def test_bounds_are_numbers(text: str | None, numbers: tuple[int, ...] | None) -
 
 
 @pytest.mark.parametrize("text", ["2x", "x", "2x0", "2*2", "ax2", "1x1x1x1x1"])
-def test_malformed_bounds_are_told(text: str) -> None:
+def test_malformed_bounds_are_reported(text: str) -> None:
     with pytest.raises(ProtocolError, match=r"not a topology such as '2x2x4'"):
         parse_bounds(text)
 
 
 @given(st.sampled_from(sorted(GENERATIONS)), st.integers(0, 12))
-def test_every_power_of_two_is_built_of_whole_hosts(kind: str, exponent: int) -> None:
+def test_every_power_of_two_has_whole_hosts(kind: str, exponent: int) -> None:
     generation = GENERATIONS[kind]
     cores = generation.cores_per_chip * 2**exponent
     topology = slice_topology(f"{kind}-{cores}")
@@ -108,5 +108,5 @@ def test_every_power_of_two_is_built_of_whole_hosts(kind: str, exponent: int) ->
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4))
-def test_bounds_read_what_is_written(numbers: list[int]) -> None:
+def test_bounds_are_parsed_as_they_are_written(numbers: list[int]) -> None:
     assert parse_bounds("x".join(map(str, numbers))) == tuple(numbers)

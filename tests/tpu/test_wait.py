@@ -1,4 +1,4 @@
-"""Waiting for TPUs: until they are ready, in vain, or not at all once one is lost."""
+"""Waiting for TPUs: until they are ready, until the deadline, or not at all after one is lost."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 PROJECT, ZONE = "demo-project", "us-central2-b"
 PATIENCE = 10.0
-"""Seconds for what has to happen, on a machine that may be busy."""
+"""Seconds until a test fails; generous for a busy machine."""
 
 
-async def waited(*names: str, timeout: float = PATIENCE, **wanted: Any) -> ClusterState:
+async def wait_for(*names: str, timeout: float = PATIENCE, **wanted: Any) -> ClusterState:
     resolver = TPUClusterResolver(list(names), ZONE, PROJECT, timeout=0.5)
     return await resolver.wait(timeout=timeout, **{"interval": 0.01, **wanted})
 
@@ -32,43 +32,43 @@ def addresses(state: ClusterState) -> list[str]:
     return [endpoint.address for endpoint in state.endpoints["worker"]]
 
 
-def questions(google: GoogleServer) -> int:
+def requests(google: GoogleServer) -> int:
     return sum(request.service == "tpu" for request in google.requests)
 
 
 async def after(google: GoogleServer, number: int, change: Callable[[], object]) -> None:
-    """Make a change once there were so many questions more."""
-    before = questions(google)
-    await google.until(lambda: questions(google) >= before + number)
+    """Call `change` after this number of further requests."""
+    before = requests(google)
+    await google.until(lambda: requests(google) >= before + number)
     change()
 
 
 async def test_creating_to_ready(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1", "10.0.0.2"], state="CREATING"))
     google.script("my-tpu", "CREATING", "CREATING", "CREATING", "READY")
-    assert addresses(await waited("my-tpu")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
-    assert questions(google) >= 4
+    assert addresses(await wait_for("my-tpu")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    assert requests(google) >= 4
 
 
-async def test_a_tpu_that_is_there_already_is_not_waited_for(google: GoogleServer) -> None:
+async def test_a_tpu_that_is_ready_is_requested_once(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
-    await waited("my-tpu", interval=1000.0)
-    assert questions(google) == 1
+    await wait_for("my-tpu", interval=1000.0)
+    assert requests(google) == 1
 
 
-async def test_a_tpu_that_somebody_is_about_to_create_is_waited_for(google: GoogleServer) -> None:
+async def test_wait_continues_until_the_tpu_is_created(google: GoogleServer) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(after, google, 4, lambda: google.add(tpu_node("my-tpu", ips=["10.0.0.1"])))
-        assert addresses(await waited("my-tpu")) == ["10.0.0.1:8470"]
+        assert addresses(await wait_for("my-tpu")) == ["10.0.0.1:8470"]
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
-async def test_a_tpu_that_is_lost_ends_it_at_once(google: GoogleServer, state: str) -> None:
+async def test_a_lost_tpu_ends_the_wait_at_once(google: GoogleServer, state: str) -> None:
     google.add(tpu_node("a"), tpu_node("b", state="CREATING"), tpu_node("c", state="CREATING"))
     google.script("b", "CREATING", state)
     before = time.monotonic()
     with pytest.raises(FailedClusterError) as raised:
-        await waited("a", "b", "c", timeout=600.0)
+        await wait_for("a", "b", "c", timeout=600.0)
     assert time.monotonic() - before < PATIENCE
     assert raised.value.missing["b"].startswith(f"state {state}")
     assert raised.value.missing["c"] == "state CREATING"
@@ -77,23 +77,23 @@ async def test_a_tpu_that_is_lost_ends_it_at_once(google: GoogleServer, state: s
     assert not raised.value.retryable
 
 
-async def test_a_lost_tpu_does_not_matter_where_others_are_enough(google: GoogleServer) -> None:
+async def test_a_lost_tpu_does_not_matter_if_the_others_are_enough(google: GoogleServer) -> None:
     google.add(tpu_node("a", workers=2), tpu_node("b", workers=2, state="PREEMPTED"))
-    assert len(addresses(await waited("a", "b", count=2))) == 2
+    assert len(addresses(await wait_for("a", "b", count=2))) == 2
     with pytest.raises(FailedClusterError, match="2 of 4 tasks in total"):
-        await waited("a", "b", count=4)
+        await wait_for("a", "b", count=4)
 
 
-async def test_a_tpu_whose_size_nobody_knows_yet_may_be_enough(google: GoogleServer) -> None:
+async def test_a_tpu_of_unknown_size_may_be_enough(google: GoogleServer) -> None:
     google.add(tpu_node("a", workers=2, state="PREEMPTED"), tpu_node("b", workers=4, state="CREATING"))
     google.patch("b", networkEndpoints=None)
     ready = tpu_node("b", workers=4)
     async with anyio.create_task_group() as group:
         group.start_soon(after, google, 4, lambda: google.add(ready))
-        assert len(addresses(await waited("a", "b", jobs={"worker": 4}))) == 4
+        assert len(addresses(await wait_for("a", "b", jobs={"worker": 4}))) == 4
 
 
-async def test_a_queued_resource_on_its_way_to_its_nodes(google: GoogleServer) -> None:
+async def test_wait_follows_a_queued_resource_until_its_nodes_are_ready(google: GoogleServer) -> None:
     google.add(queued_resource("my-request", nodes=2, node_id="part", state="ACCEPTED"))
     states = [{"state": {"state": state}} for state in ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")]
     google.script("my-request", *states)
@@ -103,27 +103,25 @@ async def test_a_queued_resource_on_its_way_to_its_nodes(google: GoogleServer) -
 
     async with anyio.create_task_group() as group:
         group.start_soon(after, google, 10, create)
-        assert addresses(await waited("my-request")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+        assert addresses(await wait_for("my-request")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
 
 
 @pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-async def test_a_queued_resource_that_brings_nothing_ends_it_at_once(
-    google: GoogleServer, state: str
-) -> None:
+async def test_a_failed_queued_resource_ends_the_wait_at_once(google: GoogleServer, state: str) -> None:
     google.add(queued_resource("my-request", state="ACCEPTED", error="no capacity"))
     google.script("my-request", {"state": {"state": "ACCEPTED"}}, {"state": {"state": state}})
     with pytest.raises(FailedClusterError, match=f"my-request: queued resource in state {state}"):
-        await waited("my-request", timeout=600.0)
+        await wait_for("my-request", timeout=600.0)
 
 
-async def test_an_unhealthy_tpu_is_waited_for_until_it_is_well(google: GoogleServer) -> None:
+async def test_wait_continues_until_an_unhealthy_tpu_is_healthy(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", health="UNHEALTHY_MAINTENANCE"))
     google.script("my-tpu", *[{"health": "UNHEALTHY_MAINTENANCE"}] * 3, {"health": "HEALTHY"})
-    await waited("my-tpu")
-    assert questions(google) >= 4
+    await wait_for("my-tpu")
+    assert requests(google) >= 4
 
 
-async def test_the_deadline_says_of_each_tpu_why_it_is_missing(google: GoogleServer) -> None:
+async def test_the_deadline_error_has_the_reason_for_each_missing_tpu(google: GoogleServer) -> None:
     symptom = {"symptomType": "MESH_BUILD_FAIL", "workerId": "2", "createTime": "2026-11-20T11:00:00Z"}
     google.add(
         tpu_node("a"),
@@ -132,7 +130,7 @@ async def test_the_deadline_says_of_each_tpu_why_it_is_missing(google: GoogleSer
         queued_resource("d", state="WAITING_FOR_RESOURCES"),
     )
     with pytest.raises(IncompleteClusterError) as raised:
-        await waited("a", "b", "c", "d", "e", timeout=0.5)
+        await wait_for("a", "b", "c", "d", "e", timeout=0.5)
     assert raised.value.found == {"worker": 1}
     reasons = raised.value.missing
     assert list(reasons) == ["b", "c", "d", "e"]
@@ -144,7 +142,7 @@ async def test_the_deadline_says_of_each_tpu_why_it_is_missing(google: GoogleSer
         assert reason in str(raised.value)
 
 
-async def test_an_outage_in_between_is_survived(google: GoogleServer) -> None:
+async def test_wait_continues_after_an_outage(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", state="CREATING"))
 
     def break_down() -> None:
@@ -154,54 +152,54 @@ async def test_an_outage_in_between_is_survived(google: GoogleServer) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(after, google, 2, break_down)
         group.start_soon(after, google, 5, google.clear_faults)
-        assert len(addresses(await waited("my-tpu"))) == 1
+        assert len(addresses(await wait_for("my-tpu"))) == 1
 
 
-async def test_an_outage_at_the_deadline_is_named(google: GoogleServer) -> None:
+async def test_an_outage_at_the_deadline_is_reported(google: GoogleServer) -> None:
     google.inject(Answer(503), match=lambda request: request.service == "tpu", times=None)
     with pytest.raises(IncompleteClusterError, match="answered 503") as raised:
-        await waited("my-tpu", timeout=1.5)
+        await wait_for("my-tpu", timeout=1.5)
     assert list(raised.value.missing) == ["the source"]
 
 
-async def test_who_is_told_to_come_back_later_does_not_come_back_before(google: GoogleServer) -> None:
+async def test_retry_after_is_respected(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
     google.inject(Answer(429, headers={"Retry-After": "1"}), match=lambda request: request.service == "tpu")
-    await waited("my-tpu")  # whose questions may take less than that
+    await wait_for("my-tpu")  # the timeout of each of its requests is shorter than that
     first, second, *_ = [request.time for request in google.requests if request.service == "tpu"]
     assert second - first >= 1.0
 
 
-async def test_what_does_not_pass_ends_it(google: GoogleServer) -> None:
+async def test_an_error_that_is_not_retryable_ends_the_wait(google: GoogleServer) -> None:
     google.denied.add("tpu.nodes.get")
     with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get"):
-        await waited("my-tpu", timeout=600.0)
+        await wait_for("my-tpu", timeout=600.0)
 
 
-async def test_a_tpu_that_goes_before_all_are_there_is_not_returned(google: GoogleServer) -> None:
+async def test_all_tpus_have_to_be_ready_at_the_same_time(google: GoogleServer) -> None:
     google.add(tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2"], state="CREATING"))
     google.script("a", "READY", "READY", "RESTARTING", "RESTARTING", "RESTARTING", "READY")
     google.script("b", "CREATING", "CREATING", "READY", "READY", "READY", "READY")
-    assert addresses(await waited("a", "b")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
-    assert questions(google) >= 12
+    assert addresses(await wait_for("a", "b")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    assert requests(google) >= 12
 
 
-async def test_a_tpu_that_flaps_is_not_stable(google: GoogleServer) -> None:
+async def test_a_flapping_tpu_is_not_stable(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
     google.script("my-tpu", *["READY", "REPAIRING"] * 3, "READY")
     before = time.monotonic()
-    await waited("my-tpu", stable_for=0.2)
-    assert questions(google) > 7
+    await wait_for("my-tpu", stable_for=0.2)
+    assert requests(google) > 7
     assert time.monotonic() - before >= 0.2
 
 
-async def test_workers_have_to_answer_the_probe_where_that_is_asked_for(google: GoogleServer) -> None:
+async def test_reachable_probe_requires_a_response_of_each_worker(google: GoogleServer) -> None:
     async with TPUWorker() as worker:
         google.add(tpu_node("my-tpu", ips=["127.0.0.1"], port=worker.port))
-        await waited("my-tpu", reachable="probe")
+        await wait_for("my-tpu", reachable="probe")
         assert worker.calls == ["/tensorflow.WorkerService/GetStatus"]
     with pytest.raises(IncompleteClusterError, match="my-tpu/worker-0: nothing listens at 127"):
-        await waited("my-tpu", reachable="probe", timeout=0.5)
+        await wait_for("my-tpu", reachable="probe", timeout=0.5)
 
 
 async def test_a_local_tpu_has_no_workers_to_wait_for() -> None:

@@ -1,4 +1,4 @@
-"""Watching TPUs: slices that are ready, changes, outages, conditional requests, this VM's own metadata."""
+"""Watching TPUs: ready slices, changes, outages, conditional requests, this VM's own metadata."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 PROJECT, ZONE = "demo-project", "us-central2-b"
 PATIENCE = 10.0
-"""Seconds for what has to happen, on a machine that may be busy."""
+"""Seconds until a test fails; generous for a busy machine."""
 
 QUICK = 0.01
 LONG = 1000.0
-"""Seconds between two questions: nobody waits for the second."""
+"""Seconds between two requests: no test waits for the second."""
 
 
 def resolver(*names: str, **options: Any) -> TPUClusterResolver:
@@ -41,7 +41,7 @@ def resolver(*names: str, **options: Any) -> TPUClusterResolver:
 
 
 @asynccontextmanager
-async def watched(
+async def watch(
     source: TPUClusterResolver, interval: float = QUICK
 ) -> AsyncIterator[AsyncGenerator[ClusterState, None]]:
     with anyio.fail_after(PATIENCE):
@@ -58,14 +58,14 @@ def addresses(state: ClusterState | None) -> list[str]:
     return [endpoint.address for endpoint in state.endpoints["worker"]]
 
 
-def to_tpu(request: Any) -> bool:
+def is_tpu_request(request: Any) -> bool:
     return bool(request.service == "tpu")
 
 
-# What is observed
+# Observations
 
 
-async def test_the_slices_that_are_ready_are_the_state_numbered_without_the_others(
+async def test_the_state_has_the_ready_slices_with_consecutive_tasks(
     google: GoogleServer,
 ) -> None:
     google.add(
@@ -81,7 +81,7 @@ async def test_the_slices_that_are_ready_are_the_state_numbered_without_the_othe
     assert (seen.unready, seen.error) == ((), None)
 
 
-async def test_where_no_slice_is_ready_the_job_is_there_without_tasks(google: GoogleServer) -> None:
+async def test_without_a_ready_slice_the_job_has_no_tasks(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", state="CREATING"))
     google.patch("my-tpu", networkEndpoints=None)
     seen = await observation(resolver("my-tpu", coordinator_name="chief", coordinator_address="h:1"))
@@ -91,7 +91,7 @@ async def test_where_no_slice_is_ready_the_job_is_there_without_tasks(google: Go
     assert (absent.reason, absent.is_final, absent.tasks) == ("state CREATING", False, None)
 
 
-async def test_a_coordinator_is_a_member_as_soon_as_a_slice_is(google: GoogleServer) -> None:
+async def test_a_coordinator_is_a_member_if_a_slice_is_ready(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     seen = await observation(resolver("my-tpu", coordinator_name="chief", coordinator_address="h:1"))
     assert seen.state is not None
@@ -99,7 +99,7 @@ async def test_a_coordinator_is_a_member_as_soon_as_a_slice_is(google: GoogleSer
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "DELETING"])
-async def test_a_lost_tpu_is_lost_for_good(google: GoogleServer, state: str) -> None:
+async def test_a_lost_tpu_is_missing_for_good(google: GoogleServer, state: str) -> None:
     symptom = {"symptomType": "OUT_OF_MEMORY", "workerId": "3", "createTime": "2026-11-20T11:00:00Z"}
     google.add(tpu_node("my-tpu", workers=2, state=state, symptoms=[symptom]))
     (absent,) = (await observation(resolver("my-tpu"))).absent
@@ -121,15 +121,15 @@ async def test_a_queued_resource_without_nodes_is_missing_as_itself(
     assert f"queued resource in state {state}" in absent.reason
 
 
-async def test_of_a_queued_resource_that_is_active_each_node_is_looked_at(google: GoogleServer) -> None:
+async def test_the_nodes_of_an_active_queued_resource_are_observed_separately(google: GoogleServer) -> None:
     google.add(queued_resource("my-request", nodes=3, node_id="part"))
     google.add(tpu_node("part-0", ips=["10.0.0.1"]), tpu_node("part-1", state="CREATING"))
     seen = await observation(resolver("my-request"))
     assert addresses(seen.state) == ["10.0.0.1:8470"]
-    assert [one.name for one in seen.absent] == ["part-1", "part-2"]
+    assert [missing.name for missing in seen.absent] == ["part-1", "part-2"]
 
 
-async def test_a_name_that_nothing_has_is_not_there_yet(google: GoogleServer) -> None:
+async def test_a_name_that_does_not_exist_is_missing_but_not_for_good(google: GoogleServer) -> None:
     (absent,) = (await observation(resolver("my-tpu"))).absent
     assert (absent.name, absent.is_final, absent.tasks) == ("my-tpu", False, None)
     assert f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu does not exist (yet)" in absent.reason
@@ -137,7 +137,7 @@ async def test_a_name_that_nothing_has_is_not_there_yet(google: GoogleServer) ->
         await resolver("my-tpu").cluster_state()
 
 
-async def test_a_lookup_still_lists_all_that_is_not_ready(google: GoogleServer) -> None:
+async def test_a_call_lists_everything_that_is_not_ready(google: GoogleServer) -> None:
     google.add(queued_resource("my-request", state="ACCEPTED"))
     google.add(tpu_node("a"), tpu_node("b", state="STARTING"))
     source = resolver("a", "my-request", "b")
@@ -151,9 +151,9 @@ async def test_a_lookup_still_lists_all_that_is_not_ready(google: GoogleServer) 
 # Watching
 
 
-async def test_a_tpu_that_comes_and_goes_is_one_state_each_time(google: GoogleServer) -> None:
+async def test_each_appearance_and_loss_of_a_tpu_is_one_state(google: GoogleServer) -> None:
     source = resolver("my-tpu")
-    async with watched(source) as states:
+    async with watch(source) as states:
         assert addresses(await anext(states)) == []
         google.add(tpu_node("my-tpu", ips=["10.0.0.1"], state="CREATING"))
         google.script("my-tpu", "CREATING", "CREATING", "READY")
@@ -165,10 +165,10 @@ async def test_a_tpu_that_comes_and_goes_is_one_state_each_time(google: GoogleSe
         assert addresses(await anext(states)) == ["10.0.0.9:8470"]
 
 
-async def test_a_tpu_made_anew_at_the_same_address_is_another_one(google: GoogleServer) -> None:
+async def test_a_recreated_tpu_with_the_same_address_is_a_new_member(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     google.patch("my-tpu", id="1")
-    async with watched(resolver("my-tpu")) as states:
+    async with watch(resolver("my-tpu")) as states:
         before = await anext(states)
         google.patch("my-tpu", id="2")
         after = await anext(states)
@@ -178,52 +178,52 @@ async def test_a_tpu_made_anew_at_the_same_address_is_another_one(google: Google
 
 async def test_a_queued_resource_becomes_its_nodes(google: GoogleServer) -> None:
     google.add(queued_resource("my-request", node_id="part", state="WAITING_FOR_RESOURCES"))
-    async with watched(resolver("my-request")) as states:
+    async with watch(resolver("my-request")) as states:
         assert addresses(await anext(states)) == []
         google.patch("my-request", state={"state": "ACTIVE"})
         google.add(tpu_node("part", ips=["10.0.0.1"]))
         assert addresses(await anext(states)) == ["10.0.0.1:8470"]
 
 
-async def test_an_outage_is_told_and_survived(google: GoogleServer) -> None:
+async def test_an_outage_is_reported_and_the_watch_continues(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     source = resolver("my-tpu", timeout=1.0)
     with anyio.fail_after(PATIENCE):
         async with aclosing(source.observations(interval=QUICK)) as observations:
             before = await anext(observations)
-            google.inject(Answer(503), match=to_tpu, times=None)
-            stale = [one async for one in _until(observations, lambda one: one.error is not None)][-1]
+            google.inject(Answer(503), match=is_tpu_request, times=None)
+            stale = await _first(observations, lambda seen: seen.error is not None)
             again = await anext(observations)
             google.clear_faults()
-            well = [one async for one in _until(observations, lambda one: one.error is None)][-1]
+            recovered = await _first(observations, lambda seen: seen.error is None)
     assert isinstance(stale.error, APIError)
     assert stale.state == before.state
     assert stale.stale_since is not None
     assert again.stale_since == stale.stale_since
-    assert (addresses(well.state), well.stale_since) == (["10.0.0.1:8470"], None)
+    assert (addresses(recovered.state), recovered.stale_since) == (["10.0.0.1:8470"], None)
 
 
-async def _until(
+async def _first(
     observations: AsyncGenerator[Observation, None], condition: Callable[[Observation], bool]
-) -> AsyncIterator[Observation]:
-    async for one in observations:
-        yield one
-        if condition(one):
-            return
+) -> Observation:
+    async for seen in observations:
+        if condition(seen):
+            return seen
+    raise AssertionError("the observations ended")
 
 
-async def test_what_does_not_pass_ends_a_watch(google: GoogleServer) -> None:
+async def test_an_error_that_is_not_retryable_ends_a_watch(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
-    async with watched(resolver("my-tpu")) as states:
+    async with watch(resolver("my-tpu")) as states:
         await anext(states)
         google.denied.add("tpu.nodes.get")
         with pytest.raises(ForbiddenError, match=r"tpu\.nodes\.get"):
             await anext(states)
 
 
-async def test_the_place_is_looked_up_once_and_needs_no_metadata_server_then(google: GoogleServer) -> None:
+async def test_project_and_zone_are_requested_from_the_metadata_server_once(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    async with watched(TPUClusterResolver("my-tpu")) as states:
+    async with watch(TPUClusterResolver("my-tpu")) as states:
         await anext(states)
         google.inject(Answer(500), match=lambda request: request.service == "metadata", times=None)
         google.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.2", "port": 8470}])
@@ -231,37 +231,37 @@ async def test_the_place_is_looked_up_once_and_needs_no_metadata_server_then(goo
     assert sum(request.service == "metadata" for request in google.requests) == 2
 
 
-async def test_given_addresses_are_one_state(google: GoogleServer) -> None:
+async def test_given_addresses_result_in_a_single_state(google: GoogleServer) -> None:
     source = TPUClusterResolver("grpc://10.0.0.1,grpc://10.0.0.2")
-    async with watched(source) as states:
+    async with watch(source) as states:
         assert addresses(await anext(states)) == ["10.0.0.1:8470", "10.0.0.2:8470"]
         with anyio.move_on_after(0.1):
             raise AssertionError(await anext(states))
 
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), "30", True])
-async def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
+async def test_an_invalid_interval_is_rejected(interval: Any) -> None:
     with pytest.raises(ConfigurationError, match="interval="):
         await anext(resolver("my-tpu").watch(interval=interval))
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_a_watch_that_is_left_leaves_nothing(google: GoogleServer) -> None:
+async def test_a_closed_watch_leaves_nothing_behind(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
     async for _ in (states := resolver("my-tpu").watch(interval=LONG)):
         break
     await states.aclose()
     with anyio.move_on_after(0.05):
-        async with watched(resolver("my-tpu"), LONG) as states:
+        async with watch(resolver("my-tpu"), LONG) as states:
             async for _ in states:
                 pass
 
 
-# Asking only for what has changed
+# Conditional requests
 
 
 def statuses(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """The status of each answer of an API, as the log tells it."""
+    """The status of each response of the API, from the log."""
     return [
         int(getattr(record, "status", 0))
         for record in caplog.records
@@ -270,57 +270,57 @@ def statuses(caplog: pytest.LogCaptureFixture) -> list[int]:
 
 
 @pytest.fixture
-async def tagging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
-    """Google Cloud, whose APIs tell entity tags, with `my-tpu` at 10.0.0.1."""
+async def etag_server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
+    """Google Cloud with `my-tpu` at 10.0.0.1 and entity tags in its responses."""
     async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])], etags=True) as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
         yield server
 
 
-async def test_what_has_not_changed_is_not_sent_again(
-    tagging: GoogleServer, caplog: pytest.LogCaptureFixture
+async def test_an_unchanged_response_is_not_sent_again(
+    etag_server: GoogleServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aioresolve.gcp")
-    async with watched(resolver("my-tpu")) as states:
+    async with watch(resolver("my-tpu")) as states:
         assert addresses(await anext(states)) == ["10.0.0.1:8470"]
         async with anyio.create_task_group() as group:
-            group.start_soon(_patched_after, tagging, 4)
+            group.start_soon(_patch_after, etag_server, 4)
             assert addresses(await anext(states)) == ["10.0.0.2:8470"]
     assert statuses(caplog)[:4] == [200, 304, 304, 304]
     assert statuses(caplog).count(200) == 2
 
 
-async def _patched_after(server: GoogleServer, questions: int) -> None:
-    await server.until(lambda: sum(map(to_tpu, server.requests)) >= questions)
+async def _patch_after(server: GoogleServer, requests: int) -> None:
+    await server.until(lambda: sum(map(is_tpu_request, server.requests)) >= requests)
     server.patch("my-tpu", networkEndpoints=[{"ipAddress": "10.0.0.2", "port": 8470}])
 
 
-async def test_nothing_is_remembered_from_one_call_or_watch_to_another(
-    tagging: GoogleServer, caplog: pytest.LogCaptureFixture
+async def test_calls_and_watches_share_no_cached_responses(
+    etag_server: GoogleServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "aioresolve.gcp")
     async with resolver("my-tpu") as source:
         for _ in range(2):
             await source.cluster_state()
-            async with watched(source, LONG) as states:
+            async with watch(source, LONG) as states:
                 await anext(states)
     assert statuses(caplog) == [200] * 4
 
 
-async def test_a_tpu_that_is_gone_and_comes_back_unchanged_is_seen(tagging: GoogleServer) -> None:
+async def test_a_deleted_tpu_that_returns_unchanged_is_reported(etag_server: GoogleServer) -> None:
     node = tpu_node("my-tpu", ips=["10.0.0.1"])
-    async with watched(resolver("my-tpu")) as states:
+    async with watch(resolver("my-tpu")) as states:
         await anext(states)
-        tagging.delete("my-tpu")
+        etag_server.delete("my-tpu")
         assert addresses(await anext(states)) == []
-        tagging.add(node)
+        etag_server.add(node)
         assert addresses(await anext(states)) == ["10.0.0.1:8470"]
 
 
-async def test_a_304_that_nobody_asked_for_is_no_answer(google: GoogleServer) -> None:
+async def test_an_unexpected_304_is_a_protocol_error(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu"))
-    google.inject(Answer(304, body=b""), match=to_tpu, times=None)
+    google.inject(Answer(304, body=b""), match=is_tpu_request, times=None)
     with pytest.raises(ProtocolError, match="redirects"):
         await resolver("my-tpu").cluster_state()
 
@@ -330,29 +330,29 @@ async def test_a_304_that_nobody_asked_for_is_no_answer(google: GoogleServer) ->
 
 @pytest.fixture
 async def vm(google: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> GoogleServer:
-    """Google Cloud, seen by the first of two hosts of a TPU VM."""
+    """Google Cloud as the first of two hosts of a TPU VM reaches it."""
     monkeypatch.setattr(metadata_source, "MIN_PAUSE", 0.05)
     google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], accelerator_type="v4-16"))
     return google
 
 
-def moved(server: GoogleServer, *hosts: str) -> None:
+def set_hosts(server: GoogleServer, *hosts: str) -> None:
     server.metadata.update(tpu_vm(hosts=list(hosts), accelerator_type="v4-16"))
 
 
-async def test_this_vm_tells_a_change_by_itself(vm: GoogleServer) -> None:
-    async with watched(TPUClusterResolver(), LONG) as states:
+async def test_the_metadata_server_reports_changes_without_polling(vm: GoogleServer) -> None:
+    async with watch(TPUClusterResolver(), LONG) as states:
         assert addresses(await anext(states)) == ["10.0.0.1:8470", "10.0.0.2:8470"]
         for last in ("10.0.0.3", "10.0.0.4"):
             vm.forget_requests()
             async with anyio.create_task_group() as group:
-                group.start_soon(_moved_while_waited_for, vm, last)
+                group.start_soon(_change_during_long_poll, vm, last)
                 assert addresses(await anext(states)) == ["10.0.0.1:8470", f"{last}:8470"]
 
 
-async def _moved_while_waited_for(server: GoogleServer, last: str) -> None:
+async def _change_during_long_poll(server: GoogleServer, last: str) -> None:
     await server.until(lambda: any("wait_for_change" in request.query for request in server.requests))
-    moved(server, "10.0.0.1", last)
+    set_hosts(server, "10.0.0.1", last)
 
 
 async def test_a_change_between_the_tag_and_the_values_is_not_missed(vm: GoogleServer) -> None:
@@ -360,15 +360,15 @@ async def test_a_change_between_the_tag_and_the_values_is_not_missed(vm: GoogleS
     async with aclosing(source.observations(interval=LONG)) as observations:
         with anyio.fail_after(PATIENCE):
             await anext(observations)
-            moved(vm, "10.0.0.9", "10.0.0.2")  # nobody waits at the server at this moment
+            set_hosts(vm, "10.0.0.9", "10.0.0.2")  # no request is waiting at this moment
             assert addresses((await anext(observations)).state) == ["10.0.0.9:8470", "10.0.0.2:8470"]
 
 
-async def test_a_vm_without_a_change_asks_for_nothing(
+async def test_without_a_change_only_the_tag_is_requested(
     vm: GoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata_source, "LONG_POLL", 1)
-    async with watched(TPUClusterResolver(), QUICK) as states:
+    async with watch(TPUClusterResolver(), QUICK) as states:
         await anext(states)
         vm.forget_requests()
         async with anyio.create_task_group() as group:
@@ -378,20 +378,20 @@ async def test_a_vm_without_a_change_asks_for_nothing(
     assert {request.path for request in vm.requests} == {"/computeMetadata/v1/instance/attributes/"}
 
 
-async def test_a_metadata_server_that_knows_no_tags_is_asked_at_intervals(
+async def test_a_metadata_server_without_tags_is_polled(
     vm: GoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vm.inject(Answer(200, b"{}", {"Metadata-Flavor": "Google"}), match=_to_all_attributes, times=None)
-    async with watched(TPUClusterResolver(), QUICK) as states:
+    vm.inject(Answer(200, b"{}", {"Metadata-Flavor": "Google"}), match=_requests_all_attributes, times=None)
+    async with watch(TPUClusterResolver(), QUICK) as states:
         await anext(states)
-        moved(vm, "10.0.0.5", "10.0.0.2")
+        set_hosts(vm, "10.0.0.5", "10.0.0.2")
         assert addresses(await anext(states)) == ["10.0.0.5:8470", "10.0.0.2:8470"]
 
 
-async def test_a_metadata_server_that_does_not_hold_back_is_asked_at_intervals(vm: GoogleServer) -> None:
+async def test_a_metadata_server_without_long_polling_is_polled_at_intervals(vm: GoogleServer) -> None:
     tag = {"Metadata-Flavor": "Google", "ETag": "0123456789abcdef"}
-    vm.inject(Answer(200, b"{}", tag), match=_to_all_attributes, times=None)
-    async with watched(TPUClusterResolver(), LONG) as states:
+    vm.inject(Answer(200, b"{}", tag), match=_requests_all_attributes, times=None)
+    async with watch(TPUClusterResolver(), LONG) as states:
         await anext(states)
         vm.forget_requests()
         with anyio.move_on_after(0.3):
@@ -399,40 +399,40 @@ async def test_a_metadata_server_that_does_not_hold_back_is_asked_at_intervals(v
     assert len(vm.requests) <= 1
 
 
-def _to_all_attributes(request: Any) -> bool:
+def _requests_all_attributes(request: Any) -> bool:
     return bool(request.path.endswith("/instance/attributes/"))
 
 
-async def test_an_outage_of_the_metadata_server_is_survived(vm: GoogleServer) -> None:
-    stranger = Answer(404, b"not here")
+async def test_a_watch_continues_after_an_outage_of_the_metadata_server(vm: GoogleServer) -> None:
+    wrong_server = Answer(404, b"not here")
     with anyio.fail_after(PATIENCE):
         async with aclosing(TPUClusterResolver().observations(interval=QUICK)) as observations:
             before = await anext(observations)
-            vm.inject(stranger, match=lambda request: request.service == "metadata", times=None)
-            moved(vm, "10.0.0.1", "10.0.0.3")
+            vm.inject(wrong_server, match=lambda request: request.service == "metadata", times=None)
+            set_hosts(vm, "10.0.0.1", "10.0.0.3")
             stale = await anext(observations)
             vm.clear_faults()
-            well = [one async for one in _until(observations, lambda one: one.error is None)][-1]
+            recovered = await _first(observations, lambda seen: seen.error is None)
     assert stale.state == before.state
     assert "is no metadata server" in str(stale.error)
     assert "no TPU was named" not in str(stale.error)
-    assert addresses(well.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
+    assert addresses(recovered.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
 
 
-async def test_a_machine_that_is_no_tpu_vm_is_told_so_at_once(google: GoogleServer) -> None:
+async def test_on_another_vm_a_watch_ends_at_once(google: GoogleServer) -> None:
     with anyio.fail_after(PATIENCE), pytest.raises(TPUNotFoundError, match="it is not a TPU VM"):
         await anext(TPUClusterResolver().watch(interval=QUICK))
 
 
-async def test_off_google_cloud_a_watch_ends_at_once() -> None:
+async def test_outside_google_cloud_a_watch_ends_at_once() -> None:
     with anyio.fail_after(3.0), pytest.raises(TPUNotFoundError, match="no TPU was named and none was found"):
         await anext(TPUClusterResolver().watch(interval=QUICK))
 
 
-# Connections that several resolvers share
+# Shared connections
 
 
-async def test_resolvers_of_one_pool_share_sockets_and_tokens(tmp_path: Any, monkeypatch: Any) -> None:
+async def test_resolvers_with_one_pool_share_connections_and_tokens(tmp_path: Any, monkeypatch: Any) -> None:
     nodes = [tpu_node(name, ips=[f"10.0.0.{number}"]) for number, name in enumerate("abc")]
     async with GoogleServer(nodes, tls=True, tokens={}) as server:
         for name, value in server.environ(tmp_path).items():
@@ -442,8 +442,8 @@ async def test_resolvers_of_one_pool_share_sockets_and_tokens(tmp_path: Any, mon
         for source in sources:
             with source.using(pool):
                 await source.cluster_state()
-                await source.aclose()  # which closes what `async with` opened: nothing
-                async with watched(source, LONG) as states:
+                await source.aclose()  # closes only what `async with` opened
+                async with watch(source, LONG) as states:
                     await anext(states)
         await pool.aclose()
         await pool.aclose()
@@ -451,18 +451,18 @@ async def test_resolvers_of_one_pool_share_sockets_and_tokens(tmp_path: Any, mon
         assert len({source.pool_key for source in sources}) == 1
 
 
-async def test_only_what_is_asked_in_the_same_way_has_the_same_key() -> None:
+async def test_resolvers_with_equal_configurations_have_equal_pool_keys() -> None:
     credentials = [_credentials(), _credentials()]
-    ways: list[dict[str, Any]] = [
+    options: list[dict[str, Any]] = [
         {},
         {"api_version": "v1"},
         {"discovery_url": "https://tpu.example/$discovery/rest"},
         {"credentials": credentials[0]},
         {"credentials": credentials[1]},
     ]
-    sources = [[resolver(name, **way) for name in "ab"] for way in ways]
+    sources = [[resolver(name, **option) for name in "ab"] for option in options]
     assert all(a.pool_key == b.pool_key for a, b in sources)
-    assert len({a.pool_key for a, _ in sources}) == len(ways)
+    assert len({a.pool_key for a, _ in sources}) == len(options)
     assert resolver("a", credentials=None).pool_key == resolver("b").pool_key
 
 
@@ -472,7 +472,7 @@ def _credentials() -> Any:
     return AnonymousCredentials()
 
 
-async def test_a_pool_of_others_and_a_resolver_that_is_entered_are_refused(google: GoogleServer) -> None:
+async def test_a_pool_with_another_key_or_an_entered_resolver_is_rejected(google: GoogleServer) -> None:
     source, other = resolver("a"), resolver("b", api_version="v1")
     pool = source.new_pool()
     with pytest.raises(ConfigurationError, match="is no pool for"), other.using(pool):

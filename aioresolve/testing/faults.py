@@ -106,7 +106,7 @@ class Cut(Fault):
 class Stall(Fault):
     """After this many bytes of the body no more arrive, and the connection stays open.
 
-    This is what a client sees of a machine that lost power, or of a connection that a firewall has dropped.
+    To a client, a machine that lost power looks like this, and a connection that a firewall has dropped.
     With `after=0` only the headers arrive. It lasts until the client disconnects or the server drops its
     connections.
     """
@@ -138,7 +138,7 @@ class Trickle(Fault):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigurationError(f"Trickle(size={self.size}): a piece has at least one byte")
+            raise ConfigurationError(f"{self.size} is less than one", argument="size")
 
 
 @dataclass(slots=True)

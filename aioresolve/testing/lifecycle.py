@@ -1,4 +1,4 @@
-"""What the loopback HTTP servers share: ports, TLS, faults, the record of requests, start and stop.
+"""The common parts of the loopback HTTP servers: ports, TLS, faults, recorded requests, start and stop.
 
 `LoopbackServer` runs in the current event loop; `ThreadedServer` runs one in a thread, for code without an
 event loop. Both offer the same `Controls`, whose methods may be called from any thread.
@@ -170,7 +170,7 @@ class Controls(Generic[RequestT]):
     @property
     def url(self) -> str:
         """`scheme://host:port`, with an IPv6 host in brackets."""
-        return f"{'https' if self._state.tls else 'http'}://{self._authority_part(self.port)}"
+        return f"{'https' if self._state.tls else 'http'}://{self._host_and_port(self.port)}"
 
     @property
     def ca_pem(self) -> str:
@@ -200,7 +200,7 @@ class Controls(Generic[RequestT]):
         if not faults:
             raise ConfigurationError("inject() needs a fault, such as Delay(1.0) or Answer(503)")
         if times is not None and times < 1:
-            raise ConfigurationError(f"inject(times={times}): a fault happens at least once")
+            raise ConfigurationError(f"{times} is less than one", argument="times")
         self._state.faults.inject(faults, match, times)
 
     @property
@@ -231,7 +231,7 @@ class Controls(Generic[RequestT]):
             )
         return authority
 
-    def _authority_part(self, port: int) -> str:
+    def _host_and_port(self, port: int) -> str:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
@@ -321,7 +321,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
 
     @abc.abstractmethod
     def _record(self, request: web.Request) -> RequestT:
-        """Return what `requests` shows of a request, without any secret."""
+        """Return the entry of a request in `requests`, without any secret."""
 
     @abc.abstractmethod
     async def _reply(self, request: web.Request, record: RequestT, faults: Sequence[Fault]) -> Reply:
@@ -349,7 +349,7 @@ class ThreadedServer:
     _portal: BlockingPortal | None = None
 
     def __enter__(self) -> Self:
-        """Start the thread and the server; raises what the server's `__aenter__` raises."""
+        """Start the thread and the server; the errors are those of the server's `__aenter__`."""
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal("asyncio", name=type(self._server).__name__))
             stack.enter_context(portal.wrap_async_context_manager(self._server))

@@ -71,7 +71,8 @@ class TPUWorker:
         chips: the number of chips that libtpu reports; with None, `GetTpuRuntimeStatus` is unimplemented.
         job: TensorFlow's name of the job, a part of the devices' names.
         task: its task index in that job.
-        services: what it serves: `"tensorflow"`, `"libtpu"`, both, or neither, like some other gRPC service.
+        services: the services it has: `"tensorflow"`, `"libtpu"`, both, or neither, like any other gRPC
+            server.
         metadata: metadata that a call must have; others are UNAUTHENTICATED.
         tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
         faults: faults of every call (`Delay`, `Hang`, `Answer` with the serialized message as body), or of

@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A pod: what is written to the API, and the row that is read.
+    """A pod: the fields written to the API, and the row that is read.
 
     Attributes:
         row: the row of API server 1.36.

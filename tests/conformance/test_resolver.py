@@ -325,7 +325,7 @@ async def test_manifest_of_a_forbidden_error_is_sufficient(
 
 async def test_wrong_token_is_unauthorized_and_not_disclosed(server: ApiServer, tmp_path: Path) -> None:
     wrong = "not-the-token-of-anyone"
-    path = write_kubeconfig(tmp_path, server.url, server.ca_pem, user="nobody", token=wrong)
+    path = write_kubeconfig(tmp_path, server.url, server.ca_pem, user="unknown", token=wrong)
     one = KubernetesClusterResolver({"worker": ["app=trainer"]}, kubeconfig=path)
     with pytest.raises(UnauthorizedError) as caught:
         await one.cluster_spec()

@@ -246,9 +246,9 @@ def test_only_matching_requests_use_up_a_fault() -> None:
 def test_faults_that_can_never_happen_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="needs a fault"):
         KubernetesServer().inject()
-    with pytest.raises(ConfigurationError, match="at least once"):
+    with pytest.raises(ConfigurationError, match="0 is less than one"):
         KubernetesServer().inject(Hang(), times=0)
-    with pytest.raises(ConfigurationError, match="at least one"):
+    with pytest.raises(ConfigurationError, match="0 is less than one"):
         Trickle(size=0, seconds=1.0)
 
 

@@ -607,6 +607,28 @@ async def test_data_and_port_survive_the_end_of_the_context() -> None:
     assert not server.requests
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+async def test_restart_drops_connections_and_keeps_ports_and_data(tls: bool) -> None:
+    async with GoogleServer([tpu_node("a")], tls=tls) as server, open_session(server) as session:
+        url, metadata_host = f"{server.url}/v2/{PLACE}/nodes/a", server.metadata_host
+        async with session.get(url) as response:
+            await response.read()
+        assert server.connections == 1
+        async with server.down():
+            await server.until(lambda: server.connections == 0)
+            for base in (server.url, f"http://{metadata_host}"):
+                with pytest.raises(aiohttp.ClientConnectorError):
+                    await fetch(server, "/", base=base)
+        await server.restart()
+        assert (server.metadata_host, f"{server.url}/v2/{PLACE}/nodes/a") == (metadata_host, url)
+        async with session.get(url) as response:
+            assert (await response.json())["state"] == "READY"
+        got = await fetch(server, "/", headers=FLAVOR, base=f"http://{metadata_host}")
+        assert got.status == 200
+    with pytest.raises(ConfigurationError, match="not running"):
+        await server.restart()
+
+
 def test_server_runs_in_a_thread() -> None:
     import urllib.request
 

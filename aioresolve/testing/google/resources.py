@@ -105,7 +105,7 @@ def queued_resource(
         nodes: the number of slices; more than one are named `NODE_ID-0`, `NODE_ID-1`, ...
         node_id: the id of its node, or the prefix of their ids; the default is its own id.
         state: such as `ACTIVE`.
-        initiator: what caused the state, `USER` or `SERVICE`.
+        initiator: the cause of the state, `USER` or `SERVICE`.
         error: why it failed.
     """
     own = node_id or name.rpartition("/")[2]

@@ -58,7 +58,7 @@ class GoogleControls(Controls[GoogleRequest]):
     @property
     def metadata_host(self) -> str:
         """`host:port` of the metadata server, which always speaks plain HTTP: for GCE_METADATA_HOST."""
-        return self._authority_part(self._state.plain_port if self._state.tls else self.port)
+        return self._host_and_port(self._state.plain_port if self._state.tls else self.port)
 
     @property
     def endpoints(self) -> dict[str, str]:
@@ -219,7 +219,7 @@ class GoogleControls(Controls[GoogleRequest]):
         return _write_json(path, document)
 
     def write_authorized_user(self, path: str | Path) -> Path:
-        """Write the file that `gcloud auth application-default login` writes to `path`.
+        """Write the file of `gcloud auth application-default login` to `path`.
 
         For such a user google-auth calls Google's own token server, whatever the file contains.
         """
@@ -254,7 +254,7 @@ class GoogleControls(Controls[GoogleRequest]):
         return _write_json(file, document)
 
     def write_impersonated_account(self, path: str | Path, email: str) -> Path:
-        """Write what `gcloud auth application-default login --impersonate-service-account` writes to `path`.
+        """Write the file of `gcloud auth application-default login --impersonate-service-account` to `path`.
 
         Its source is the service account key. For the tokens of the impersonated account google-auth calls
         Google's own server, whatever the file contains.
@@ -390,7 +390,7 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
 
 
 class ThreadedGoogleServer(GoogleControls, ThreadedServer):
-    """What `GoogleServer.in_thread()` returns: `with` instead of `async with`, otherwise the same."""
+    """A `GoogleServer` in its own thread: `with` instead of `async with`, otherwise the same."""
 
     def __init__(self, server: GoogleServer, cloud: Cloud, state: ServerState[GoogleRequest]) -> None:
         super().__init__(cloud, state)

@@ -26,7 +26,7 @@ _NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What a request for pods requests, in the terms of RBAC rules.
+    """The verb and the resource of a request, in the terms of RBAC rules.
 
     Attributes:
         verb: list, watch, get, create, update, patch or delete; empty if that path does not support the
@@ -43,7 +43,7 @@ class RequestInfo:
 
 
 def request_info(method: str, path: str, query: Mapping[str, str]) -> RequestInfo | None:
-    """Return what a request requests, None if its path does not belong to pods."""
+    """Return the verb and resource of a request, None if its path does not belong to pods."""
     found = _PODS.fullmatch(path)
     if found is None:
         return None

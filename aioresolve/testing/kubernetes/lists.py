@@ -15,6 +15,7 @@ import posixpath
 import re
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .statuses import bad_request, compact_json, expired_list, expired_page, too_large_version
@@ -24,7 +25,7 @@ from .table import COLUMN_DEFINITIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .options import IncludeObject, ListOptions, Representation, Selection
+    from .options import IncludeObject, ListOptions, Representation
     from .store import Store, StoredPod
 
 __all__ = [
@@ -149,12 +150,15 @@ def page(store: Store, options: ListOptions) -> Page:
             raise expired_list() from None
     selection = options.selection
     prefix = "" if selection.namespace is None else f"{selection.namespace}/"
-    first = bisect.bisect_left(pods, prefix + start, key=_key)
+    first = bisect.bisect_left(pods, prefix + start, key=attrgetter("key"))
     # "0" is the character after "/", so this is the end of the namespace.
-    last = bisect.bisect_left(pods, f"{selection.namespace}0", key=_key) if prefix else len(pods)
+    last = bisect.bisect_left(pods, f"{selection.namespace}0", key=attrgetter("key")) if prefix else len(pods)
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
     if not options.limit:
-        return Page(_matching(pods[first:last], selection), metadata)
+        listed: Sequence[StoredPod] = pods[first:last]
+        if not selection.is_everything:
+            listed = [pod for pod in listed if selection.matches(pod)]
+        return Page(listed, metadata)
     found = list(
         islice((pod for pod in islice(pods, first, last) if selection.matches(pod)), options.limit + 1)
     )
@@ -223,11 +227,3 @@ def _position(store: Store, options: ListOptions) -> tuple[int, str]:
     if options.exact and options.version is not None:
         return options.version, ""
     return current, ""
-
-
-def _matching(pods: Sequence[StoredPod], selection: Selection) -> Sequence[StoredPod]:
-    return pods if selection.is_everything else [pod for pod in pods if selection.matches(pod)]
-
-
-def _key(pod: StoredPod) -> str:
-    return pod.key

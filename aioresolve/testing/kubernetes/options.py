@@ -1,4 +1,4 @@
-"""What a client requests: the representation in its `Accept` header, and the query of a list or watch.
+"""The representation in an `Accept` header, and the options in the query of a list or watch.
 
 Negotiation follows k8s.io/apiserver/pkg/endpoints/handlers/negotiation: the first acceptable clause, in the
 order of `q`. The query follows https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
@@ -37,7 +37,7 @@ _INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 """User agents that get indented JSON."""
 
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""What Go's strconv.ParseBool accepts as true."""
+"""The texts that Go's strconv.ParseBool accepts as true."""
 
 Kind = Literal["object", "table", "metadata"]
 

@@ -97,7 +97,7 @@ def pod(
         exit_code: the code with which its containers ended.
         restarts: how often each container was restarted.
         deleting: whether its deletion was requested and has not finished.
-        finalizers: what delays its deletion.
+        finalizers: the finalizers, which delay its deletion.
         hostname: its `spec.hostname`.
         subdomain: its `spec.subdomain`.
         containers: the names of its containers.

@@ -420,7 +420,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
 
 
 class ThreadedKubernetesServer(KubernetesControls, ThreadedServer):
-    """What `KubernetesServer.in_thread()` returns: `with` instead of `async with`, otherwise the same."""
+    """A `KubernetesServer` in its own thread: `with` instead of `async with`, otherwise the same."""
 
     def __init__(self, server: KubernetesServer, cluster: Cluster, state: ServerState[RequestRecord]) -> None:
         super().__init__(cluster, state)

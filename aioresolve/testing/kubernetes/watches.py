@@ -120,7 +120,7 @@ async def watch_pieces(
 
     Args:
         store: the pods and their history.
-        options: what the watch requests.
+        options: the options of the watch.
         encoder: encodes the events.
         notifier: wakes the watch.
         faults: faults to yield or apply when the events before them have been yielded; the caller adds to

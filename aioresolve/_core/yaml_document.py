@@ -145,7 +145,7 @@ class DocumentError(Exception):
 
     Attributes:
         location: the invalid value.
-        problem: what is wrong with it.
+        problem: the reason why it is invalid.
         hint: one or more sentences on how to correct it, if the problem does not say so.
     """
 
@@ -483,7 +483,7 @@ class _JSONFields(collections.abc.Mapping[str, Node]):
 def parse_yaml(
     text: str, source: str, builder: NodeBuilder | None = None, *, show_text: bool = False
 ) -> Node | None:
-    """Return the nodes of the one YAML document in `text`; None if there is none.
+    """Return the nodes of the one YAML document in `text`; None for an empty text.
 
     Args:
         text: the document.

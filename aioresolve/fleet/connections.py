@@ -29,7 +29,7 @@ class Connections:
     def __init__(self) -> None:
         self._pools = Pools()
         # By identity: one resolver may have several names in a fleet.
-        self._stays: dict[int, Stay[ClusterResolver]] = {}
+        self._shared: dict[int, Stay[ClusterResolver]] = {}
         self._tasks: dict[Stay[ClusterResolver], asyncio.Task[None]] = {}
         self._num_keepers = 0
 
@@ -54,33 +54,33 @@ class Connections:
         # A target that was removed while it waited for a slot is cancelled here at the latest: it must not
         # open its resolver again after `release`.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        stay = self._stays.get(id(resolver))
-        if stay is None or stay.is_over:
-            stay = self._stays[id(resolver)] = self._enter(resolver, after=stay)
-        async with stay.visit() as entered:
+        shared = self._shared.get(id(resolver))
+        if shared is None or shared.is_over:
+            shared = self._shared[id(resolver)] = self._enter(resolver, after=shared)
+        async with shared.visit() as entered:
             yield entered
 
     def release(self, resolver: ClusterResolver) -> None:
         """Close `resolver` as soon as no lease of it is held."""
-        stay = self._stays.get(id(resolver))
-        if stay is not None:
-            stay.leave()
+        shared = self._shared.get(id(resolver))
+        if shared is not None:
+            shared.leave()
 
     def _enter(
         self, resolver: ClusterResolver, *, after: Stay[ClusterResolver] | None
     ) -> Stay[ClusterResolver]:
-        stay = Stay(resolver, logger=logger, inside=partial(self._pools.inside, resolver), after=after)
-        task = self._tasks[stay] = asyncio.create_task(stay.stay())
-        task.add_done_callback(lambda _: self._discard(resolver, stay))
-        return stay
+        shared = Stay(resolver, logger=logger, inside=partial(self._pools.inside, resolver), after=after)
+        task = self._tasks[shared] = asyncio.create_task(shared.stay())
+        task.add_done_callback(lambda _: self._discard(resolver, shared))
+        return shared
 
-    def _discard(self, resolver: ClusterResolver, stay: Stay[ClusterResolver]) -> None:
-        del self._tasks[stay]
-        if self._stays.get(id(resolver)) is stay:
-            del self._stays[id(resolver)]
+    def _discard(self, resolver: ClusterResolver, shared: Stay[ClusterResolver]) -> None:
+        del self._tasks[shared]
+        if self._shared.get(id(resolver)) is shared:
+            del self._shared[id(resolver)]
 
     async def _close(self) -> None:
         """Close every resolver, each within its own `timeout`."""
-        for stay in self._stays.values():
-            stay.leave()
+        for shared in self._shared.values():
+            shared.leave()
         await ended(*self._tasks.values())

@@ -229,7 +229,7 @@ class StatusStream:
             self._group.start_soon(self._run_target, target)
 
     def take(self) -> TargetStatus | None:
-        """Return the latest status of the target that has waited longest; None if there is none."""
+        """Return the latest status of the target that has waited longest; None without one."""
         while self._pending:
             target = next(iter(self._pending))
             status = self._pending.pop(target)

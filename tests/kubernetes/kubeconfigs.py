@@ -1,4 +1,4 @@
-"""Kubeconfigs, exec plugins and certificates for tests, written to a folder."""
+"""Kubeconfigs, exec plugins and certificates for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def base64_of(content: bytes) -> str:
 
 
 def kubeconfig(user: Any = None, *, name: Any = "dev", **cluster: Any) -> dict[str, Any]:
-    """A kubeconfig of one context, whose cluster and user have its name."""
+    """Return a kubeconfig with one context, whose cluster and user have the same name."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -48,7 +48,7 @@ def written(path: Path, content: dict[str, Any] | str | bytes) -> Path:
 
 
 def plugin(folder: Path, code: str, name: str = "plugin") -> Path:
-    """An executable that runs `code`, with `credential(status)` to print and `runs` to count in."""
+    """Write a plugin that runs `code`, which may call `credential(status)` and read the counter `runs`."""
     path = folder / name
     path.write_text(
         f"""#!{sys.executable} -S
@@ -66,7 +66,7 @@ runs = os.path.getsize({str(folder / (name + ".runs"))!r})
 
 
 def runs_of(path: Path) -> int:
-    """How often the plugin has run."""
+    """Return how often the plugin has run."""
     runs = path.with_name(path.name + ".runs")
     return runs.stat().st_size if runs.exists() else 0
 
@@ -76,7 +76,7 @@ def exec_user(path: Path | str, **fields: Any) -> dict[str, Any]:
 
 
 def id_token(**claims: Any) -> str:
-    """A JSON Web Token with these claims, whose signature nobody looks at."""
+    """Return a JSON Web Token with these claims and an invalid signature."""
 
     def part(value: Any) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode("ascii").rstrip("=")
@@ -85,13 +85,13 @@ def id_token(**claims: Any) -> str:
 
 
 def client_pair(authority: trustme.CA, name: str = "client@example.org") -> tuple[bytes, bytes]:
-    """A client certificate chain and its key, as PEM."""
+    """Return a client certificate chain and its key, as PEM."""
     issued = authority.issue_cert(name)
     return b"".join(blob.bytes() for blob in issued.cert_chain_pems), issued.private_key_pem.bytes()
 
 
-def without_surroundings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty home folder; no variable and no service account comes from outside."""
+def isolate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty home folder, and hide the variables and the service account of the machine."""
     for name in list(os.environ):
         if name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} or name.startswith("KUBE"):
             monkeypatch.delenv(name)
@@ -113,6 +113,6 @@ async def connect(
 
 
 async def bearer_of(connection: Connection) -> str | None:
-    """The token that a connection sends."""
+    """Return the token that a connection sends."""
     authorization = (await connection.headers()).get("Authorization")
     return None if authorization is None else authorization.removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""auth-providers: OIDC tokens, Google's command, and the mend for all else."""
+"""auth-providers: OIDC tokens, Google's command, and the hints for other providers."""
 
 from __future__ import annotations
 
@@ -28,51 +28,51 @@ def provider(name: str, **config: str) -> AuthProvider:
     )
 
 
-def test_a_valid_oidc_token_is_the_bearer_token() -> None:
+def test_valid_oidc_token_is_the_bearer_token() -> None:
     expires = int(time.time()) + HOUR
     token = id_token(exp=expires)
     assert identity_of(provider("oidc", id_token=token)) == Identity(f"Bearer {token}", expires=expires)
 
 
-def test_an_oidc_token_without_an_end_never_expires() -> None:
+def test_oidc_token_without_an_expiration_time_never_expires() -> None:
     assert identity_of(provider("oidc", id_token=id_token(sub="ada"))).expires is None
 
 
-def test_an_expired_oidc_token_is_told_with_the_mend() -> None:
+def test_expired_oidc_token_is_reported_with_a_hint() -> None:
     with pytest.raises(
-        CredentialsError, match="the oidc entry: its token has expired; run any kubectl command"
+        CredentialsError, match=r"the oidc entry: its token has expired\. Run any kubectl command"
     ):
         identity_of(provider("oidc", id_token=id_token(exp=1), refresh_token="r"))
 
 
-def test_a_missing_oidc_token_is_told() -> None:
+def test_missing_oidc_token_is_reported() -> None:
     with pytest.raises(CredentialsError, match="its token is missing"):
         identity_of(provider("oidc", refresh_token="r"))
 
 
 @pytest.mark.parametrize("token", ["hunter22", "a.hunter22.b", "a.aGk.b", "a.a.b", "ä.ä.ä", "a.W10.b"])
-def test_an_oidc_token_that_is_none_is_told_and_not_shown(token: str) -> None:
-    with pytest.raises(ConfigurationError, match="its id-token is no JSON Web Token") as caught:
+def test_malformed_oidc_token_is_reported_and_not_shown(token: str) -> None:
+    with pytest.raises(ConfigurationError, match="its id-token is not a JSON Web Token") as caught:
         identity_of(provider("oidc", id_token=token))
     assert "hunter22" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("name", ["azure", "openstack"])
-def test_a_provider_that_is_gone_from_kubectl_is_told_with_the_mend(name: str) -> None:
+def test_provider_that_kubectl_does_not_support_is_reported_with_a_hint(name: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=f"the {name} entry is not known here, nor to kubectl since 1.26"
+        ConfigurationError, match=f"the {name} entry is not supported, and not by kubectl since 1.26"
     ):
         identity_of(provider(name))
 
 
-def test_a_google_token_that_is_still_good_is_used() -> None:
+def test_valid_google_token_is_used() -> None:
     good = provider("gcp", access_token="t", expiry="2100-01-01T00:00:00Z")
     assert identity_of(good) == Identity("Bearer t", expires=4102444800)
     assert google_command(good) is None
 
 
-def test_a_google_token_that_has_expired_is_told_with_the_mend() -> None:
-    with pytest.raises(CredentialsError, match="has expired; use the exec plugin gke-gcloud-auth-plugin"):
+def test_expired_google_token_is_reported_with_a_hint() -> None:
+    with pytest.raises(CredentialsError, match=r"has expired\. Use the exec plugin gke-gcloud-auth-plugin"):
         identity_of(provider("gcp", access_token="t", expiry="2000-01-01T00:00:00Z"))
     with pytest.raises(ConfigurationError, match="its expiry is no RFC 3339 time"):
         identity_of(provider("gcp", access_token="t", expiry="soon"))
@@ -83,7 +83,7 @@ def google(path: Path, **config: str) -> AuthProvider:
     return provider("gcp", cmd_path=str(path), cmd_args="config config-helper", **{**keys, **config})
 
 
-async def test_googles_command_gives_the_token(tmp_path: Path) -> None:
+async def test_google_command_provides_the_token(tmp_path: Path) -> None:
     printed = {"credential": {"access_token": "t", "token_expiry": "2100-01-01T00:00:00Z"}}
     path = plugin(
         tmp_path, f"assert sys.argv[1:] == ['config', 'config-helper']\nprint({json.dumps(printed)!r})"
@@ -96,18 +96,18 @@ async def test_googles_command_gives_the_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "printed", ["hunter22", '{"credential": 5}', "{}", '{"credential": {"access_token": 5}}']
 )
-async def test_googles_command_without_a_token_is_told_and_its_output_not_shown(
+async def test_google_command_without_a_token_is_reported_without_its_output(
     tmp_path: Path, printed: str
 ) -> None:
     command = google_command(google(plugin(tmp_path, f"print({printed!r})")))
     assert command is not None
-    with pytest.raises(CredentialsError, match=r"'plugin' .* printed no token where") as caught:
+    with pytest.raises(CredentialsError, match=r"'plugin' .* printed no token at") as caught:
         await command.identity()
     assert "hunter22" not in str(caught.value)
 
 
-async def test_googles_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_missing_google_command_is_reported(tmp_path: Path) -> None:
     command = google_command(google(tmp_path / "gcloud"))
     assert command is not None
-    with pytest.raises(ResolveError, match=r"the command 'gcloud' .* could not be started: No such file"):
+    with pytest.raises(ResolveError, match=r"cannot start the command 'gcloud' .*: No such file"):
         await command.identity()

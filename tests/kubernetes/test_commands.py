@@ -1,4 +1,4 @@
-"""Commands: their output bounded, their standard error blanked, their processes gone once nobody waits."""
+"""`run_command`: limited output, no secrets from the standard error, and no processes left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from aioresolve.errors import CredentialsError
-from aioresolve.kubernetes.auth.exec_plugin import MAX_STDERR, MAX_STDOUT, _Child, output_of
+from aioresolve.kubernetes.auth.exec_plugin import MAX_STDERR, MAX_STDOUT, _Child, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.usefixtures("warm", "no_leak")
 
 @pytest.fixture(scope="module")
 def warm() -> None:
-    """Let uvloop open the pipe that it keeps for signals, once in a process, before leaks are looked for."""
+    """Make uvloop open its pipe for signals, once per process, before the check for leaks."""
     with suppress(ImportError):
         import uvloop
 
-        uvloop.run(output_of([sys.executable, "-S", "-c", ""], env={}, what="nothing"))
+        uvloop.run(run_command([sys.executable, "-S", "-c", ""], env={}, what="nothing"))
 
 
 async def run(code: str, *, secrets: tuple[str, ...] = (), env: dict[str, str] | None = None) -> bytes:
     with anyio.fail_after(20):
-        return await output_of(
+        return await run_command(
             [sys.executable, "-S", "-c", code],
             env={**os.environ, **(env or {})},
             what="the command",
@@ -49,15 +49,15 @@ async def failure(code: str, *, secrets: tuple[str, ...] = ()) -> str:
     return str(caught.value)
 
 
-async def told(fifo: Path) -> list[int]:
-    """The process ids that a command writes into `fifo`, once it has."""
+async def read_pids(fifo: Path) -> list[int]:
+    """Return the process ids that a command writes to `fifo`."""
     with anyio.fail_after(20):
         text = await anyio.to_thread.run_sync(fifo.read_text, abandon_on_cancel=True)
     return [int(word) for word in text.split()]
 
 
-async def ended(pid: int) -> None:
-    """Wait until the process runs no more; another process's orphan may stay unreaped for a while."""
+async def wait_for_exit(pid: int) -> None:
+    """Wait until the process has exited; an orphan of another process may remain unreaped for a while."""
     with anyio.fail_after(20):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
             await anyio.sleep(0.01)
@@ -70,11 +70,11 @@ def fifo(tmp_path: Path) -> Path:
     return path
 
 
-async def test_what_the_command_prints_is_returned() -> None:
+async def test_standard_output_is_returned() -> None:
     assert await run("print('yes')") == b"yes\n"
 
 
-async def test_the_environment_is_the_one_given() -> None:
+async def test_environment_is_the_given_one() -> None:
     assert await run("import os; print(os.environ['A'])", env={"A": "b"}) == b"b\n"
 
 
@@ -89,45 +89,45 @@ except OSError:
     assert await run(code) == b"no terminal ''\n"
 
 
-async def test_megabytes_on_standard_error_hold_nothing_up() -> None:
+async def test_megabytes_on_standard_error_do_not_block() -> None:
     code = "import sys; sys.stderr.write('x' * 5_000_000); sys.stderr.flush(); print('yes')"
     assert await run(code) == b"yes\n"
 
 
-async def test_a_megabyte_less_one_on_standard_output_is_read_whole() -> None:
+async def test_almost_a_megabyte_on_standard_output_is_read_completely() -> None:
     assert len(await run(f"import sys; sys.stdout.write('x' * {MAX_STDOUT})")) == MAX_STDOUT
 
 
-async def test_more_than_a_megabyte_on_standard_output_is_an_error_and_the_end_of_it(fifo: Path) -> None:
+async def test_command_that_writes_more_than_a_megabyte_is_killed(fifo: Path) -> None:
     code = f"""
 import os, sys
 open({str(fifo)!r}, "w").write(str(os.getpid()))
 while True:
     sys.stdout.write("x" * 65536)
 """
-    message, [pid] = await asyncio.gather(failure(code), told(fifo))
+    message, [pid] = await asyncio.gather(failure(code), read_pids(fifo))
     assert "wrote more than 1 MiB" in message
     assert not psutil.pid_exists(pid)
 
 
-async def test_an_exit_code_is_told_with_the_standard_error_and_never_the_output() -> None:
+async def test_error_shows_exit_code_and_standard_error_but_never_the_output() -> None:
     message = await failure(
         "import sys; print('hunter22'); sys.stderr.write('\\x1b[31mexpired\\x1b[0m:\\tlog in'); sys.exit(3)"
     )
-    assert message == "the command ended with exit code 3, saying: expired: log in"
+    assert message == "the command exited with code 3: expired: log in"
 
 
-async def test_a_silent_failure_is_told_as_that() -> None:
+async def test_error_for_a_failure_without_a_message() -> None:
     assert await failure("raise SystemExit(1)") == (
-        "the command ended with exit code 1, saying nothing on its standard error"
+        "the command exited with code 1, without a message on its standard error"
     )
 
 
-async def test_a_signal_is_told_by_its_name() -> None:
+async def test_error_names_the_signal() -> None:
     assert "was killed by SIGKILL" in await failure("import os; os.kill(os.getpid(), 9)")
 
 
-async def test_of_the_standard_error_no_more_is_kept_than_may_be_shown() -> None:
+async def test_only_the_end_of_the_standard_error_is_kept() -> None:
     child = _Child()
     for _ in range(100):
         child.pipe_data_received(2, b"x" * MAX_STDERR)
@@ -151,48 +151,48 @@ async def test_only_the_end_of_a_long_standard_error_is_shown() -> None:
         "-----BEGIN PRIVATE KEY-----\nMHcCAQEEIA",
     ],
 )
-async def test_what_looks_like_a_secret_is_blanked_out_of_the_standard_error(secret: str) -> None:
-    message = await failure(f"import sys; sys.stderr.write('refused: ' + {secret!r}); sys.exit(1)")
+async def test_text_that_looks_like_a_secret_is_removed_from_the_standard_error(secret: str) -> None:
+    message = await failure(f"import sys; sys.stderr.write('denied: ' + {secret!r}); sys.exit(1)")
     assert "(secret)" in message
     assert not any(word in message for word in (*secret.removeprefix("Bearer").split(), "MHcCAQEEIA"))
 
 
-async def test_secrets_that_are_known_are_blanked_out_of_the_standard_error() -> None:
+async def test_known_secrets_are_removed_from_the_standard_error() -> None:
     message = await failure(
         "import sys; sys.stderr.write('login with hunter22, true'); sys.exit(1)", secrets=("hunter22", "true")
     )
-    assert message.endswith("saying: login with (secret), true")
+    assert message.endswith("exited with code 1: login with (secret), true")
 
 
-async def test_what_stands_on_the_standard_output_is_blanked_out_of_the_standard_error() -> None:
+async def test_content_of_the_standard_output_is_removed_from_the_standard_error() -> None:
     message = await failure(
         "import sys; t = 'q' * 20; print({'token': t}); sys.stderr.write('got ' + t); sys.exit(1)"
     )
-    assert message.endswith("saying: got (secret)")
+    assert message.endswith("exited with code 1: got (secret)")
 
 
-async def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+async def test_command_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("#!/no/such/interpreter")
     text.chmod(0o755)
     for path, reason in ((str(text), "No such file"), (str(tmp_path), "Permission denied")):
-        with pytest.raises(CredentialsError, match=f"^the command could not be started: {reason}"):
-            await output_of([path], env={}, what="the command")
+        with pytest.raises(CredentialsError, match=f"^cannot start the command: {reason}"):
+            await run_command([path], env={}, what="the command")
 
 
-def test_a_null_byte_in_an_argument_is_told() -> None:
+def test_null_byte_in_an_argument_is_reported() -> None:
     """On asyncio's own loop; uvloop cuts the argument there."""
-    with pytest.raises(CredentialsError, match="could not be started: ValueError"):
-        asyncio.run(output_of([sys.executable, "a\0b"], env={}, what="the command"))
+    with pytest.raises(CredentialsError, match="cannot start the command: ValueError"):
+        asyncio.run(run_command([sys.executable, "a\0b"], env={}, what="the command"))
 
 
 WAIT = "import signal; signal.pause()"
 
 
-async def cancelled(
+async def cancel(
     code: str, fifo: Path, stop: Callable[[asyncio.Task[bytes], anyio.CancelScope], object]
 ) -> float:
-    """Run `code`, stop it once it has told its process ids, and return how many seconds the stopping took."""
+    """Run `code`, stop it after it wrote its process ids, and return the seconds that stopping took."""
     scope = anyio.CancelScope()
 
     async def work() -> bytes:
@@ -201,14 +201,14 @@ async def cancelled(
         return b""
 
     task = asyncio.create_task(work())
-    pids = await told(fifo)
+    pids = await read_pids(fifo)
     before = time.monotonic()
     stop(task, scope)
     await asyncio.wait([task])
     elapsed = time.monotonic() - before
     assert not psutil.pid_exists(pids[0])
     for pid in pids[1:]:
-        await ended(pid)
+        await wait_for_exit(pid)
     return elapsed
 
 
@@ -219,14 +219,14 @@ STOPS: dict[str, Callable[[asyncio.Task[bytes], anyio.CancelScope], object]] = {
 
 
 @pytest.mark.parametrize("how", STOPS)
-async def test_a_cancelled_command_is_gone_and_no_zombie(fifo: Path, how: str) -> None:
+async def test_cancelled_command_is_killed_and_reaped(fifo: Path, how: str) -> None:
     code = f"import os; open({str(fifo)!r}, 'w').write(str(os.getpid())); {WAIT}"
-    assert await cancelled(code, fifo, STOPS[how]) < 2
+    assert await cancel(code, fifo, STOPS[how]) < 2
 
 
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("how", STOPS)
-async def test_a_command_that_is_cancelled_while_it_starts_is_gone(how: str, turns: int) -> None:
+async def test_command_cancelled_during_its_start_is_killed(how: str, turns: int) -> None:
     scope = anyio.CancelScope()
 
     async def work() -> bytes:
@@ -242,7 +242,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_is_gone(how: str, tur
     assert not psutil.Process().children()
 
 
-async def test_a_command_that_ignores_signals_is_gone_all_the_same(fifo: Path) -> None:
+async def test_command_that_ignores_signals_is_killed(fifo: Path) -> None:
     code = f"""
 import os, signal
 for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -251,21 +251,21 @@ open({str(fifo)!r}, "w").write(str(os.getpid()))
 while True:
     signal.pause()
 """
-    assert await cancelled(code, fifo, STOPS["by a cancel scope"]) < 2
+    assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 2
 
 
-async def test_grandchildren_that_hold_the_pipes_are_gone_too(fifo: Path) -> None:
+async def test_grandchildren_with_open_pipes_are_killed(fifo: Path) -> None:
     code = f"""
 import os, signal, subprocess, sys
 child = subprocess.Popen([sys.executable, "-S", "-c", {WAIT!r}])
 open({str(fifo)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 signal.pause()
 """
-    assert await cancelled(code, fifo, STOPS["by a cancel scope"]) < 2
+    assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 2
 
 
-async def test_a_grandchild_that_keeps_the_pipes_open_holds_nothing_up(fifo: Path) -> None:
-    """A helper that a plugin leaves running, as an agent that caches logins, is the plugin's own affair."""
+async def test_grandchild_with_open_pipes_does_not_block(fifo: Path) -> None:
+    """A plugin may leave a helper running, such as an agent that caches logins."""
     code = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-S", "-c", {WAIT!r}])
@@ -274,8 +274,8 @@ sys.stdout.flush()
 open({str(fifo)!r}, "w").write(str(child.pid))
 """
     before = time.monotonic()
-    printed, [pid] = await asyncio.gather(run(code), told(fifo))
+    output, [pid] = await asyncio.gather(run(code), read_pids(fifo))
     assert time.monotonic() - before < 10
-    assert len(printed) == 60_000
+    assert len(output) == 60_000
     psutil.Process(pid).kill()
-    await ended(pid)
+    await wait_for_exit(pid)

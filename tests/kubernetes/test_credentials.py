@@ -1,4 +1,4 @@
-"""Connections: what they send, what they believe, and how they stay fresh."""
+"""Connections: the headers, the TLS context, and how credentials are renewed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from .kubeconfigs import (
     connect,
     exec_user,
     id_token,
+    isolate,
     kubeconfig,
     plugin,
     runs_of,
-    without_surroundings,
     written,
 )
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_surroundings(tmp_path, monkeypatch)
+    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Fail a test that logs a secret; those of these tests hold this word."""
+    """Fail a test that logs a secret; all secrets in this file contain this word."""
     caplog.set_level(logging.DEBUG)
     yield
     assert "hunter22" not in caplog.text
@@ -57,7 +57,7 @@ async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Conn
     return await connect(written(folder / "config", kubeconfig(user, **cluster)))
 
 
-# What is sent
+# Headers
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Conn
         ({"username": "ada"}, "Basic " + base64_of(b"ada:")),
     ],
 )
-async def test_a_users_credentials_become_a_header(
+async def test_credentials_of_a_user_become_a_header(
     tmp_path: Path, user: dict[str, Any], authorization: str | None
 ) -> None:
     written(tmp_path / "token", "from-file\n")
@@ -81,7 +81,7 @@ async def test_a_users_credentials_become_a_header(
     assert headers == ({} if authorization is None else {"Authorization": authorization})
 
 
-async def test_a_valid_oidc_token_is_sent(tmp_path: Path) -> None:
+async def test_valid_oidc_token_is_sent(tmp_path: Path) -> None:
     token = id_token(exp=4102444800)
     connection = await connect_as(
         {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}, tmp_path
@@ -89,11 +89,11 @@ async def test_a_valid_oidc_token_is_sent(tmp_path: Path) -> None:
     assert await bearer_of(connection) == token
 
 
-async def test_an_expired_oidc_token_is_told_and_its_successor_found(tmp_path: Path) -> None:
+async def test_expired_oidc_token_is_reported_and_its_successor_used(tmp_path: Path) -> None:
     def user(token: str) -> dict[str, Any]:
         return {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
 
-    with pytest.raises(CredentialsError, match="has expired; run any kubectl command"):
+    with pytest.raises(CredentialsError, match=r"has expired\. Run any kubectl command"):
         await connect_as(user(id_token(exp=1)), tmp_path)
     connection = await connect_as(user(id_token(exp=4102444800)), tmp_path)
     written(tmp_path / "config", kubeconfig(user(id_token(exp=4102444801))))
@@ -101,7 +101,7 @@ async def test_an_expired_oidc_token_is_told_and_its_successor_found(tmp_path: P
     assert await bearer_of(connection) == id_token(exp=4102444801)
 
 
-async def test_impersonation_and_compression_are_headers_too(tmp_path: Path) -> None:
+async def test_impersonation_and_compression_become_headers(tmp_path: Path) -> None:
     connection = await connect_as({"token": "t", "as": "ada"}, tmp_path, **{"disable-compression": True})
     assert await connection.headers() == {
         "Authorization": "Bearer t",
@@ -110,16 +110,16 @@ async def test_impersonation_and_compression_are_headers_too(tmp_path: Path) -> 
     }
 
 
-async def test_over_plain_http_no_credentials_are_sent(tmp_path: Path) -> None:
+async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
     connection = await connect_as({"token": "hunter22"}, tmp_path, server="http://10.0.0.1:8080/")
     assert connection.server == "http://10.0.0.1:8080"
     assert await connection.headers() == {}
     assert await connection.ssl() is None
-    assert "over plain http no credentials are sent" in connection.source
+    assert "no credentials are sent over plain http" in connection.source
 
 
 @pytest.mark.parametrize(
-    ("user", "said"),
+    ("user", "expected"),
     [
         ({"tokenFile": "none"}, "user 'dev': tokenFile {}/none cannot be read: No such file"),
         ({"tokenFile": "empty"}, "user 'dev': tokenFile {}/empty is empty"),
@@ -131,21 +131,21 @@ async def test_over_plain_http_no_credentials_are_sent(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_credential_that_cannot_be_sent_is_told_with_its_place(
-    tmp_path: Path, user: dict[str, Any], said: str
+async def test_error_for_an_invalid_credential_names_its_place(
+    tmp_path: Path, user: dict[str, Any], expected: str
 ) -> None:
     written(tmp_path / "empty", "\n")
     with pytest.raises(ConfigurationError) as caught:
         await connect_as(user, tmp_path)
     assert str(caught.value).startswith(f"kubeconfig {tmp_path}/config, user 'dev'")
-    assert said.format(tmp_path) in str(caught.value)
+    assert expected.format(tmp_path) in str(caught.value)
     assert "hunter22" not in str(caught.value)
 
 
 # Proxies
 
 
-async def test_the_clusters_proxy_comes_before_the_environments(
+async def test_proxy_of_the_cluster_comes_before_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://env:3128")
@@ -156,7 +156,7 @@ async def test_the_clusters_proxy_comes_before_the_environments(
     assert (await connect_as({}, tmp_path, **{"proxy-url": "http://own:1"})).proxy == "http://own:1"
 
 
-async def test_a_proxys_password_is_in_no_repr(tmp_path: Path) -> None:
+async def test_no_repr_shows_the_password_of_a_proxy(tmp_path: Path) -> None:
     connection = await connect_as({}, tmp_path, **{"proxy-url": "http://me:hunter22@own:1"})
     assert connection.proxy == "http://me:hunter22@own:1"
     assert repr(connection) == (
@@ -167,7 +167,7 @@ async def test_a_proxys_password_is_in_no_repr(tmp_path: Path) -> None:
 # TLS
 
 
-async def test_the_context_is_built_once(tmp_path: Path) -> None:
+async def test_tls_context_is_built_once(tmp_path: Path) -> None:
     authority = trustme.CA()
     connection = await connect_as(
         {"token": "t"}, tmp_path, **{"certificate-authority-data": base64_of(authority.cert_pem.bytes())}
@@ -176,7 +176,7 @@ async def test_the_context_is_built_once(tmp_path: Path) -> None:
     assert len({id(context) for context in [*contexts, await connection.ssl()]}) == 1
 
 
-async def test_what_is_verified_is_what_the_cluster_says(tmp_path: Path) -> None:
+async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:
     insecure = await (await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True})).ssl()
     assert insecure is not None
     assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
@@ -187,7 +187,7 @@ async def test_what_is_verified_is_what_the_cluster_says(tmp_path: Path) -> None
     assert connection.tls_server_name == "api.example"
 
 
-async def test_an_authority_that_is_no_certificate_is_told_with_its_place(tmp_path: Path) -> None:
+async def test_error_for_an_invalid_authority_names_its_place(tmp_path: Path) -> None:
     written(tmp_path / "ca.pem", "hunter22")
     connection = await connect_as({}, tmp_path, **{"certificate-authority": "ca.pem"})
     with pytest.raises(ConfigurationError) as caught:
@@ -196,7 +196,7 @@ async def test_an_authority_that_is_no_certificate_is_told_with_its_place(tmp_pa
     assert "hunter22" not in str(caught.value)
 
 
-async def test_a_client_certificate_that_was_replaced_makes_a_new_context(tmp_path: Path) -> None:
+async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -> None:
     authority = trustme.CA()
 
     def write() -> None:
@@ -215,7 +215,7 @@ async def test_a_client_certificate_that_was_replaced_makes_a_new_context(tmp_pa
     assert await connection.ssl() is not before
 
 
-async def test_a_key_of_another_certificate_is_told_with_both_places(tmp_path: Path) -> None:
+async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path: Path) -> None:
     authority = trustme.CA()
     written(tmp_path / "client.pem", client_pair(authority)[0])
     connection = await connect_as(
@@ -231,7 +231,7 @@ async def test_a_key_of_another_certificate_is_told_with_both_places(tmp_path: P
 # After a 401
 
 
-async def test_a_token_that_was_replaced_in_the_kubeconfig_is_found(tmp_path: Path) -> None:
+async def test_replaced_token_in_the_kubeconfig_is_used(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     rejected = await connection.headers()
     assert not await connection.renew(rejected)
@@ -240,7 +240,7 @@ async def test_a_token_that_was_replaced_in_the_kubeconfig_is_found(tmp_path: Pa
     assert await bearer_of(connection) == "new"
 
 
-async def test_a_token_that_was_renewed_meanwhile_is_not_renewed_again(tmp_path: Path) -> None:
+async def test_token_that_is_already_renewed_is_not_renewed_again(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     rejected = await connection.headers()
     written(tmp_path / "config", kubeconfig({"token": "new"}))
@@ -250,14 +250,14 @@ async def test_a_token_that_was_renewed_meanwhile_is_not_renewed_again(tmp_path:
     assert await bearer_of(connection) == "new"
 
 
-async def test_a_token_for_another_server_is_not_sent_to_this_one(tmp_path: Path) -> None:
+async def test_token_for_another_server_is_not_sent(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     written(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
     assert not await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "old"
 
 
-async def test_the_context_is_the_one_chosen_at_first(tmp_path: Path) -> None:
+async def test_context_does_not_change_after_the_start(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     config = kubeconfig({"token": "new"})
     config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
@@ -269,7 +269,7 @@ async def test_the_context_is_the_one_chosen_at_first(tmp_path: Path) -> None:
 # Plugins
 
 
-async def test_no_plugin_runs_before_its_credentials_are_needed_and_then_it_runs_once(tmp_path: Path) -> None:
+async def test_plugin_runs_once_and_only_when_its_credentials_are_needed(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'credential({"token": "t"})')
     connection = await connect_as(exec_user(path), tmp_path)
     assert runs_of(path) == 0
@@ -277,7 +277,7 @@ async def test_no_plugin_runs_before_its_credentials_are_needed_and_then_it_runs
     assert runs_of(path) == 1
 
 
-async def test_a_cache_keeps_what_a_plugin_printed_for_the_next_connection(tmp_path: Path) -> None:
+async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'credential({"token": f"t{runs}"})')
     config = written(tmp_path / "config", kubeconfig(exec_user(path)))
     cache = CredentialCache()
@@ -289,7 +289,7 @@ async def test_a_cache_keeps_what_a_plugin_printed_for_the_next_connection(tmp_p
     assert repr(cache) == "<CredentialCache of 1 plugins>"
 
 
-async def test_expired_credentials_are_printed_anew(tmp_path: Path) -> None:
+async def test_plugin_runs_again_when_its_credentials_expire(tmp_path: Path) -> None:
     path = plugin(
         tmp_path,
         """credential({"token": f"t{runs}", "expirationTimestamp": f"{1950 + runs * 50}-01-01T00:00:00Z"})""",
@@ -298,7 +298,7 @@ async def test_expired_credentials_are_printed_anew(tmp_path: Path) -> None:
     assert [await bearer_of(connection) for _ in range(3)] == ["t1", "t2", "t2"]
 
 
-async def test_ten_requests_that_are_rejected_at_once_run_the_plugin_once(tmp_path: Path) -> None:
+async def test_ten_concurrent_rejections_run_the_plugin_once(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'credential({"token": f"t{runs}"})')
     connection = await connect_as(exec_user(path), tmp_path)
     rejected = await connection.headers()
@@ -309,14 +309,14 @@ async def test_ten_requests_that_are_rejected_at_once_run_the_plugin_once(tmp_pa
     assert await bearer_of(connection) == "t2"
 
 
-async def test_a_plugin_that_says_the_same_again_makes_no_retry_worth_it(tmp_path: Path) -> None:
+async def test_unchanged_credentials_of_a_plugin_are_not_worth_a_retry(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'credential({"token": "t"})')
     connection = await connect_as(exec_user(path), tmp_path)
     assert not await connection.renew(await connection.headers())
     assert runs_of(path) == 2
 
 
-async def test_a_plugins_certificate_is_shown_and_renewed(tmp_path: Path) -> None:
+async def test_certificate_of_a_plugin_is_used_and_renewed(tmp_path: Path) -> None:
     authority = trustme.CA()
     for number in (1, 2):
         chain, key = client_pair(authority)
@@ -339,7 +339,7 @@ credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key"
     assert runs_of(path) == 2
 
 
-async def test_a_plugins_certificate_that_is_none_is_told_with_the_plugin(tmp_path: Path) -> None:
+async def test_error_for_an_invalid_certificate_of_a_plugin_names_the_plugin(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'credential({"clientCertificateData": "hunter22", "clientKeyData": "hunter22"})')
     connection = await connect_as(exec_user(path), tmp_path)
     with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
@@ -356,7 +356,7 @@ async def test_a_plugins_certificate_that_is_none_is_told_with_the_plugin(tmp_pa
         {"client-certificate": "c", "client-key": "k"},
     ],
 )
-async def test_the_users_own_credentials_come_before_its_plugin(tmp_path: Path, own: dict[str, Any]) -> None:
+async def test_static_credentials_come_before_a_plugin(tmp_path: Path, own: dict[str, Any]) -> None:
     for name in ("token", "c", "k"):
         written(tmp_path / name, "own")
     path = plugin(tmp_path, 'credential({"token": "t"})')
@@ -365,12 +365,12 @@ async def test_the_users_own_credentials_come_before_its_plugin(tmp_path: Path, 
     assert runs_of(path) == 0
 
 
-async def test_a_command_next_to_the_kubeconfig_is_found(tmp_path: Path) -> None:
+async def test_command_next_to_the_kubeconfig_is_found(tmp_path: Path) -> None:
     plugin(tmp_path, 'credential({"token": "t"})')
     assert await bearer_of(await connect_as(exec_user("./plugin"), tmp_path)) == "t"
 
 
-async def test_googles_command_runs_once_and_again_when_rejected(tmp_path: Path) -> None:
+async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'print(json.dumps({"access_token": f"t{runs}"}))')
     connection = await connect_as(
         {"auth-provider": {"name": "gcp", "config": {"cmd-path": str(path), "cmd-args": "x"}}}, tmp_path
@@ -381,7 +381,7 @@ async def test_googles_command_runs_once_and_again_when_rejected(tmp_path: Path)
     assert await bearer_of(connection) == "t2"
 
 
-async def test_a_slow_plugin_is_gone_when_its_deadline_passes(tmp_path: Path) -> None:
+async def test_slow_plugin_is_killed_at_the_deadline(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     path = plugin(
@@ -408,7 +408,7 @@ async def test_a_slow_plugin_is_gone_when_its_deadline_passes(tmp_path: Path) ->
         'print("x" * 2_000_000 + "hunter22")',
     ],
 )
-async def test_no_error_of_a_plugin_shows_what_it_printed(tmp_path: Path, code: str) -> None:
+async def test_no_error_of_a_plugin_shows_its_output(tmp_path: Path, code: str) -> None:
     user = exec_user(plugin(tmp_path, code), args=["hunter22"], env=[{"name": "A", "value": "hunter22"}])
     connection = await connect_as(user, tmp_path)
     with pytest.raises(ResolveError) as caught:
@@ -420,11 +420,11 @@ async def test_no_error_of_a_plugin_shows_what_it_printed(tmp_path: Path, code: 
     assert f"kubeconfig {tmp_path}/config, user 'dev'" in shown
 
 
-# The arguments, without reading anything
+# Arguments
 
 
 class KubernetesExecutableLocation(enum.Enum):
-    """TensorFlow's own, as far as it matters here."""
+    """A copy of TensorFlow's enum."""
 
     WITHIN_CLUSTER = 0
     OFF_CLUSTER = 1
@@ -439,39 +439,39 @@ class KubernetesExecutableLocation(enum.Enum):
         (KubernetesExecutableLocation.OFF_CLUSTER, ExecutableLocation.OFF_CLUSTER),
     ],
 )
-def test_a_location_is_understood_as_ours_as_tensorflows_and_as_text(
+def test_location_may_be_ours_or_that_of_tensorflow_or_a_string(
     given: object, location: ExecutableLocation | None
 ) -> None:
     assert checked_location(given) is location
 
 
 @pytest.mark.parametrize("given", ["within_cluster", "", 0, 1, True, object, ssl.CERT_NONE])
-def test_another_location_is_told_with_those_there_are(given: object) -> None:
+def test_error_for_an_unknown_location_lists_the_known_ones(given: object) -> None:
     with pytest.raises(ValueError, match=r"executable_location=.*: give ExecutableLocation\.WITHIN_CLUSTER"):
         checked_location(given)
 
 
 @pytest.mark.parametrize("arguments", [{"kubeconfig": "x"}, {"context": "x"}])
-def test_a_location_that_contradicts_the_kubeconfig_is_told(arguments: dict[str, Any]) -> None:
+def test_location_that_contradicts_the_kubeconfig_is_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="WITHIN_CLUSTER looks at the pod's service account only"):
         checked_location("WITHIN_CLUSTER", **arguments)
     checked_location("OFF_CLUSTER", **arguments)
 
 
 @pytest.mark.parametrize("given", ["", [], [""], 5, [5], b"x", {"a": "b"}])
-def test_a_kubeconfig_that_is_no_path_is_told(given: Any) -> None:
+def test_invalid_path_of_a_kubeconfig_is_rejected(given: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"kubeconfig=.*: give the path of one"):
         checked_location(None, kubeconfig=given)
 
 
 @pytest.mark.parametrize("given", ["", 5])
-def test_a_context_that_is_no_name_is_told(given: Any) -> None:
+def test_invalid_context_is_rejected(given: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"context=.*: give the name of a context"):
         checked_location(None, context=given)
 
 
 def test_reading_a_kubeconfig_imports_no_client(tmp_path: Path) -> None:
-    """The room is on the way of every short command; kubernetes_asyncio alone takes two seconds."""
+    """Every short command reads one, and kubernetes_asyncio alone takes two seconds to import."""
     code = """
 import sys
 import aioresolve.kubernetes.auth.discovery as discovery

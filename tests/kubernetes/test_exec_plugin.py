@@ -1,4 +1,4 @@
-"""Exec plugins: what they are told, what they may print, and what happens when they do otherwise."""
+"""Exec plugins: their input, their output, and the errors for invalid output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
-from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, identity_in
+from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, parse_exec_credential
 from aioresolve.kubernetes.auth.identity import ClientCertificate, Identity
 from aioresolve.kubernetes.auth.kubeconfig import parse_kubeconfig, select_context
 
@@ -36,13 +36,15 @@ def credential(status: Any, **fields: Any) -> bytes:
 # What the plugin prints
 
 
-def test_a_token_is_a_bearer_token() -> None:
-    assert identity_in(credential({"token": "t"}), EXEC_V1, "p") == Identity("Bearer t")
+def test_token_is_a_bearer_token() -> None:
+    assert parse_exec_credential(credential({"token": "t"}), EXEC_V1, "p") == Identity("Bearer t")
 
 
-def test_a_certificate_and_a_token_may_come_together() -> None:
-    printed = credential({"token": "t", "clientCertificateData": "C", "clientKeyData": "K"})
-    assert identity_in(printed, EXEC_V1, "p") == Identity("Bearer t", ClientCertificate(b"C", b"K", where=""))
+def test_certificate_and_token_may_be_combined() -> None:
+    output = credential({"token": "t", "clientCertificateData": "C", "clientKeyData": "K"})
+    assert parse_exec_credential(output, EXEC_V1, "p") == Identity(
+        "Bearer t", ClientCertificate(b"C", b"K", where="")
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,26 +56,26 @@ def test_a_certificate_and_a_token_may_come_together() -> None:
         "2030-01-31T12:00:00",
     ],
 )
-def test_the_end_of_validity_is_read(timestamp: str) -> None:
-    printed = credential({"token": "t", "expirationTimestamp": timestamp})
-    assert identity_in(printed, EXEC_V1, "p").expires == 1896091200
+def test_expiration_time_is_read(timestamp: str) -> None:
+    output = credential({"token": "t", "expirationTimestamp": timestamp})
+    assert parse_exec_credential(output, EXEC_V1, "p").expires == 1896091200
 
 
 @pytest.mark.parametrize(
-    ("printed", "said"),
+    ("output", "expected"),
     [
-        (b"", "printed no JSON object but 0 bytes"),
-        (b"hunter22", "printed no JSON object but 8 bytes of something else"),
-        (b'"hunter22"', "printed no JSON object"),
-        (b"\xff\xfe\xfd", "printed no JSON object"),
-        (b"[" * 100_000, "printed no JSON object"),
-        (credential({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"another apiVersion than {EXEC_V1}"),
-        (credential({"token": "hunter22"}, kind="Token"), "another kind than ExecCredential"),
+        (b"", "printed 0 bytes that are not a JSON object"),
+        (b"hunter22", "printed 8 bytes that are not a JSON object"),
+        (b'"hunter22"', "that are not a JSON object"),
+        (b"\xff\xfe\xfd", "that are not a JSON object"),
+        (b"[" * 100_000, "that are not a JSON object"),
+        (credential({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"apiVersion other than {EXEC_V1}"),
+        (credential({"token": "hunter22"}, kind="Token"), "kind other than ExecCredential"),
         (credential(None), "without status"),
         (credential("hunter22"), "without status"),
         (credential({}), "neither a token nor a client certificate"),
         (credential({"token": ""}), "neither a token nor a client certificate"),
-        (credential({"token": 5}), "gave a token that is no text"),
+        (credential({"token": 5}), "returned a token that is not a string"),
         (credential({"token": "hunter22 x"}), "holds a line break, a space"),
         (credential({"token": "hunter22\nX-Header: y"}), "holds a line break, a space"),
         (
@@ -84,19 +86,19 @@ def test_the_end_of_validity_is_read(timestamp: str) -> None:
         (credential({"token": "hunter22", "expirationTimestamp": "soon"}), "is no RFC 3339 time"),
     ],
 )
-def test_anything_else_is_an_error_that_never_shows_it(printed: bytes, said: str) -> None:
+def test_invalid_output_is_an_error_that_does_not_show_it(output: bytes, expected: str) -> None:
     with pytest.raises(ResolveError) as caught:
-        identity_in(printed, EXEC_V1, "the plugin 'p'")
-    assert said in str(caught.value)
+        parse_exec_credential(output, EXEC_V1, "the plugin 'p'")
+    assert expected in str(caught.value)
     assert "the plugin 'p'" in str(caught.value)
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
     assert "hunter22" not in shown
 
 
-# What the plugin is told
+# The input of the plugin
 
 
-def test_the_plugin_is_told_its_version_and_that_nobody_is_there_to_be_asked() -> None:
+def test_input_has_the_version_and_says_not_interactive() -> None:
     assert json.loads(call(exec_user("p")).info) == {
         "apiVersion": EXEC_V1,
         "kind": "ExecCredential",
@@ -104,7 +106,7 @@ def test_the_plugin_is_told_its_version_and_that_nobody_is_there_to_be_asked() -
     }
 
 
-def test_the_plugin_is_told_of_the_cluster_when_it_asks_to_be() -> None:
+def test_input_describes_the_cluster_if_the_plugin_requests_it() -> None:
     info = call(
         exec_user("p", provideClusterInfo=True, apiVersion=EXEC_V1BETA1),
         b"PEM",
@@ -133,7 +135,7 @@ def test_the_plugin_is_told_of_the_cluster_when_it_asks_to_be() -> None:
     }
 
 
-def test_an_extension_that_is_no_json_is_told() -> None:
+def test_extension_that_is_not_json_is_reported() -> None:
     text = """
 current-context: dev
 clusters: [{name: dev, cluster: {server: "https://h", extensions: [
@@ -149,7 +151,7 @@ users: [{name: dev, user: {exec: {
 
 
 @pytest.mark.parametrize("version", [EXEC_V1, EXEC_V1BETA1])
-async def test_a_plugin_gets_arguments_variables_and_the_cluster(
+async def test_plugin_gets_arguments_variables_and_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setenv("INHERITED", "yes")
@@ -172,15 +174,13 @@ credential({{"token": "+".join(parts)}}, api_version={version!r})
     assert await call(user).identity() == Identity(f"Bearer a+b+g+yes+{SERVER}")
 
 
-async def test_a_bare_command_is_looked_up_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bare_command_is_looked_up_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin(tmp_path, 'credential({"token": "t"})', "my-login")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
 
 
-async def test_a_missing_command_is_told_with_the_hint_for_installing_it() -> None:
+async def test_error_for_a_missing_command_has_its_install_hint() -> None:
     hint = "Get it:\n\x1b[1mbrew install my-login"
     with pytest.raises(CredentialsError) as caught:
         await call(exec_user("my-login", installHint=hint)).identity()
@@ -190,21 +190,21 @@ async def test_a_missing_command_is_told_with_the_hint_for_installing_it() -> No
     )
 
 
-async def test_a_missing_path_is_told_as_one(tmp_path: Path) -> None:
+async def test_error_for_a_missing_program_says_so(tmp_path: Path) -> None:
     with pytest.raises(
         CredentialsError, match=r"is not installed: there is no such program\. Install it, or"
     ):
         await call(exec_user(tmp_path / "nothing")).identity()
 
 
-async def test_a_failing_plugin_is_quoted_without_its_variables(tmp_path: Path) -> None:
+async def test_error_of_a_failing_plugin_does_not_show_its_variables(tmp_path: Path) -> None:
     path = plugin(tmp_path, 'sys.exit("login of " + os.environ["SECRET"] + " failed")')
     user = exec_user(path, env=[{"name": "SECRET", "value": "hunter22"}])
     with pytest.raises(CredentialsError) as caught:
         await call(user).identity()
     assert str(caught.value) == (
-        "the plugin 'plugin' (kubeconfig /home/me/.kube/config, user 'dev', exec) ended with exit code 1, "
-        "saying: login of (secret) failed"
+        "the plugin 'plugin' (kubeconfig /home/me/.kube/config, user 'dev', exec) exited with code 1"
+        ": login of (secret) failed"
     )
 
 

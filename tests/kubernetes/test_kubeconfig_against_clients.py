@@ -1,8 +1,8 @@
-"""Our reader of kubeconfigs beside those of kubernetes_asyncio and kubernetes, on the same files.
+"""aioresolve, kubernetes_asyncio and kubernetes read the same kubeconfigs.
 
-What is left out is where they differ from client-go and we do not: they take a plugin's word over the user's
-own token, prefer `token` to `tokenFile`, let the last file's current-context win, send credentials over plain
-http, and know nothing of impersonation.
+Omitted are the cases in which those clients differ from client-go and aioresolve does not: they prefer a
+plugin to the user's own token, and `token` to `tokenFile`; the current-context of the last file wins; they
+send credentials over plain http, and ignore impersonation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
-from aioresolve.kubernetes.auth.discovery import Found, found
+from aioresolve.kubernetes.auth.discovery import DiscoveredServer, discover_server
 
 from .kubeconfigs import base64_of, client_pair, exec_user, kubeconfig, plugin, written
 
@@ -80,18 +80,18 @@ def content(path: str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def seen_by_us(place: Found) -> dict[str, Any]:
-    assert place.trust is not None
-    certificate = place.identity.certificate
+def seen_by_us(server: DiscoveredServer) -> dict[str, Any]:
+    assert server.trust is not None
+    certificate = server.identity.certificate
     return {
-        "host": place.server,
-        "authorization": place.identity.authorization,
-        "authority": place.trust.authorities,
-        "verify": place.trust.verify,
+        "host": server.server,
+        "authorization": server.identity.authorization,
+        "authority": server.trust.authorities,
+        "verify": server.trust.verify,
         "certificate": certificate and certificate.chain,
         "key": certificate and certificate.key,
-        "server name": place.tls_server_name,
-        "proxy": place.proxy,
+        "server name": server.tls_server_name,
+        "proxy": server.proxy,
     }
 
 
@@ -134,20 +134,18 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(users(), clusters())
-def test_all_three_read_the_same_from_the_same_kubeconfig(
-    user: dict[str, Any], cluster: dict[str, Any]
-) -> None:
+def test_all_three_clients_read_a_kubeconfig_alike(user: dict[str, Any], cluster: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in (("token", b"tok"), ("ca.pem", CA), ("client.pem", CHAIN), ("client.key", KEY)):
             written(folder / file, text)
         path = written(folder / "config", kubeconfig(user, **cluster))
-        ours = seen_by_us(found([str(path)], None, None, {}))
+        ours = seen_by_us(discover_server([str(path)], None, None, {}))
         assert ours == seen_by(read_asynchronously(path))
         assert ours == seen_by(read_synchronously(path))
 
 
-async def test_a_plugins_token_is_the_same_for_all_three(tmp_path: Path) -> None:
+async def test_all_three_clients_get_the_same_token_from_a_plugin(tmp_path: Path) -> None:
     script = plugin(tmp_path, 'credential({"token": "t"})')
     path = written(tmp_path / "config", kubeconfig(exec_user(script)))
     connection = await find_connection(kubeconfig=path, cache=CredentialCache())
@@ -156,11 +154,12 @@ async def test_a_plugins_token_is_the_same_for_all_three(tmp_path: Path) -> None
         assert seen_by(await asyncio.to_thread(read, path))["authorization"] == ours
 
 
-# Why plugins and auth providers are not left to kubernetes_asyncio. When one of these fails after an
-# upgrade of it, the reason has gone: see whether the code here can go as well.
+# The reasons why kubernetes_asyncio does not run plugins and auth providers for aioresolve. If one of these
+# tests fails after an upgrade, its reason no longer exists: check whether the code in aioresolve can be
+# removed.
 
 version = pytest.mark.skipif(
-    not asynchronous.__version__.startswith("36."), reason="these were seen in kubernetes_asyncio 36"
+    not asynchronous.__version__.startswith("36."), reason="these defects are those of kubernetes_asyncio 36"
 )
 
 
@@ -176,10 +175,10 @@ async def theirs_of(user: dict[str, Any], folder: Path) -> Any:
 
 
 @version
-def test_kubernetes_asyncio_waits_for_ever_on_a_plugin_that_says_much_and_leaves_it_running(
+def test_kubernetes_asyncio_hangs_with_a_plugin_that_writes_much_and_leaves_it_running(
     tmp_path: Path,
 ) -> None:
-    """In a process of its own, which takes along what is left."""
+    """In its own process, so that the plugin is killed with it."""
     script = plugin(tmp_path, 'sys.stderr.write("x" * 1_000_000); credential({"token": "t"})')
     path = written(tmp_path / "config", kubeconfig(exec_user(script)))
     code = f"""

@@ -4,7 +4,7 @@ To add a kind, add an entry to `KINDS`. The package of a resolver is imported wh
 kind is made.
 
 If a constructor rejects its arguments, the error is reported at the location of the invalid field. The
-message of the constructor shows the value, which must stay hidden if it comes from a variable: the
+message of the constructor shows the value, which must not be shown if it comes from a variable: the
 constructor is then called once more with the text as written, to get a message without the value.
 """
 

@@ -1,4 +1,4 @@
-"""Who we are and where the API server is: `find_connection` and what it finds."""
+"""The address of the API server and the credentials for it: `find_connection` returns both."""
 
 from .connection import Connection, CredentialCache, checked_location, find_connection, kubeconfig_paths
 from .discovery import ExecutableLocation

@@ -1,10 +1,11 @@
-"""auth-providers: the way before exec plugins for a kubeconfig to name a source of tokens.
+"""auth-providers: sources of tokens in kubeconfigs, from before exec plugins existed.
 
-`oidc` and `gcp` are read here and not by `kubernetes_asyncio.config`. To refresh an OIDC token that one sends
-the refresh token and the client secret without verifying whom it talks to, or, where the kubeconfig names
-the issuer's CA, fails on its type; and its Google command can hang, and is left running on cancellation, as
-its exec plugins are. An expired OIDC token is not refreshed here either: issuers take a refresh token once,
-and the next one would have to be written into the user's kubeconfig, which is kubectl's to do.
+`kubernetes_asyncio.config` is not used. To refresh an OIDC token, it sends the refresh token and the client
+secret without verifying the server, or raises a TypeError if the kubeconfig has the issuer's CA; and its
+Google command can hang, and keeps running after a cancellation, like its exec plugins.
+
+An expired OIDC token is not refreshed here: issuers accept a refresh token once, and the new one would have
+to be written to the user's kubeconfig, which is the task of kubectl.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from aioresolve._core.yaml_document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .exec_plugin import output_of
+from .exec_plugin import run_command
 from .identity import Identity, bearer, unix_time
 
 if TYPE_CHECKING:
@@ -30,35 +31,35 @@ __all__ = ["GoogleCommand", "google_command", "identity_of"]
 
 
 def identity_of(provider: AuthProvider) -> Identity:
-    """Return who the tokens in the kubeconfig itself say we are.
+    """Return the credentials that the kubeconfig itself contains.
 
     Raises:
-        ConfigurationError: the provider is unknown, or has no token that can be read.
-        CredentialsError: the token has expired.
+        ConfigurationError: the provider is unknown, or its token is malformed.
+        CredentialsError: the token is missing or has expired.
     """
     config = dict(provider.config)
     where = provider.where
     if provider.name == "oidc":
-        token, mend = config.get("id-token"), "run any kubectl command, which gets and stores a new one"
+        token, hint = config.get("id-token"), "Run any kubectl command, which gets and stores a new one."
         expires = None if token is None else _jwt_expiry(token, where)
     elif provider.name == "gcp":
-        token, mend = config.get("access-token"), "use the exec plugin gke-gcloud-auth-plugin instead"
+        token, hint = config.get("access-token"), "Use the exec plugin gke-gcloud-auth-plugin instead."
         expires = unix_time(config.get("expiry"), f"{where}: its expiry")
     else:
         raise ConfigurationError(
-            f"{where} is not known here, nor to kubectl since 1.26; "
-            "write the user's entry anew with an exec plugin (azure: `kubelogin convert-kubeconfig`)"
+            f"{where} is not supported, and not by kubectl since 1.26 either",
+            hint="Replace it with an exec plugin (for azure: `kubelogin convert-kubeconfig`).",
         )
     if token is None or (expires is not None and expires <= time.time()):
         raise CredentialsError(
-            f"{where}: its token {'is missing' if token is None else 'has expired'}; {mend}"
+            f"{where}: its token {'is missing' if token is None else 'has expired'}", hint=hint
         )
     return Identity(authorization=bearer(token, f"{where}: its token"), expires=expires)
 
 
 @dataclass(frozen=True, slots=True)
 class GoogleCommand:
-    """A `gcp` provider's command that prints a token: `gcloud config config-helper --format=json`."""
+    """The command of a `gcp` provider that prints a token: `gcloud config config-helper --format=json`."""
 
     where: str
     path: str
@@ -72,16 +73,16 @@ class GoogleCommand:
         return self.where
 
     async def identity(self) -> Identity:
-        """Return who the command says we are; it runs once.
+        """Run the command once and return the credentials that it prints.
 
         Raises:
             CredentialsError: it failed, or printed no token.
         """
         what = f"the command {os.path.basename(self.path)!r} ({self.where})"
-        printed = await output_of([self.path, *self.args], env=os.environ, what=what)
-        token, expiry = _at(printed, self.token_key), _at(printed, self.expiry_key)
+        output = await run_command([self.path, *self.args], env=os.environ, what=what)
+        token, expiry = _text_at(output, self.token_key), _text_at(output, self.expiry_key)
         if token is None:
-            raise CredentialsError(f"{what} printed no token where the kubeconfig's token-key says it is")
+            raise CredentialsError(f"{what} printed no token at the kubeconfig's token-key")
         return Identity(
             authorization=bearer(token, f"the token of {what}"),
             expires=unix_time(expiry, f"the expiry of {what}"),
@@ -89,7 +90,7 @@ class GoogleCommand:
 
 
 def google_command(provider: AuthProvider) -> GoogleCommand | None:
-    """Return the command that a `gcp` provider names; None where it names none, or is another provider."""
+    """Return the command of a `gcp` provider; None if it has none, or if it is another provider."""
     config = dict(provider.config)
     if provider.name != "gcp" or "cmd-path" not in config:
         return None
@@ -103,21 +104,21 @@ def google_command(provider: AuthProvider) -> GoogleCommand | None:
 
 
 def _jwt_expiry(token: str, where: str) -> float | None:
-    """The claim `exp` of a JSON Web Token (RFC 7519), in seconds of Unix time."""
+    """Return the claim `exp` of a JSON Web Token (RFC 7519), in seconds of Unix time."""
     claims = None
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]
         with suppress(binascii.Error):
             claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     if not isinstance(claims, dict):
-        raise ConfigurationError(f"{where}: its id-token is no JSON Web Token; log in again")
+        raise ConfigurationError(f"{where}: its id-token is not a JSON Web Token", hint="Log in again.")
     expires = claims.get("exp")
     return float(expires) if isinstance(expires, (int, float)) else None
 
 
-def _at(printed: bytes, key: str) -> str | None:
-    """The text at a path such as `{.credential.access_token}`."""
-    value = parse_json(printed)
+def _text_at(output: bytes, key: str) -> str | None:
+    """Return the string at a path such as `{.credential.access_token}`."""
+    value = parse_json(output)
     for name in key.strip("{}").strip(".").split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value if isinstance(value, str) and value else None

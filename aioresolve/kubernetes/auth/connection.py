@@ -25,7 +25,7 @@ import anyio.to_thread
 from aioresolve._core.concurrency import Turn
 from aioresolve.errors import ConfigurationError, ResolveError
 
-from .discovery import ExecutableLocation, Found, found
+from .discovery import DiscoveredServer, ExecutableLocation, discover_server
 from .kubeconfig import without_credentials
 from .tls import ssl_context
 
@@ -148,7 +148,12 @@ async def find_connection(
     location = checked_location(executable_location, kubeconfig=kubeconfig, context=context)
     # A read that hangs, as on a lost network drive, is left to its thread: the deadline holds all the same.
     place = await anyio.to_thread.run_sync(
-        found, kubeconfig_paths(kubeconfig), context, location, dict(os.environ), abandon_on_cancel=True
+        discover_server,
+        kubeconfig_paths(kubeconfig),
+        context,
+        location,
+        dict(os.environ),
+        abandon_on_cancel=True,
     )
     return Connection(place, _source(place, cache))
 
@@ -211,7 +216,7 @@ class Connection:
         tls_server_name: the name that the server's certificate is for, where it is not the host's.
     """
 
-    def __init__(self, place: Found, source: IdentitySource) -> None:
+    def __init__(self, place: DiscoveredServer, source: IdentitySource) -> None:
         self.server = place.server
         self.source = place.source
         self.namespace = place.namespace
@@ -302,13 +307,13 @@ class CredentialCache:
             return source
 
 
-def _source(place: Found, cache: CredentialCache) -> IdentitySource:
+def _source(place: DiscoveredServer, cache: CredentialCache) -> IdentitySource:
     if place.plugin is not None:
         return cache.source(place.plugin)
     return IdentitySource(_reader(place), place.identity, max_age=ROTATION_PERIOD if place.rotates else None)
 
 
-def _reader(place: Found) -> Callable[[], Awaitable[Identity]]:
+def _reader(place: DiscoveredServer) -> Callable[[], Awaitable[Identity]]:
     """A fetch that reads the files again; where they cannot be read just now, what they said before holds."""
     last = place.identity
 

@@ -1,7 +1,7 @@
-"""Where the API server is and who we are, as files and environment variables say. For worker threads.
+"""Finds the API server and the credentials in files and environment variables. Blocking: for worker threads.
 
-One call reads everything it needs, so that loading a kubeconfig costs one hop to a thread. The reading is
-done here and not through `kubernetes_asyncio.config`, whose import costs two seconds and 70 MB.
+One call reads everything it needs, so that loading a kubeconfig takes one switch to a thread.
+`kubernetes_asyncio.config` is not used, because its import takes two seconds and 70 MB.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ if TYPE_CHECKING:
 
     from .kubeconfig import Cluster, PEMSource, User
 
-__all__ = ["SERVICE_ACCOUNT_FOLDER", "ExecutableLocation", "Found", "found"]
+__all__ = ["SERVICE_ACCOUNT_FOLDER", "DiscoveredServer", "ExecutableLocation", "discover_server"]
 
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where the kubelet puts a pod's token, ca.crt and namespace:
+"""The folder in which the kubelet mounts a pod's token, ca.crt and namespace:
 https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
 
 MAX_FILE = 16 * 1024 * 1024
-"""Bytes of one file that are read at most; a kubeconfig of a thousand clusters has five million."""
+"""The largest file that is read, in bytes; a kubeconfig of a thousand clusters has five million."""
 
 
 class ExecutableLocation(enum.StrEnum):
-    """Which side of the cluster's border we are on, as TensorFlow's KubernetesExecutableLocation says it."""
+    """Whether this process runs inside the cluster, named as in TensorFlow's KubernetesExecutableLocation."""
 
     WITHIN_CLUSTER = "WITHIN_CLUSTER"
-    """In a pod: only its service account is looked at."""
+    """In a pod: use only its service account."""
     OFF_CLUSTER = "OFF_CLUSTER"
-    """Outside: only kubeconfigs are looked at."""
+    """Outside: use only kubeconfigs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One API server, and a way to say who we are.
+class DiscoveredServer:
+    """An API server, and the credentials for it.
 
     Attributes:
-        server: its URL, without a slash at the end.
-        source: where all this was found, in words.
-        namespace: the namespace that the source names as its own.
-        proxy: the URL of the proxy to go through; it may hold a password.
-        tls_server_name: the name that the server's certificate is for, where it is not the host's.
-        trust: whose certificates are believed; None for plain http.
-        headers: headers of every request that are no credentials.
-        plugin: the command that says who we are, where that is a command's to say.
-        identity: who the files say we are; nobody where it is a command's to say.
-        reread: returns what the files say by then.
-        rotates: whether the files are replaced while they are in use, as a service account's token is.
+        server: its URL, without a trailing slash.
+        source: where it was found, as text.
+        namespace: the default namespace of the source.
+        proxy: the URL of the proxy; it may contain a password.
+        tls_server_name: the name in the server's certificate, if it is not the host.
+        trust: how to verify the server's certificate; None for plain http.
+        headers: headers of every request, without credentials.
+        plugin: the command that provides the credentials, if a command does.
+        identity: the credentials from files; empty if a command provides them.
+        reread: returns the credentials that the files contain now.
+        rotates: whether the files are replaced while they are in use, as the token of a service account is.
     """
 
     server: str
@@ -82,75 +82,77 @@ class Found:
     rotates: bool = False
 
 
-def found(
+def discover_server(
     paths: Sequence[str], context: str | None, location: ExecutableLocation | None, environ: Mapping[str, str]
-) -> Found:
-    """Return the first that is there: kubeconfigs given, `$KUBECONFIG`, service account, `~/.kube/config`.
+) -> DiscoveredServer:
+    """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
 
-    What is there and broken is an error, not a reason to look on: the next one may be another cluster. For
-    the same reason `~/.kube/config` is left alone while `$KUBECONFIG` is set, as by kubectl.
+    A source that exists but is invalid is an error, not a reason to try the next one, which may be another
+    cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by kubectl.
 
     Args:
-        paths: the kubeconfigs that were asked for; none to look for one.
+        paths: the given kubeconfigs; empty to search for one.
         context: the context of the kubeconfig; None for its current one.
-        location: the side to look on; None for both.
+        location: which sources to use; None for all.
         environ: the environment variables.
 
     Raises:
-        ConfigurationError: what is there is broken.
-        CredentialsError: nothing is there, or it holds a token that has expired.
+        ConfigurationError: a source is invalid.
+        CredentialsError: no source exists, or it has a token that has expired.
     """
     if paths:
-        return _in_kubeconfigs([_parsed(path) for path in paths], context, environ)
-    attempts: dict[str, Callable[[], Found | str]] = {}
+        return _from_kubeconfigs([_read_kubeconfig(path) for path in paths], context, environ)
+    attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
     if location is not ExecutableLocation.WITHIN_CLUSTER:
-        attempts["$KUBECONFIG"] = lambda: _in_environment(context, environ)
+        attempts["$KUBECONFIG"] = lambda: _from_variable(context, environ)
     if location is not ExecutableLocation.OFF_CLUSTER and context is None:
-        attempts["in-cluster service account"] = lambda: _in_cluster(environ)
+        attempts["in-cluster service account"] = lambda: _from_service_account(environ)
     if location is not ExecutableLocation.WITHIN_CLUSTER:
-        attempts["~/.kube/config"] = lambda: _in_home(context, environ)
+        attempts["~/.kube/config"] = lambda: _from_home(context, environ)
     tried: list[str] = []
     for name, attempt in attempts.items():
-        answer = attempt()
-        if isinstance(answer, Found):
-            return answer
-        tried.append(f"{name}: {answer}")
+        result = attempt()
+        if isinstance(result, DiscoveredServer):
+            return result
+        tried.append(f"{name}: {result}")
     raise CredentialsError(
-        f"no way to an API server was found. Tried {'; '.join(tried)}",
+        f"no credentials for an API server were found. Tried {'; '.join(tried)}",
         hint="Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account.",
         tried=tried,
     )
 
 
-def _in_environment(context: str | None, environ: Mapping[str, str]) -> Found | str:
-    named = [os.path.expanduser(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    if not named:
+def _from_variable(context: str | None, environ: Mapping[str, str]) -> DiscoveredServer | str:
+    candidates = [
+        os.path.expanduser(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path
+    ]
+    if not candidates:
         return "is not set"
-    paths = [path for path in dict.fromkeys(map(os.path.abspath, named)) if os.path.exists(path)]
+    paths = [path for path in dict.fromkeys(map(os.path.abspath, candidates)) if os.path.exists(path)]
     if not paths:
-        return f"{', '.join(named)}: no such file"
-    files = [_parsed(path) for path in paths]
+        return f"{', '.join(candidates)}: no such file"
+    files = [_read_kubeconfig(path) for path in paths]
     if merge_kubeconfigs(files).is_empty:
-        return f"{', '.join(paths)}: holds no clusters, contexts or users"
-    return _in_kubeconfigs(files, context, environ)
+        return f"{', '.join(paths)}: has no clusters, contexts or users"
+    return _from_kubeconfigs(files, context, environ)
 
 
-def _in_home(context: str | None, environ: Mapping[str, str]) -> Found | str:
+def _from_home(context: str | None, environ: Mapping[str, str]) -> DiscoveredServer | str:
     if environ.get("KUBECONFIG"):
-        return "is not looked at while KUBECONFIG is set"
+        return "ignored while KUBECONFIG is set"
     path = os.path.expanduser(os.path.join("~", ".kube", "config"))
     if not os.path.exists(path):
         return f"{path}: no such file"
-    file = _parsed(path)
+    file = _read_kubeconfig(path)
     if file.is_empty:
-        return f"{path}: holds no clusters, contexts or users"
-    return _in_kubeconfigs([file], context, environ)
+        return f"{path}: has no clusters, contexts or users"
+    return _from_kubeconfigs([file], context, environ)
 
 
-def _in_cluster(environ: Mapping[str, str]) -> Found | str:
+def _from_service_account(environ: Mapping[str, str]) -> DiscoveredServer | str:
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         if not environ.get(name):
-            return f"{name} is not set, so this is no pod"
+            return f"{name} is not set, so this process is not in a pod"
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = validate_server_url(
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
@@ -160,25 +162,27 @@ def _in_cluster(environ: Mapping[str, str]) -> Found | str:
         os.path.join(SERVICE_ACCOUNT_FOLDER, name) for name in ("token", "ca.crt", "namespace")
     )
     try:
-        identity = _token_identity(token)
-        trust = Trust(_content(authorities), authorities)
+        identity = _read_token_identity(token)
+        trust = Trust(_read_file(authorities), authorities)
     except ConfigurationError as error:
-        return f"{error}; does the pod say automountServiceAccountToken: false?"
-    return Found(
+        return f"{error.summary} (automountServiceAccountToken may be false)"
+    return DiscoveredServer(
         server=server,
         source="in-cluster service account",
-        namespace=_content(namespace).decode("ascii", "replace").strip() or None
+        namespace=_read_file(namespace).decode("ascii", "replace").strip() or None
         if os.path.exists(namespace)
         else None,
         proxy=proxy_from_environment(server, environ),
         trust=trust,
         identity=identity,
-        reread=partial(_token_identity, token),
+        reread=partial(_read_token_identity, token),
         rotates=True,
     )
 
 
-def _in_kubeconfigs(files: Sequence[Kubeconfig], context: str | None, environ: Mapping[str, str]) -> Found:
+def _from_kubeconfigs(
+    files: Sequence[Kubeconfig], context: str | None, environ: Mapping[str, str]
+) -> DiscoveredServer:
     config = merge_kubeconfigs(files)
     selection = select_context(config, context)
     cluster, user = selection.cluster, selection.user
@@ -187,10 +191,10 @@ def _in_kubeconfigs(files: Sequence[Kubeconfig], context: str | None, environ: M
         headers["Accept-Encoding"] = "identity"
     proxy = cluster.proxy_url or proxy_from_environment(cluster.server, environ)
     if not cluster.server.startswith("https:"):
-        # As client-go: what could be read on the way is not sent.
-        return Found(
+        # As in client-go: credentials are not sent over a connection that others can read.
+        return DiscoveredServer(
             server=cluster.server,
-            source=f"{selection.where} (over plain http no credentials are sent)",
+            source=f"{selection.where} (no credentials are sent over plain http)",
             namespace=selection.namespace,
             proxy=proxy,
             trust=None,
@@ -200,7 +204,7 @@ def _in_kubeconfigs(files: Sequence[Kubeconfig], context: str | None, environ: M
         )
     trust = _trust(cluster)
     plugin = _plugin(user, cluster, trust)
-    return Found(
+    return DiscoveredServer(
         server=cluster.server,
         source=selection.where,
         namespace=selection.namespace,
@@ -216,22 +220,26 @@ def _in_kubeconfigs(files: Sequence[Kubeconfig], context: str | None, environ: M
 
 
 def _reread(paths: Sequence[str], context: str, server: str, environ: Mapping[str, str]) -> Identity:
-    again = _in_kubeconfigs([_parsed(path) for path in paths if os.path.exists(path)], context, environ)
-    if again.server != server or again.plugin is not None:
-        # A token for another server must not go to this one.
-        raise ConfigurationError(f"{again.source} now names another server or an exec plugin; connect anew")
-    return again.identity
+    found = _from_kubeconfigs(
+        [_read_kubeconfig(path) for path in paths if os.path.exists(path)], context, environ
+    )
+    if found.server != server or found.plugin is not None:
+        # A token for another server must not be sent to this one.
+        raise ConfigurationError(
+            f"{found.source} now has another server or an exec plugin", hint="Connect again."
+        )
+    return found.identity
 
 
 def _trust(cluster: Cluster) -> Trust:
     authority = cluster.certificate_authority
     if authority is None:
         return Trust(verify=not cluster.insecure_skip_tls_verify)
-    return Trust(_pem(authority), _place(authority))
+    return Trust(_read_pem(authority), _describe(authority))
 
 
 def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | GoogleCommand | None:
-    """The command to run; none where the user has credentials of its own, which client-go prefers."""
+    """Return the command to run; None if the user has static credentials, which client-go prefers."""
     if user.token or user.token_file or user.username or user.password or user.client_certificate:
         return None
     if user.exec_plugin is not None:
@@ -247,9 +255,9 @@ def _identity(user: User) -> Identity:
     certificate = None
     if user.client_certificate is not None and user.client_key is not None:
         certificate = ClientCertificate(
-            chain=_pem(user.client_certificate),
-            key=_pem(user.client_key),
-            where=f"{_place(user.client_certificate)} and {_place(user.client_key)}",
+            chain=_read_pem(user.client_certificate),
+            key=_read_pem(user.client_key),
+            where=f"{_describe(user.client_certificate)} and {_describe(user.client_key)}",
         )
     return Identity(authorization=authorization, certificate=certificate, expires=expires)
 
@@ -257,7 +265,7 @@ def _identity(user: User) -> Identity:
 def _authorization(user: User) -> str | None:
     if user.token_file is not None:
         try:
-            return _bearer_in(user.token_file, f"{user.where}: tokenFile {user.token_file}")
+            return _read_bearer(user.token_file, f"{user.where}: tokenFile {user.token_file}")
         except ConfigurationError:
             if user.token is None:
                 raise
@@ -269,38 +277,38 @@ def _authorization(user: User) -> str | None:
 
 
 def _rotates(user: User) -> bool:
-    materials = (user.client_certificate, user.client_key)
-    return user.token_file is not None or any(each is not None and each.path for each in materials)
+    sources = (user.client_certificate, user.client_key)
+    return user.token_file is not None or any(pem is not None and pem.path for pem in sources)
 
 
-def _token_identity(path: str) -> Identity:
-    return Identity(authorization=_bearer_in(path, path))
+def _read_token_identity(path: str) -> Identity:
+    return Identity(authorization=_read_bearer(path, path))
 
 
-def _bearer_in(path: str, where: str) -> str:
-    return bearer(_content(path, where).decode("utf-8", "replace"), where)
+def _read_bearer(path: str, where: str) -> str:
+    return bearer(_read_file(path, where).decode("utf-8", "replace"), where)
 
 
-def _pem(material: PEMSource) -> bytes:
-    if material.data is not None:
-        return material.data
-    assert material.path is not None
-    return _content(material.path, _place(material))
+def _read_pem(pem: PEMSource) -> bytes:
+    if pem.data is not None:
+        return pem.data
+    assert pem.path is not None
+    return _read_file(pem.path, _describe(pem))
 
 
-def _place(material: PEMSource) -> str:
-    return material.where if material.path is None else f"{material.where} {material.path}"
+def _describe(pem: PEMSource) -> str:
+    return pem.where if pem.path is None else f"{pem.where} {pem.path}"
 
 
-def _parsed(path: str) -> Kubeconfig:
-    return parse_kubeconfig(_content(path, f"kubeconfig {path}"), path)
+def _read_kubeconfig(path: str) -> Kubeconfig:
+    return parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path)
 
 
-def _content(path: str, where: str | None = None) -> bytes:
-    """The bytes of a file.
+def _read_file(path: str, where: str | None = None) -> bytes:
+    """Return the content of a file.
 
     Raises:
-        ConfigurationError: it cannot be read, or is too long to be what it should be.
+        ConfigurationError: it cannot be read, or is larger than `MAX_FILE`.
     """
     try:
         with open(path, "rb") as file:
@@ -308,10 +316,10 @@ def _content(path: str, where: str | None = None) -> bytes:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigurationError(
-            f"{where or path} cannot be read: {reason}; correct the path or its permissions"
+            f"{where or path} cannot be read: {reason}", hint="Check the path and its permissions."
         ) from error
     if len(content) > MAX_FILE:
         raise ConfigurationError(
-            f"{where or path} is longer than {MAX_FILE >> 20} MiB: is it the right file?"
+            f"{where or path} is larger than {MAX_FILE >> 20} MiB", hint="Check that this is the right file."
         )
     return content

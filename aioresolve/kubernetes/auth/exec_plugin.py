@@ -1,18 +1,12 @@
-"""What a command printed: a child process, both its pipes drained, its output bounded, gone when cancelled.
-
-asyncio's subprocess protocol is used because `Process.wait()`, asyncio's and with it anyio's before 4.14,
-waits until every pipe is closed: a grandchild that inherited one would hold the credentials up until the
-deadline.
-
-Exec plugins: a command of the kubeconfig prints our credentials.
+"""Exec plugins: commands, named in a kubeconfig, that print credentials.
 
 Protocol: `client.authentication.k8s.io/v1` and `v1beta1`,
 https://kubernetes.io/docs/reference/config-api/client-authentication.v1/.
 
-The plugins are run here and not by `kubernetes_asyncio.config`: its reader reads one pipe after the other, so
-that it and a plugin that says much on its standard error wait for each other for ever; it leaves the plugin
-running when it is cancelled; and it drops a client certificate that comes with a token, and writes one
-that comes alone, with its key, to files that stay until the process exits.
+`kubernetes_asyncio.config` is not used to run plugins. It reads one pipe after the other, which deadlocks
+with a plugin that writes much to its standard error; it leaves the plugin running when it is cancelled; it
+drops a client certificate that comes with a token; and it writes a certificate without a token, with its key,
+to files that exist until the process exits.
 """
 
 from __future__ import annotations
@@ -33,7 +27,7 @@ import anyio
 import anyio.to_thread
 
 from aioresolve._core.yaml_document import parse_json
-from aioresolve.errors import ConfigurationError, CredentialsError
+from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .identity import ClientCertificate, Identity, bearer, unix_time
 
@@ -42,26 +36,29 @@ if TYPE_CHECKING:
 
     from .kubeconfig import Cluster, ExecPlugin
 
-__all__ = ["ExecCall", "exec_call", "identity_in", "output_of"]
+__all__ = ["ExecCall", "exec_call", "parse_exec_credential", "run_command"]
 
 MAX_STDOUT = 1024 * 1024
-"""Bytes of standard output; credentials are a few KB."""
+"""The largest standard output that is accepted, in bytes; credentials take a few KB."""
 
 MAX_STDERR = 64 * 1024
-"""Bytes of standard error that are kept, the last ones."""
+"""Bytes of standard error that are kept, from its end."""
 
 MAX_QUOTED = 2000
-"""Characters of it that a message shows, the last ones."""
+"""Characters of standard error that a message shows, from its end."""
 
 EOF_GRACE = 0.1
-"""Seconds after the command's end for its pipes to end too.
+"""Seconds to wait for the end of the pipes after the command has exited.
 
-What it wrote is in the pipes by then and the loop reads it at its next turn; only a grandchild that holds
-a pipe open uses the time up.
+Its output is in the pipes by then, and the event loop reads it in its next iteration; only a grandchild that
+keeps a pipe open uses all of this time.
 """
 
 KILL_GRACE = 5.0
-"""Seconds for a killed process to be gone; it takes milliseconds unless it hangs in the kernel."""
+"""Seconds to wait for the exit of a killed process; it takes milliseconds unless the kernel hangs."""
+
+MAX_INSTALL_HINT = 1000
+"""Characters of a plugin's `installHint` that a message shows."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = re.compile(r"[\w.~+/=-]{16,}")
@@ -74,26 +71,28 @@ _SECRETS = re.compile(
 )
 
 
-async def output_of(
+async def run_command(
     command: Sequence[str], *, env: Mapping[str, str], what: str, secrets: Collection[str] = ()
 ) -> bytes:
-    """Return what `command` wrote to its standard output, once it has ended with exit code 0.
+    """Return the standard output of `command`, after it has exited with code 0.
 
-    It runs in a session of its own, without a terminal and with an empty standard input. When the call is
-    cancelled, the command and every process of its group are killed before the cancellation goes on.
+    It runs in its own session, without a terminal and with an empty standard input. If the call is cancelled,
+    the command and every process of its group are killed before the cancellation continues.
 
     Args:
         command: the path of a program, and its arguments.
-        env: all of its environment.
-        what: the command in words, for messages; its arguments may hold secrets.
-        secrets: texts that are blanked out where the command's standard error is shown.
+        env: its complete environment.
+        what: the command, for messages; not its arguments, which may contain secrets.
+        secrets: texts to remove from the standard error in messages.
 
     Raises:
-        CredentialsError: it could not be started, ended with another exit code, or wrote more than 1 MiB.
+        CredentialsError: it could not be started, exited with another code, or wrote more than 1 MiB.
     """
-    # The start is a task of its own: a cancellation that came in the middle of it, even asyncio's own, would
-    # leave a child that nobody knows.
-    starting = asyncio.ensure_future(_started(command, env))
+    # asyncio's subprocess protocol, because `Process.wait()` of asyncio, and of anyio before 4.14, waits
+    # until every pipe is closed: a grandchild that inherited one would delay the credentials until the
+    # deadline. The start is its own task: a cancellation in the middle of it, even one by asyncio, would
+    # leave a child process that no one kills.
+    starting = asyncio.ensure_future(_start(command, env))
     try:
         transport, child = await asyncio.shield(starting)
         await child.done.wait()
@@ -102,18 +101,18 @@ async def output_of(
                 await child.pipes_closed.wait()
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise CredentialsError(f"{what} could not be started: {reason}") from error
+        raise CredentialsError(f"cannot start {what}: {reason}") from error
     finally:
         with anyio.CancelScope(shield=True):
-            await _ended(asyncio.ensure_future(_end(starting)))
+            await _finish(asyncio.ensure_future(_terminate(starting)))
     if child.overflowed:
         raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 20} MiB to its standard output")
     if (code := transport.get_returncode()) != 0:
-        raise CredentialsError(f"{what} {_ending(code)}{_quoted(child, secrets)}")
+        raise CredentialsError(f"{what} {_exit_text(code)}{_stderr_text(child, secrets)}")
     return bytes(child.stdout)
 
 
-async def _started(
+async def _start(
     command: Sequence[str], env: Mapping[str, str]
 ) -> tuple[asyncio.SubprocessTransport, _Child]:
     return await asyncio.get_running_loop().subprocess_exec(
@@ -121,20 +120,20 @@ async def _started(
     )
 
 
-async def _ended(ending: asyncio.Future[None]) -> None:
-    """Wait for `ending`, which takes a moment, however often asyncio cancels its caller meanwhile."""
+async def _finish(cleanup: asyncio.Future[None]) -> None:
+    """Wait for `cleanup`, which is short, even if asyncio cancels the caller repeatedly."""
     cancellation = None
-    while not ending.done():
+    while not cleanup.done():
         try:
-            await asyncio.shield(ending)
+            await asyncio.shield(cleanup)
         except asyncio.CancelledError as error:
             cancellation = error
     if cancellation is not None:
         raise cancellation
 
 
-async def _end(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Child]]) -> None:
-    """Wait until the child is known, and then until it is gone, which it is at once."""
+async def _terminate(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Child]]) -> None:
+    """Wait until the child has started, and kill it unless it has exited."""
     await asyncio.wait([starting])
     if starting.cancelled() or starting.exception() is not None:
         return
@@ -147,12 +146,12 @@ async def _end(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Chil
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """What came out of one child process so far.
+    """The output of a child process so far.
 
     Attributes:
-        done: it has exited, or wrote too much to be waited for.
-        exited: it has exited.
-        pipes_closed: nobody holds its standard output or error any more.
+        done: set when it has exited or written too much.
+        exited: set when it has exited.
+        pipes_closed: set when no process has its standard output or error open.
     """
 
     def __init__(self) -> None:
@@ -185,7 +184,7 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 def _kill(transport: asyncio.SubprocessTransport) -> None:
-    """Kill the child and its group with SIGKILL, which none can ignore."""
+    """Kill the child and its process group with SIGKILL, which cannot be ignored."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
             transport.kill()
@@ -193,33 +192,30 @@ def _kill(transport: asyncio.SubprocessTransport) -> None:
             os.killpg(transport.get_pid(), signal.SIGKILL)
 
 
-def _ending(code: int | None) -> str:
+def _exit_text(code: int | None) -> str:
     if code is not None and code < 0:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+    return f"exited with code {code}"
 
 
-def _quoted(child: _Child, secrets: Collection[str]) -> str:
-    """Return the end of the standard error as part of a message, with what may be a secret blanked out."""
+def _stderr_text(child: _Child, secrets: Collection[str]) -> str:
+    """Return the end of the standard error for a message, with possible secrets removed."""
     text = child.stderr.decode("utf-8", "replace")
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 6:  # shorter ones are words such as "true", and blanking those tells what they are
+        if len(secret) >= 6:  # shorter ones are words such as "true"; removing those would reveal them
             text = text.replace(secret, "(secret)")
-    # The standard output holds credentials, and some commands repeat it on their standard error.
+    # The standard output contains credentials, and some commands repeat it on their standard error.
     printed = child.stdout.decode("utf-8", "replace")
     text = _WORDS.sub(lambda word: "(secret)" if word[0] in printed else word[0], text)
     text = _ANSI.sub("", _SECRETS.sub("(secret)", text))
     text = "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
-    return f", saying: {text[-MAX_QUOTED:]}" if text else ", saying nothing on its standard error"
-
-
-MAX_HINT = 1000
+    return f": {text[-MAX_QUOTED:]}" if text else ", without a message on its standard error"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCall:
-    """One plugin, and what it is told about the cluster."""
+    """A plugin, and the text of its variable `KUBERNETES_EXEC_INFO`, which describes the cluster."""
 
     plugin: ExecPlugin
     info: str = field(repr=False)
@@ -230,28 +226,33 @@ class ExecCall:
         return self.plugin.where
 
     async def identity(self) -> Identity:
-        """Return who the plugin says we are; it runs once.
+        """Run the plugin once and return the credentials that it prints.
 
         Raises:
-            CredentialsError: it is not installed, failed, or printed no credentials.
+            CredentialsError: it is not installed, failed, or printed no valid credentials.
         """
         plugin = self.plugin
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
-        path = await anyio.to_thread.run_sync(_found, plugin, what, abandon_on_cancel=True)
-        printed = await output_of(
+        path = await anyio.to_thread.run_sync(_find_program, plugin, what, abandon_on_cancel=True)
+        output = await run_command(
             [path, *plugin.args],
             env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},
             what=what,
             secrets=[value for _, value in plugin.env],
         )
-        return identity_in(printed, plugin.api_version, what)
+        return parse_exec_credential(output, plugin.api_version, what)
 
 
 def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> ExecCall:
-    """Return the call of `plugin` for `cluster`, whose CA certificates are `authorities`.
+    """Return the call of `plugin` for `cluster`.
+
+    Args:
+        plugin: the plugin.
+        cluster: the cluster.
+        authorities: the CA certificates of the cluster, as PEM.
 
     Raises:
-        ConfigurationError: the cluster's extension for plugins holds what is no JSON.
+        ConfigurationError: the cluster's extension for plugins cannot be written as JSON.
     """
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
@@ -269,41 +270,46 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
         info = json.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"{cluster.where}: the extension for exec plugins holds what JSON cannot ({error}); "
-            "put dates in quotes"
+            f"{cluster.where}: the extension for exec plugins cannot be written as JSON: {error}",
+            hint="Put dates in quotes.",
         ) from None
     return ExecCall(plugin, info)
 
 
-def identity_in(printed: bytes, api_version: str, what: str) -> Identity:
-    """Return the credentials in a plugin's output, an ExecCredential of that version.
+def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identity:
+    """Return the credentials in the output of a plugin, an ExecCredential of that version.
+
+    Args:
+        output: the standard output of the plugin. No message shows it.
+        api_version: the expected version.
+        what: the plugin, for messages.
 
     Raises:
-        CredentialsError: it holds none; the message shows none of the output.
-        ConfigurationError: its token or its time is malformed.
+        CredentialsError: the output is not an ExecCredential, or has no credentials.
+        ConfigurationError: the token or the expiration time is malformed.
     """
-    credential = parse_json(printed)
+    credential = parse_json(output)
     if not isinstance(credential, dict):
         raise CredentialsError(
-            f"{what} printed no JSON object but {len(printed)} bytes of something else; "
-            "it must print an ExecCredential (run it by hand to see)"
+            f"{what} printed {len(output)} bytes that are not a JSON object",
+            hint="It must print an ExecCredential; run it in a shell to see its output.",
         )
     for name, expected in (("apiVersion", api_version), ("kind", "ExecCredential")):
         if credential.get(name) != expected:
             raise CredentialsError(
-                f"{what} printed another {name} than {expected}, which the kubeconfig names; "
-                "upgrade the plugin, or write the apiVersion it speaks into the kubeconfig"
+                f"{what} printed a {name} other than {expected}, which the kubeconfig requires",
+                hint="Upgrade the plugin, or set the apiVersion that it prints in the kubeconfig.",
             )
     status = credential.get("status")
     if not isinstance(status, dict):
-        raise CredentialsError(f"{what} printed an ExecCredential without status: it gave no credentials")
+        raise CredentialsError(f"{what} printed an ExecCredential without status, and so no credentials")
     token = _text(status, "token", what)
     chain, key = _text(status, "clientCertificateData", what), _text(status, "clientKeyData", what)
     if not token and not chain and not key:
-        raise CredentialsError(f"{what} gave neither a token nor a client certificate")
+        raise CredentialsError(f"{what} returned neither a token nor a client certificate")
     if bool(chain) != bool(key):
         raise CredentialsError(
-            f"{what} gave only one of clientCertificateData and clientKeyData; both are needed"
+            f"{what} returned only one of clientCertificateData and clientKeyData, which belong together"
         )
     return Identity(
         authorization=bearer(token, f"the token of {what}") if token else None,
@@ -314,16 +320,21 @@ def identity_in(printed: bytes, api_version: str, what: str) -> Identity:
     )
 
 
-def _found(plugin: ExecPlugin, what: str) -> str:
+def _find_program(plugin: ExecPlugin, what: str) -> str:
     import shutil
 
     path = shutil.which(plugin.command)
     if path is not None:
         return path
-    place = "there is no such program" if os.path.dirname(plugin.command) else "it is not on PATH"
+    reason = "there is no such program" if os.path.dirname(plugin.command) else "it is not on PATH"
     hint = "".join(char for char in plugin.install_hint or "" if char.isprintable() or char == "\n").strip()
-    mend = hint[:MAX_HINT] or "Install it, or correct the command."
-    raise CredentialsError(f"{what} is not installed: {place}. {mend}")
+    raise CredentialsError(
+        f"{what} is not installed: {reason}",
+        # The text is the plugin's and may contain braces, which have a meaning in a hint.
+        hint=Hint("{hint}", {"hint": hint[:MAX_INSTALL_HINT]})
+        if hint
+        else "Install it, or correct the command.",
+    )
 
 
 def _text(status: dict[str, Any], name: str, what: str) -> str:
@@ -331,5 +342,5 @@ def _text(status: dict[str, Any], name: str, what: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise CredentialsError(f"{what} gave a {name} that is no text")
+        raise CredentialsError(f"{what} returned a {name} that is not a string")
     return value

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .client import Answer
-    from .query import PodQuery
+    from .objects import PodQuery
 
 __all__ = ["LIST", "WATCH", "denied_user", "expired", "failure", "manifest", "watch_failure", "watch_refusal"]
 

@@ -26,8 +26,8 @@ from aioresolve._core.telemetry import HTTPRequest
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .api_errors import LIST, expired, failure, watch_refusal
-from .objects import Pod, PodList, Table, decode_answer
-from .pods import Rows, rows
+from .objects import Pod, PodList, Table, decode_list
+from .pods import Rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
 
     from .auth import Connection
-    from .query import PodQuery
+    from .objects import PodQuery
 
 __all__ = [
     "MENDS",
@@ -320,7 +320,7 @@ class PodAPI:
         if isinstance(answer, PodList):
             return FoundPods(answer.items or [], answer.metadata.resource_version)
         try:
-            return rows(answer)
+            return Rows.from_table(answer)
         except ValueError as error:
             raise self.not_understood(query, error) from error
 
@@ -481,7 +481,7 @@ class PodAPI:
             attempt, policy=self._policy, on_failure=lambda error, wait: progress.failed(scope, error)
         )
         try:
-            return decode_answer(answer.body)
+            return decode_list(answer.body)
         except ValueError as error:
             raise self.not_understood(query, error) from error
 

@@ -1,18 +1,15 @@
-"""What an API server says, as JSON, decoded into the few fields that are read. The room of msgspec.
+"""The objects of the Kubernetes API that are used, decoded from JSON into the few fields that are read.
 
 Formats: Pod, PodList and Status of `v1`, Table and WatchEvent of `meta.k8s.io/v1`, as Kubernetes 1.36 writes
-them.
+them. Only this module imports msgspec.
 
-The lines of a watch: bytes as they come, cut anywhere -> events.
-
-resourceVersions: which of two is newer, which of several is the oldest.
-
-Those of one resource type compare as whole numbers (KEP-5504, "Comparable Resource Version"). A server whose
-versions are no numbers has versions that compare with none.
+Three more things belong to these objects: `PodQuery`, the request for pods; `EventLines`, which splits the
+bytes of a watch into events; and the comparison of resourceVersions.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -30,12 +27,13 @@ __all__ = [
     "Modified",
     "Pod",
     "PodList",
+    "PodQuery",
     "Record",
     "Status",
     "Table",
     "WatchEvent",
-    "decode_answer",
     "decode_event",
+    "decode_list",
     "decode_status",
     "is_newer",
     "is_older",
@@ -45,8 +43,63 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class PodQuery:
+    """A request for pods.
+
+    Attributes:
+        selector: a label selector in the grammar of the API.
+        namespace: the namespace to search; None for all namespaces.
+        name: the name of the pods; None for any name.
+        limit: the maximum number of pods in one page; None for all pods in one response.
+        continue_: the token of the page to continue from.
+    """
+
+    selector: str
+    namespace: str | None = None
+    name: str | None = None
+    limit: int | None = None
+    continue_: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the URL."""
+        return "/api/v1/pods" if self.namespace is None else f"/api/v1/namespaces/{self.namespace}/pods"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The query of the URL, without a `resourceVersion`: the server returns the most recent pods."""
+        parameters = {"labelSelector": self.selector}
+        if self.name is not None:
+            parameters["fieldSelector"] = f"metadata.name={self.name}"
+        if self.limit is not None:
+            parameters["limit"] = str(self.limit)
+        if self.continue_:
+            parameters["continue"] = self.continue_
+        return parameters
+
+    @property
+    def where(self) -> str:
+        """The namespaces as text for messages."""
+        return "all namespaces" if self.namespace is None else f"namespace {self.namespace!r}"
+
+    @property
+    def scope(self) -> str:
+        """The request as text for messages."""
+        prefix = "" if self.name is None else f"pod {self.name!r} of "
+        return f"{prefix}selector {self.selector!r} in {self.where}"
+
+    def named(self, name: str) -> PodQuery:
+        """Return the request for the pods of one name."""
+        return replace(self, name=name)
+
+    def page(self, limit: int, continue_: str) -> PodQuery:
+        """Return the request for one page."""
+        return replace(self, limit=limit, continue_=continue_)
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A frozen value that the garbage collector passes over: thousands live at once, none refers back."""
+    """A frozen value that the garbage collector does not track, because it is never part of a cycle."""
 
 
 class _Struct(Record, frozen=True, rename="camel"):
@@ -62,7 +115,7 @@ class OwnerReference(_Struct, kw_only=True, frozen=True):
 
 
 class ObjectMeta(_Struct, kw_only=True, frozen=True):
-    """The part of `metadata` that is read."""
+    """The fields of `metadata` that are read."""
 
     name: str
     namespace: str = ""
@@ -75,7 +128,7 @@ class ObjectMeta(_Struct, kw_only=True, frozen=True):
 
 
 class PodSpec(_Struct, kw_only=True, frozen=True):
-    """The part of `spec` that is read."""
+    """The fields of `spec` that are read."""
 
     node_name: str | None = None
     hostname: str | None = None
@@ -113,7 +166,7 @@ class Terminated(_Struct, kw_only=True, frozen=True):
 
 
 class ContainerState(_Struct, kw_only=True, frozen=True):
-    """The part of a container's `state` or `lastState` that is read."""
+    """The fields of a container's `state` or `lastState` that are read."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
@@ -129,7 +182,7 @@ class ContainerStatus(_Struct, kw_only=True, frozen=True):
 
 
 class PodStatus(_Struct, kw_only=True, frozen=True):
-    """The part of `status` that is read."""
+    """The fields of `status` that are read."""
 
     phase: str = ""
     reason: str | None = None
@@ -143,9 +196,9 @@ class PodStatus(_Struct, kw_only=True, frozen=True):
 
 
 class Pod(_Struct, kw_only=True, frozen=True):
-    """A pod, in the API's own words (snake case), with the fields aioresolve reads.
+    """A pod with the fields that aioresolve reads, under the API's names in snake case.
 
-    An `address=` callable is given one of these.
+    A callable that is passed as `address=` gets one of these.
     """
 
     metadata: ObjectMeta
@@ -160,10 +213,10 @@ class Pod(_Struct, kw_only=True, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether the pod's `Ready` condition is true."""
-        return any(
-            condition.type == "Ready" and condition.status == "True"
-            for condition in self.status.conditions or ()
-        )
+        for condition in self.status.conditions or ():
+            if condition.type == "Ready" and condition.status == "True":
+                return True
+        return False
 
 
 class ListMeta(_Struct, kw_only=True, frozen=True):
@@ -187,13 +240,13 @@ class Column(_Struct, frozen=True):
 
 
 class TableRow(_Struct, frozen=True):
-    """One row of a Table; its cells are strings but for the odd number."""
+    """One row of a Table. Most cells are strings; some columns have numbers."""
 
     cells: list[Any]
 
 
 class Table(_Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
-    """Pods as the rows that `kubectl get pods -o wide` prints."""
+    """Pods as rows, the way `kubectl get pods -o wide` prints them."""
 
     metadata: ListMeta = ListMeta()
     column_definitions: list[Column] | None = None
@@ -201,13 +254,13 @@ class Table(_Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
 
 
 class StatusDetails(_Struct, frozen=True):
-    """The part of a Status's `details` that is read."""
+    """The fields of a Status's `details` that are read."""
 
     retry_after_seconds: float | None = None
 
 
 class Status(_Struct, frozen=True):
-    """What the API server fails with."""
+    """The body of a failure response."""
 
     message: str = ""
     reason: str | None = None
@@ -220,62 +273,62 @@ class _Event(_Struct, tag_field="type", frozen=True):
 
 
 class Added(_Event, tag="ADDED", frozen=True):
-    """A pod came to match: it was created, or its labels were changed."""
+    """A pod now matches: it was created, or its labels changed."""
 
     object: Pod
 
 
 class Modified(_Event, tag="MODIFIED", frozen=True):
-    """A pod that matched before changed."""
+    """A pod that already matched has changed."""
 
     object: Pod
 
 
 class Deleted(_Event, tag="DELETED", frozen=True):
-    """A pod matches no longer: it was deleted, or its labels were changed.
+    """A pod no longer matches: it was deleted, or its labels changed.
 
-    The object is the pod as it was before, with the resourceVersion of the change.
+    The object is the pod before the change, with the resourceVersion of the change.
     """
 
     object: Pod
 
 
-class Marked(_Struct, frozen=True):
-    """The object of a bookmark, of which its `metadata` alone means anything."""
+class BookmarkObject(_Struct, frozen=True):
+    """The object of a bookmark; only its resourceVersion has a meaning."""
 
     metadata: ListMeta = ListMeta()
 
 
 class Bookmark(_Event, tag="BOOKMARK", frozen=True):
-    """Everything up to this resourceVersion has been told."""
+    """Every change up to this resourceVersion has been reported."""
 
-    object: Marked
+    object: BookmarkObject
 
 
 class Failed(_Event, tag="ERROR", frozen=True):
-    """The watch cannot go on; with code 410 its resourceVersion is too old, and only a new list helps."""
+    """The watch cannot continue. Code 410 means that its resourceVersion is too old: list again."""
 
     object: Status
 
 
 WatchEvent: TypeAlias = Added | Modified | Deleted | Bookmark | Failed
 
-_answers = msgspec.json.Decoder(Table | PodList)
-_events = msgspec.json.Decoder(WatchEvent)
-_statuses = msgspec.json.Decoder(Status)
+_list_decoder = msgspec.json.Decoder(Table | PodList)
+_event_decoder = msgspec.json.Decoder(WatchEvent)
+_status_decoder = msgspec.json.Decoder(Status)
 
 
-def decode_answer(body: bytes | bytearray) -> Table | PodList:
-    """Return the Table or PodList that `body` holds.
+def decode_list(body: bytes | bytearray) -> Table | PodList:
+    """Return `body` as a Table or a PodList.
 
     Raises:
-        ValueError: it holds neither; the message says where it differs.
+        ValueError: it is neither; the message says where it differs.
     """
     try:
-        answer: Table | PodList = _answers.decode(body)
+        pods: Table | PodList = _list_decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
-    return answer
+    return pods
 
 
 def with_message(status: Status, message: str) -> Status:
@@ -284,61 +337,67 @@ def with_message(status: Status, message: str) -> Status:
 
 
 def decode_event(line: bytes | bytearray) -> WatchEvent:
-    """Return the event that one line of a watch holds.
+    """Return one line of a watch as an event.
 
     Raises:
-        ValueError: it holds none; the message says where it differs.
+        ValueError: it is not an event; the message says where it differs.
     """
     try:
-        event: WatchEvent = _events.decode(line)
+        event: WatchEvent = _event_decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
     return event
 
 
 def decode_status(body: bytes | bytearray) -> Status:
-    """Return the Status that `body` holds; an empty one where it holds none, but a proxy's page, say."""
+    """Return `body` as a Status; an empty one if it is something else, such as the error page of a proxy."""
     try:
-        status: Status = _statuses.decode(body)
+        status: Status = _status_decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Status()
     return status
 
 
 MAX_EVENT = 8 << 20
-"""Bytes of a line at most. etcd takes an object of 1.5 MiB, which JSON can make several times as long."""
+"""The maximum length of a line, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""
 
 
 class EventLines:
-    """Events from the bytes of a watch, whose lines may be cut anywhere.
+    """Splits the bytes of a watch, which arrive in arbitrary chunks, into events.
 
-    After an error it is of no more use: the watch has to be begun again.
+    After an error it cannot be used again: start a new watch.
     """
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # of the line that has not ended yet
+        self._pieces: list[bytes] = []  # of the incomplete line at the end
         self._length = 0
 
     @property
     def at_boundary(self) -> bool:
-        """Whether no line has begun that has not ended."""
+        """Whether there is no incomplete line."""
         return not self._length
 
     def feed(self, data: bytes) -> list[WatchEvent]:
-        """Return the events of the lines that end in `data`, in order; empty lines are none.
+        """Return the events of the lines that end in `data`, in order. Empty lines are ignored.
 
         Raises:
-            ValueError: a line is longer than MAX_EVENT, or holds no event; the message says where it differs.
+            ValueError: a line is longer than MAX_EVENT, or is not an event; the message says where it
+                differs.
         """
         first, *others = data.split(b"\n")
         self._add(first)
         if not others:
             return []
-        *whole, rest = others
-        lines = [b"".join(self._pieces), *whole]
+        *complete, rest = others
+        lines = [b"".join(self._pieces), *complete]
         self._pieces, self._length = [], 0
         self._add(rest)
-        return [decode_event(_bounded(line)) for line in lines if line and not line.isspace()]
+        events = []
+        for line in lines:
+            if line and not line.isspace():
+                _check_length(len(line))
+                events.append(decode_event(line))
+        return events
 
     def _add(self, piece: bytes) -> None:
         if not piece:
@@ -348,29 +407,27 @@ class EventLines:
         self._pieces.append(piece)
 
 
-def _bounded(line: bytes) -> bytes:
-    _check_length(len(line))
-    return line
-
-
 def _check_length(length: int) -> None:
     if length > MAX_EVENT:
         raise ValueError(f"a line of more than {MAX_EVENT >> 20} MiB, longer than any event")
 
+
+# resourceVersions of one resource type compare as whole numbers (KEP-5504, "Comparable Resource Version").
+# Those of a server that does not use numbers do not compare.
 
 MAX_DIGITS = 40
 """More digits than a version of 128 bits has."""
 
 
 def version_number(version: str) -> int | None:
-    """Return what a resourceVersion counts; None where it is no number."""
+    """Return a resourceVersion as a number; None if it is not one."""
     if version.isascii() and version.isdigit() and len(version) <= MAX_DIGITS:
         return int(version)
     return None
 
 
 def is_newer(number: int | None, than: int | None) -> bool:
-    """Whether one version is newer than another; of two that do not compare, the one that came last is."""
+    """Whether one version is newer than a previous one, or does not compare with it: the later one counts."""
     return number is None or than is None or number > than
 
 
@@ -380,7 +437,10 @@ def is_older(number: int | None, than: int | None) -> bool:
 
 
 def oldest_version(versions: Iterable[str]) -> str | None:
-    """Return the resourceVersion that a state made of several lists is at least as new as, if any."""
+    """Return the oldest resourceVersion of several lists, None if they do not compare.
+
+    A state that is made of these lists is at least as new as that.
+    """
     numbers = {version: version_number(version) for version in versions}
     if len(numbers) == 1:
         return next(iter(numbers)) or None

@@ -1,174 +1,228 @@
-"""What rows and pods mean: which of them are proven members, where a pod is, in which order names stand."""
+"""Which pods are members of a cluster, at which address, and why the others are not.
+
+A pod is judged by its row in a Table where the row is conclusive, and by the pod object otherwise. How
+members become tasks is in `task_order`.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError
 from aioresolve.spec import host_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from .objects import Condition, ContainerStatus, Pod, Table, Terminated
 
 __all__ = [
     "ADDRESSES",
+    "ListedMembers",
     "Rows",
     "is_final",
     "is_replaced",
-    "natural_key",
-    "natural_keys",
+    "membership",
+    "not_ready_reason",
+    "not_running_error",
+    "not_running_reason",
     "pod_address",
-    "rows",
-    "why_no_member",
-    "why_not_ready",
 ]
 
-ABSENT = "<none>"
-"""What a Table cell holds where the pod has no such value."""
+NO_VALUE = "<none>"
+"""The content of a Table cell if the pod has no such value."""
 
 ENDED = frozenset({"Failed", "Succeeded"})
-"""The phases in which no container runs, nor will."""
+"""The phases in which no container runs or will run again."""
 
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
-"""What a container waits for where nothing is wrong with it."""
+"""The reasons for which a container waits during a normal start."""
 
 MAX_REASON = 1000
-"""Characters of a reason at most."""
+"""The maximum length of a reason, in characters."""
 
 
 class Rows(NamedTuple):
-    """What the rows of a Table say, by column; an IP is ABSENT where there is none yet."""
+    """The columns of a Table of pods that are used; an IP is `<none>` if the pod has none yet."""
 
     names: list[str]
     statuses: list[str]
     ips: list[str]
 
-    @property
-    def unproven(self) -> set[str]:
-        """The names of pods that their rows do not prove members.
+    @classmethod
+    def from_table(cls, table: Table) -> Self:
+        """Return the rows of `table`. Columns are found by name, because their positions are not an API.
 
-        The server writes `Running` only for a pod whose phase is Running, that is not being deleted and has
-        no container waiting; any other word, or a missing IP, needs the pod itself.
+        Raises:
+            ValueError: a column is missing, or a row is too short or has a cell that is not a string.
+        """
+        columns = [column.name for column in table.column_definitions or ()]
+        table_rows = table.rows or ()
+        try:
+            positions = [columns.index(name) for name in ("Name", "Status", "IP")]
+        except ValueError:
+            raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
+        if {len(row.cells) for row in table_rows} - {len(columns)}:
+            raise ValueError(f"a row does not have one cell for each of the {len(columns)} columns")
+        rows = cls(*([row.cells[position] for row in table_rows] for position in positions))
+        if any(set(map(type, column)) - {str} for column in rows):
+            raise ValueError("the Name, Status and IP of a row are not all strings")
+        return rows
+
+    @property
+    def inconclusive(self) -> set[str]:
+        """The names of the pods whose rows do not prove that they are members.
+
+        The server writes `Running` only for a pod whose phase is Running, that is not being deleted and that
+        has no waiting container. With any other status, or without an IP, the pod itself has to be read.
         """
         return {
             name
             for name, status, ip in zip(self.names, self.statuses, self.ips, strict=True)
-            if status != "Running" or ip == ABSENT
+            if status != "Running" or ip == NO_VALUE
         }
 
 
-def rows(table: Table) -> Rows:
-    """Return what the rows of `table` say; columns are found by their names.
+def membership(
+    pod: Pod, choice: str | Callable[[Pod], Any], port: int
+) -> tuple[str, None] | tuple[None, str | None]:
+    """Return the address and the fault of `pod`; for `choice` and `port` see `pod_address`.
+
+    A member has an address, `host:port`. All other pods have a fault, why they are not running, unless they
+    are being deleted.
 
     Raises:
-        ValueError: a column is missing, or a row is too short or holds no strings there.
+        ConfigurationError: the pod is running but cannot have such an address.
     """
-    columns = [column.name for column in table.column_definitions or ()]
-    found = table.rows or ()
-    try:
-        places = [columns.index(name) for name in ("Name", "Status", "IP")]
-    except ValueError:
-        raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
-    if {len(row.cells) for row in found} - {len(columns)}:
-        raise ValueError(f"a row has not as many cells as there are columns, {len(columns)}")
-    seen = Rows(*([row.cells[place] for row in found] for place in places))
-    if any(set(map(type, column)) - {str} for column in seen):
-        raise ValueError("a row's Name, Status and IP are not all strings")
-    return seen
+    if pod.metadata.deletion_timestamp is not None:
+        return None, None
+    address = None
+    if pod.status.phase == "Running":
+        try:
+            address = pod_address(pod, choice, port)
+        except Exception as error:  # a user's callable may raise anything
+            raise _address_error(pod, choice, error) from error
+        if address:
+            return address, None
+    return None, not_running_reason(pod, address)
 
 
-MAX_NAME = 253
-"""The length of a pod's name at most, RFC 1123: no number in one is wider, whatever a server may say."""
+def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exception) -> ConfigurationError:
+    if callable(choice):
+        hint = "Correct the callable that is passed as {address}."
+    elif choice == "hostname":
+        hint = "Name a headless Service in spec.subdomain of the pods, or choose another {address}."
+    else:
+        hint = "Choose another {address}."
+    return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {error}", hint=hint)
 
-_digits = re.compile("([0-9]+)")
 
+@dataclass(slots=True)
+class ListedMembers:
+    """The members among the pods that one list returned.
 
-def natural_keys(names: Sequence[str]) -> list[str]:
-    """Return a sort key for each name that compares the numbers in it as numbers: worker-2 before worker-10.
-
-    A key is its name with every number padded to the same width.
+    Attributes:
+        names: the name of each member, in the order of the server.
+        addresses: the address of each member, in the same order.
+        not_running: `namespace/name` of each pod that is not running, with the reason.
     """
-    if not names:
-        return []
-    # All names in one text: the regular expression runs once, not once for each of thousands.
-    text = "\n".join(names)
-    if text.count("\n") != len(names) - 1:  # no pod is called so, but a server may say anything
-        text = "\n".join(name.replace("\n", " ") for name in names)
-    parts = _digits.split(text)
-    width = min(MAX_NAME, max(map(len, parts[1::2]), default=0))
-    parts[1::2] = [number.zfill(width) for number in parts[1::2]]
-    return "".join(parts).split("\n")
+
+    names: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    not_running: dict[str, str] = field(default_factory=dict)
+
+    def add_rows(self, rows: Rows, inconclusive: Container[str], port: int) -> None:
+        """Add the members that `rows` prove, except for the names that are `inconclusive`."""
+        self.names += [name for name in rows.names if name not in inconclusive]
+        self.addresses += [
+            f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+            for name, ip in zip(rows.names, rows.ips, strict=True)
+            if name not in inconclusive
+        ]
+
+    def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
+        """Add the members among `pods`; for `choice` and `port` see `pod_address`.
+
+        Raises:
+            ConfigurationError: a running pod cannot have such an address.
+        """
+        for pod in pods:
+            address, fault = membership(pod, choice, port)
+            if address is not None:
+                self.names.append(pod.metadata.name)
+                self.addresses.append(address)
+            elif fault is not None:
+                self.not_running[pod.full_name] = fault
 
 
-def natural_key(name: str) -> str:
-    """Return a sort key that orders names as `natural_keys` does, and needs no other name to be known.
-
-    A number is written as its length and its digits, the length in digits too: `7` is `17`, `10` is `210`.
-    """
-    parts = _digits.split(name)
-    parts[1::2] = [_measured(number) for number in parts[1::2]]
-    return "".join(parts)
+MAX_SHOWN = 20
+"""How many pods a message names; `PodNotRunningError.pods` has all of them."""
 
 
-def _measured(number: str) -> str:
-    significant = number.lstrip("0") or "0"
-    # 1 to 8, 91 to 98, 991 to 998, ...: ascending, and none begins another.
-    nines, rest = divmod(len(significant) - 1, 8)
-    return f"{'9' * nines}{rest + 1}{significant}"
+def not_running_error(pods: Mapping[str, str]) -> PodNotRunningError:
+    """Return the error for `pods`, `namespace/name` to the reason, that are not running."""
+    shown = [f"{name}: {fault}" for name, fault in list(pods.items())[:MAX_SHOWN]]
+    if len(pods) > len(shown):
+        shown.append(f"and {len(pods) - len(shown)} more")
+    subject = "1 matching pod is" if len(pods) == 1 else f"{len(pods)} matching pods are"
+    return PodNotRunningError(
+        f"{subject} not running: {'; '.join(shown)}",
+        hint=Hint("Wait until they run, or pass {not_running=skip} to leave them out."),
+        pods=pods,
+    )
 
 
 def pod_address(pod: Pod, choice: str | Callable[[Pod], Any], port: int) -> str | None:
-    """Return the pod's address, `host:port`, or None while it has none.
+    """Return the pod's address, `host:port`, or None if it has none yet.
 
     Args:
-        pod: a pod.
-        choice: which address: `pod_ip`, `pod_ipv4`, `pod_ipv6`, `host_ip`, `hostname`
-            (`hostname.subdomain.namespace.svc`), or a callable that is given the pod and returns a host, a
-            `(host, port)` or None.
-        port: the port to put behind a host.
+        pod: the pod.
+        choice: `pod_ip`, `pod_ipv4`, `pod_ipv6`, `host_ip`, `hostname` (`hostname.subdomain.namespace.svc`),
+            or a callable that takes the pod and returns a host, a `(host, port)` or None.
+        port: the port to append to a host.
 
     Raises:
-        ValueError: the pod can have no such address, or the callable returned something else.
+        ValueError: the pod cannot have such an address, or the callable returned something else.
     """
     if callable(choice):
-        return _called_address(choice(pod), port)
+        return _address_from_callable(choice(pod), port)
     host = _hosts[choice](pod)
     return host_port(host, port) if host else None
 
 
-def why_no_member(pod: Pod, address: str | None) -> str | None:
-    """Return the pod's phase and the reason it is not running, in words; None where it is running.
+def not_running_reason(pod: Pod, address: str | None) -> str | None:
+    """Return the phase of a pod that is not running, with the reason; None if it is running.
 
-    A Running pod without an address is not running yet. Pods being deleted are to be left out before.
+    A pod that is Running but has no address yet counts as not running. Whether the pod is being deleted is
+    not considered.
     """
     if pod.status.phase == "Running":
         return None if address else "Running, but without an address yet"
     phase = pod.status.phase or "Unknown"
-    reason = _words(*_cause(pod)) or _trouble(pod) or _words(*_unscheduled(pod))
-    return _cut(f"{phase} ({reason})" if reason else phase)
+    reason = _join(*_pod_failure(pod)) or _container_fault(pod) or _join(*_scheduling_failure(pod))
+    return _shorten(f"{phase} ({reason})" if reason else phase)
 
 
-def why_not_ready(pod: Pod) -> str | None:
-    """Return why a running pod is not ready, in words; None where it is ready."""
+def not_ready_reason(pod: Pod) -> str | None:
+    """Return why a running pod is not ready; None if it is ready."""
     if pod.ready:
         return None
-    trouble = _trouble(pod)
-    if trouble:
-        return _cut(trouble)
+    fault = _container_fault(pod)
+    if fault:
+        return _shorten(fault)
     condition = _condition(pod, "Ready")
     if condition is None:
         return "no Ready condition yet"
-    said = _words(condition.reason, condition.message) or f"its Ready condition is {condition.status}"
+    reason = _join(condition.reason, condition.message) or f"its Ready condition is {condition.status}"
     histories = [
-        _words(place, history) for place, container in _containers(pod) if (history := _history(container))
+        _join(label, history) for label, container in _containers(pod) if (history := _history(container))
     ]
-    return _cut("; ".join([said, *histories]))
+    return _shorten("; ".join([reason, *histories]))
 
 
 def is_replaced(pod: Pod) -> bool:
-    """Whether the pod has ended, and what follows is up to its controller: another pod, or nothing more."""
+    """Whether the pod has ended and has a controller, which decides whether another pod takes its place."""
     return pod.status.phase in ENDED and _has_controller(pod)
 
 
@@ -181,8 +235,8 @@ def _has_controller(pod: Pod) -> bool:
     return any(owner.controller for owner in pod.metadata.owner_references or ())
 
 
-def _cause(pod: Pod) -> tuple[str | None, ...]:
-    """Return what befell the pod as a whole: `Evicted`, `NodeLost`, `PreemptionByScheduler`."""
+def _pod_failure(pod: Pod) -> tuple[str | None, ...]:
+    """Return the failure of the pod as a whole: `Evicted`, `NodeLost`, `PreemptionByScheduler`."""
     status = pod.status
     if status.reason or status.message:
         return status.reason, status.message
@@ -192,34 +246,34 @@ def _cause(pod: Pod) -> tuple[str | None, ...]:
     return ()
 
 
-def _unscheduled(pod: Pod) -> tuple[str | None, ...]:
+def _scheduling_failure(pod: Pod) -> tuple[str | None, ...]:
     scheduled = _condition(pod, "PodScheduled")
     return () if scheduled is None or scheduled.status == "True" else (scheduled.reason, scheduled.message)
 
 
-def _trouble(pod: Pod) -> str:
-    """Return what the container at fault waits for or ended with; empty where none is."""
+def _container_fault(pod: Pod) -> str:
+    """Return why the first container that failed or waits does so; empty if all containers run."""
     containers = _containers(pod)
-    # What went wrong comes before what waits for it to go right.
-    for place, container in containers:
+    # A container that failed comes first: the others often wait because of it.
+    for label, container in containers:
         ended = container.state.terminated if container.state else None
         if ended is not None and ended.exit_code:
-            return _words(place, ended.reason, _ending(container, ended), ended.message)
+            return _join(label, ended.reason, _exit_code(container, ended), ended.message)
     waits = [
-        (place, container, container.state.waiting)
-        for place, container in containers
+        (label, container, container.state.waiting)
+        for label, container in containers
         if container.state and container.state.waiting
     ]
-    for place, container, waiting in sorted(waits, key=lambda wait: wait[2].reason in STARTING):
+    for label, container, waiting in sorted(waits, key=lambda wait: wait[2].reason in STARTING):
         history = _history(container)
-        # The message of a crash loop is the pause until the next try, and the pod's uid.
+        # The message of a crash loop has only the backoff and the pod's uid; the history says more.
         message = None if history and waiting.reason == "CrashLoopBackOff" else waiting.message
-        return _words(place, waiting.reason, message, history)
+        return _join(label, waiting.reason, message, history)
     return ""
 
 
 def _containers(pod: Pod) -> list[tuple[str, ContainerStatus]]:
-    """Return the containers, those that initialize first, each with its place where that needs telling."""
+    """Return the init containers and the containers, each with a label; a single container needs none."""
     init, main = pod.status.init_container_statuses or (), pod.status.container_statuses or ()
     return [
         *((f"init container {container.name!r}", container) for container in init),
@@ -227,13 +281,13 @@ def _containers(pod: Pod) -> list[tuple[str, ContainerStatus]]:
     ]
 
 
-def _ending(container: ContainerStatus, ended: Terminated) -> str:
+def _exit_code(container: ContainerStatus, ended: Terminated) -> str:
     restarts = container.restart_count
     return f"exit code {ended.exit_code}" + (f", {_restarts(restarts)}" if restarts else "")
 
 
 def _history(container: ContainerStatus) -> str:
-    """Return how often the container was restarted and how it ended last; empty where it never did."""
+    """Return how often the container was restarted and how it ended last; empty if it never ended."""
     last = container.last_state.terminated if container.last_state else None
     parts = [_restarts(container.restart_count)] if container.restart_count else []
     if last is not None:
@@ -246,15 +300,15 @@ def _restarts(count: int) -> str:
 
 
 def _condition(pod: Pod, type_: str) -> Condition | None:
-    return next((found for found in pod.status.conditions or () if found.type == type_), None)
+    return next((each for each in pod.status.conditions or () if each.type == type_), None)
 
 
-def _words(*texts: str | None) -> str:
+def _join(*texts: str | None) -> str:
     return ": ".join(text for text in texts if text)
 
 
-def _cut(text: str) -> str:
-    """Return `text` on one line: a container may end with a log of 4 KB as its message."""
+def _shorten(text: str) -> str:
+    """Return `text` on one line: the message of a container that ended may be 4 KB of its log."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
 
@@ -263,46 +317,44 @@ def _pod_ip(pod: Pod) -> str | None:
     return pod.status.pod_ip
 
 
-def _pod_ip_of_family(pod: Pod, *, six: bool) -> str | None:
+def _pod_ip_of_family(pod: Pod, *, is_ipv6: bool) -> str | None:
     ips = [entry.ip for entry in pod.status.pod_ips or ()] or [pod.status.pod_ip or ""]
-    found = next((ip for ip in ips if ip and (":" in ip) == six), None)
-    if found is None and any(ips):
-        family = "IPv6" if six else "IPv4"
-        raise ValueError(f"it has no {family} address, only {', '.join(ips)}; choose another kind of address")
-    return found
+    ip_of_family = next((ip for ip in ips if ip and (":" in ip) == is_ipv6), None)
+    if ip_of_family is None and any(ips):
+        family = "IPv6" if is_ipv6 else "IPv4"
+        raise ValueError(f"it has no {family} address, only {', '.join(ips)}")
+    return ip_of_family
 
 
 def _hostname(pod: Pod) -> str | None:
     if not (pod.spec.hostname and pod.spec.subdomain):
-        raise ValueError(
-            "it has no DNS name of its own, because its spec.hostname or spec.subdomain is not set; name a"
-            " headless Service as the subdomain, or choose another kind of address"
-        )
+        raise ValueError("it has no DNS name, because its spec.hostname or spec.subdomain is not set")
     return f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
 
 
 _hosts: dict[str, Callable[[Pod], str | None]] = {
     "pod_ip": _pod_ip,
-    "pod_ipv4": lambda pod: _pod_ip_of_family(pod, six=False),
-    "pod_ipv6": lambda pod: _pod_ip_of_family(pod, six=True),
+    "pod_ipv4": lambda pod: _pod_ip_of_family(pod, is_ipv6=False),
+    "pod_ipv6": lambda pod: _pod_ip_of_family(pod, is_ipv6=True),
     "host_ip": lambda pod: pod.status.host_ip,
     "hostname": _hostname,
 }
 ADDRESSES = tuple(_hosts)
-"""The names that `address=` takes."""
+"""The values of `address` other than a callable."""
 
 
-def _called_address(answer: Any, port: int) -> str | None:
-    match answer:
+def _address_from_callable(result: Any, port: int) -> str | None:
+    match result:
         case None | "":
             return None
         case str():
-            address = host_port(answer, port)
+            address = host_port(result, port)
         case (str(host), int(own_port)):
             address = host_port(host, own_port)
         case _:
             raise ValueError(
-                f"the `address` callable returned {answer!r}; it has to return a host, (host, port) or None"
+                f"the callable returned {result!r}; it has to return a host, (host, port) or None"
             )
-    address.encode()  # what the API server writes is Unicode; what a callable returns may not be
+    # Raises a ValueError for surrogates. The API server never sends any, but a callable may return them.
+    address.encode()
     return address

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
 
     from .client import FoundPods, PodAPI, Stream
-    from .pod_cache import Membership
-    from .query import PodQuery
+    from .objects import PodQuery
+    from .pod_cache import PodCache
 
 __all__ = ["SHORT", "Feed", "PodReflector", "WatchPolicy", "reason"]
 
@@ -218,7 +218,7 @@ class WatchPolicy:
 
 
 class PodReflector:
-    """Keeps a `Membership` like the server's own.
+    """Keeps a `PodCache` like the server's own.
 
     Args:
         api: the API server.
@@ -232,7 +232,7 @@ class PodReflector:
     def __init__(
         self,
         api: PodAPI,
-        membership: Membership,
+        membership: PodCache,
         queries: Iterable[PodQuery],
         newest: Newest[Callable[[], Observation]],
         policy: WatchPolicy,
@@ -380,7 +380,7 @@ class PodReflector:
                 has_changed = self._membership.apply(feed.query, told)
             if has_changed:
                 self._stir()
-            if self._membership.went_back(feed.query):
+            if self._membership.version_decreased(feed.query):
                 raise self._api.no_event(feed.query, ValueError("its versions went back"))
         for event in events:
             if isinstance(event, Failed):

@@ -1,41 +1,36 @@
-"""KubernetesClusterResolver: label selectors -> ClusterState."""
+"""`KubernetesClusterResolver`: the pods that match label selectors, as a cluster."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, newest_of
 from aioresolve._core.retry import Progress
 from aioresolve._core.shared_context import Sharing
 from aioresolve._core.validation import checked_count
+from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
 
 from .auth import CredentialCache, checked_location, find_connection, kubeconfig_paths
 from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
-from .objects import oldest_version
+from .objects import PodQuery
 from .override_client import client_transport
-from .pod_cache import Membership
-from .pods import ADDRESSES
-from .query import PodQuery, checked_choice, checked_jobs, checked_namespaces, checked_port
+from .pod_cache import PodCache
+from .pods import ADDRESSES, ListedMembers, not_running_error
 from .reflector import PodReflector, WatchPolicy
-from .tasks import Candidate, endpoint, pod_candidates, row_candidates, tasks
+from .task_order import addresses_by_name
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Hashable,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable
     from contextlib import AbstractContextManager
 
     from aioresolve._core.concurrency import Newest
@@ -48,44 +43,46 @@ T = TypeVar("T")
 
 __all__ = ["KubernetesClusterResolver"]
 
-HANDFUL = 8
-"""Up to this many pods that their rows do not prove members are asked for by name, else all are listed."""
+MAX_NAMED_REQUESTS = 8
+"""The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """Finds the pods of each job by label selectors, concurrently, and answers with their addresses.
+    """Finds the pods of each job by label selectors, concurrently, and returns their addresses.
 
     >>> async with KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml") as resolver:
     ...     spec = await resolver.cluster_spec()
     >>> spec.task_address("worker", 0)
     '10.8.0.10:8470'
 
-    Pods being deleted are no members. A pod matched by two selectors is two tasks, as in TensorFlow.
+    Pods that are being deleted are not members. A pod that two selectors match is two tasks, as in
+    TensorFlow.
 
     Args:
-        job_to_label_mapping: job name to its label selectors, in the API's grammar; one may stand as a plain
-            string. `{"worker": ["job-name=tensorflow"]}` where None.
-        tf_server_port: the port put behind each pod's host.
+        job_to_label_mapping: job name to its label selectors, in the grammar of the API. A single selector
+            may be a string. The default is `{"worker": ["job-name=tensorflow"]}`.
+        tf_server_port: the port to append to the host of each pod.
         rpc_layer: the protocol of the tasks, which `master` puts before the address.
         override_client: a `kubernetes_asyncio` ApiClient or CoreV1Api, or a synchronous `kubernetes`
-            CoreV1Api (called in worker threads), used in place of any credentials. It stays yours to close.
-        executable_location: `ExecutableLocation.WITHIN_CLUSTER` or `OFF_CLUSTER` to force one side; by
-            default both are looked for.
-        namespace: one namespace or several; all of them where None.
-        context: the kubeconfig's context; its current one where None.
-        kubeconfig: a kubeconfig file, or several to be merged; `$KUBECONFIG` where None.
+            CoreV1Api (called in worker threads), to use instead of credentials. The resolver does not close
+            it.
+        executable_location: `ExecutableLocation.WITHIN_CLUSTER` or `OFF_CLUSTER`, to use the service account
+            or the kubeconfig only. By default, the resolver looks for both.
+        namespace: one namespace or several; None for all namespaces.
+        context: a context of the kubeconfig; None for its current context.
+        kubeconfig: a kubeconfig file, or several to be merged; None for `$KUBECONFIG` or `~/.kube/config`.
         address: which address of a pod: `"pod_ip"`, `"pod_ipv4"`, `"pod_ipv6"` (of a dual-stack pod),
-            `"host_ip"`, `"hostname"` (`hostname.subdomain.namespace.svc`), or a callable that is given the
-            `Pod` and returns a host, a `(host, port)`, or None while there is none.
-        order_by: how the pods of one selector become tasks: `"name"`, with the numbers in it compared as
-            numbers, or `"index"`, each pod at the task index its controller gave it. Selectors
+            `"host_ip"`, `"hostname"` (`hostname.subdomain.namespace.svc`), or a callable that takes the `Pod`
+            and returns a host, a `(host, port)`, or None if the pod has no address yet.
+        order_by: how the pods of one selector become tasks: `"name"`, which compares numbers as numbers,
+            or `"index"`, each pod at the task index that its controller gave it. Several selectors of a job
             follow one another in the order given.
-        not_running: what to do with pods that match and are not running: `"raise"`, or `"skip"` them.
+        not_running: what to do with matching pods that are not running: `"raise"` or `"skip"`.
         timeout: the total deadline of a call, in seconds.
-        max_concurrency: how many requests are made at a time.
+        max_concurrency: the maximum number of concurrent requests.
 
     Raises:
-        ConfigurationError: an argument is not one of these.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -106,18 +103,18 @@ class KubernetesClusterResolver(ClusterResolver):
         max_concurrency: int = 16,
     ) -> None:
         super().__init__(rpc_layer=rpc_layer, timeout=timeout)
-        self._jobs = checked_jobs(job_to_label_mapping)
-        self._port = checked_port(tf_server_port)
-        self._namespaces = checked_namespaces(namespace)
-        self._address = address if callable(address) else checked_choice("address", address, ADDRESSES)
-        self._order_by = checked_choice("order_by", order_by, ("name", "index"))
-        self._not_running = checked_choice("not_running", not_running, ("raise", "skip"))
+        self._jobs = validate_jobs(job_to_label_mapping)
+        self._port = validate_port(tf_server_port)
+        self._namespaces = validate_namespaces(namespace)
+        self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
+        self._order_by = validate_choice("order_by", order_by, ("name", "index"))
+        self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         self._max_concurrency = checked_count("max_concurrency", max_concurrency)
         self._executable_location = checked_location(
             executable_location, kubeconfig=kubeconfig, context=context
         )
         self._override_client = override_client
-        # A client of a wrong kind is told here, not at the first call.
+        # Raises for an unsupported client here rather than at the first call.
         self._can_watch = override_client is None or client_transport(override_client).can_stream
         self._context = context
         self._kubeconfig = kubeconfig
@@ -125,46 +122,49 @@ class KubernetesClusterResolver(ClusterResolver):
         self._sharing = Sharing(self, self.new_pool)
 
     watch_policy = WatchPolicy()
-    """The times of its watches; for tests, and for networks of their own kind."""
+    """The timing of watches. Change it for tests and for unusual networks."""
 
     def __repr__(self) -> str:
         where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
         return f"<{type(self).__name__} {dict(self._jobs)} in {where}>"
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        """Ask for rows where rows say enough: many times cheaper than asking for the pods."""
+        """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
         if self._address != "pod_ip" or self._order_by != "name":
             return (await self.fetch_state(progress)).spec
-        async with self._opened(progress) as api:
-            found = await self._ask(lambda query: self._cheapest(api, query, progress))
+        async with self._connected(progress) as api:
+            listed = await self._run_queries(lambda query: self._list_members(api, query, progress))
+        if self._not_running == "raise":
+            _raise_not_running(
+                {name: why for each in listed.values() for name, why in each.not_running.items()}
+            )
         return ClusterSpec(
-            {job: [member.address for member in members] for job, members in self._tasks(found)}
+            {
+                job: [
+                    address
+                    for selector in selectors
+                    for address in self._addresses([listed[query] for query in self._queries(selector)])
+                ]
+                for job, selectors in self._jobs.items()
+            }
         )
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Ask for the pods themselves, which know their names, uids, nodes and indices."""
-        async with self._opened(progress) as api:
-            answers = await self._ask(lambda query: api.pods(query, progress))
-        found = {query: self._candidates(answer.pods) for query, answer in answers.items()}
-        return ClusterState.of(
-            {job: [endpoint(member) for member in members] for job, members in self._tasks(found)},
-            version=oldest_version(answer.version for answer in answers.values()),
-            observed_at=datetime.now(UTC),
-        )
+        """Request the pods, which have names, uids, nodes and indices."""
+        cache = await self._fill_cache(progress, allow_gaps=False)
+        if self._not_running == "raise":
+            _raise_not_running(cache.not_running)
+        return cache.state(datetime.now(UTC))
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Ask for the pods themselves, and tell of those that are no members or not ready."""
-        async with self._opened(progress) as api:
-            answers = await self._ask(lambda query: api.pods(query, progress))
-        membership = self._membership()
-        for query, answer in answers.items():
-            membership.replace(query, answer.pods, answer.version)
-        return membership.observation(datetime.now(UTC))
+        """Request the pods, and report those that are not members or not ready too."""
+        cache = await self._fill_cache(progress, allow_gaps=True)
+        return cache.observation(datetime.now(UTC))
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """List the pods and watch them, each selector in each namespace by a watch of its own.
+        """List the pods and watch them, with one watch for each selector and namespace.
 
-        A blocking client that was handed in is asked at intervals.
+        A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
         if not self._can_watch:
             async with aclosing(super().observations(interval=interval)) as polled:
@@ -172,11 +172,12 @@ class KubernetesClusterResolver(ClusterResolver):
                     yield observation
 
         async def follow(newest: Newest[Callable[[], Observation]]) -> None:
-            # Opened by the task that uses it: the generator around it may be closed by anybody, in any order.
-            async with self._opened(Progress()) as api:
+            # The connection is opened in the task that uses it, because the generator around it may be closed
+            # in another task.
+            async with self._connected(Progress()) as api:
                 await PodReflector(
                     api,
-                    self._membership(),
+                    self._new_cache(allow_gaps=True),
                     self._all_queries(),
                     newest,
                     self.watch_policy,
@@ -184,8 +185,8 @@ class KubernetesClusterResolver(ClusterResolver):
                 ).run()
 
         async with aclosing(newest_of(follow)) as newest:
-            async for observed in newest:
-                yield observed()
+            async for observe in newest:
+                yield observe()
 
     async def __aenter__(self) -> Self:
         self._sharing.enter()
@@ -193,7 +194,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     @property
     def pool_key(self) -> Hashable:
-        """The kubeconfig, context, side and client: whoever is given the same shares connections."""
+        """The kubeconfig, context, location and client: if these are equal, resolvers share connections."""
         paths = kubeconfig_paths(self._kubeconfig)
         return "kubernetes", paths, self._context, self._executable_location, id(self._override_client)
 
@@ -206,52 +207,59 @@ class KubernetesClusterResolver(ClusterResolver):
         return self._sharing.using(pool)
 
     async def aclose(self) -> None:
-        """Close the connections that the calls inside `async with` shared."""
+        """Close the connections that the calls inside `async with` share."""
         await self._sharing.aclose()
 
-    async def _ask(self, question: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
-        """Return the answer to each distinct selector and namespace, all asked at once."""
+    async def _run_queries(self, call: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
+        """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
         queries = self._all_queries()
-        answers = await gather([partial(question, query) for query in queries], limit=self._max_concurrency)
-        return dict(zip(queries, answers, strict=True))
+        results = await gather([partial(call, query) for query in queries], limit=self._max_concurrency)
+        return dict(zip(queries, results, strict=True))
 
-    async def _cheapest(self, api: PodAPI, query: PodQuery, progress: Progress) -> list[Candidate]:
-        """Return the candidates of `query` by the cheapest way that is exact."""
-        answer = await api.rows(query, progress)
-        if isinstance(answer, FoundPods):
-            return self._candidates(answer.pods)
-        # Of a name, every row or none: in all namespaces a row does not say which of its bearers it is.
-        unproven = answer.unproven if answer else set()
-        if answer is None or len(unproven) > HANDFUL:
-            return self._candidates((await api.pods(query, progress)).pods)
-        proven = row_candidates(answer, unproven, self._port)
-        if not unproven:
-            return proven
-        named = await gather(
-            [partial(api.pods, query.named(name), progress) for name in sorted(unproven)],
-            limit=self._max_concurrency,
+    async def _list_members(self, api: PodAPI, query: PodQuery, progress: Progress) -> ListedMembers:
+        """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
+        members = ListedMembers()
+        rows = await api.rows(query, progress)
+        if isinstance(rows, FoundPods):
+            members.add_pods(rows.pods, self._address, self._port)
+            return members
+        # By name, because in all namespaces a row does not say which of several pods of a name it describes.
+        inconclusive = rows.inconclusive if rows else set()
+        if rows is None or len(inconclusive) > MAX_NAMED_REQUESTS:
+            members.add_pods((await api.pods(query, progress)).pods, self._address, self._port)
+            return members
+        members.add_rows(rows, inconclusive, self._port)
+        if inconclusive:
+            found = await gather(
+                [partial(api.pods, query.named(name), progress) for name in sorted(inconclusive)],
+                limit=self._max_concurrency,
+            )
+            for each in found:
+                members.add_pods(each.pods, self._address, self._port)
+        return members
+
+    def _addresses(self, listed: Sequence[ListedMembers]) -> list[str]:
+        """Return the addresses of the members of one selector in order, from its lists in all namespaces."""
+        names = list(chain.from_iterable(members.names for members in listed))
+        return addresses_by_name(names, list(chain.from_iterable(members.addresses for members in listed)))
+
+    async def _fill_cache(self, progress: Progress, *, allow_gaps: bool) -> PodCache:
+        """Return a cache with the pods that all queries match now."""
+        async with self._connected(progress) as api:
+            found = await self._run_queries(lambda query: api.pods(query, progress))
+        cache = self._new_cache(allow_gaps=allow_gaps)
+        for query, listed in found.items():
+            cache.replace(query, listed.pods, listed.version)
+        return cache
+
+    def _new_cache(self, *, allow_gaps: bool) -> PodCache:
+        jobs = {job: [self._queries(each) for each in selectors] for job, selectors in self._jobs.items()}
+        return PodCache(
+            jobs, address=self._address, port=self._port, order_by=self._order_by, allow_gaps=allow_gaps
         )
-        return proven + [candidate for found in named for candidate in self._candidates(found.pods)]
-
-    def _candidates(self, pods: list[Pod]) -> list[Candidate]:
-        return pod_candidates(pods, self._address, self._port)
-
-    def _tasks(self, found: Mapping[PodQuery, list[Candidate]]) -> Iterable[tuple[str, list[Candidate]]]:
-        matched = {
-            job: [
-                [candidate for query in self._queries(selector) for candidate in found[query]]
-                for selector in selectors
-            ]
-            for job, selectors in self._jobs.items()
-        }
-        return tasks(matched, order_by=self._order_by, not_running=self._not_running).items()
-
-    def _membership(self) -> Membership:
-        jobs = {job: [self._queries(one) for one in selectors] for job, selectors in self._jobs.items()}
-        return Membership(jobs, address=self._address, port=self._port, order_by=self._order_by)
 
     def _all_queries(self) -> list[PodQuery]:
-        """Return each distinct selector and namespace."""
+        """Return the query for each distinct selector and namespace."""
         selectors = [selector for selectors in self._jobs.values() for selector in selectors]
         return list(dict.fromkeys(query for selector in selectors for query in self._queries(selector)))
 
@@ -259,22 +267,110 @@ class KubernetesClusterResolver(ClusterResolver):
         return [PodQuery(selector, namespace) for namespace in self._namespaces]
 
     @asynccontextmanager
-    async def _opened(self, progress: Progress) -> AsyncIterator[PodAPI]:
-        """Yield the shared PodAPI inside `async with`, and one of this call's own outside it."""
+    async def _connected(self, progress: Progress) -> AsyncIterator[PodAPI]:
+        """Yield the shared PodAPI inside `async with`, and a separate one for this call outside it."""
         async with self._sharing.opened() as pool:
-            yield await pool.opened(partial(self._open, progress))
+            yield await pool.opened(partial(self._connect, progress))
 
-    async def _open(self, progress: Progress) -> PodAPI:
+    async def _connect(self, progress: Progress) -> PodAPI:
         if self._override_client is not None:
             transport = client_transport(self._override_client)
             return PodAPI(transport, max_concurrency=self._max_concurrency)
-        place = "the API server's address and credentials"
-        progress.waiting(place, "reading the kubeconfig or the service account")
+        scope = "the API server's address and credentials"
+        progress.waiting(scope, "reading the kubeconfig or the service account")
         connection = await find_connection(
             kubeconfig=self._kubeconfig,
             context=self._context,
             executable_location=self._executable_location,
             cache=self._credentials,
         )
-        progress.ready(place)
+        progress.ready(scope)
         return PodAPI(AiohttpTransport(connection), max_concurrency=self._max_concurrency)
+
+
+def _raise_not_running(pods: Mapping[str, str]) -> None:
+    if pods:
+        raise not_running_error(pods)
+
+
+_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""The name of a namespace: a DNS label, RFC 1123. It becomes part of the path of a URL."""
+
+
+def validate_jobs(mapping: Any) -> Mapping[str, tuple[str, ...]]:
+    """Return the selectors of each job; TensorFlow's default if `mapping` is None or empty."""
+    if not mapping:
+        return MappingProxyType({"worker": ("job-name=tensorflow",)})
+    if not isinstance(mapping, Mapping):
+        raise ConfigurationError(
+            f"a {type(mapping).__name__} is not a mapping of job names to label selectors",
+            argument="job_to_label_mapping",
+            hint="Pass a mapping such as `{'worker': ['job-name=trainer']}`.",
+        )
+    return MappingProxyType(
+        {_validate_job(job): _validate_selectors(job, selectors) for job, selectors in mapping.items()}
+    )
+
+
+def _validate_job(job: Any) -> str:
+    if not isinstance(job, str) or not job:
+        raise ConfigurationError(
+            f"{job!r} is not a valid job name",
+            argument="job_to_label_mapping",
+            hint="Use a string that is not empty.",
+        )
+    return job
+
+
+def _validate_selectors(job: str, selectors: Any) -> tuple[str, ...]:
+    given = [selectors] if isinstance(selectors, str) else selectors
+    if (
+        not isinstance(given, Sequence)
+        or not given
+        or not all(isinstance(selector, str) for selector in given)
+    ):
+        raise ConfigurationError(
+            f"{selectors!r} is not a list of label selectors (job {job!r})",
+            argument="job_to_label_mapping",
+            hint="Pass a list of label selectors such as ['app=trainer'].",
+        )
+    return tuple(given)
+
+
+def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
+    """Return the distinct namespaces to search; `(None,)` for all namespaces."""
+    if namespace is None:
+        return (None,)
+    given = [namespace] if isinstance(namespace, str) else namespace
+    if not isinstance(given, Sequence) or not given:
+        raise ConfigurationError(
+            f"{namespace!r} is not a namespace or a list of them",
+            argument="namespace",
+            hint="Pass a name, a list of names, or None for all namespaces.",
+        )
+    for name in given:
+        if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} is not a valid namespace name",
+                argument="namespace",
+                hint="A name has at most 63 lower-case letters, digits and '-'.",
+            )
+    return tuple(dict.fromkeys(given))
+
+
+def validate_port(port: Any) -> int:
+    """Return `port` if it is a TCP port."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
+        raise ConfigurationError(
+            f"{port!r} is not a valid port", argument="tf_server_port", hint="Pass a number from 1 to 65535."
+        )
+    return port
+
+
+def validate_choice(argument: str, choice: Any, choices: Sequence[str]) -> str:
+    """Return `choice` if it is one of `choices`."""
+    if not isinstance(choice, str) or choice not in choices:
+        raise ConfigurationError(
+            f"{choice!r} is not one of {', '.join(map(repr, choices))}", argument=argument
+        )
+    return choice

@@ -264,7 +264,7 @@ def test_what_is_tried_again_is_said_once(aioresolve: Command, server: ThreadedK
         (("-l", "worker"), "such as -l worker=app=trainer"),
         (("-l", "app!=train"), "such as -l 'worker=app!=train'"),
         ((*TRAIN, "-n", "ml", "-A"), "-n narrows what -A widens"),
-        ((*TRAIN, "-n", "No_Name"), "namespace='No_Name' cannot be a namespace"),
+        ((*TRAIN, "-n", "No_Name"), "'No_Name' is not a valid namespace name"),
         ((*TRAIN, "--timeout", "soon"), "give one such as 30s"),
         ((*TRAIN, "--port", "0"), "--port"),
         ((*TRAIN, "--max-concurrency", "0"), "--max-concurrency"),

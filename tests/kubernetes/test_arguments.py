@@ -1,4 +1,4 @@
-"""Wrong arguments are told by their name, before anything is asked of anybody."""
+"""An invalid argument is an error that names it, before any request is sent."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ from typing import Any
 import pytest
 
 from aioresolve import ConfigurationError, KubernetesClusterResolver
-from aioresolve.kubernetes.query import checked_jobs, checked_namespaces
+from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"job_to_label_mapping": ["app=a"]}, "job_to_label_mapping is a list"),
-        ({"job_to_label_mapping": {1: ["app=a"]}}, "the job name 1"),
-        ({"job_to_label_mapping": {"": ["app=a"]}}, "the job name ''"),
-        ({"job_to_label_mapping": {"worker": []}}, r"\['worker'\] is \[\]"),
-        ({"job_to_label_mapping": {"worker": [1]}}, r"\['worker'\] is \[1\]"),
-        ({"job_to_label_mapping": {"worker": None}}, r"\['worker'\] is None"),
-        ({"tf_server_port": 0}, "tf_server_port=0"),
-        ({"tf_server_port": 65536}, "tf_server_port=65536"),
-        ({"tf_server_port": "8470"}, "tf_server_port='8470'"),
-        ({"namespace": []}, r"namespace=\[\]"),
-        ({"namespace": 7}, "namespace=7"),
-        ({"namespace": "../secrets"}, "namespace='../secrets'"),
-        ({"namespace": "Upper"}, "namespace='Upper'"),
-        ({"namespace": ["ml", ""]}, "namespace=''"),
-        ({"address": "external_ip"}, "address='external_ip': give one of 'pod_ip'"),
-        ({"order_by": "age"}, "order_by='age'"),
-        ({"not_running": "ignore"}, "not_running='ignore'"),
+        ({"job_to_label_mapping": ["app=a"]}, "`job_to_label_mapping=`: a list is not a mapping"),
+        ({"job_to_label_mapping": {1: ["app=a"]}}, "1 is not a valid job name"),
+        ({"job_to_label_mapping": {"": ["app=a"]}}, "'' is not a valid job name"),
+        ({"job_to_label_mapping": {"worker": []}}, r"\[\] is not a list of label selectors \(job 'worker'\)"),
+        (
+            {"job_to_label_mapping": {"worker": [1]}},
+            r"\[1\] is not a list of label selectors \(job 'worker'\)",
+        ),
+        (
+            {"job_to_label_mapping": {"worker": None}},
+            r"None is not a list of label selectors \(job 'worker'\)",
+        ),
+        ({"tf_server_port": 0}, "`tf_server_port=`: 0 is not a valid port"),
+        ({"tf_server_port": 65536}, "`tf_server_port=`: 65536 is not"),
+        ({"tf_server_port": "8470"}, "`tf_server_port=`: '8470' is not"),
+        ({"namespace": []}, r"`namespace=`: \[\] is not"),
+        ({"namespace": 7}, "`namespace=`: 7 is not"),
+        ({"namespace": "../secrets"}, "`namespace=`: '../secrets' is not a valid namespace name"),
+        ({"namespace": "Upper"}, "`namespace=`: 'Upper' is not"),
+        ({"namespace": ["ml", ""]}, "`namespace=`: '' is not"),
+        ({"address": "external_ip"}, "`address=`: 'external_ip' is not one of 'pod_ip'"),
+        ({"order_by": "age"}, "`order_by=`: 'age' is not one of"),
+        ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),
         ({"max_concurrency": 0}, "max_concurrency=0"),
         ({"max_concurrency": True}, "max_concurrency=True"),
         ({"timeout": 0}, "timeout=0"),
@@ -38,28 +44,28 @@ from aioresolve.kubernetes.query import checked_jobs, checked_namespaces
         ({"override_client": object()}, "override_client is a builtins.object"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_argument_is_named(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         KubernetesClusterResolver(**arguments)
     assert isinstance(caught.value, ValueError)
 
 
-def test_no_mapping_is_tensorflows_default() -> None:
-    assert checked_jobs(None) == checked_jobs({}) == {"worker": ("job-name=tensorflow",)}
+def test_the_default_mapping_is_that_of_tensorflow() -> None:
+    assert validate_jobs(None) == validate_jobs({}) == {"worker": ("job-name=tensorflow",)}
 
 
-def test_one_selector_may_stand_as_a_string() -> None:
-    assert checked_jobs({"worker": "app=a"}) == {"worker": ("app=a",)}
+def test_a_single_selector_may_be_a_string() -> None:
+    assert validate_jobs({"worker": "app=a"}) == {"worker": ("app=a",)}
 
 
-def test_a_mapping_changed_later_changes_nothing() -> None:
+def test_later_changes_of_the_mapping_have_no_effect() -> None:
     mapping = {"worker": ["app=a"]}
-    jobs = checked_jobs(mapping)
+    jobs = validate_jobs(mapping)
     mapping["worker"].append("app=b")
     mapping["ps"] = []
     assert jobs == {"worker": ("app=a",)}
 
 
-def test_a_namespace_given_twice_is_asked_once() -> None:
-    assert checked_namespaces(["ml", "default", "ml"]) == ("ml", "default")
-    assert checked_namespaces(None) == (None,)
+def test_a_namespace_given_twice_is_queried_once() -> None:
+    assert validate_namespaces(["ml", "default", "ml"]) == ("ml", "default")
+    assert validate_namespaces(None) == (None,)

@@ -17,7 +17,7 @@ from aioresolve.errors import (
 )
 from aioresolve.kubernetes.api_errors import denied_user, expired, failure, manifest
 from aioresolve.kubernetes.client import Answer
-from aioresolve.kubernetes.query import PodQuery
+from aioresolve.kubernetes.objects import PodQuery
 
 HOST = "https://10.0.0.1:6443"
 

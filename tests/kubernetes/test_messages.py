@@ -17,8 +17,8 @@ from aioresolve.kubernetes.objects import (
     Failed,
     Modified,
     PodList,
-    decode_answer,
     decode_event,
+    decode_list,
     decode_status,
 )
 
@@ -128,7 +128,7 @@ def test_a_large_pod_is_small_once_decoded() -> None:
         spec={"containers": [{"name": "main", "env": [{"name": f"V{i}", "value": "x"} for i in range(500)]}]},
         metadata={"managedFields": [{"manager": "kubelet", "fieldsV1": {f"f:{i}": {} for i in range(500)}}]},
     )
-    answer = decode_answer(json.dumps({"kind": "PodList", "items": [large]}).encode())
+    answer = decode_list(json.dumps({"kind": "PodList", "items": [large]}).encode())
     assert isinstance(answer, PodList)
     assert answer.items is not None
     (decoded,) = answer.items

@@ -1,4 +1,4 @@
-"""Pods and rows, decoded, and what follows from them."""
+"""Pods and rows: decoding, membership and addresses."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.objects import PodList, Table, decode_answer
-from aioresolve.kubernetes.pods import natural_key, natural_keys, pod_address, rows
+from aioresolve.errors import ConfigurationError
+from aioresolve.kubernetes.objects import PodList, Table, decode_list
+from aioresolve.kubernetes.pods import (
+    ListedMembers,
+    Rows,
+    membership,
+    not_running_error,
+    pod_address,
+)
+from aioresolve.kubernetes.task_order import natural_keys
 
 from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 
 
 def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
-    answer = decode_answer(body)
+    answer = decode_list(body)
     assert isinstance(answer, Table)
-    return list(zip(*rows(answer), strict=True))
+    return list(zip(*Rows.from_table(answer), strict=True))
 
 
-def test_a_table_gives_name_status_and_ip() -> None:
+def test_a_table_has_name_status_and_ip() -> None:
     assert decoded_rows(table(ROWS))[:2] == [
         ("crash-0", "CrashLoopBackOff", "10.8.1.2"),
         ("creating-0", "ContainerCreating", "<none>"),
@@ -36,10 +44,10 @@ def test_columns_are_found_by_name_never_by_position(columns: list[str]) -> None
 
 
 def test_only_running_rows_with_an_ip_prove_a_member() -> None:
-    answer = decode_answer(table([*ROWS, ["new-0", "0/1", "Running", "0", "1s", "<none>", "a", "", ""]]))
+    answer = decode_list(table([*ROWS, ["new-0", "0/1", "Running", "0", "1s", "<none>", "a", "", ""]]))
     assert isinstance(answer, Table)
-    found = rows(answer)
-    proven = [name for name in found.names if name not in found.unproven]
+    rows = Rows.from_table(answer)
+    proven = [name for name in rows.names if name not in rows.inconclusive]
     assert proven == ["notready-0", "train-0", "train-1", "train-10", "train-2"]
 
 
@@ -52,18 +60,18 @@ def test_an_empty_table_has_no_rows() -> None:
     ("body", "complaint"),
     [
         (table(ROWS, COLUMNS[:4]), "no column Name, Status or IP, only"),
-        (table([["train-0", "1/1"]]), "not as many cells as there are columns, 9"),
+        (table([["train-0", "1/1"]]), "does not have one cell for each of the 9 columns"),
         (table([[*ROWS[0][:5], 4, *ROWS[0][6:]]]), "not all strings"),  # type: ignore[list-item]
     ],
 )
-def test_a_table_of_another_shape_says_where_it_differs(body: bytes, complaint: str) -> None:
+def test_an_invalid_table_is_an_error_that_says_where_it_differs(body: bytes, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         decoded_rows(body)
 
 
 def test_a_pod_list_is_decoded_into_the_fields_that_are_read() -> None:
     body = json.dumps({"kind": "PodList", "metadata": {"continue": "token"}, "items": [pod_json("train-0")]})
-    answer = decode_answer(body.encode())
+    answer = decode_list(body.encode())
     assert isinstance(answer, PodList)
     assert answer.metadata.continue_ == "token"
     assert answer.items == [pod("train-0")]
@@ -87,22 +95,22 @@ def test_a_pod_list_is_decoded_into_the_fields_that_are_read() -> None:
         b'{"kind":"PodList","items":[\xff]}',
     ],
 )
-def test_an_answer_of_another_shape_is_a_value_error(body: bytes) -> None:
+def test_a_body_of_another_type_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode_answer(body)
+        decode_list(body)
 
 
 @given(st.binary())
-def test_garbage_breaks_nothing_but_the_answer(body: bytes) -> None:
+def test_arbitrary_bytes_are_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode_answer(body)
+        decode_list(body)
 
 
 def in_order(names: list[str]) -> list[str]:
     return [name for _, name in sorted(zip(natural_keys(names), names, strict=True))]
 
 
-def test_names_are_ordered_with_their_numbers_as_numbers() -> None:
+def test_numbers_in_names_are_ordered_as_numbers() -> None:
     names = ["worker-10", "worker-2", "worker-1", "ps-3", "worker-2-b", "worker-2-a10", "worker-2-a9"]
     assert in_order(names) == [
         "ps-3",
@@ -116,25 +124,25 @@ def test_names_are_ordered_with_their_numbers_as_numbers() -> None:
 
 
 @given(st.lists(st.text("abz019-.\n", max_size=12)))
-def test_every_name_has_its_place(names: list[str]) -> None:
+def test_every_name_gets_a_key(names: list[str]) -> None:
     assert sorted(in_order(names)) == sorted(names)
 
 
 @given(st.lists(st.integers(0, 10**20), unique=True))
-def test_numbered_names_come_in_the_order_of_their_numbers(numbers: list[int]) -> None:
+def test_numbered_names_are_in_the_order_of_their_numbers(numbers: list[int]) -> None:
     names = [f"worker-{number}" for number in numbers]
     assert in_order(names) == [f"worker-{number}" for number in sorted(numbers)]
 
 
 @given(st.lists(st.text("abz019-.", max_size=12)))
-def test_a_name_has_the_same_place_by_a_key_of_its_own(names: list[str]) -> None:
-    assert sorted(names, key=lambda name: (natural_key(name), name)) == in_order(names)
+def test_the_key_of_a_name_does_not_depend_on_other_names(names: list[str]) -> None:
+    assert natural_keys(names) == [key for name in names for key in natural_keys([name])]
 
 
 @given(st.lists(st.integers(0, 10**40), unique=True))
-def test_a_key_of_its_own_orders_numbers_of_any_length(numbers: list[int]) -> None:
+def test_numbers_of_any_length_are_ordered(numbers: list[int]) -> None:
     names = [f"worker-{number}" for number in numbers]
-    assert sorted(names, key=natural_key) == [f"worker-{number}" for number in sorted(numbers)]
+    assert in_order(names) == [f"worker-{number}" for number in sorted(numbers)]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +159,7 @@ def test_a_key_of_its_own_orders_numbers_of_any_length(numbers: list[int]) -> No
         (lambda pod: None, None),
     ],
 )
-def test_each_choice_of_address(choice: Any, address: str | None) -> None:
+def test_each_kind_of_address(choice: Any, address: str | None) -> None:
     dual_stack = pod(
         "train-1",
         ip="10.8.0.11",
@@ -177,13 +185,68 @@ def test_a_pod_without_an_ip_has_no_address_yet(choice: str) -> None:
         (lambda pod: "\ud800", "surrogates not allowed"),
     ],
 )
-def test_an_address_that_cannot_be_says_why(choice: Any, complaint: str) -> None:
+def test_an_impossible_address_is_an_error_with_the_reason(choice: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         pod_address(pod(), choice, 8470)
 
 
-def test_ready_is_the_ready_condition() -> None:
+def test_a_pod_is_ready_if_its_ready_condition_is_true() -> None:
     assert pod(status={"conditions": READY}).ready
     assert not pod(status={"conditions": [{"type": "Ready", "status": "False"}]}).ready
     assert not pod(status={"conditions": [{"type": "PodScheduled", "status": "True"}]}).ready
     assert not pod().ready
+
+
+def test_rows_and_pods_give_the_same_members() -> None:
+    from_rows, from_pods = ListedMembers(), ListedMembers()
+    from_rows.add_rows(Rows(["train-0"], ["Running"], ["10.8.0.10"]), set(), 8470)
+    from_pods.add_pods([pod("train-0", ip="10.8.0.10")], "pod_ip", 8470)
+    assert from_rows == from_pods == ListedMembers(["train-0"], ["10.8.0.10:8470"])
+
+
+def test_inconclusive_rows_add_no_members() -> None:
+    rows = Rows(["a", "b", "b"], ["Running", "Running", "Pending"], ["10.8.0.1", "fd00::1", "<none>"])
+    members = ListedMembers()
+    members.add_rows(rows, rows.inconclusive, 8470)
+    assert members == ListedMembers(["a"], ["10.8.0.1:8470"])
+    members.add_rows(rows, {"a"}, 8470)
+    assert members.addresses[1] == "[fd00::1]:8470"
+
+
+def test_a_pod_being_deleted_is_not_a_member() -> None:
+    deleting = pod("deleting-0", metadata={"deletionTimestamp": "2026-11-20T15:39:51Z"})
+    assert membership(deleting, "pod_ip", 8470) == (None, None)
+    members = ListedMembers()
+    members.add_pods([pod("train-0"), deleting], "pod_ip", 8470)
+    assert members == ListedMembers(["train-0"], ["10.8.0.10:8470"])
+
+
+def test_every_pod_that_is_not_running_is_reported_with_its_phase_and_reason() -> None:
+    members = ListedMembers()
+    pods = [
+        pod("train-0"),
+        pod("failed-0", phase="Failed", status={"reason": "Evicted"}),
+        pod("pending-0", phase="Pending", ip=None),
+    ]
+    members.add_pods(pods, "pod_ip", 8470)
+    assert members.not_running == {"ml/failed-0": "Failed (Evicted)", "ml/pending-0": "Pending"}
+    error = not_running_error(members.not_running)
+    assert error.pods == members.not_running
+    assert "2 matching pods are not running: ml/failed-0: Failed (Evicted); ml/pending-0" in str(error)
+    assert "not_running='skip'" in str(error)
+    assert isinstance(error, RuntimeError)
+
+
+def test_a_failing_address_callable_is_an_error_that_names_the_pod() -> None:
+    def fail(pod: object) -> str:
+        raise LookupError("no such annotation")
+
+    with pytest.raises(ConfigurationError, match="pod ml/train-0 cannot be addressed: no such annotation"):
+        membership(pod("train-0"), fail, 8470)
+
+
+def test_the_address_of_a_pod_that_is_not_running_is_not_requested() -> None:
+    def fail(pod: object) -> str:
+        raise AssertionError("must not be called")
+
+    assert membership(pod("p", phase="Pending"), fail, 8470) == (None, "Pending")

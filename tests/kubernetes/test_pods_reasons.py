@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.kubernetes.pods import is_final, is_replaced, why_no_member, why_not_ready
+from aioresolve.kubernetes.pods import is_final, is_replaced, not_ready_reason, not_running_reason
 
 from .samples import READY, UNSCHEDULABLE, pod, terminated, waiting
 
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     ],
 )
 def test_why_a_pod_is_no_member(found: Pod, reason: str | None) -> None:
-    assert why_no_member(found, "10.8.0.10:8470") == reason
+    assert not_running_reason(found, "10.8.0.10:8470") == reason
 
 
 def test_a_running_pod_without_an_address_is_not_running_yet() -> None:
-    assert why_no_member(pod(ip=None), None) == "Running, but without an address yet"
+    assert not_running_reason(pod(ip=None), None) == "Running, but without an address yet"
 
 
 def container(
@@ -158,7 +158,7 @@ RUNNING: dict[str, Any] = {"startedAt": "2026-11-20T15:39:21Z"}
     ],
 )
 def test_why_a_pod_is_pending(status: dict[str, Any], reason: str) -> None:
-    assert why_no_member(pod(phase="Pending", ip=None, status=status), None) == reason
+    assert not_running_reason(pod(phase="Pending", ip=None, status=status), None) == reason
 
 
 PREEMPTED = {
@@ -174,18 +174,18 @@ def test_a_pod_that_was_disrupted_says_so_before_how_its_container_ended() -> No
         phase="Failed", status={"conditions": [PREEMPTED], "containerStatuses": terminated(137, "Error")}
     )
     expected = "Failed (PreemptionByScheduler: preempting to accommodate a higher priority pod)"
-    assert why_no_member(found, None) == expected
+    assert not_running_reason(found, None) == expected
     spared = {**PREEMPTED, "status": "False"}
     found = pod(
         phase="Failed", status={"conditions": [spared], "containerStatuses": terminated(137, "Error")}
     )
-    assert why_no_member(found, None) == "Failed (Error: exit code 137)"
+    assert not_running_reason(found, None) == "Failed (Error: exit code 137)"
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
     log = "Traceback:\n  File x\n" + "y" * 5_000
     ended = container(terminated={"exitCode": 1, "reason": "Error", "message": log})
-    reason = why_no_member(pod(phase="Failed", status={"containerStatuses": [ended]}), None)
+    reason = not_running_reason(pod(phase="Failed", status={"containerStatuses": [ended]}), None)
     assert reason is not None
     assert reason.startswith("Failed (Error: exit code 1: Traceback: File x yyy")
     assert (len(reason), reason[-3:]) == (1000, "...")
@@ -255,7 +255,7 @@ NOT_READY = "ContainersNotReady: containers with unready status: [main]"
     ],
 )
 def test_why_a_running_pod_is_not_ready(status: dict[str, Any], reason: str | None) -> None:
-    assert why_not_ready(pod(status=status)) == reason
+    assert not_ready_reason(pod(status=status)) == reason
 
 
 CONTROLLED = {"ownerReferences": [{"kind": "Node", "name": "a"}, {"kind": "Job", "controller": True}]}

@@ -26,7 +26,7 @@ from aioresolve.errors import (
     UnknownTaskError,
 )
 from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
-from aioresolve.kubernetes.resolver import HANDFUL
+from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Delay, Hang, RequestRecord
 
 from .loopback import TOKEN, Loopback, addresses, kind_of
@@ -100,19 +100,19 @@ class TestWhatIsAskedFor:
     async def test_a_handful_of_odd_rows_is_asked_for_by_name(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(20)]
         loopback.train(*names)
-        odd = names[:HANDFUL]
+        odd = names[:MAX_NAMED_REQUESTS]
         loopback.train(*odd, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         first, *others = loopback.requests
         assert kind_of(first) == "rows"
-        assert [request.accept for request in others] == [AS_LIST] * HANDFUL
+        assert [request.accept for request in others] == [AS_LIST] * MAX_NAMED_REQUESTS
         assert {request.query["fieldSelector"] for request in others} == {f"metadata.name={n}" for n in odd}
         assert {request.query["labelSelector"] for request in others} == {"app=train"}
         assert {request.path for request in others} == {"/api/v1/pods"}
 
     async def test_more_than_a_handful_is_asked_for_in_one_full_list(self, loopback: Loopback) -> None:
-        names = [f"train-{number}" for number in range(HANDFUL + 1)]
+        names = [f"train-{number}" for number in range(MAX_NAMED_REQUESTS + 1)]
         loopback.train(*names, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
@@ -288,7 +288,7 @@ class TestWhoIsAMember:
     ) -> None:
         loopback.train("a", phase="Pending")
         loopback.train("b", phase="Failed", labels={"app": "eval"})
-        with pytest.raises(PodNotRunningError, match="2 pods that match are not running") as caught:
+        with pytest.raises(PodNotRunningError, match="2 matching pods are not running") as caught:
             await resolve(loopback.resolver({"worker": "app=train", "evaluator": "app=eval"}))
         assert set(caught.value.pods) == {"ml/a", "ml/b"}
 

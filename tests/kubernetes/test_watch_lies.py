@@ -31,7 +31,7 @@ from aioresolve.kubernetes.reflector import Feed, WatchPolicy
 from aioresolve.testing import Answer
 
 from .loopback import JOBS, TOKEN, all_text, trusted_peer
-from .watched_cluster import EVAL, TRAIN, membership, state, versioned
+from .watched_cluster import EVAL, TRAIN, new_cache, state, versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -166,7 +166,7 @@ async def test_a_version_that_the_server_cannot_read_is_given_up_for_a_list(loop
 
 
 def test_a_list_of_a_server_restored_from_a_backup_wins_over_what_was_told_before() -> None:
-    kept = membership({"worker": [[TRAIN]], "ps": [[EVAL]]})
+    kept = new_cache({"worker": [[TRAIN]], "ps": [[EVAL]]})
     both = partial(versioned, "both", ip="10.0.0.1")
     kept.replace(TRAIN, [both(90)], "100")
     kept.replace(EVAL, [both(90)], "100")

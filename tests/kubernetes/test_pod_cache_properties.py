@@ -1,4 +1,4 @@
-"""Whatever is told, in whichever order: what is kept comes to what a list at the end would say."""
+"""Whatever events arrive in whatever order, the cache converges to what a list at the end would return."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.query import PodQuery
-from aioresolve.kubernetes.tasks import pod_candidates
-from aioresolve.spec import Observation
+from aioresolve.kubernetes.objects import PodQuery
+from aioresolve.spec import ClusterState, Observation
 
 from .samples import READY
 from .watched_cluster import (
     DELETED,
     INDEX,
     NOW,
-    PORT,
     Jobs,
     WatchedCluster,
-    batch_state,
     bookmark,
-    in_order,
-    membership,
+    contents,
+    expected_endpoints,
+    in_server_order,
+    new_cache,
     state,
-    told,
 )
 
 if TYPE_CHECKING:
     from aioresolve.kubernetes.objects import WatchEvent
+    from aioresolve.kubernetes.pod_cache import PodCache
 
 OWNED = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
 ONE_QUERY: Jobs = {"worker": [[PodQuery("a=1")]]}
@@ -63,14 +62,14 @@ KEYS = st.tuples(st.sampled_from(NAMESPACES), st.sampled_from(NAMES))
 
 @dataclass
 class Life:
-    """How far a name is: the uid of its present incarnation, if there is one, and how it looks."""
+    """The history of a name: how many pods had it, and the present one, if any."""
 
     incarnation: int = 0
     alternative: dict[str, Any] | None = None
 
 
 class Convergence(RuleBasedStateMachine):
-    """Pods are written, and the queries are told of it in any order, late, twice, or by a new list."""
+    """Pods are written, and queries report this in any order, late, twice, or by a new list."""
 
     order_by = "name"
 
@@ -80,9 +79,9 @@ class Convergence(RuleBasedStateMachine):
         self.jobs = jobs
         self.cluster = WatchedCluster(list(queries))
         self.lives: dict[tuple[str, str], Life] = {}
-        self.kept = membership(jobs, order_by=self.order_by)
+        self.cache = new_cache(jobs, order_by=self.order_by)
         for query in queries:
-            self.kept.replace(query, *self.cluster.listed(query))
+            self.cache.replace(query, *self.cluster.listed(query))
 
     @rule(key=KEYS, alternative=ALTERNATIVES)
     def write(self, key: tuple[str, str], alternative: dict[str, Any]) -> None:
@@ -93,7 +92,7 @@ class Convergence(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def delete(self, key: tuple[str, str]) -> None:
-        """Ask a pod to go, and let it go the second time."""
+        """Start the deletion of a pod; the second time, remove it."""
         life = self.lives.get(key, Life())
         if life.alternative is None:
             return
@@ -109,36 +108,36 @@ class Convergence(RuleBasedStateMachine):
         self.delete(key)
         self.write(key, alternative)
 
-    @rule(place=st.integers(0, 9), count=st.integers(1, 3))
-    def tell(self, place: int, count: int) -> None:
-        query = self.query(place)
+    @rule(number=st.integers(0, 9), count=st.integers(1, 3))
+    def report(self, number: int, count: int) -> None:
+        query = self.query(number)
         self.apply(query, self.cluster.next_events(query, count))
 
-    @rule(place=st.integers(0, 9))
-    def tell_again(self, place: int) -> None:
-        query = self.query(place)
-        self.apply(query, self.cluster.told[query])
+    @rule(number=st.integers(0, 9))
+    def report_again(self, number: int) -> None:
+        query = self.query(number)
+        self.apply(query, self.cluster.reported[query])
 
-    @rule(place=st.integers(0, 9))
-    def list_anew(self, place: int) -> None:
-        query = self.query(place)
-        self.kept.replace(query, *self.cluster.listed(query))
+    @rule(number=st.integers(0, 9))
+    def list_again(self, number: int) -> None:
+        query = self.query(number)
+        self.cache.replace(query, *self.cluster.listed(query))
 
-    @rule(place=st.integers(0, 9))
-    def mark(self, place: int) -> None:
-        query = self.query(place)
-        if not self.cluster.untold[query]:
+    @rule(number=st.integers(0, 9))
+    def send_bookmark(self, number: int) -> None:
+        query = self.query(number)
+        if not self.cluster.pending[query]:
             self.apply(query, [bookmark(self.cluster.version)])
 
     @rule()
     def settle(self) -> None:
         for query in self.cluster.queries:
             self.apply(query, self.cluster.next_events(query, 1_000))
-        self.check_the_truth()
+        self.check_convergence()
 
     @invariant()
-    def no_pod_is_in_two_versions(self) -> None:
-        now = self.told()
+    def every_pod_has_one_version(self) -> None:
+        now = self.observe()
         if not isinstance(now, Observation) or now.state is None:
             return
         seen: dict[str | None, str] = {}
@@ -146,55 +145,56 @@ class Convergence(RuleBasedStateMachine):
             assert seen.setdefault(endpoint.full_name, repr(endpoint)) == repr(endpoint)
 
     @invariant()
-    def one_query_is_always_where_its_stream_is(self) -> None:
+    def a_single_query_is_always_up_to_date(self) -> None:
         if self.order_by == "name" and len(self.cluster.queries) == 1:
-            known = batch_state(self.jobs, lambda query: in_order(self.cluster.known[query].values()))
-            assert repr(dict(state(self.kept).endpoints)) == repr(dict(known.endpoints))
+            known = self.cluster.known
+            expected = expected_endpoints(self.jobs, lambda query: in_server_order(known[query].values()))
+            assert repr(dict(state(self.cache).endpoints)) == repr(expected)
 
     def teardown(self) -> None:
         if hasattr(self, "kept"):
             self.settle()
-            assert not self.kept.in_transit
+            assert not self.cache.in_transit
 
-    def told(self) -> Observation | PodIndexError:
+    def observe(self) -> Observation | PodIndexError:
         try:
-            return self.kept.observation(NOW)
+            return self.cache.observation(NOW)
         except PodIndexError as error:
             return error
 
-    def check_the_truth(self) -> None:
-        truth = batch_state(self.jobs, self.cluster.found)
-        observation = self.kept.observation(NOW)
+    def check_convergence(self) -> None:
+        expected = ClusterState.of(expected_endpoints(self.jobs, self.cluster.matching))
+        observation = self.cache.observation(NOW)
         assert observation.state is not None
-        assert repr(dict(observation.state.endpoints)) == repr(dict(truth.endpoints))
-        assert observation.state == truth
-        assert observation.state.spec == truth.spec
-        assert self.rebuilt() == told(observation)
+        assert repr(dict(observation.state.endpoints)) == repr(dict(expected.endpoints))
+        assert observation.state == expected
+        assert observation.state.spec == expected.spec
+        assert contents(self.listed_cache().observation(NOW)) == contents(observation)
 
-    def rebuilt(self) -> tuple[Any, ...]:
-        """Return what is told by who lists everything at once."""
-        fresh = membership(self.jobs, order_by=self.order_by)
+    def listed_cache(self, *, allow_gaps: bool = True) -> PodCache:
+        """Return a new cache, filled by lists of all queries."""
+        cache = new_cache(self.jobs, order_by=self.order_by, allow_gaps=allow_gaps)
         for query in self.cluster.queries:
-            fresh.replace(query, self.cluster.found(query), str(self.cluster.version))
-        return told(fresh.observation(NOW))
+            cache.replace(query, self.cluster.matching(query), str(self.cluster.version))
+        return cache
 
-    def query(self, place: int) -> PodQuery:
-        return self.cluster.queries[place % len(self.cluster.queries)]
+    def query(self, number: int) -> PodQuery:
+        return self.cluster.queries[number % len(self.cluster.queries)]
 
     def apply(self, query: PodQuery, events: list[WatchEvent]) -> None:
-        before = self.told()
-        has_changed = self.kept.apply(query, events)
-        now = self.told()
+        before = self.observe()
+        has_changed = self.cache.apply(query, events)
+        now = self.observe()
         if not has_changed and isinstance(now, Observation):
             assert isinstance(before, Observation)
-            assert told(now) == told(before)
+            assert contents(now) == contents(before)
 
     def put(self, key: tuple[str, str], alternative: dict[str, Any]) -> None:
         life = self.lives[key]
         life.alternative = alternative
         namespace, name = key
         index = alternative["index"]
-        if index is None:  # one that no other pod has
+        if index is None:  # an index that no other pod has
             index = NAMES.index(name) * len(NAMESPACES) + NAMESPACES.index(namespace)
         self.cluster.put(
             namespace,
@@ -213,27 +213,23 @@ class Convergence(RuleBasedStateMachine):
 
 
 class ConvergenceByIndex(Convergence):
-    """The same, each pod at its index."""
+    """The same with `order_by="index"`."""
 
     order_by = "index"
 
-    def check_the_truth(self) -> None:
+    def check_convergence(self) -> None:
         try:
-            expected: Any = self.rebuilt()
+            expected: Any = contents(self.listed_cache().observation(NOW))
         except PodIndexError as error:
             expected = str(error)
-        now = self.told()
-        assert (told(now) if isinstance(now, Observation) else str(now)) == expected
-        found = [pod for query in self.cluster.queries for pod in self.cluster.found(query)]
-        candidates = pod_candidates(found, "pod_ip", PORT)
-        if len(candidates) < len(found) or any(candidate.fault for candidate in candidates):
-            return  # who is no member keeps its index here, and none in an answer given at once
+        now = self.observe()
+        assert (contents(now) if isinstance(now, Observation) else str(now)) == expected
         try:
-            truth = batch_state(self.jobs, self.cluster.found, order_by="index")
+            state_without_gaps = self.listed_cache(allow_gaps=False).state(NOW)
         except PodIndexError:
             return
         assert isinstance(now, Observation)
-        assert now.state == truth
+        assert now.state == state_without_gaps
 
 
 TestConvergence = Convergence.TestCase

@@ -1,0 +1,570 @@
+"""The order in which the pods of a job's selectors become its tasks.
+
+One engine orders the tasks of a list and of a watch: a list fills it once, and a watch changes it pod by pod.
+Rows of a Table, which have names and addresses only, are ordered by the same keys (see `addresses_by_name`).
+
+Results are cached until they change, because usually one pod of thousands changes at a time.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from aioresolve.spec import Endpoint, Missing
+
+from .objects import Record
+from .pod_index import IndexLabel, PodIndex, group_starts, index_label, index_order_error
+from .pods import is_final, is_replaced, membership, not_ready_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .objects import Pod
+
+__all__ = [
+    "Concatenation",
+    "JobTasks",
+    "MatchedPod",
+    "Numbering",
+    "SelectorTasks",
+    "addresses_by_name",
+    "are_identical",
+    "match_pods",
+    "natural_keys",
+]
+
+K = TypeVar("K", str, tuple[PodIndex, str])
+T = TypeVar("T")
+V = TypeVar("V")
+
+# Order by name
+
+_digits = re.compile("([0-9]+)")
+
+
+def natural_keys(names: Sequence[str]) -> list[str]:
+    """Return a sort key for each name that compares numbers in names as numbers: worker-2 before worker-10.
+
+    In a key, each number is preceded by its length, so that the key of a name does not depend on other names.
+    """
+    # The regular expression runs once over all names, which is several times faster than once for each.
+    text = "\n".join(names)
+    if text.count("\n") >= max(len(names), 1):  # names contain no line break, but the server is not trusted
+        text = "\n".join(name.replace("\n", " ") for name in names)
+    parts = _digits.split(text)
+    parts[1::2] = [
+        f"{len(number)}{number}" if number[0] != "0" and len(number) < 9 else _number_key(number)
+        for number in parts[1::2]
+    ]
+    return "".join(parts).split("\n") if names else []
+
+
+def _number_key(number: str) -> str:
+    significant = number.lstrip("0") or "0"
+    # A prefix code for the length: 1 to 8, 91 to 98, 991 to 998, ... ascend, and none is a prefix of another.
+    nines, rest = divmod(len(significant) - 1, 8)
+    return f"{'9' * nines}{rest + 1}{significant}"
+
+
+def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[str]:
+    """Return `addresses` in the order of the `names` that belong to them.
+
+    Equal names keep their order. Names that differ in leading zeros only (worker-01, worker-1) are ordered as
+    text. Both hold for `MatchedPod.key` too.
+    """
+    keys = zip(natural_keys(names), names, range(len(names)), strict=True)
+    return [addresses[position] for _, _, position in sorted(keys)]
+
+
+# Pods
+
+
+class MatchedPod(Record, frozen=True):
+    """What is kept of a pod that a selector matched.
+
+    Attributes:
+        key: the sort key among the pods of one selector.
+        full_name: `namespace/name`.
+        uid: the pod's uid, which differs from that of an earlier pod with the same name.
+        endpoint: the endpoint of a member; None for all other pods.
+        fault: why the pod is not running; None for a member and for a pod that is being deleted.
+        unready: why a member is not ready; None if it is ready, and for all other pods.
+        is_final: whether the pod will never be a member.
+        is_replaced: whether the pod has ended and its controller decides what follows.
+        label: the index that the pod's labels give it.
+    """
+
+    key: str
+    full_name: str
+    uid: str
+    endpoint: Endpoint | None
+    fault: str | None
+    unready: str | None
+    is_final: bool
+    is_replaced: bool
+    label: IndexLabel
+
+    def equals(self, other: MatchedPod) -> bool:
+        """Whether both are equal, including node and readiness, which the comparison of endpoints ignores."""
+        mine, its = self.endpoint, other.endpoint
+        if mine is its:
+            return self == other
+        return (
+            mine is not None
+            and its is not None
+            and (mine.node, mine.ready) == (its.node, its.ready)
+            and self == other
+        )
+
+
+def match_pods(
+    pods: Sequence[Pod], choice: str | Callable[[Pod], Any], port: int, *, scope: int = 0
+) -> list[MatchedPod]:
+    """Return what is to be kept of `pods`, which one selector matched.
+
+    Args:
+        pods: the pods.
+        choice: the kind of address; see `pod_address`.
+        port: the port to append to a host.
+        scope: the position of the queried namespace among those of the selector. Pods of equal names are in
+            the order of these, and within one scope in that of their namespaces, as the server lists them.
+
+    Raises:
+        ConfigurationError: a running pod cannot have such an address.
+    """
+    keys = natural_keys([pod.metadata.name for pod in pods])
+    return [_match(pod, key, choice, port, scope) for pod, key in zip(pods, keys, strict=True)]
+
+
+def _match(
+    pod: Pod, natural_key: str, choice: str | Callable[[Pod], Any], port: int, scope: int
+) -> MatchedPod:
+    metadata = pod.metadata
+    name, namespace = metadata.name, metadata.namespace
+    label = index_label(pod)
+    address, fault = membership(pod, choice, port)
+    endpoint = unready = None
+    if address is not None:
+        unready = not_ready_reason(pod)
+        endpoint = Endpoint(
+            address,
+            name=name,
+            uid=metadata.uid or None,
+            namespace=namespace or None,
+            node=pod.spec.node_name,
+            ready=unready is None,
+            index=None if label.in_job is None else label.in_job.member,
+        )
+    return MatchedPod(
+        # The slash is part of the key because the server lists `a-b/name` before `a/name`.
+        f"{natural_key}\0{name}\0{scope:06}{namespace}/",
+        f"{namespace}/{name}",
+        metadata.uid,
+        endpoint,
+        fault,
+        unready,
+        endpoint is None and is_final(pod),
+        endpoint is None and is_replaced(pod),
+        label,
+    )
+
+
+# Tasks
+
+
+class SortedValues(Generic[K, V]):
+    """Values sorted by their keys.
+
+    Args:
+        items: pairs of key and value, sorted by key.
+    """
+
+    def __init__(self, items: Iterable[tuple[K, V]] = ()) -> None:
+        pairs = list(items)
+        self.keys: list[K] = [key for key, _ in pairs]
+        self._values: list[V] = [value for _, value in pairs]
+        self._snapshot: tuple[V, ...] | None = None
+
+    @property
+    def values(self) -> tuple[V, ...]:
+        """The values in order; the same tuple until one of them changes."""
+        if self._snapshot is None:
+            self._snapshot = tuple(self._values)
+        return self._snapshot
+
+    def position(self, key: K) -> int:
+        """Return the position of `key`, or the position at which it would be inserted."""
+        return bisect_left(self.keys, key)
+
+    def put(self, key: K, value: V) -> V | None:
+        """Set the value of `key`, and return the previous one, if any."""
+        self._snapshot = None
+        position = self.position(key)
+        if position < len(self.keys) and self.keys[position] == key:
+            previous, self._values[position] = self._values[position], value
+            return previous
+        self.keys.insert(position, key)
+        self._values.insert(position, value)
+        return None
+
+    def discard(self, key: K) -> V | None:
+        """Remove the value of `key`, and return it; None if there is none."""
+        position = self.position(key)
+        if position == len(self.keys) or self.keys[position] != key:
+            return None
+        self._snapshot = None
+        del self.keys[position]
+        return self._values.pop(position)
+
+
+class Numbering(NamedTuple):
+    """The task indices of the pods of one selector, starting at 0.
+
+    Attributes:
+        addresses: task index to address, ascending.
+        end: the task index at which the tasks of the next selector start.
+        duplicates: task index to the names of the pods that claim it, if there are several.
+        unindexed: the names of the members without an index.
+    """
+
+    addresses: dict[int, str]
+    end: int
+    duplicates: dict[int, list[str]]
+    unindexed: list[str]
+
+
+class TaskOrder(Protocol):
+    """How the members among the pods of one selector become tasks."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The members in task order; the same tuple until one of them changes."""
+        ...
+
+    @property
+    def numbering(self) -> Numbering:
+        """The task indices; the same object until an index or an address changes.
+
+        Raises:
+            PodIndexError: an index is higher than a cluster can have pods.
+        """
+        ...
+
+    def fill(self, pods: Sequence[MatchedPod]) -> None:
+        """Set the first pods, which are sorted by key."""
+
+    def put(self, pod: MatchedPod) -> None:
+        """Add a pod, or replace the one with the same key."""
+
+    def discard(self, pod: MatchedPod) -> None:
+        """Remove a pod."""
+
+
+class NameOrder:
+    """Members are ordered by name and numbered without gaps."""
+
+    def __init__(self) -> None:
+        self._members: SortedValues[str, Endpoint] = SortedValues()
+        self._numbering: Numbering | None = None
+        self._new_addresses: dict[int, str] = {}  # by task index: changes that `_numbering` does not have yet
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._members.values
+
+    @property
+    def numbering(self) -> Numbering:
+        if self._numbering is None:
+            addresses = [endpoint.address for endpoint in self._members.values]
+            self._numbering = Numbering(dict(enumerate(addresses)), len(addresses), {}, [])
+        elif self._new_addresses:
+            # Copying thousands of addresses takes a tenth of the time of collecting them again.
+            addresses_now = self._numbering.addresses | self._new_addresses
+            self._numbering = self._numbering._replace(addresses=addresses_now)
+        self._new_addresses = {}
+        return self._numbering
+
+    def fill(self, pods: Sequence[MatchedPod]) -> None:
+        self._members = SortedValues((pod.key, pod.endpoint) for pod in pods if pod.endpoint is not None)
+
+    def put(self, pod: MatchedPod) -> None:
+        if pod.endpoint is None:
+            self.discard(pod)
+            return
+        previous = self._members.put(pod.key, pod.endpoint)
+        if previous is None:
+            self._numbering = None
+        elif previous.address != pod.endpoint.address:
+            self._new_addresses[self._members.position(pod.key)] = pod.endpoint.address
+
+    def discard(self, pod: MatchedPod) -> None:
+        if self._members.discard(pod.key) is not None:
+            self._numbering = None
+
+
+class IndexOrder:
+    """Members have the task indices that their controllers gave them; a missing pod leaves a gap.
+
+    A pod that is not a member, even one that is being deleted, still counts for the size of its group: a
+    restart of worker 3 of the first group does not move the tasks of the second group.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._pods: dict[str, MatchedPod] = {}
+        self._replicated_jobs: Counter[str | None] = Counter()
+        self._members: SortedValues[tuple[PodIndex, str], Endpoint] = SortedValues()
+        self._others: dict[str, PodIndex] = {}  # the indices of pods that are not members, by key
+        self._unindexed: dict[str, str] = {}  # the names of members without an index, by key
+        self._numbering: Numbering | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._members.values
+
+    @property
+    def numbering(self) -> Numbering:
+        if self._numbering is None:
+            self._numbering = self._number()
+        return self._numbering
+
+    def fill(self, pods: Sequence[MatchedPod]) -> None:
+        self._pods = {pod.key: pod for pod in pods}
+        self._replicated_jobs = Counter(pod.label.replicated_job for pod in pods)
+        self._order_all()
+
+    def put(self, pod: MatchedPod) -> None:
+        previous = self._pods.get(pod.key)
+        if previous is not None and previous.label != pod.label:
+            self.discard(previous)
+            previous = None
+        self._pods[pod.key] = pod
+        if previous is None:
+            self._count(pod, 1)
+        self._order(pod)
+
+    def discard(self, pod: MatchedPod) -> None:
+        previous = self._pods.pop(pod.key, None)
+        if previous is None:
+            return
+        index = self._index(previous)
+        if index is not None:
+            self._members.discard((index, previous.key))
+        self._others.pop(previous.key, None)
+        self._unindexed.pop(previous.key, None)
+        self._numbering = None
+        self._count(previous, -1)
+
+    def _index(self, pod: MatchedPod) -> PodIndex | None:
+        return pod.label.among(len(self._replicated_jobs))
+
+    def _count(self, pod: MatchedPod, change: int) -> None:
+        """Count the pods of a replicated job. With a second one, indices count over the whole JobSet."""
+        before = len(self._replicated_jobs)
+        name = pod.label.replicated_job
+        self._replicated_jobs[name] += change
+        if not self._replicated_jobs[name]:
+            del self._replicated_jobs[name]
+        if (before > 1) != (len(self._replicated_jobs) > 1):
+            self._order_all()
+
+    def _order_all(self) -> None:
+        members = []
+        self._others, self._unindexed, self._numbering = {}, {}, None
+        for pod in self._pods.values():
+            index = self._index(pod)
+            if index is not None and pod.endpoint is not None:
+                members.append(((index, pod.key), pod.endpoint))
+            elif index is not None:
+                self._others[pod.key] = index
+            elif pod.endpoint is not None:
+                self._unindexed[pod.key] = pod.full_name
+        self._members = SortedValues(sorted(members, key=operator.itemgetter(0)))
+
+    def _order(self, pod: MatchedPod) -> None:
+        index = self._index(pod)
+        if index is None:
+            self._unindexed.pop(pod.key, None)
+            if pod.endpoint is not None:
+                self._unindexed[pod.key] = pod.full_name
+            self._numbering = None
+        elif pod.endpoint is None:
+            self._members.discard((index, pod.key))
+            self._others[pod.key] = index
+            self._numbering = None
+        else:
+            self._others.pop(pod.key, None)
+            previous = self._members.put((index, pod.key), pod.endpoint)
+            if previous is None or previous.address != pod.endpoint.address:
+                self._numbering = None
+
+    def _number(self) -> Numbering:
+        indices = [index for index, _ in self._members.keys]
+        starts = group_starts(self._job, [*indices, *self._others.values()])
+        tasks = [starts[group] + member for group, member in indices]
+        endpoints = self._members.values
+        addresses = {task: endpoint.address for task, endpoint in zip(tasks, endpoints, strict=True)}
+        duplicates: dict[int, list[str]] = {}
+        if len(addresses) < len(tasks):
+            for task, endpoint in zip(tasks, endpoints, strict=True):
+                duplicates.setdefault(task, []).append(endpoint.full_name or endpoint.address)
+            duplicates = {task: names for task, names in duplicates.items() if len(names) > 1}
+        return Numbering(addresses, starts[-1], duplicates, list(self._unindexed.values()))
+
+
+class SelectorTasks:
+    """The pods of one selector of a job: the members in task order, and the other pods with the reasons.
+
+    A pod that has ended and that its controller replaces is neither a member nor absent. The object is stale
+    until `fill` is called; until then, `put` and `discard` have no effect.
+    """
+
+    def __init__(self, job: str, *, order_by: str) -> None:
+        self._job = job
+        self._order_by = order_by
+        self.fill(())
+        self.is_stale = True
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The members in task order; the same tuple until one of them changes."""
+        return self._order.endpoints
+
+    @property
+    def numbering(self) -> Numbering:
+        """The task indices of the members; the same object until an index or an address changes.
+
+        Raises:
+            PodIndexError: with `order_by="index"`, an index is higher than a cluster can have pods.
+        """
+        return self._order.numbering
+
+    @property
+    def absent(self) -> tuple[Missing, ...]:
+        """The pods that may become members, by name; the same tuple until one of them changes."""
+        return self._absent.values
+
+    @property
+    def unready(self) -> tuple[Missing, ...]:
+        """The members that are not ready, by name; the same tuple until one of them changes."""
+        return self._unready.values
+
+    def fill(self, pods: Iterable[MatchedPod]) -> None:
+        """Replace all pods."""
+        self.is_stale = False
+        by_key = sorted(pods, key=operator.attrgetter("key"))
+        self._order: TaskOrder = IndexOrder(self._job) if self._order_by == "index" else NameOrder()
+        self._order.fill(by_key)
+        self._absent: SortedValues[str, Missing] = SortedValues(
+            (pod.key, self._missing(pod, pod.fault))
+            for pod in by_key
+            if pod.fault is not None and not pod.is_replaced
+        )
+        self._unready: SortedValues[str, Missing] = SortedValues(
+            (pod.key, self._missing(pod, pod.unready)) for pod in by_key if pod.unready is not None
+        )
+
+    def put(self, pod: MatchedPod) -> None:
+        """Add a pod, or replace the one with the same key."""
+        if self.is_stale:
+            return
+        self._order.put(pod)
+        self._absent.discard(pod.key)
+        self._unready.discard(pod.key)
+        if pod.fault is not None and not pod.is_replaced:
+            self._absent.put(pod.key, self._missing(pod, pod.fault))
+        elif pod.unready is not None:
+            self._unready.put(pod.key, self._missing(pod, pod.unready))
+
+    def discard(self, pod: MatchedPod) -> None:
+        """Remove a pod."""
+        if self.is_stale:
+            return
+        self._order.discard(pod)
+        self._absent.discard(pod.key)
+        self._unready.discard(pod.key)
+
+    def _missing(self, pod: MatchedPod, reason: str) -> Missing:
+        return Missing(self._job, pod.full_name, reason, is_final=pod.is_final)
+
+
+class Concatenation(Generic[T]):
+    """Several tuples as one, which is the same object as long as each of them is the same object."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[T, ...]] = []
+        self._whole: tuple[T, ...] = ()
+
+    def of(self, parts: list[tuple[T, ...]]) -> tuple[T, ...]:
+        """Return the values of all `parts`."""
+        if not are_identical(parts, self._parts):
+            self._parts, self._whole = parts, parts[0] if len(parts) == 1 else tuple(chain(*parts))
+        return self._whole
+
+
+class JobTasks:
+    """The tasks of one job: those of its selectors, one selector after another.
+
+    Args:
+        job: the name of the job.
+        selectors: its selectors in order.
+        allow_gaps: whether a task index may be missing.
+    """
+
+    def __init__(self, job: str, selectors: Sequence[SelectorTasks], *, allow_gaps: bool) -> None:
+        self._job = job
+        self._selectors = selectors
+        self._allow_gaps = allow_gaps
+        self._endpoints: Concatenation[Endpoint] = Concatenation()
+        self._numberings: list[Numbering] = []
+        self._addresses: dict[int, str] = {}
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the members in task order; the same tuple until one of them changes."""
+        return self._endpoints.of([selector.endpoints for selector in self._selectors])
+
+    def addresses(self) -> dict[int, str]:
+        """Return the members' addresses by task index, ascending; the same dict until they change.
+
+        Raises:
+            PodIndexError: a member has no index, two have the same one, or one is missing and may not be.
+        """
+        numberings = [selector.numbering for selector in self._selectors]
+        if not are_identical(numberings, self._numberings):
+            self._addresses = self._number(numberings)
+            self._numberings = numberings
+        return self._addresses
+
+    def _number(self, numberings: Sequence[Numbering]) -> dict[int, str]:
+        starts = list(accumulate((numbering.end for numbering in numberings), initial=0))
+        if len(numberings) == 1:
+            addresses = numberings[0].addresses
+        else:
+            addresses = {
+                start + task: address
+                for start, numbering in zip(starts, numberings, strict=False)
+                for task, address in numbering.addresses.items()
+            }
+        # Only gaps below the highest member are known: nothing says how many tasks there should be.
+        missing: list[int] = []
+        if not self._allow_gaps and addresses and next(reversed(addresses)) >= len(addresses):
+            missing = [task for task in range(next(reversed(addresses))) if task not in addresses]
+        duplicates = {
+            start + task: names
+            for start, numbering in zip(starts, numberings, strict=False)
+            for task, names in numbering.duplicates.items()
+        }
+        unindexed = [name for numbering in numberings for name in numbering.unindexed]
+        if missing or duplicates or unindexed:
+            raise index_order_error(self._job, missing=missing, duplicates=duplicates, unindexed=unindexed)
+        return addresses
+
+
+def are_identical(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether two sequences consist of the very same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))

@@ -1,0 +1,226 @@
+"""How the pods of selectors become tasks: membership, order by name and by index, numbering."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.errors import PodIndexError, PodNotRunningError
+from aioresolve.kubernetes.pods import not_running_error
+from aioresolve.kubernetes.task_order import (
+    JobTasks,
+    MatchedPod,
+    SelectorTasks,
+    SortedValues,
+    addresses_by_name,
+    match_pods,
+)
+from aioresolve.spec import Endpoint
+
+from .samples import READY, labelled, pod
+
+if TYPE_CHECKING:
+    from aioresolve.kubernetes.objects import Pod
+
+COMPLETION = "batch.kubernetes.io/job-completion-index"
+
+
+def match(*pods: Pod) -> list[MatchedPod]:
+    return match_pods(pods, "pod_ip", 8470)
+
+
+def filled_selector(*pods: MatchedPod, order_by: str) -> SelectorTasks:
+    selector = SelectorTasks("worker", order_by=order_by)
+    selector.fill(pods)
+    return selector
+
+
+def members(*pods: Pod, order_by: str = "name") -> list[str | None]:
+    """Return the names of the members among `pods`, in task order."""
+    return [endpoint.name for endpoint in filled_selector(*match(*pods), order_by=order_by).endpoints]
+
+
+class TestMembership:
+    @given(st.lists(st.sampled_from(["Running", "Pending", "Failed", "Succeeded", "Unknown", "deleted"])))
+    def test_exactly_the_running_pods_are_members(self, phases: list[str]) -> None:
+        pods = [
+            pod(f"p-{number}", metadata={"deletionTimestamp": "now"})
+            if phase == "deleted"
+            else pod(f"p-{number}", phase=phase)
+            for number, phase in enumerate(phases)
+        ]
+        assert members(*pods) == [f"p-{number}" for number, phase in enumerate(phases) if phase == "Running"]
+
+    def test_an_endpoint_describes_its_pod(self) -> None:
+        train = pod(
+            "train-3",
+            ip="10.8.0.13",
+            metadata={"labels": {"apps.kubernetes.io/pod-index": "3"}},
+            status={"conditions": READY},
+        )
+        (matched,) = match(train)
+        assert matched.endpoint == Endpoint(
+            "10.8.0.13:8470", name="train-3", uid="uid-of-train-3", namespace="ml", index=3
+        )
+        assert (matched.endpoint.node, matched.endpoint.ready) == ("node-a", True)
+        assert (matched.fault, matched.unready, matched.full_name) == (None, None, "ml/train-3")
+
+    def test_matched_pods_compare_nodes_and_readiness_too(self) -> None:
+        def matched(**more: Any) -> MatchedPod:
+            (found,) = match(pod(**more))
+            return found
+
+        assert matched().equals(matched(metadata={"resourceVersion": "7", "annotations": {"a": "b"}}))
+        assert not matched().equals(matched(spec={"nodeName": "node-b"}))
+        assert not matched().equals(matched(status={"conditions": READY}))
+        assert not matched().equals(matched(phase="Pending"))
+        assert not matched(phase="Pending").equals(matched(phase="Failed"))
+        assert matched(phase="Pending").equals(matched(phase="Pending", ip=None))
+
+    def test_the_error_for_a_thousand_pods_has_a_short_message_and_names_all_pods(self) -> None:
+        error = not_running_error({f"ml/p-{number}": "Pending" for number in range(1000)})
+        assert isinstance(error, PodNotRunningError)
+        assert "and 980 more" in str(error)
+        assert len(str(error)) < 1000
+        assert len(error.pods) == 1000
+
+
+class TestOrderByName:
+    @given(st.lists(st.text("abz019-.", min_size=1, max_size=8), unique=True))
+    def test_rows_and_pods_have_the_same_order(self, names: list[str]) -> None:
+        assert members(*map(pod, names)) == addresses_by_name(names, names)
+
+    def test_equal_names_keep_the_order_of_the_server(self) -> None:
+        addresses = addresses_by_name(["train-0", "a", "train-0"], ["first", "second", "third"])
+        assert addresses == ["second", "first", "third"]
+
+    def test_equal_names_are_in_the_order_of_their_namespaces(self) -> None:
+        pods = [pod(metadata={"namespace": namespace, "uid": namespace}) for namespace in ("a-b", "a", "b")]
+        # As the server lists them: it sorts `a-b/train-0` before `a/train-0`.
+        by_name = filled_selector(*reversed(match(*pods)), order_by="name")
+        assert [endpoint.namespace for endpoint in by_name.endpoints] == ["a-b", "a", "b"]
+
+
+class TestOrderByIndex:
+    def test_each_pod_has_its_own_task_index(self) -> None:
+        pods = labelled("x", **{COMPLETION: "1"}), labelled("y", **{COMPLETION: "0"})
+        assert members(*pods, order_by="index") == ["y", "x"]
+
+    def test_the_index_of_a_skipped_pod_is_missing(self) -> None:
+        pods = [
+            pod("x", phase="Pending", metadata={"labels": {COMPLETION: "0"}}),
+            pod("y", metadata={"labels": {COMPLETION: "1"}}),
+        ]
+        selectors = [filled_selector(*match(*pods), order_by="index")]
+        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [1]
+        with pytest.raises(PodIndexError, match="no pod has index 0") as caught:
+            JobTasks("worker", selectors, allow_gaps=False).addresses()
+        assert caught.value.missing == (0,)
+
+    def test_a_skipped_pod_does_not_shift_the_tasks_of_the_next_selector(self) -> None:
+        first = [
+            pod("x", metadata={"labels": {COMPLETION: "0"}}),
+            pod("y", phase="Pending", metadata={"labels": {COMPLETION: "1"}}),
+        ]
+        second = [pod("z", metadata={"labels": {COMPLETION: "0"}})]
+        selectors = [filled_selector(*match(*pods), order_by="index") for pods in (first, second)]
+        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [0, 2]
+        with pytest.raises(PodIndexError, match="no pod has index 1"):
+            JobTasks("worker", selectors, allow_gaps=False).addresses()
+
+    def test_a_skipped_pod_after_the_last_member_leaves_no_gap(self) -> None:
+        pods = [
+            pod("x", metadata={"labels": {COMPLETION: "0"}}),
+            pod("y", phase="Pending", metadata={"labels": {COMPLETION: "1"}}),
+        ]
+        selectors = [filled_selector(*match(*pods), order_by="index")]
+        assert list(JobTasks("worker", selectors, allow_gaps=False).addresses()) == [0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.integers())))
+def test_sorted_values_behave_like_a_sorted_dict(writes: list[tuple[str, int | None]]) -> None:
+    values: SortedValues[str, int] = SortedValues()
+    expected: dict[str, int] = {}
+    for key, value in writes:
+        before = values.discard(key) if value is None else values.put(key, value)
+        assert before == expected.get(key)
+        if value is None:
+            expected.pop(key, None)
+        else:
+            expected[key] = value
+        assert values.keys == sorted(expected)
+        assert values.values == tuple(expected[key] for key in sorted(expected))
+        assert values.values is values.values
+
+
+def indexed(name: str, **more: Any) -> MatchedPod:
+    """Return a pod with the completion index that its name ends with."""
+    labels = {COMPLETION: name.rpartition("-")[2]}
+    (matched,) = match(pod(name, metadata={"labels": labels, **more.pop("metadata", {})}, **more))
+    return matched
+
+
+@pytest.mark.parametrize("order_by", ["name", "index"])
+class TestIncrementalChanges:
+    def test_unchanged_parts_are_the_same_objects(self, order_by: str) -> None:
+        selector = filled_selector(indexed("w-0"), indexed("w-1", phase="Pending"), order_by=order_by)
+        before = selector.endpoints, selector.numbering, selector.absent
+        selector.put(indexed("w-0", status={"conditions": READY}))
+        assert selector.numbering is before[1]
+        assert selector.absent is before[2]
+        assert selector.endpoints is not before[0]
+        assert selector.unready == ()
+
+    def test_a_new_address_changes_the_numbering(self, order_by: str) -> None:
+        selector = filled_selector(indexed("w-0"), order_by=order_by)
+        assert selector.numbering[:2] == ({0: "10.8.0.10:8470"}, 1)
+        selector.put(indexed("w-0", ip="10.8.0.99"))
+        assert selector.numbering[:2] == ({0: "10.8.0.99:8470"}, 1)
+
+    def test_changes_of_a_stale_selector_have_no_effect(self, order_by: str) -> None:
+        selector = SelectorTasks("worker", order_by=order_by)
+        selector.put(indexed("w-0"))
+        assert (selector.is_stale, selector.endpoints) == (True, ())
+        selector.fill([indexed("w-1"), indexed("w-0")])
+        assert (selector.is_stale, [each.name for each in selector.endpoints]) == (False, ["w-0", "w-1"])
+        selector.discard(indexed("w-1"))
+        assert [each.name for each in selector.endpoints] == ["w-0"]
+
+
+WRITES = st.tuples(
+    st.sampled_from(["w-0", "w-1", "w-2", "w-3"]),
+    st.none() | st.sampled_from(["10.8.1.1", "10.8.1.2", "10.8.1.3"]),
+    st.booleans(),
+)
+
+
+@given(st.sampled_from(["name", "index"]), st.lists(WRITES))
+def test_changing_and_filling_a_selector_give_the_same_numbering(
+    order_by: str, writes: list[tuple[str, str | None, bool]]
+) -> None:
+    selector = filled_selector(order_by=order_by)
+    pods: dict[str, MatchedPod] = {}
+    returned: list[tuple[dict[int, str], dict[int, str]]] = []
+    for name, ip, is_read in writes:
+        if ip is None:
+            selector.discard(indexed(name))
+            pods.pop(name, None)
+        else:
+            pods[name] = indexed(name, ip=ip)
+            selector.put(pods[name])
+        if is_read:
+            numbering = selector.numbering
+            assert numbering == filled_selector(*pods.values(), order_by=order_by).numbering
+            assert list(numbering.addresses) == sorted(numbering.addresses)
+            returned.append((numbering.addresses, dict(numbering.addresses)))
+    assert all(addresses == copy for addresses, copy in returned), "a returned numbering was modified"
+
+
+def test_tasks_by_name_have_no_gaps_and_tasks_by_index_may_have() -> None:
+    pods = indexed("w-0"), indexed("w-2"), indexed("w-3", phase="Pending")
+    assert list(filled_selector(*pods, order_by="name").numbering.addresses) == [0, 1]
+    by_index = filled_selector(*pods, order_by="index").numbering
+    assert (list(by_index.addresses), by_index.end) == ([0, 2], 4)

@@ -339,7 +339,7 @@ async def test_rows_where_pods_were_asked_for_are_not_understood(loopback: Loopb
     ("body", "words"),
     [
         (table([["a", "b"]], ["Name", "Ready"]), "no column Name, Status or IP"),
-        (table([["a"]]), "not as many cells as there are columns"),
+        (table([["a"]]), "does not have one cell for each of the 9 columns"),
         (table([["a", "1/1", None, "0", "1s", "10.0.0.7", "n", "", ""]]), "not all strings"),  # type: ignore[list-item]
         (b'{"kind":"Table","columnDefinitions":null,"rows":[{"cells":["a"]}]}', "no column Name"),
         (b'{"kind":"Table","columnDefinitions":[],"rows":{}}', "$.rows"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from aioresolve.kubernetes.api_errors import manifest
+from aioresolve.kubernetes.api_errors import rbac_manifest
 from aioresolve.testing import GoogleServer, KubernetesServer, pod, tpu_node, tpu_worker_process
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_command_prints_the_output_that_is_shown(command: str, output: str) -> N
 
 def test_documented_manifest_is_the_one_that_forbidden_error_contains() -> None:
     (shown,) = code_blocks(ROOT / "docs" / "permissions.md", "yaml")
-    assert shown == manifest("system:serviceaccount:training:trainer", "training")
+    assert shown == rbac_manifest("system:serviceaccount:training:trainer", "training")
     assert [document["kind"] for document in yaml.safe_load_all(shown)] == ["Role", "RoleBinding"]
 
 

@@ -1,6 +1,6 @@
-"""What to grant when the API server says no: the smallest Role that would do, as YAML.
+"""Failure responses of an API server as typed errors, with hints.
 
-What an API server's failure answers mean: status and body -> one typed error.
+For a 403 the hint is the smallest RBAC manifest that would permit the request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,181 @@ if TYPE_CHECKING:
     from .client import Answer
     from .objects import PodQuery
 
-__all__ = ["LIST", "WATCH", "denied_user", "expired", "failure", "manifest", "watch_failure", "watch_refusal"]
+__all__ = [
+    "LIST_VERBS",
+    "WATCH_VERBS",
+    "denied_user",
+    "error_from_response",
+    "error_from_watch_event",
+    "error_from_watch_response",
+    "is_expired",
+    "rbac_manifest",
+]
+
+LIST_VERBS = ("list",)
+"""The RBAC verbs that a single list needs."""
+
+WATCH_VERBS = ("list", "watch")
+"""The RBAC verbs that a watch needs, which begins with a list."""
+
+EXPIRED = frozenset({400, 410})
+"""The statuses for an expired resourceVersion or continue token.
+
+410 is the documented one. 400 comes from a server that cannot parse the token at all, such as one of another
+Kubernetes version behind the same address.
+"""
+
+MAX_MESSAGE = 500
+"""The maximum length of a server's message that is quoted, in characters."""
+
+
+def error_from_response(
+    response: Answer, query: PodQuery, *, host: str, source: str, verbs: Sequence[str] = LIST_VERBS
+) -> ResolveError:
+    """Return the error for a response whose status is not 200.
+
+    Args:
+        response: the response.
+        query: the request.
+        host: the server, `scheme://host:port`.
+        source: where the credentials come from, as text.
+        verbs: the RBAC verbs that the caller needs.
+    """
+    if 300 <= response.status < 400:
+        return ProtocolError(
+            f"{host} redirects {query.scope} to {response.location or 'nowhere'}; the redirect is not"
+            " followed, because the other server would get the credentials",
+            hint="Set the server in the kubeconfig to the API server itself.",
+            host=host,
+            scope=query.scope,
+        )
+    status = decode_status(response.body)
+    return _error(response.status, status, response.retry_after, query, host, source, verbs)
+
+
+def error_from_watch_response(response: Answer, query: PodQuery, *, host: str, source: str) -> ResolveError:
+    """Return the error for a watch that did not start; for the arguments see `error_from_response`."""
+    if response.status in EXPIRED:
+        return _version_expired(response.status, decode_status(response.body), query, host)
+    return error_from_response(response, query, host=host, source=source, verbs=WATCH_VERBS)
+
+
+def error_from_watch_event(status: Status, query: PodQuery, *, host: str, source: str) -> ResolveError:
+    """Return the error for an ERROR event; for the arguments see `error_from_response`."""
+    if status.code in EXPIRED:
+        return _version_expired(status.code, status, query, host)
+    return _error(status.code or 500, status, None, query, host, source, WATCH_VERBS)
+
+
+def is_expired(error: ResolveError) -> bool:
+    """Whether `error` means that a resourceVersion or continue token expired: list from the beginning."""
+    return isinstance(error, APIError) and error.status in EXPIRED
+
+
+def _version_expired(code: int, status: Status, query: PodQuery, host: str) -> APIError:
+    # A 400 cannot be about the selector here, because the list before the watch accepted it.
+    return APIError(
+        f"{host} returned {code} for the watch of {query.scope} ({_quoted(status)}):"
+        " it cannot resume from the last resourceVersion, so the pods are listed again",
+        hint="If this repeats, check the log of the API server.",
+        host=host,
+        scope=query.scope,
+        status=code,
+        reason=status.reason,
+    )
+
+
+def _error(
+    code: int,
+    status: Status,
+    retry_after: float | None,
+    query: PodQuery,
+    host: str,
+    source: str,
+    verbs: Sequence[str],
+) -> ResolveError:
+    summary = f"{host} returned {code} for {query.scope} ({_quoted(status)})"
+    match code:
+        case 400 if status.message and not query.continue_:
+            return ConfigurationError(
+                summary,
+                hint=Hint("Correct the selector {selector}.", values={"selector": repr(query.selector)}),
+            )
+        case 400 if not query.continue_:
+            # An API server gives a reason. A server that expects https but receives http does not.
+            return ProtocolError(
+                summary,
+                hint="Check that this is a Kubernetes API server, and whether it expects https.",
+                host=host,
+                scope=query.scope,
+            )
+        case 401:
+            return UnauthorizedError(
+                f"{summary}: it rejects the credentials from {source}, also after they were renewed",
+                hint="Log in again, or renew the token there.",
+                host=host,
+                scope=query.scope,
+                status=401,
+                reason=status.reason,
+            )
+        case 403:
+            return _forbidden(status, query, host, verbs)
+        case 404:
+            summary = f"{summary}: there is no pods API at that address"
+            hint = "Correct the server in the kubeconfig."
+        case 410:
+            summary = f"{summary}: the pages of the list expired faster than they could be read"
+            hint = "Try again."
+        case _ if code in PASSING:
+            summary = f"{summary}: the server is overloaded or unhealthy"
+            hint = "Try again later."
+        case _:
+            hint = "Check that this is a Kubernetes API server, and check its log."
+    if retry_after is None and status.details is not None:
+        retry_after = status.details.retry_after_seconds
+    return APIError(
+        summary,
+        hint=hint,
+        host=host,
+        scope=query.scope,
+        status=code,
+        reason=status.reason,
+        retry_after=retry_after,
+        retryable=code in PASSING,
+    )
+
+
+def _quoted(status: Status) -> str:
+    return f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
+
+
+def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str]) -> ForbiddenError:
+    user = denied_user(status.message)
+    denial = f"may not {verbs[-1]} pods in {query.where}: {host} returned 403 for {query.scope}"
+    if user is None or user == "system:anonymous":
+        return ForbiddenError(
+            f"an unknown user {denial}; no credentials were accepted",
+            hint="Check that the kubeconfig has a user with credentials.",
+            host=host,
+            scope=query.scope,
+            status=403,
+            reason=status.reason,
+        )
+    manifest = rbac_manifest(user, query.namespace, verbs)
+    alternative = "" if query.namespace else ", or pass {namespace}, for which a Role is sufficient"
+    return ForbiddenError(
+        f"user {user!r} {denial}",
+        hint=Hint(
+            f"Have a cluster administrator apply this (`kubectl apply -f -`){alternative}:\n{{manifest}}",
+            values={"manifest": manifest},
+        ),
+        host=host,
+        scope=query.scope,
+        status=403,
+        reason=status.reason,
+        manifest=manifest,
+    )
+
 
 SERVICE_ACCOUNT = "system:serviceaccount:"
 
@@ -36,22 +210,22 @@ _USER = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot')
 
 
 def denied_user(message: str) -> str | None:
-    """Return the user that the API server's 403 message names, or None where it names none."""
+    """Return the user that the message of a 403 names, or None if it names none."""
     found = _USER.search(message)
     return found[1] if found else None
 
 
-def manifest(user: str, namespace: str | None, verbs: Sequence[str] = ("list",)) -> str:
-    """Return the smallest RBAC objects that let `user` do so with pods, as YAML for `kubectl apply -f -`.
+def rbac_manifest(user: str, namespace: str | None, verbs: Sequence[str] = LIST_VERBS) -> str:
+    """Return the smallest RBAC objects that permit `user` to read pods, as YAML for `kubectl apply -f -`.
 
     Args:
         user: the user as the API server names it; `system:serviceaccount:NAMESPACE:NAME` is a ServiceAccount.
-        namespace: a Role and RoleBinding there; None for a ClusterRole and ClusterRoleBinding.
-        verbs: what the user is to be allowed.
+        namespace: the namespace of a Role and RoleBinding; None for a ClusterRole and ClusterRoleBinding.
+        verbs: the verbs to permit.
     """
     cluster = "Cluster" if namespace is None else ""
     where = "" if namespace is None else f", namespace: {json.dumps(namespace)}"
-    # A binding of its own for each user: applying one must not take another's away.
+    # Each user has a binding of its own, so that applying one does not replace that of another user.
     binding = json.dumps("aioresolve-" + re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT)))
     return f"""\
 apiVersion: rbac.authorization.k8s.io/v1
@@ -76,151 +250,3 @@ def _subject(user: str) -> str:
         case ["system", "serviceaccount", namespace, name]:
             return f"{{kind: ServiceAccount, name: {json.dumps(name)}, namespace: {json.dumps(namespace)}}}"
     return f"{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {json.dumps(user)}}}"
-
-
-EXPIRED = frozenset({400, 410})
-"""Statuses of a continue token or a version that is no longer good.
-
-410 is the server's word for it; 400 comes from one that cannot read it at all, such as another version behind
-the same address.
-"""
-
-LIST = ("list",)
-"""What a user has to be allowed who asks once."""
-
-WATCH = ("list", "watch")
-"""What a user has to be allowed who wants to be told of changes."""
-
-
-def failure(
-    answer: Answer, query: PodQuery, *, host: str, source: str, verbs: Sequence[str] = LIST
-) -> ResolveError:
-    """Return the error for an answer whose status is not 200.
-
-    Args:
-        answer: what the server answered.
-        query: what it was asked.
-        host: the server, `scheme://host:port`.
-        source: where the credentials come from, in words.
-        verbs: what the user has to be allowed for it to be answered.
-    """
-    if 300 <= answer.status < 400:
-        return ProtocolError(
-            f"{host} redirects {query.scope} to {answer.location or 'nowhere'}, which is not followed, for"
-            " it would be shown the credentials; name the API server itself as the server in the kubeconfig",
-            host=host,
-            scope=query.scope,
-        )
-    status = decode_status(answer.body)
-    return _failure(answer.status, status, answer.retry_after, query, host, source, verbs)
-
-
-def watch_refusal(answer: Answer, query: PodQuery, *, host: str, source: str) -> ResolveError:
-    """Return the error for a watch that was not begun; the arguments are those of `failure`."""
-    if answer.status in EXPIRED:
-        return _version_expired(answer.status, decode_status(answer.body), query, host)
-    return failure(answer, query, host=host, source=source, verbs=WATCH)
-
-
-def watch_failure(status: Status, query: PodQuery, *, host: str, source: str) -> ResolveError:
-    """Return the error for the ERROR event that ended a watch; the arguments are those of `failure`."""
-    if status.code in EXPIRED:
-        return _version_expired(status.code, status, query, host)
-    return _failure(status.code or 500, status, None, query, host, source, WATCH)
-
-
-def _version_expired(code: int, status: Status, query: PodQuery, host: str) -> APIError:
-    # The list before it accepted the selector: what the server minds is the version.
-    said = f"{status.message[:500]!r}" if status.message else "no reason given"
-    return APIError(
-        f"{host} answered {code} for the watch of {query.scope} ({said}): it does not go on from the version"
-        " that was told last, so that the pods are listed anew; where that does not help, see its log",
-        host=host,
-        scope=query.scope,
-        status=code,
-        reason=status.reason,
-    )
-
-
-def _failure(
-    code: int,
-    status: Status,
-    retry_after: float | None,
-    query: PodQuery,
-    host: str,
-    source: str,
-    verbs: Sequence[str],
-) -> ResolveError:
-    said = f"{status.message[:500]!r}" if status.message else "no reason given"
-    where = f"{host} answered {code} for {query.scope} ({said})"
-    match code:
-        case 400 if status.message and not query.continue_:
-            return ConfigurationError(f"{where}: correct the selector {query.selector!r}")
-        case 400 if not query.continue_:
-            # An API server says what it minds. It does not where http is spoken at its port of https.
-            return ProtocolError(
-                f"{where}: see that this is a Kubernetes API server, and whether it wants https",
-                host=host,
-                scope=query.scope,
-            )
-        case 401:
-            return UnauthorizedError(
-                f"{where}: it does not accept the credentials of {source}, nor after renewing them;"
-                " log in again, or renew the token there",
-                host=host,
-                scope=query.scope,
-                status=401,
-                reason=status.reason,
-            )
-        case 403:
-            return _forbidden(status, query, host, verbs)
-        case 404:
-            mend = "it has no pods API at that address; correct the server in the kubeconfig"
-        case 410:
-            mend = "pages of the list expired faster than they could be read; try again"
-        case _ if code in PASSING:
-            mend = "the server is overloaded or not well; try again later"
-        case _:
-            mend = "see that this is a Kubernetes API server, and its log"
-    if retry_after is None and status.details is not None:
-        retry_after = status.details.retry_after_seconds
-    return APIError(
-        f"{where}: {mend}",
-        host=host,
-        scope=query.scope,
-        status=code,
-        reason=status.reason,
-        retry_after=retry_after,
-        retryable=code in PASSING,
-    )
-
-
-def expired(error: ResolveError) -> bool:
-    """Whether `error` says that a continue token or a version is no longer good: list from the beginning."""
-    return isinstance(error, APIError) and error.status in EXPIRED
-
-
-def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str]) -> ForbiddenError:
-    user = denied_user(status.message)
-    said = f"may not {verbs[-1]} pods in {query.where}: {host} answered 403 for {query.scope}"
-    if user is None or user == "system:anonymous":
-        return ForbiddenError(
-            f"an unknown user {said}; no credentials were accepted: see that the kubeconfig names a user",
-            host=host,
-            scope=query.scope,
-            status=403,
-            reason=status.reason,
-        )
-    grant = manifest(user, query.namespace, verbs)
-    narrower = "" if query.namespace else ", or pass {namespace}, for which a Role there is enough"
-    return ForbiddenError(
-        f"user {user!r} {said}",
-        hint=Hint(
-            f"Have this applied (`kubectl apply -f -`){narrower}:\n{{manifest}}", values={"manifest": grant}
-        ),
-        host=host,
-        scope=query.scope,
-        status=403,
-        reason=status.reason,
-        manifest=grant,
-    )

@@ -25,7 +25,7 @@ from aioresolve._core.retry import RetryPolicy, retrying
 from aioresolve._core.telemetry import HTTPRequest
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
-from .api_errors import LIST, expired, failure, watch_refusal
+from .api_errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
 from .objects import Pod, PodList, Table, decode_list
 from .pods import Rows
 
@@ -324,7 +324,9 @@ class PodAPI:
         except ValueError as error:
             raise self.not_understood(query, error) from error
 
-    async def pods(self, query: PodQuery, progress: Progress, *, verbs: Sequence[str] = LIST) -> FoundPods:
+    async def pods(
+        self, query: PodQuery, progress: Progress, *, verbs: Sequence[str] = LIST_VERBS
+    ) -> FoundPods:
         """Return every pod the query finds, whole, read page by page.
 
         Args:
@@ -340,7 +342,7 @@ class PodAPI:
             try:
                 found = await self._pages(query, progress, verbs)
             except APIError as error:
-                if not expired(error) or restarts == MAX_RESTARTS:
+                if not is_expired(error) or restarts == MAX_RESTARTS:
                     raise
                 restarts += 1
                 progress.failed(query.scope, error)
@@ -377,7 +379,9 @@ class PodAPI:
                 stream = await opened.enter_async_context(transport.stream(query.path, parameters, AS_LIST))
                 request.answered(stream.answer.status)
             if stream.answer.status != 200:
-                raise watch_refusal(stream.answer, query, host=transport.host, source=transport.source)
+                raise error_from_watch_response(
+                    stream.answer, query, host=transport.host, source=transport.source
+                )
             yield stream
 
     @property
@@ -446,7 +450,7 @@ class PodAPI:
         parameters: dict[str, str],
         accept: str,
         progress: Progress,
-        verbs: Sequence[str] = LIST,
+        verbs: Sequence[str] = LIST_VERBS,
     ) -> Table | PodList:
         """Return the decoded answer, asked for again while that can help."""
         transport = self._transport
@@ -468,7 +472,9 @@ class PodAPI:
                     request.answered(answer.status, len(answer.body))
             if answer.status == 200:
                 return answer
-            error = failure(answer, query, host=transport.host, source=transport.source, verbs=verbs)
+            error = error_from_response(
+                answer, query, host=transport.host, source=transport.source, verbs=verbs
+            )
             if isinstance(error, (ForbiddenError, UnauthorizedError)) and progress.last_error is not None:
                 # An API server that has just come up turns everybody away until it has read its roles.
                 error.retryable = True

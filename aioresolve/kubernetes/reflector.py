@@ -34,7 +34,7 @@ from aioresolve.errors import (
 )
 from aioresolve.spec import Observation
 
-from .api_errors import WATCH, expired, watch_failure
+from .api_errors import WATCH_VERBS, error_from_watch_event, is_expired
 from .objects import EventLines, Failed, with_message
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Feed:
         """
         # Who knows the name that was found before may be away for a while, as with a VPN that is down.
         is_nameless = self._was_listed and isinstance(error.__cause__, socket.gaierror)
-        may_pass = error.retryable or expired(error) or is_nameless
+        may_pass = error.retryable or is_expired(error) or is_nameless
         self._refusals = 0 if may_pass else self._refusals + 1
         if self._refusals and (not self._was_listed or self._refusals > REFUSALS):
             raise error
@@ -157,11 +157,11 @@ class Feed:
             self.is_stale(error)
         self._fruitless += _may_be_the_versions_fault(error)
         # Lost is what was told in between, or the version itself.
-        is_lost = isinstance(error, ProtocolError) or expired(error)
+        is_lost = isinstance(error, ProtocolError) or is_expired(error)
         if self.is_listed and (is_lost or self._fruitless >= FAILED_RESUMES):
             self.is_listed = False
             # An expired version is nobody's fault: the list in its place is wanted at once.
-            return 0.0 if expired(error) and not self._was_just_listed else wait
+            return 0.0 if is_expired(error) and not self._was_just_listed else wait
         return wait
 
     def _answered(self) -> None:
@@ -179,7 +179,7 @@ def _may_be_the_versions_fault(error: ResolveError) -> bool:
 def reason(error: ResolveError) -> str:
     """Return in one word why a watch was over that `error` ended."""
     match error:
-        case _ if expired(error):
+        case _ if is_expired(error):
             return "expired"
         case UnauthorizedError():
             return "unauthorized"
@@ -322,7 +322,7 @@ class PodReflector:
 
         async def ask(progress: Progress) -> FoundPods:
             progress.on_failure = failed
-            return await self._api.pods(feed.query, progress, verbs=WATCH)
+            return await self._api.pods(feed.query, progress, verbs=WATCH_VERBS)
 
         found = await within_deadline(self._timeout, f"the list of {feed.query.scope}", ask)
         with self._taking_in():
@@ -385,7 +385,7 @@ class PodReflector:
         for event in events:
             if isinstance(event, Failed):
                 status = with_message(event.object, stream.without_secrets(event.object.message))
-                raise watch_failure(status, feed.query, host=self._api.host, source=self._api.source)
+                raise error_from_watch_event(status, feed.query, host=self._api.host, source=self._api.source)
 
     @contextmanager
     def _taking_in(self) -> Iterator[None]:

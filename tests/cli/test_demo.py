@@ -54,7 +54,7 @@ def test_the_demo_shows_the_first_workers_tf_config(shown: Ended) -> None:
 
 
 def test_the_demo_shows_what_a_pod_that_does_not_run_looks_like(shown: Ended) -> None:
-    assert "error: 1 pod that matches is not running: training/train-b-1: Pending" in shown.stdout
+    assert "error: 1 matching pod is not running: training/train-b-1: Pending" in shown.stdout
 
 
 def test_the_demo_asks_for_all_selectors_at_once(

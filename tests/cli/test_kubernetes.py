@@ -144,7 +144,7 @@ def test_every_choice_of_address_and_order_is_the_resolvers(aioresolve: Command)
     by_index = aioresolve(*TRAIN, "--order-by", "index")
     assert by_index.code == 1
     assert "no pod has index 0" in by_index.stderr
-    assert by_index.stderr.endswith("or use --order-by name\n")
+    assert by_index.stderr.endswith("or pass --order-by name.\n")
 
 
 # Where it looks
@@ -225,8 +225,8 @@ def test_quiet_says_nothing_but_errors(aioresolve: Command) -> None:
 def test_pods_that_do_not_run_are_an_error_or_left_out(aioresolve: Command) -> None:
     answer = aioresolve("-l", "worker=app=stuck")
     assert (answer.code, answer.stdout) == (1, "")
-    assert answer.stderr.startswith("error: 1 pod that matches is not running: ml/stuck-1: Pending")
-    assert answer.stderr.endswith("or leave them out with --not-running skip\n")
+    assert answer.stderr.startswith("error: 1 matching pod is not running: ml/stuck-1: Pending")
+    assert answer.stderr.endswith("or pass --not-running skip to leave them out.\n")
     skipped = aioresolve("-l", "worker=app=stuck", "--not-running", "skip", "-o", "name")
     assert skipped == Ended(0, "10.0.8.1:8470\n", "")
 
@@ -244,7 +244,7 @@ def test_a_forbidden_list_prints_the_role_that_would_do(
     answer = aioresolve(*TRAIN, "-A")
     assert (answer.code, answer.stdout) == (1, "")
     assert answer.stderr.startswith("# error: user 'alice' may not list pods in all namespaces")
-    assert "or pass -n NAMESPACE, for which a Role there is enough" in answer.stderr
+    assert "or pass -n, for which a Role is sufficient" in answer.stderr
     kinds = [document["kind"] for document in yaml.safe_load_all(answer.stderr)]
     assert kinds == ["ClusterRole", "ClusterRoleBinding"]
 
@@ -253,7 +253,7 @@ def test_what_is_tried_again_is_said_once(aioresolve: Command, server: ThreadedK
     server.inject(Answer(503, headers={"Retry-After": "1"}))
     answer = aioresolve(*TRAIN, "-o", "name")
     assert (answer.code, len(answer.stdout.split())) == (0, 3)
-    assert answer.stderr.startswith(f"trying again: {server.url} answered 503 for selector 'app=train'")
+    assert answer.stderr.startswith(f"trying again: {server.url} returned 503 for selector 'app=train'")
     assert answer.stderr.count("\n") == 1
 
 
@@ -274,8 +274,8 @@ def test_what_is_tried_again_is_said_once(aioresolve: Command, server: ThreadedK
         ((*TRAIN, "-o", "tf-config", "--task", "chief:0"), "add -l chief=SELECTOR"),
         ((*TRAIN, "--context", "nowhere"), "there is no context 'nowhere'; there are: 'here'"),
         ((*TRAIN, "--kubeconfig", "/nowhere/config"), "/nowhere/config"),
-        (("-l", "worker=app in"), "correct the selector 'app in'"),
-        ((*TRAIN, "--address", "pod_ipv6"), "use another --address"),
+        (("-l", "worker=app in"), "Correct the selector 'app in'"),
+        ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
     ],
 )
 def test_wrong_usage_and_configuration_exit_with_2_and_the_mend(

@@ -261,8 +261,8 @@ class TestVariables:
         )
         found = problems(text, V="S3cret")
         assert found[0] == (
-            "2: targets.a.kubernetes.namespace: the value of $V is invalid: namespace='${V}' cannot be a"
-            " namespace: at most 63 lower-case letters, digits, '-'"
+            "2: targets.a.kubernetes.namespace: the value of $V is invalid: '${V}' is not a valid"
+            " namespace name. A name has at most 63 lower-case letters, digits and '-'."
         )
         assert [line.partition(": the value of $V is invalid")[0] for line in found] == [
             "2: targets.a.kubernetes.namespace",
@@ -401,8 +401,8 @@ WRONG: list[tuple[str, list[str]]] = [
         "targets:\n  a:\n    kubernetes:\n      jobs: {w: a}\n      namespace: Foo\n",
         [
             (
-                "5: targets.a.kubernetes.namespace: namespace='Foo' cannot be a namespace:"
-                " at most 63 lower-case letters, digits, '-'"
+                "5: targets.a.kubernetes.namespace: 'Foo' is not a valid namespace name."
+                " A name has at most 63 lower-case letters, digits and '-'."
             )
         ],
     ),

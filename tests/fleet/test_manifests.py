@@ -22,7 +22,7 @@ import yaml
 
 import aioresolve
 from aioresolve.fleet.config import fleet_of
-from aioresolve.kubernetes.api_errors import manifest
+from aioresolve.kubernetes.api_errors import rbac_manifest
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TestTheyFitTogether:
     def test_the_fleet_may_list_and_watch_pods_and_nothing_else(
         self, documents: list[Any], user: str
     ) -> None:
-        asked_for = list(yaml.safe_load_all(manifest(user, "training", ("list", "watch"))))
+        asked_for = list(yaml.safe_load_all(rbac_manifest(user, "training", ("list", "watch"))))
         assert [found for found in documents if found["apiVersion"].startswith("rbac")] == asked_for
         assert asked_for[0]["rules"] == [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
@@ -391,7 +391,7 @@ def test_a_target_where_it_may_not_look_says_so_with_the_manifest(cluster: Clust
     )
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["type"]) == (1, "ForbiddenError"), error
-    wanted = manifest("system:serviceaccount:training:fleet", "other")
+    wanted = rbac_manifest("system:serviceaccount:training:fleet", "other")
     assert wanted in error["message"]
 
 

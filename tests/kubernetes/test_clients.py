@@ -231,7 +231,7 @@ async def test_a_user_without_rights_is_told_the_manifest(loopback: Loopback, ki
 @both_clients
 async def test_a_token_that_is_not_accepted_names_the_client(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, token="another") as client:
-        with pytest.raises(UnauthorizedError, match="credentials of override_client"):
+        with pytest.raises(UnauthorizedError, match="credentials from override_client"):
             await resolver_of(client, loopback).cluster_spec()
 
 

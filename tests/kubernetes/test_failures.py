@@ -15,7 +15,7 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.api_errors import denied_user, expired, failure, manifest
+from aioresolve.kubernetes.api_errors import denied_user, error_from_response, is_expired, rbac_manifest
 from aioresolve.kubernetes.client import Answer
 from aioresolve.kubernetes.objects import PodQuery
 
@@ -38,7 +38,9 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
 
 
 def error_of(answer: Answer, query: PodQuery | None = None) -> ResolveError:
-    return failure(answer, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'")
+    return error_from_response(
+        answer, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_a_bad_selector_is_told_in_the_servers_words() -> None:
     body = status(400, "unable to parse requirement: found '=', expected: identifier", "BadRequest")
     error = error_of(Answer(400, body), PodQuery("=a"))
     assert "found '=', expected: identifier" in str(error)
-    assert "correct the selector '=a'" in str(error)
+    assert "Correct the selector '=a'." in str(error)
 
 
 def test_the_credentials_source_is_named_where_they_are_not_accepted() -> None:
@@ -119,12 +121,14 @@ def test_an_anonymous_403_says_that_no_credentials_were_accepted() -> None:
 
 
 def test_two_users_have_a_binding_each() -> None:
-    names = [list(yaml.safe_load_all(manifest(user, "ml")))[1]["metadata"]["name"] for user in ("a/b", "a@c")]
+    names = [
+        list(yaml.safe_load_all(rbac_manifest(user, "ml")))[1]["metadata"]["name"] for user in ("a/b", "a@c")
+    ]
     assert names == ["aioresolve-a-b", "aioresolve-a-c"]
 
 
 def test_a_users_name_cannot_break_out_of_the_manifest() -> None:
-    roles = list(yaml.safe_load_all(manifest('x"}\nkind: Secret', None)))
+    roles = list(yaml.safe_load_all(rbac_manifest('x"}\nkind: Secret', None)))
     assert roles[1]["subjects"][0]["name"] == 'x"}\nkind: Secret'
     assert denied_user('User "a" cannot') == "a"
     assert denied_user("nobody") is None
@@ -164,7 +168,7 @@ def test_a_long_message_is_cut() -> None:
 
 def test_an_expired_page_is_told_from_a_bad_selector() -> None:
     page = PodQuery("app=a").page(500, "token")
-    assert expired(error_of(Answer(410, status(410, "too old", "Expired"))))
-    assert expired(error_of(Answer(400, status(400, "invalid continue token")), page))
-    assert not expired(error_of(Answer(400, status(400, "unable to parse requirement"))))
-    assert not expired(error_of(Answer(500, b"")))
+    assert is_expired(error_of(Answer(410, status(410, "too old", "Expired"))))
+    assert is_expired(error_of(Answer(400, status(400, "invalid continue token")), page))
+    assert not is_expired(error_of(Answer(400, status(400, "unable to parse requirement"))))
+    assert not is_expired(error_of(Answer(500, b"")))

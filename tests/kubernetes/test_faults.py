@@ -198,7 +198,7 @@ def garbage(*faults: Fault, words: str = "") -> Lasting:
 
 
 BROKE = ("broke during GET /api/v1/pods", "try again")
-ILL = ("overloaded or not well", "try again later")
+ILL = ("overloaded or unhealthy", "Try again later.")
 LATE = ("no complete answer", "raise `timeout=`")
 AT_ONCE = Trickle(1 << 16, 0.0)
 NO_POD_LIST = {"kind": "PodList", "metadata": {}}
@@ -208,13 +208,13 @@ LASTING = {
     "resets in the body": Lasting((Reset(after=10),), ConnectionFailedError, BROKE, most=10),
     "cuts in the body": Lasting((Cut(after=10),), ConnectionFailedError, BROKE, most=10),
     "401": Lasting(
-        (Answer(401),), UnauthorizedError, ("does not accept the credentials of kubeconfig", "log in again"),
+        (Answer(401),), UnauthorizedError, ("rejects the credentials from kubeconfig", "Log in again"),
         most=2, attributes={"status": 401},
     ),
-    "403": Lasting((Answer(403),), ForbiddenError, ("403", "see that the kubeconfig names a user")),
-    "404": Lasting((Answer(404),), APIError, ("404", "no pods API", "correct the server in the kubeconfig")),
-    "418": Lasting((Answer(418, b"tea"),), APIError, ("418", "no reason given", "see that this is a")),
-    "204": Lasting((Answer(204, b""),), APIError, ("204", "see that this is a Kubernetes API server")),
+    "403": Lasting((Answer(403),), ForbiddenError, ("403", "Check that the kubeconfig has a user")),
+    "404": Lasting((Answer(404),), APIError, ("404", "no pods API", "Correct the server in the kubeconfig.")),
+    "418": Lasting((Answer(418, b"tea"),), APIError, ("418", "no reason given", "Check that this is a")),
+    "204": Lasting((Answer(204, b""),), APIError, ("204", "Check that this is a Kubernetes API server")),
     "429": Lasting((Answer(429),), APIError, ILL, most=10, attributes={"status": 429, "retryable": True}),
     "429 longer than the deadline": Lasting(
         (Answer(429, headers={"Retry-After": "3600"}),), APIError, ILL, attributes={"retry_after": 3600.0}
@@ -231,7 +231,7 @@ LASTING = {
     "504": Lasting((Answer(504),), APIError, ("504", *ILL), most=10),
     "a redirect": Lasting(
         (Redirect("https://elsewhere.example/login?token=x"),), ProtocolError,
-        ("redirects", "to https://elsewhere.example,", "name the API server itself"),
+        ("redirects", "to https://elsewhere.example;", "to the API server itself"),
     ),
     "a redirect to nowhere": Lasting((Redirect("http://["),), ProtocolError, ("redirects", "cannot be read")),
     "a redirect without a place": Lasting((Answer(301, b""),), ProtocolError, ("redirects", "to nowhere")),
@@ -305,7 +305,7 @@ async def test_a_400_is_about_the_selector_unless_it_is_about_a_page(loopback: L
         assert attempts(loopback, kind) == 4
     else:
         assert type(error) is ConfigurationError
-        assert "correct the selector 'app=train'" in str(error)
+        assert "Correct the selector 'app=train'." in str(error)
 
 
 @each_kind
@@ -323,7 +323,7 @@ async def test_a_410_that_lasts_is_an_error_after_a_few_rounds(loopback: Loopbac
     loopback.server.inject(Answer(410), match=befalls(kind), times=None)
     error = await outcome(resolved(loopback, kind), within=10)
     assert (type(error), error.status) == (APIError, 410)
-    assert "try again" in str(error)
+    assert "Try again" in str(error)
     assert attempts(loopback, kind) <= 4
 
 
@@ -452,7 +452,7 @@ async def test_the_400_of_a_real_server_to_http_at_its_port_of_https_is_no_matte
         loopback.edit_kubeconfig(server=f"http://127.0.0.1:{port}")
         error = await failed(loopback, caplog)
     assert "selector 'app=train'" in str(error)
-    assert "correct the selector" not in str(error)
+    assert "Correct the selector" not in str(error)
     assert "https" in str(error)
 
 

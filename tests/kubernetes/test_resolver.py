@@ -189,7 +189,7 @@ class TestWhatIsAskedFor:
     async def test_a_bad_selector_is_told_in_the_servers_words(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
-        with pytest.raises(ConfigurationError, match="correct the selector 'app in'") as caught:
+        with pytest.raises(ConfigurationError, match="Correct the selector 'app in'") as caught:
             await resolve(loopback.resolver({"worker": "app in"}))
         assert f"https://127.0.0.1:{loopback.server.port}" in str(caught.value)
         assert len(loopback.requests) == 1

@@ -186,7 +186,7 @@ async def test_two_pods_of_one_index_hold_the_state_until_one_goes(loopback: Loo
 async def test_two_pods_of_one_index_at_first_are_told_at_the_deadline(loopback: Loopback) -> None:
     loopback.train("train-0", "twin-0", index=0)
     resolver = watched(loopback.resolver(order_by="index", timeout=0.5))
-    with pytest.raises(DeadlineExceededError, match="index 0 is taken by ml/train-0 and ml/twin-0"):
+    with pytest.raises(DeadlineExceededError, match="index 0 is claimed by ml/train-0 and ml/twin-0"):
         async for _ in resolver.watch():
             pass
 
@@ -357,7 +357,7 @@ async def test_without_a_first_answer_the_deadline_says_why(loopback: Loopback) 
 
 
 async def test_a_wrong_selector_is_told_at_once(loopback: Loopback) -> None:
-    with pytest.raises(ConfigurationError, match="correct the selector"):
+    with pytest.raises(ConfigurationError, match="Correct the selector"):
         async for _ in watched(loopback.resolver({"worker": ["app in train"]})).watch():
             pass
 

@@ -1,4 +1,4 @@
-"""Sessions with the loopback Google, and what they are asked."""
+"""Sessions with the loopback Google Cloud, and requests through them."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ if TYPE_CHECKING:
 ROBOT = "robot@demo-project.iam.gserviceaccount.com"
 PROJECT, ZONE = "demo-project", "us-central2-b"
 MY_TPU = NodeName(PROJECT, ZONE, "my-tpu")
-TOKEN = "ya29.a-token-that-nobody-may-see"
+TOKEN = "ya29.a-token-that-must-not-be-shown"
 QUICK = RetryPolicy(attempts=4, first_wait=0.001, longest_wait=0.004)
 
 
 @asynccontextmanager
 async def secure(**arguments: Any) -> AsyncIterator[GoogleServer]:
-    """A server with TLS that knows TOKEN and the tokens it issues, and holds `my-tpu`."""
+    """A server with TLS and `my-tpu`, which accepts TOKEN and the tokens it issues."""
     arguments = {"tls": True, "tokens": {TOKEN: "user:alice@example.com"}, **arguments}
     async with GoogleServer([tpu_node("my-tpu", workers=2)], **arguments) as server:
         yield server
 
 
 def trusting(server: GoogleControls) -> ssl.SSLContext:
-    """TLS that trusts the server's authority."""
+    """A TLS context that trusts the server's certificate authority."""
     return ssl.create_default_context(cadata=server.ca_pem)
 
 
 def session(server: GoogleControls, credentials: Any = "default", **arguments: Any) -> GoogleSession:
-    """A session with the server, quick in trying again."""
+    """A session with the server, with short waits between attempts."""
     arguments = {"endpoints": server.endpoints, "policy": QUICK, **arguments}
     if server.url.startswith("https:"):
         arguments = {"ssl_context": trusting(server), **arguments}
     return GoogleSession(credentials, **arguments)
 
 
-async def my_tpu(opened: GoogleSession, progress: Progress | None = None) -> Node:
-    """Return the node `my-tpu`, asked through an open session."""
+async def get_my_tpu(opened: GoogleSession, progress: Progress | None = None) -> Node:
+    """Request the node `my-tpu` through an open session."""
     return await TPUAPI(opened).node(MY_TPU, progress or Progress())
 
 
-async def asked(server: GoogleControls, credentials: Any = "default", **arguments: Any) -> Node:
-    """Return the node `my-tpu`, asked through a session of its own."""
+async def request_my_tpu(server: GoogleControls, credentials: Any = "default", **arguments: Any) -> Node:
+    """Request the node `my-tpu` through a new session."""
     async with session(server, credentials, **arguments) as opened:
-        return await my_tpu(opened)
+        return await get_my_tpu(opened)
 
 
-async def refusal(call: Awaitable[Any]) -> ResolveError:
-    """Return the error that `call` raises, which is one of ours."""
+async def error_from(call: Awaitable[Any]) -> ResolveError:
+    """Return the ResolveError that `call` raises."""
     try:
-        answer = await call
+        result = await call
     except ResolveError as error:
         return error
-    raise AssertionError(f"no error, but {answer!r}")
+    raise AssertionError(f"no error, but {result!r}")
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Fail unless the block ends within so many seconds."""
+    """Fail unless the block ends within this number of seconds."""
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds
 
 
 def to(service: str) -> Any:
-    """Whether a request is one to that service."""
+    """A predicate: whether a request was sent to that service."""
     return partial(_is_to, service)
 
 
@@ -89,7 +89,7 @@ def _is_to(service: str, request: GoogleRequest) -> bool:
 
 
 def all_text(error: BaseException) -> str:
-    """Everything that an error and what led to it can show: tracebacks, reprs and attributes."""
+    """All text of an error and its causes: tracebacks, reprs and attributes."""
     texts = ["".join(traceback.format_exception(error))]
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -103,10 +103,10 @@ def all_text(error: BaseException) -> str:
 
 
 def members(server: GoogleControls) -> list[str | None]:
-    """Who the requests to the Cloud TPU API were from."""
+    """The identities that sent the requests to the Cloud TPU API."""
     return [request.user for request in server.requests if request.service == "tpu"]
 
 
 def services(server: GoogleControls) -> list[str]:
-    """The services asked so far, in order."""
+    """The services that received requests so far, in order."""
     return [request.service for request in server.requests]

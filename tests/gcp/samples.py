@@ -1,4 +1,4 @@
-"""Credentials of google-auth, as users hand them in."""
+"""google-auth credentials, as users pass them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def user(token: str | None = TOKEN, *, seconds: float | None = None, **more: Any) -> Any:
-    """Credentials of a user that hold a token, good for so many seconds."""
+    """Credentials of a user with a token that is valid for this number of seconds."""
     expiry = None if seconds is None else datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=seconds)
     return google.oauth2.credentials.Credentials(token, expiry=expiry, **more)
 
@@ -36,8 +36,8 @@ def refreshable(server: GoogleServer, token: str | None = None, *, seconds: floa
     return user(token, seconds=seconds, token_uri=f"{server.url}/token", **secrets)
 
 
-class Awaiting(google.auth.aio.credentials.Credentials):
-    """asyncio credentials that ask a token server through the request they are given."""
+class AsyncCredentials(google.auth.aio.credentials.Credentials):
+    """asyncio credentials that request a token through the transport that google-auth passes."""
 
     def __init__(self, server: GoogleServer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,23 +64,23 @@ class Awaiting(google.auth.aio.credentials.Credentials):
         await self.apply(headers)  # type: ignore[no-untyped-call]
 
 
-class Blocking(google.auth.credentials.Credentials):
-    """Credentials that block their thread until they are let go."""
+class BlockingCredentials(google.auth.credentials.Credentials):
+    """Credentials that block their thread until they are released."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._loop = asyncio.get_running_loop()
-        self.let_go = threading.Event()
-        self.began = asyncio.Event()
-        self.ended = threading.Event()
+        self.released = threading.Event()
+        self.started = asyncio.Event()
+        self.finished = threading.Event()
         self.error: Exception | None = None
 
     def refresh(self, request: Any) -> None:
-        self._loop.call_soon_threadsafe(self.began.set)
+        self._loop.call_soon_threadsafe(self.started.set)
         try:
-            self.let_go.wait(5.0)
+            self.released.wait(5.0)
             if self.error is not None:
                 raise self.error
             self.token = TOKEN
         finally:
-            self.ended.set()
+            self.finished.set()

@@ -1,4 +1,4 @@
-"""Asking only for what has changed: entity tags of the APIs, and of the metadata server."""
+"""Conditional requests: entity tags of the APIs and of the metadata server."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ PATIENCE = 5.0
 
 
 @asynccontextmanager
-async def opened(*, etags: bool = True) -> AsyncIterator[tuple[GoogleServer, GoogleSession]]:
+async def open_session(*, etags: bool = True) -> AsyncIterator[tuple[GoogleServer, GoogleSession]]:
     nodes = [tpu_node("my-tpu"), tpu_node("other"), queued_resource("my-request")]
-    async with GoogleServer(nodes, etags=etags) as server, session(server) as asking:
-        yield server, asking
+    async with GoogleServer(nodes, etags=etags) as server, session(server) as google:
+        yield server, google
 
 
 async def node(api: TPUAPI, name: NodeName = MY_TPU) -> Node:
     return await api.node(name, Progress())
 
 
-async def test_what_has_not_changed_is_the_very_answer_that_is_known() -> None:
-    async with opened() as (server, asking):
-        api = TPUAPI(asking).with_cache(KnownAnswers())
+async def test_an_unchanged_node_is_the_cached_object() -> None:
+    async with open_session() as (server, google):
+        api = TPUAPI(google).with_cache(KnownAnswers())
         first = await node(api)
         assert await node(api) is first
         server.patch("my-tpu", state="PREEMPTED")
@@ -52,9 +52,9 @@ async def test_what_has_not_changed_is_the_very_answer_that_is_known() -> None:
         assert await node(api) is changed
 
 
-async def test_each_node_and_queued_resource_is_known_by_itself() -> None:
-    async with opened() as (server, asking):
-        api = TPUAPI(asking).with_cache(KnownAnswers())
+async def test_each_node_and_queued_resource_is_cached_separately() -> None:
+    async with open_session() as (server, google):
+        api = TPUAPI(google).with_cache(KnownAnswers())
         request = QueuedResourceName(PROJECT, ZONE, "my-request")
         known = [await node(api), await node(api, OTHER), await api.queued_resource(request, Progress())]
         server.patch("other", state="PREEMPTED")
@@ -62,18 +62,18 @@ async def test_each_node_and_queued_resource_is_known_by_itself() -> None:
     assert [new is old for new, old in zip(again, known, strict=True)] == [True, False, True]
 
 
-async def test_an_api_without_tags_is_asked_as_ever() -> None:
-    async with opened(etags=False) as (_, asking):
-        api = TPUAPI(asking).with_cache(KnownAnswers())
+async def test_an_api_without_tags_receives_unconditional_requests() -> None:
+    async with open_session(etags=False) as (_, google):
+        api = TPUAPI(google).with_cache(KnownAnswers())
         first = await node(api)
         second = await node(api)
     assert second == first
     assert second is not first
 
 
-async def test_without_a_memory_nothing_is_known() -> None:
-    async with opened() as (_, asking):
-        api = TPUAPI(asking)
+async def test_without_a_shared_cache_every_response_is_decoded_again() -> None:
+    async with open_session() as (_, google):
+        api = TPUAPI(google)
         assert await node(api) is not await node(api)
         known = KnownAnswers()
         first = await node(api.with_cache(known))
@@ -81,9 +81,9 @@ async def test_without_a_memory_nothing_is_known() -> None:
         assert await node(api.with_cache(known)) is first
 
 
-async def test_a_failure_in_between_changes_nothing() -> None:
-    async with opened() as (server, asking):
-        api = TPUAPI(asking).with_cache(KnownAnswers())
+async def test_a_failure_keeps_the_cached_response() -> None:
+    async with open_session() as (server, google):
+        api = TPUAPI(google).with_cache(KnownAnswers())
         first = await node(api)
         server.inject(Answer(404), match=to("tpu"))
         with pytest.raises(APIError):
@@ -92,34 +92,34 @@ async def test_a_failure_in_between_changes_nothing() -> None:
         assert await node(api) is first
 
 
-async def test_a_304_to_a_question_that_named_no_tag_is_an_error() -> None:
-    async with opened() as (server, asking):
+async def test_a_304_to_an_unconditional_request_is_an_error() -> None:
+    async with open_session() as (server, google):
         server.inject(Answer(304, body=b""), match=to("tpu"), times=None)
         with pytest.raises(ProtocolError):
-            await node(TPUAPI(asking))
+            await node(TPUAPI(google))
         with pytest.raises(ProtocolError):
-            await node(TPUAPI(asking).with_cache(KnownAnswers()))
+            await node(TPUAPI(google).with_cache(KnownAnswers()))
 
 
 # The metadata server
 
 
-async def test_the_tag_of_all_attributes_changes_with_each_of_them() -> None:
+async def test_the_tag_of_all_attributes_changes_with_each_attribute() -> None:
     async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
-        asking = MetadataServer(server.metadata_host)
-        first = await asking.attributes_tag()
+        machine = MetadataServer(server.metadata_host)
+        first = await machine.attributes_tag()
         assert first
-        assert await asking.attributes_tag() == first
+        assert await machine.attributes_tag() == first
         server.metadata["instance/attributes/b"] = "2"
-        second = await asking.attributes_tag()
+        second = await machine.attributes_tag()
         assert second != first
-        assert await asking.attributes_tag(first, 60) == second
+        assert await machine.attributes_tag(first, 60) == second
 
 
-async def test_another_tag_is_waited_for() -> None:
+async def test_a_request_with_the_known_tag_waits_for_another() -> None:
     async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
-        asking = MetadataServer(server.metadata_host)
-        first = await asking.attributes_tag()
+        machine = MetadataServer(server.metadata_host)
+        first = await machine.attributes_tag()
 
         async def change() -> None:
             await server.until(lambda: "wait_for_change" in server.requests[-1].query)
@@ -128,21 +128,21 @@ async def test_another_tag_is_waited_for() -> None:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(change)
-                assert await asking.attributes_tag(first, 60) != first
+                assert await machine.attributes_tag(first, 60) != first
     query = server.requests[-1].query
     assert query == {"recursive": "true", "wait_for_change": "true", "last_etag": first, "timeout_sec": "60"}
 
 
-async def test_the_known_tag_comes_back_when_nothing_has_changed_for_so_long() -> None:
+async def test_without_a_change_the_known_tag_is_returned_after_the_timeout() -> None:
     async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
-        asking = MetadataServer(server.metadata_host)
-        first = await asking.attributes_tag()
+        machine = MetadataServer(server.metadata_host)
+        first = await machine.attributes_tag()
         before = time.monotonic()
-        assert await asking.attributes_tag(first, 1) == first
+        assert await machine.attributes_tag(first, 1) == first
         assert 1.0 <= time.monotonic() - before < PATIENCE
 
 
-async def test_a_server_that_holds_its_answer_back_for_too_long_is_given_up(
+async def test_a_server_that_exceeds_the_long_poll_timeout_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metadata, "ANSWER_TIMEOUT", 0.1)
@@ -152,7 +152,7 @@ async def test_a_server_that_holds_its_answer_back_for_too_long_is_given_up(
             await MetadataServer(server.metadata_host).attributes_tag("known", 1)
 
 
-async def test_without_attributes_or_tags_there_is_none() -> None:
+async def test_without_attributes_or_tags_the_tag_is_empty() -> None:
     async with GoogleServer() as server:
         assert await MetadataServer(server.metadata_host).attributes_tag() == ""
         server.inject(Answer(200, b"{}", {"Metadata-Flavor": "Google"}))

@@ -1,4 +1,4 @@
-"""Application default credentials: found as every Google client library finds them."""
+"""Application default credentials, found in the same places as by Google's client libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioresolve.errors import APIError, ConfigurationError, CredentialsError
 from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer
 
-from .loopback import ROBOT, all_text, asked, members, refusal, secure, services, within
+from .loopback import ROBOT, all_text, error_from, members, request_my_tpu, secure, services, within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("no_leak")
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
-async def test_a_service_account_signs_its_request_for_a_token(
+async def test_a_service_account_signs_its_token_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         assert services(server) == ["oauth2", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
@@ -37,12 +37,10 @@ async def test_a_service_account_signs_its_request_for_a_token(
 async def test_none_means_default_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        assert (await asked(server, None)).state == "READY"
+        assert (await request_my_tpu(server, None)).state == "READY"
 
 
-async def test_a_key_that_the_server_does_not_know_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unknown_key_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -53,28 +51,28 @@ async def test_a_key_that_the_server_does_not_know_is_refused(
         file = server.write_service_account_key(tmp_path / "key.json")
         file.write_text(json.dumps({**json.loads(file.read_text()), "private_key": other.decode()}))
         monkeypatch.setenv(VARIABLE, str(file))
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert "invalid_grant: Invalid JWT Signature" in str(error)
     assert f"{file} (from ${VARIABLE}) did not get an access token" in str(error)
     assert "PRIVATE KEY" not in all_text(error)
 
 
-async def test_an_authorized_user_is_found_where_gcloud_left_it(
+async def test_an_authorized_user_is_found_where_gcloud_wrote_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
-        # google-auth asks this server for every authorized user, whatever the file says.
+        # google-auth uses this server for every authorized user and ignores the URL in the file.
         monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{server.url}/token")
         folder = tmp_path / ".config" / "gcloud"
         folder.mkdir(parents=True)
         server.write_authorized_user(folder / "application_default_credentials.json")
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         assert members(server) == ["user:alice@example.com"]
         moved = tmp_path / "elsewhere"
         folder.rename(moved)
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(moved))
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
 
 
 async def test_a_federated_workload_exchanges_its_token(
@@ -82,78 +80,78 @@ async def test_a_federated_workload_exchanges_its_token(
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_external_account(tmp_path / "pool.json")))
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         assert services(server) == ["sts", "tpu"]
 
 
-async def test_a_federated_workload_goes_on_as_a_service_account(
+async def test_a_federated_workload_impersonates_a_service_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
         file = server.write_external_account(tmp_path / "pool.json", impersonate=ROBOT)
         monkeypatch.setenv(VARIABLE, str(file))
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         assert services(server) == ["sts", "iamcredentials", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
 
 
-async def test_an_impersonated_account_is_asked_for_by_its_source(
+async def test_the_source_credentials_request_the_token_of_an_impersonated_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
-        # google-auth asks this server for every impersonated account, whatever the file says.
+        # google-auth uses this server for every impersonated account and ignores the URL in the file.
         path = "/v1/projects/-/serviceAccounts/{}:generateAccessToken"
         monkeypatch.setattr(iam, "_IAM_ENDPOINT", server.url + path)
         other = "other@demo-project.iam.gserviceaccount.com"
         monkeypatch.setenv(VARIABLE, str(server.write_impersonated_account(tmp_path / "as.json", other)))
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         assert services(server) == ["oauth2", "iamcredentials", "tpu"]
         assert members(server) == [f"serviceAccount:{other}"]
 
 
-async def test_a_vm_asks_its_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vm_uses_its_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         assert services(server) == ["metadata", "metadata", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
 
 
-async def test_a_vm_without_a_service_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         del server.metadata["instance/service-accounts/default/email"]
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert "this machine has no service account, says the metadata server" in str(error)
 
 
-async def test_a_token_of_the_metadata_server_that_cannot_be_read_is_told_and_not_shown(
+async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         body = b'{"access_token": ["MARKER"], "expires_in": 3599}'
         server.inject(Answer(200, body, headers={"Metadata-Flavor": "Google"}))
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert "the metadata server's access token cannot be read" in str(error)
     assert "MARKER" not in all_text(error)
 
 
-async def test_a_metadata_server_that_stays_unready_is_an_error_that_passes(
+async def test_a_metadata_server_that_never_becomes_ready_is_a_retryable_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         server.inject(Answer(503, headers={"Metadata-Flavor": "Google", "Retry-After": "3600"}), times=None)
-        error = await refusal(within_deadline(1.0, "my-tpu", lambda progress: asked(server)))
+        error = await error_from(within_deadline(1.0, "my-tpu", lambda progress: request_my_tpu(server)))
     assert isinstance(error, APIError)
     assert (error.status, error.retryable) == (503, True)
 
 
-async def test_a_workload_of_aws_asks_the_region_of_its_machine(
+async def test_a_workload_on_aws_requests_the_region_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
@@ -167,29 +165,29 @@ async def test_a_workload_of_aws_asks_the_region_of_its_machine(
         aws = {**json.loads(file.read_text()), "subject_token_type": kind, "credential_source": source}
         file.write_text(json.dumps(aws))
         monkeypatch.setenv(VARIABLE, str(file))
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
         assert isinstance(error, CredentialsError)
         assert "AWS region" in str(error)
         assert [request.path for request in server.requests] == ["/region"]
 
 
-async def test_without_a_home_gcloud_has_left_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_home_directory_there_is_no_gcloud_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr("pathlib.Path.expanduser", homeless)
     async with secure() as server:
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert error.tried[1] == "the file of gcloud: there is none"
 
 
-async def test_without_any_credentials_everything_looked_at_is_named_within_two_seconds(
+async def test_without_any_credentials_every_source_is_listed_within_two_seconds(
     tmp_path: Path,
 ) -> None:
     async with secure() as server:
         with within(2.0):
-            error = await refusal(asked(server))
+            error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert not error.retryable
     file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
@@ -216,7 +214,7 @@ async def test_without_any_credentials_everything_looked_at_is_named_within_two_
         (" " * (1 << 20) + "{}", "cannot be read: it is larger than 1 MiB"),
     ],
 )
-async def test_a_file_that_is_none_is_told_without_what_is_in_it(
+async def test_an_invalid_file_is_reported_without_its_content(
     text: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "credentials.json"
@@ -224,26 +222,26 @@ async def test_a_file_that_is_none_is_told_without_what_is_in_it(
         file.write_text(text)
     monkeypatch.setenv(VARIABLE, str(file))
     async with secure() as server:
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError | ConfigurationError)
     assert message in str(error)
     assert f"{file} (from ${VARIABLE})" in str(error)
     assert "MARKER" not in all_text(error)
 
 
-async def test_a_file_that_was_mended_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         file = server.write_external_account(tmp_path / "pool.json")
         good = file.with_suffix(".token").read_text()
         monkeypatch.setenv(VARIABLE, str(file))
         file.with_suffix(".token").write_text("stale")
         credentials = GoogleCredentials()
-        assert "invalid_grant" in str(await refusal(asked(server, credentials)))
+        assert "invalid_grant" in str(await error_from(request_my_tpu(server, credentials)))
         file.with_suffix(".token").write_text(good)
-        assert (await asked(server, credentials)).state == "READY"
+        assert (await request_my_tpu(server, credentials)).state == "READY"
 
 
-async def test_a_token_server_without_tls_is_shown_nothing(
+async def test_a_token_server_without_tls_receives_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with secure() as server:
@@ -251,7 +249,7 @@ async def test_a_token_server_without_tls_is_shown_nothing(
         key = {**json.loads(file.read_text()), "token_uri": "http://oauth2.example/token"}
         file.write_text(json.dumps(key))
         monkeypatch.setenv(VARIABLE, str(file))
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
     assert isinstance(error, ConfigurationError)
     assert "the token server http://oauth2.example, to which nothing secret may go" in str(error)
 
@@ -261,12 +259,12 @@ async def test_the_quota_project_comes_from_the_argument_or_the_environment(
 ) -> None:
     async with secure() as server:
         monkeypatch.setenv(VARIABLE, str(server.write_service_account_key(tmp_path / "key.json")))
-        await asked(server)
+        await request_my_tpu(server)
         monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "from-environment")
-        await asked(server)
-        await asked(server, quota_project="from-argument")
+        await request_my_tpu(server)
+        await request_my_tpu(server, quota_project="from-argument")
         monkeypatch.delenv(VARIABLE)
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        await asked(server)
+        await request_my_tpu(server)
         paying = [request.quota_project for request in server.requests if request.service == "tpu"]
     assert paying == ["", "from-environment", "from-argument", "from-environment"]

@@ -58,7 +58,7 @@ def encoded(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def test_every_field_of_a_node_is_read() -> None:
+def test_every_field_of_a_node_is_decoded() -> None:
     node = decode_node(encoded(NODE))
     assert node.node_name == NodeName("p", "z", "n")
     assert (node.state, node.health, node.health_description) == ("READY", "UNHEALTHY_MAINTENANCE", "soon")
@@ -89,7 +89,7 @@ def test_numbers_may_be_strings() -> None:
 
 
 @pytest.mark.parametrize(("port", "number"), [("8470", 8470), (8470, 8470), ("", 0), (None, 0)])
-def test_the_one_address_of_v1_is_an_endpoint(port: object, number: int) -> None:
+def test_the_single_address_of_v1_is_an_endpoint(port: object, number: int) -> None:
     document = {"name": "n", "ipAddress": "10.0.0.2", "tensorflowVersion": "2.16"}
     node = decode_node(encoded(document | ({} if port is None else {"port": port})))
     assert node.endpoints == (NetworkEndpoint(ip_address="10.0.0.2", port=number),)
@@ -102,12 +102,12 @@ def test_values_are_frozen() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"state": "READY"}', b'{"name": 1.5}', b"\xff"])
-def test_what_is_no_node_is_a_value_error(body: bytes) -> None:
+def test_a_malformed_node_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode_node(body)
 
 
-def test_a_page_names_what_could_not_be_reached() -> None:
+def test_a_page_lists_unreachable_locations() -> None:
     page = decode_node_page(encoded({"nodes": [NODE], "nextPageToken": "t", "unreachable": [PLACE]}))
     assert ([node.state for node in page.nodes], page.next_page_token, page.unreachable) == (
         ["READY"],
@@ -138,7 +138,7 @@ def test_a_queued_resource_names_its_nodes(spec: dict[str, Any], nodes: list[str
     assert found.state.state_initiator == "USER"
 
 
-def test_a_queued_resource_may_say_why_it_failed() -> None:
+def test_a_failed_queued_resource_has_a_reason() -> None:
     state = {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no capacity"}}}
     found = decode_queued_resource(queued({}, state=state)).state
     assert found is not None
@@ -204,7 +204,7 @@ def error(**fields: Any) -> bytes:
         ),
     ],
 )
-def test_a_failure_is_read_as_far_as_it_goes(body: bytes, failure: Failure) -> None:
+def test_a_failure_is_decoded_as_far_as_possible(body: bytes, failure: Failure) -> None:
     assert decode_failure(body) == failure
 
 
@@ -224,7 +224,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_answer_is_understood_or_a_value_error(document: object) -> None:
+def test_any_response_is_decoded_or_a_value_error(document: object) -> None:
     body = encoded(document)
     assert isinstance(decode_failure(body), Failure)
     for decode in (

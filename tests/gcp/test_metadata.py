@@ -1,4 +1,4 @@
-"""The metadata server: what it says, and how soon it is known that there is none."""
+"""The metadata server: its values, and how soon its absence is detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Reset, Trickle, tpu_vm
 
-from .loopback import refusal, within
+from .loopback import error_from, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -31,19 +31,19 @@ REFUSED = "127.0.0.1:9"
 
 @asynccontextmanager
 async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, MetadataServer]]:
-    """A server, and its metadata server as this machine's."""
+    """A server, and its metadata server as that of this machine."""
     async with GoogleServer(**arguments) as server:
         yield server, MetadataServer(server.metadata_host)
 
 
-async def test_every_vm_knows_its_project_zone_and_address() -> None:
+async def test_every_vm_has_a_project_a_zone_and_an_address() -> None:
     async with serving() as (_, machine):
         assert await machine.project_id() == "demo-project"
         assert await machine.zone() == "us-central2-b"
         assert await machine.internal_ip() == "10.128.0.2"
 
 
-async def test_a_tpu_vm_knows_its_slice() -> None:
+async def test_a_tpu_vm_has_the_attributes_of_its_slice() -> None:
     async with serving(metadata=tpu_vm(hosts=HOSTS, worker=1, node="n")) as (_, machine):
         environment = await machine.tpu_env()
         assert environment is not None
@@ -55,7 +55,7 @@ async def test_a_tpu_vm_knows_its_slice() -> None:
         assert await machine.internal_ip() == "10.0.0.3"
 
 
-async def test_a_machine_that_is_no_tpu_vm_has_none_of_it() -> None:
+async def test_another_vm_has_no_attributes_of_a_slice() -> None:
     async with serving() as (_, machine):
         assert await machine.tpu_env() is None
         assert await machine.accelerator_type() is None
@@ -64,18 +64,18 @@ async def test_a_machine_that_is_no_tpu_vm_has_none_of_it() -> None:
         assert await machine.instance_id() is None
 
 
-async def test_a_value_that_has_to_be_there_and_is_not_is_told() -> None:
+async def test_a_missing_required_value_is_an_error() -> None:
     async with serving() as (server, machine):
         del server.metadata["project/project-id"]
         server.metadata["instance/zone"] = ""
-        error = await refusal(machine.project_id())
+        error = await error_from(machine.project_id())
         assert isinstance(error, APIError)
         assert error.status == 404
         assert "does not know project/project-id" in str(error)
-        assert "does not know instance/zone" in str(await refusal(machine.zone()))
+        assert "does not know instance/zone" in str(await error_from(machine.zone()))
 
 
-async def test_malformed_values_are_told() -> None:
+async def test_malformed_values_are_errors() -> None:
     async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
         malformed = {
             "instance/attributes/agent-worker-number": "first",
@@ -84,10 +84,10 @@ async def test_malformed_values_are_told() -> None:
             "project/project-id": "../../evil",
         }
         server.metadata.update(malformed)
-        assert "'first'" in str(await refusal(machine.agent_worker_number()))
-        assert "'a:b'" in str(await refusal(machine.worker_network_endpoints()))
-        assert "'<html>'" in str(await refusal(machine.tpu_env()))
-        assert isinstance(await refusal(machine.project_id()), ConfigurationError)
+        assert "'first'" in str(await error_from(machine.agent_worker_number()))
+        assert "'a:b'" in str(await error_from(machine.worker_network_endpoints()))
+        assert "'<html>'" in str(await error_from(machine.tpu_env()))
+        assert isinstance(await error_from(machine.project_id()), ConfigurationError)
 
 
 async def test_nothing_is_cached() -> None:
@@ -98,7 +98,7 @@ async def test_nothing_is_cached() -> None:
         assert len(server.requests) == 2
 
 
-async def test_one_that_is_not_ready_yet_is_asked_again() -> None:
+async def test_a_request_to_a_server_that_is_not_ready_is_retried() -> None:
     async with serving() as (server, machine):
         server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=2)
         progress = Progress()
@@ -107,16 +107,16 @@ async def test_one_that_is_not_ready_yet_is_asked_again() -> None:
         assert len(server.requests) == 3
 
 
-async def test_a_refusal_of_its_own_is_not_asked_for_again() -> None:
+async def test_a_denied_request_is_not_retried() -> None:
     async with serving() as (server, machine):
         server.inject(Answer(403, b"not for you", headers={"Metadata-Flavor": "Google"}))
-        error = await refusal(machine.zone())
+        error = await error_from(machine.zone())
         assert isinstance(error, APIError)
         assert (error.status, error.retryable) == (403, False)
         assert "'not for you'" in str(error)
 
 
-async def test_it_is_asked_as_google_wants_and_never_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_have_the_required_header_and_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with serving() as (_, machine):
@@ -124,7 +124,7 @@ async def test_it_is_asked_as_google_wants_and_never_through_a_proxy(monkeypatch
         assert await machine.zone() == "us-central2-b"
 
 
-async def test_the_environment_says_where_it_is_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = MetadataServer()
     async with serving() as (server, _):
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
@@ -133,13 +133,13 @@ async def test_the_environment_says_where_it_is_at_every_call(monkeypatch: pytes
         monkeypatch.setenv("GCE_METADATA_IP", server.metadata_host)
         assert await machine.zone() == "us-central2-b"
         monkeypatch.setenv("NO_GCE_CHECK", "true")
-        error = await refusal(machine.zone())
+        error = await error_from(machine.zone())
         assert isinstance(error, ConfigurationError)
         assert "NO_GCE_CHECK=true" in str(error)
         assert len(server.requests) == 2
 
 
-def test_where_it_is_follows_google_auth() -> None:
+def test_the_host_is_found_as_by_google_auth() -> None:
     both = {"GCE_METADATA_HOST": "a:1", "GCE_METADATA_IP": "10.0.0.1"}
     assert metadata_host({}) == "metadata.google.internal"
     assert metadata_host({"GCE_METADATA_IP": "10.0.0.1"}) == "10.0.0.1"
@@ -152,17 +152,17 @@ def test_where_it_is_follows_google_auth() -> None:
             metadata_host({"GCE_METADATA_HOST": host})
 
 
-# Off Google Cloud
+# Outside Google Cloud
 
 
 @asynccontextmanager
-async def swallowing() -> AsyncIterator[str]:
-    """An address that takes no connection and refuses none, as one does to which packets are lost."""
+async def unresponsive_address() -> AsyncIterator[str]:
+    """An address that neither accepts nor refuses connections, as if packets were lost."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
-        # The queue of connections that nobody accepts is full: the next one waits for good.
+        # The queue of pending connections is full: the next one waits forever.
         for _ in range(3):
             client = stack.enter_context(socket.socket())
             client.setblocking(False)
@@ -170,38 +170,38 @@ async def swallowing() -> AsyncIterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_off_google_cloud_every_path_ends_in_an_error_within_two_seconds() -> None:
+async def test_outside_google_cloud_every_call_fails_within_two_seconds() -> None:
     async with (
         GoogleServer() as slow,
         GoogleServer() as silent,
-        GoogleServer() as stranger,
-        swallowing() as hole,
+        GoogleServer() as other_server,
+        unresponsive_address() as unresponsive,
     ):
         slow.inject(Trickle(1, 0.3), times=None)
         silent.inject(Hang(), times=None)
-        stranger.inject(Answer(200, b"<html>welcome</html>"), times=None)
+        other_server.inject(Answer(200, b"<html>welcome</html>"), times=None)
         hosts = {
             "refused": REFUSED,
-            "unroutable": hole,
+            "unroutable": unresponsive,
             "hanging": silent.metadata_host,
             "slow": slow.metadata_host,
-            "stranger": stranger.metadata_host,
+            "other server": other_server.metadata_host,
         }
         found: dict[str, ResolveError] = {}
 
-        async def ask(kind: str, host: str) -> None:
+        async def get_zone(kind: str, host: str) -> None:
             with within(2.0):
-                found[kind] = await refusal(MetadataServer(host).zone())
+                found[kind] = await error_from(MetadataServer(host).zone())
 
         async with anyio.create_task_group() as group:
             for kind, host in hosts.items():
-                group.start_soon(ask, kind, host)
+                group.start_soon(get_zone, kind, host)
     assert {kind: type(error) for kind, error in found.items()} == {
         "refused": ConnectionFailedError,
         "unroutable": ConnectionFailedError,
         "hanging": ConnectionFailedError,
         "slow": ConnectionFailedError,
-        "stranger": ProtocolError,
+        "other server": ProtocolError,
     }
     for error in found.values():
         assert not error.retryable
@@ -211,25 +211,25 @@ async def test_off_google_cloud_every_path_ends_in_an_error_within_two_seconds()
 @pytest.mark.parametrize(
     "fault", [Answer(404), Answer(503), Answer(302, headers={"Location": "http://127.0.0.1:1/"})]
 )
-async def test_a_stranger_is_known_by_its_missing_header_whatever_it_says(fault: Answer) -> None:
+async def test_another_server_is_recognized_by_the_missing_header(fault: Answer) -> None:
     async with serving() as (server, machine):
         server.inject(fault, times=None)
-        error = await refusal(machine.zone())
+        error = await error_from(machine.zone())
         assert isinstance(error, ProtocolError)
         assert f"answered {fault.status} for metadata instance/zone without the header" in str(error)
         assert len(server.requests) == 1
 
 
-async def test_a_connection_that_breaks_is_an_error_at_once() -> None:
+async def test_a_broken_connection_is_an_error_at_once() -> None:
     async with serving() as (server, machine):
         server.inject(Reset(), times=None)
         with within(1.0):
-            error = await refusal(machine.zone())
+            error = await error_from(machine.zone())
     assert isinstance(error, ConnectionFailedError)
     assert not error.retryable
 
 
-async def test_a_name_for_which_no_dns_server_answers_is_given_up(
+async def test_a_name_lookup_without_response_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metadata, "CONNECT_TIMEOUT", 0.05)
@@ -243,41 +243,41 @@ async def test_a_name_for_which_no_dns_server_answers_is_given_up(
     monkeypatch.setattr(socket, "getaddrinfo", unanswered)
     try:
         with within(1.0):
-            error = await refusal(MetadataServer("metadata.example").zone())
+            error = await error_from(MetadataServer("metadata.example").zone())
         lookups = [thread for thread in threading.enumerate() if "look-up of metadata.example" in thread.name]
-        # The process, too, ends without it.
+        # A daemon thread does not keep the process from exiting.
         assert [thread.daemon for thread in lookups] == [True]
     finally:
         answered.set()
     assert isinstance(error, ConnectionFailedError)
 
 
-async def test_a_name_that_does_not_exist_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_name_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    error = await refusal(MetadataServer("metadata.example").zone())
+    error = await error_from(MetadataServer("metadata.example").zone())
     assert isinstance(error, ConnectionFailedError)
     assert "the name of http://metadata.example was not found: Name or service not known" in str(error)
 
 
-async def test_the_deadline_of_the_call_holds() -> None:
+async def test_the_deadline_of_the_call_applies() -> None:
     async with serving() as (server, machine):
         server.inject(Delay(1.5))
         with within(1.0):
-            error = await refusal(within_deadline(0.1, "the zone", machine.zone))
+            error = await error_from(within_deadline(0.1, "the zone", machine.zone))
     assert "still waiting for metadata instance/zone" in str(error)
 
 
 def test_it_may_be_used_from_several_loops() -> None:
     with GoogleServer().in_thread() as server:
         machine = MetadataServer(server.metadata_host)
-        ask: Callable[[], Any] = partial(machine.zone)
-        assert [asyncio.run(ask()) for _ in range(2)] == ["us-central2-b"] * 2
+        get_zone: Callable[[], Any] = partial(machine.zone)
+        assert [asyncio.run(get_zone()) for _ in range(2)] == ["us-central2-b"] * 2
 
 
-async def test_entering_twice_is_told_and_closing_twice_is_not() -> None:
+async def test_entering_twice_is_an_error_and_closing_twice_is_not() -> None:
     async with serving() as (_, machine), machine:
         with pytest.raises(ConfigurationError, match="entered already"):
             await machine.__aenter__()
@@ -286,6 +286,6 @@ async def test_entering_twice_is_told_and_closing_twice_is_not() -> None:
         assert await machine.zone() == "us-central2-b"
 
 
-def test_the_limits_are_within_two_seconds() -> None:
+def test_the_timeouts_are_below_two_seconds() -> None:
     assert metadata.CONNECT_TIMEOUT <= 1.0
     assert metadata.ANSWER_TIMEOUT < 2.0

@@ -1,4 +1,4 @@
-"""A token is fetched once however many ask for it, renewed ahead of its end, and once where it is refused."""
+"""A token is fetched once for all callers, renewed before it expires, and renewed once after a 401."""
 
 from __future__ import annotations
 
@@ -15,18 +15,29 @@ from aioresolve.gcp import access_token as grant
 from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer, Delay, GoogleServer
 
-from .loopback import QUICK, TOKEN, all_text, asked, my_tpu, refusal, secure, services, session, to
-from .samples import Blocking, refreshable, user
+from .loopback import (
+    QUICK,
+    TOKEN,
+    all_text,
+    error_from,
+    get_my_tpu,
+    request_my_tpu,
+    secure,
+    services,
+    session,
+    to,
+)
+from .samples import BlockingCredentials, refreshable, user
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 
-async def test_ten_who_ask_at_once_share_one_refresh() -> None:
+async def test_ten_concurrent_calls_share_one_refresh() -> None:
     async with secure() as server:
         server.inject(Delay(0.05), match=to("oauth2"))
         async with session(server, refreshable(server)) as opened, anyio.create_task_group() as group:
             for _ in range(10):
-                group.start_soon(my_tpu, opened)
+                group.start_soon(get_my_tpu, opened)
         assert services(server).count("oauth2") == 1
         assert services(server).count("tpu") == 10
 
@@ -37,7 +48,7 @@ async def test_sessions_that_share_credentials_share_the_refresh() -> None:
         server.inject(Delay(0.05), match=to("oauth2"))
         async with anyio.create_task_group() as group:
             for _ in range(5):
-                group.start_soon(asked, server, credentials)
+                group.start_soon(request_my_tpu, server, credentials)
         assert services(server).count("oauth2") == 1
 
 
@@ -45,22 +56,22 @@ def test_event_loops_share_the_token() -> None:
     with GoogleServer(tls=True, tokens={}).in_thread() as server:
         credentials = GoogleCredentials(refreshable(server))  # type: ignore[arg-type]
 
-        async def ask() -> str:
-            error = await refusal(asked(server, credentials))
+        async def error_text() -> str:
+            error = await error_from(request_my_tpu(server, credentials))
             return str(error)
 
         for _ in range(2):
-            assert "returned status 404" in asyncio.run(ask())
+            assert "returned status 404" in asyncio.run(error_text())
         assert services(server).count("oauth2") == 1
 
 
-async def test_ten_who_wait_for_a_refresh_that_fails_each_get_the_error() -> None:
+async def test_ten_calls_waiting_for_a_failing_refresh_get_an_error_each() -> None:
     async with secure() as server:
         given = refreshable(server)
         given._refresh_token = "MARKER-of-a-secret"
         server.inject(Delay(0.05), match=to("oauth2"))
         async with session(server, given) as opened:
-            errors = await asyncio.gather(*(refusal(my_tpu(opened)) for _ in range(10)))
+            errors = await asyncio.gather(*(error_from(get_my_tpu(opened)) for _ in range(10)))
         assert services(server) == ["oauth2"]
     assert len({id(error) for error in errors}) == 10
     for error in errors:
@@ -69,67 +80,67 @@ async def test_ten_who_wait_for_a_refresh_that_fails_each_get_the_error() -> Non
         assert "MARKER" not in all_text(error)
 
 
-async def test_a_token_is_renewed_ahead_of_its_end() -> None:
+async def test_a_token_is_renewed_before_it_expires() -> None:
     async with secure() as server:
         async with session(server, refreshable(server, TOKEN, seconds=grant.AHEAD - 5)) as opened:
             for _ in range(3):
-                await my_tpu(opened)
+                await get_my_tpu(opened)
         assert services(server) == ["oauth2", "tpu", "tpu", "tpu"]
         server.forget_requests()
-        await asked(server, refreshable(server, TOKEN, seconds=grant.AHEAD + 60))
+        await request_my_tpu(server, refreshable(server, TOKEN, seconds=grant.AHEAD + 60))
         assert services(server) == ["tpu"]
 
 
-async def test_a_token_server_that_is_down_ahead_of_the_end_harms_nobody(
+async def test_a_token_server_outage_before_the_expiry_is_harmless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with secure() as server:
         server.inject(Answer(503), match=to("oauth2"), times=None)
         monkeypatch.setattr(grant, "AHEAD", 30.0)
         async with session(server, refreshable(server, TOKEN, seconds=60)) as opened:
-            await my_tpu(opened)
+            await get_my_tpu(opened)
             monkeypatch.setattr(grant, "AHEAD", 300.0)
-            assert (await my_tpu(opened)).state == "READY"
+            assert (await get_my_tpu(opened)).state == "READY"
         assert services(server) == ["tpu", "oauth2", "tpu"]
 
 
-async def test_a_token_at_its_end_is_not_sent() -> None:
+async def test_an_expiring_token_is_not_sent() -> None:
     async with secure() as server:
         server.inject(Answer(503), match=to("oauth2"), times=None)
-        error = await refusal(asked(server, refreshable(server, TOKEN, seconds=5)))
+        error = await error_from(request_my_tpu(server, refreshable(server, TOKEN, seconds=5)))
         assert isinstance(error, APIError)
         assert (error.status, error.retryable) == (503, True)
         assert services(server) == ["oauth2"] * QUICK.attempts
 
 
-async def test_a_refused_token_is_renewed_once() -> None:
+async def test_a_rejected_token_is_renewed_once() -> None:
     async with secure() as server:
         async with session(server, refreshable(server)) as opened:
-            await my_tpu(opened)
+            await get_my_tpu(opened)
             server.revoke_tokens()
-            assert (await my_tpu(opened)).state == "READY"
+            assert (await get_my_tpu(opened)).state == "READY"
         assert services(server) == ["oauth2", "tpu", "tpu", "oauth2", "tpu"]
 
 
-async def test_a_token_that_is_refused_when_it_is_new_is_an_error() -> None:
+async def test_a_rejected_new_token_is_an_error() -> None:
     async with secure() as server:
         server.inject(Answer(401), match=to("tpu"), times=None)
-        error = await refusal(asked(server, refreshable(server)))
+        error = await error_from(request_my_tpu(server, refreshable(server)))
         assert isinstance(error, UnauthorizedError)
         assert services(server) == ["oauth2", "tpu", "oauth2", "tpu"]
 
 
-async def test_a_refused_token_that_cannot_be_renewed_is_an_error_with_the_reason_as_cause() -> None:
+async def test_a_rejected_token_that_cannot_be_renewed_is_an_error_with_the_cause() -> None:
     async with secure() as server:
         for given in (user("MARKER"), google.auth.aio.credentials.StaticCredentials("MARKER")):
-            error = await refusal(asked(server, given))
+            error = await error_from(request_my_tpu(server, given))
             assert isinstance(error, UnauthorizedError)
             assert isinstance(error.__cause__, CredentialsError)
             assert "MARKER" not in all_text(error)
 
 
-async def test_a_refused_token_whose_renewal_stumbles_is_renewed_again() -> None:
-    class Stumbling(Blocking):
+async def test_a_temporary_failure_of_the_renewal_is_retried() -> None:
+    class FailingOnce(BlockingCredentials):
         refreshes = 0
 
         def refresh(self, request: Any) -> None:
@@ -139,20 +150,20 @@ async def test_a_refused_token_whose_renewal_stumbles_is_renewed_again() -> None
             self.token = TOKEN
 
     async with secure() as server:
-        given = Stumbling()
-        given.token = "of no use any more"
-        assert (await asked(server, given)).state == "READY"
+        given = FailingOnce()
+        given.token = "an expired token"
+        assert (await request_my_tpu(server, given)).state == "READY"
         assert given.refreshes == 2
 
 
-async def test_ten_whose_token_was_refused_renew_it_once() -> None:
+async def test_ten_calls_with_a_rejected_token_renew_it_once() -> None:
     async with secure() as server:
         async with session(server, refreshable(server)) as opened:
-            await my_tpu(opened)
+            await get_my_tpu(opened)
             server.revoke_tokens()
             server.forget_requests()
             server.inject(Delay(0.05), match=to("oauth2"))
             async with anyio.create_task_group() as group:
                 for _ in range(10):
-                    group.start_soon(my_tpu, opened)
+                    group.start_soon(get_my_tpu, opened)
         assert services(server).count("oauth2") == 1

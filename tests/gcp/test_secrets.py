@@ -1,4 +1,4 @@
-"""What fails on the way to Google shows neither the token that was sent nor a proxy's password."""
+"""Failed requests show neither the token that was sent nor the password of a proxy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioresolve.testing import Cut, GoogleServer, Reset
 from aioresolve.testing.certificates import CertificateAuthority
 from tests.kubernetes.peers import answering, deaf, head, peer, relaying
 
-from .loopback import TOKEN, all_text, refusal, trusting
+from .loopback import TOKEN, all_text, error_from, trusting
 
 if TYPE_CHECKING:
     import socket
@@ -35,13 +35,13 @@ def _log_everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
 
-async def failed(url: str, caplog: pytest.LogCaptureFixture, context: ssl.SSLContext | None) -> ResolveError:
-    """Return the error of a request that holds a token, having looked for secrets in it."""
+async def fail(url: str, caplog: pytest.LogCaptureFixture, context: ssl.SSLContext | None) -> ResolveError:
+    """Return the error of a request with a token, after searching it for secrets."""
     client = HTTPClient(ssl_context=context)
     send = partial(client.send, scope="a question", mend="see to it", headers=HEADERS, secrets=[TOKEN])
     try:
         with anyio.fail_after(10.0):
-            error = await refusal(send("GET", url))
+            error = await error_from(send("GET", url))
     finally:
         await client.aclose()
     for secret in (TOKEN, PASSWORD):
@@ -51,31 +51,29 @@ async def failed(url: str, caplog: pytest.LogCaptureFixture, context: ssl.SSLCon
 
 
 @pytest.mark.parametrize("fault", [Reset(), Reset(after=3), Cut(after=3)], ids=str)
-async def test_a_connection_that_breaks_shows_no_token(
-    fault: Fault, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_broken_connection_shows_no_token(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
     async with GoogleServer(tls=True) as server:
         server.inject(fault, times=None)
-        error = await failed(server.url, caplog, trusting(server))
+        error = await fail(server.url, caplog, trusting(server))
     assert isinstance(error, ConnectionFailedError)
     assert "broke during a question" in str(error)
 
 
-async def test_a_certificate_that_is_not_accepted_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rejected_certificate_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
     with peer(deaf, CertificateAuthority().server_context()) as port:
-        error = await failed(f"https://127.0.0.1:{port}", caplog, ssl.create_default_context())
+        error = await fail(f"https://127.0.0.1:{port}", caplog, ssl.create_default_context())
     assert isinstance(error, TLSError)
     assert "was not accepted: self-signed certificate in certificate chain" in str(error)
 
 
-async def test_a_port_that_speaks_no_tls_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_port_without_tls_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
     async with GoogleServer() as server:
-        error = await failed(server.url.replace("http:", "https:"), caplog, None)
+        error = await fail(server.url.replace("http:", "https:"), caplog, None)
     assert isinstance(error, TLSError)
 
 
-async def test_a_server_that_is_not_there_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
-    error = await failed("https://127.0.0.1:9", caplog, None)
+async def test_an_unreachable_server_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
+    error = await fail("https://127.0.0.1:9", caplog, None)
     assert "https://127.0.0.1:9 was not reached" in str(error)
 
 
@@ -99,11 +97,13 @@ async def test_an_echo_of_the_request_shows_no_token(
     authority = CertificateAuthority()
     with peer(handle, authority.server_context()) as port:
         context = ssl.create_default_context(cadata=authority.pem)
-        error = await failed(f"https://127.0.0.1:{port}", caplog, context)
+        error = await fail(f"https://127.0.0.1:{port}", caplog, context)
     assert isinstance(error, ProtocolError)
 
 
-async def test_a_peer_that_is_deaf_is_given_up_with_its_socket(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_to_a_silent_peer_is_cancelled_with_its_socket(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     authority = CertificateAuthority()
     with peer(deaf, authority.server_context()) as port:
         client = HTTPClient(ssl_context=ssl.create_default_context(cadata=authority.pem))
@@ -116,36 +116,38 @@ async def test_a_peer_that_is_deaf_is_given_up_with_its_socket(caplog: pytest.Lo
 # Through a proxy
 
 PROXIES = {
-    "wants a password": answering(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"),
-    "is not well": answering(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad"),
-    "lets nobody through, and says so": answering(b"HTTP/1.1 200 OK\r\n\r\n"),
-    "hangs up": answering(b""),
-    "speaks no HTTP": answering(b"nonsense\r\n\r\n"),
+    "requires a password": answering(
+        b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+    ),
+    "fails": answering(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad"),
+    "claims to connect but does not": answering(b"HTTP/1.1 200 OK\r\n\r\n"),
+    "closes the connection": answering(b""),
+    "does not use HTTP": answering(b"nonsense\r\n\r\n"),
     "echoes": echo,
 }
 
 
 @pytest.mark.parametrize("handle", PROXIES.values(), ids=PROXIES)
-async def test_a_proxy_that_does_not_let_us_through_shows_no_secret(
+async def test_a_failing_proxy_shows_no_secret(
     handle: Callable[[socket.socket], None],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with peer(handle) as port:
         monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:{port}")
-        error = await failed("https://tpu.example/v2/x", caplog, None)
+        error = await fail("https://tpu.example/v2/x", caplog, None)
     assert f"https://tpu.example through the proxy http://127.0.0.1:{port}" in str(error)
 
 
-async def test_a_proxy_that_is_not_there_shows_no_secret(
+async def test_an_unreachable_proxy_shows_no_secret(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:9")
-    error = await failed("https://tpu.example/v2/x", caplog, None)
+    error = await fail("https://tpu.example/v2/x", caplog, None)
     assert "through the proxy http://127.0.0.1:9 was not reached" in str(error)
 
 
-async def test_a_connection_that_breaks_behind_a_proxy_shows_no_secret(
+async def test_a_broken_connection_behind_a_proxy_shows_no_secret(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bytes] = []
@@ -156,7 +158,7 @@ async def test_a_connection_that_breaks_behind_a_proxy_shows_no_secret(
         server.inject(Reset(after=3), times=None)
         monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:{port}")
         monkeypatch.setattr("aioresolve.gcp.transport.is_loopback", lambda host: False)
-        error = await failed(server.url, caplog, trusting(server))
+        error = await fail(server.url, caplog, trusting(server))
     assert seen
     assert isinstance(error, ConnectionFailedError)
     assert f"through the proxy http://127.0.0.1:{port}" in str(error)

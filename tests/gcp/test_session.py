@@ -1,4 +1,4 @@
-"""One authorized session: where it goes, what it sends there, and what comes of each failure."""
+"""One authorized session: the hosts of its requests, their content, and the error for each failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,18 @@ from aioresolve.gcp.api_request import Question
 from aioresolve.gcp.client import GoogleSession
 from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect, Reset, instance, tpu_node
 
-from .loopback import MY_TPU, QUICK, TOKEN, all_text, asked, my_tpu, refusal, secure, session, within
+from .loopback import (
+    MY_TPU,
+    QUICK,
+    TOKEN,
+    all_text,
+    error_from,
+    get_my_tpu,
+    request_my_tpu,
+    secure,
+    session,
+    within,
+)
 from .samples import user
 
 if TYPE_CHECKING:
@@ -36,20 +47,20 @@ pytestmark = pytest.mark.usefixtures("no_leak")
 SCOPE = f"TPU node {MY_TPU.path}"
 
 
-# Where it goes
+# Hosts and content
 
 
-async def test_plain_http_is_asked_anonymously_and_without_looking_for_credentials() -> None:
+async def test_requests_over_plain_http_are_anonymous() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
-        # There are no default credentials here: to look for them would be an error.
-        assert (await asked(server)).state == "READY"
-        assert (await asked(server, user())).state == "READY"
+        # There are no default credentials here: a search for them would be an error.
+        assert (await request_my_tpu(server)).state == "READY"
+        assert (await request_my_tpu(server, user())).state == "READY"
         assert [request.scheme for request in server.requests] == ["", ""]
 
 
 async def test_a_bearer_token_goes_to_the_api_over_tls() -> None:
     async with secure() as server:
-        assert (await asked(server, user())).state == "READY"
+        assert (await request_my_tpu(server, user())).state == "READY"
         [request] = server.requests
         assert (request.scheme, request.user) == ("Bearer", "user:alice@example.com")
         assert request.user_agent.startswith("aioresolve/")
@@ -68,7 +79,7 @@ async def test_a_bearer_token_goes_to_the_api_over_tls() -> None:
         ("https://tpu.example?key=MARKER", "holds a user, a query or a fragment"),
     ],
 )
-def test_an_endpoint_that_cannot_be_is_told(url: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_endpoint_is_rejected(url: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"^endpoints\['tpu'\]") as caught:
         GoogleSession(endpoints={"tpu": url})
     assert message in str(caught.value)
@@ -79,14 +90,16 @@ def test_an_endpoint_that_cannot_be_is_told(url: str, message: str, monkeypatch:
             GoogleSession()
 
 
-def test_an_api_that_is_not_asked_is_told() -> None:
+def test_an_endpoint_of_an_unknown_api_is_rejected() -> None:
     with pytest.raises(
         ConfigurationError, match="endpoints= names 'storage'; the APIs asked are tpu, compute"
     ):
         GoogleSession(endpoints={"storage": "https://storage.example"})
 
 
-def test_the_endpoint_is_the_argument_s_then_gcloud_s_then_google_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_endpoint_comes_from_the_argument_then_gcloud_then_google(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert GoogleSession().host("tpu") == "https://tpu.googleapis.com"
     assert GoogleSession().host("compute") == "https://compute.googleapis.com"
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://private.example/")
@@ -94,7 +107,7 @@ def test_the_endpoint_is_the_argument_s_then_gcloud_s_then_google_s(monkeypatch:
     assert GoogleSession(endpoints={"tpu": "https://given.example"}).host("tpu") == "https://given.example"
 
 
-async def test_the_environ_of_a_server_points_a_session_at_it(
+async def test_a_session_uses_the_environment_variables_of_a_loopback_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with GoogleServer([instance("vm-0")]) as server:
@@ -109,14 +122,14 @@ async def test_the_environ_of_a_server_points_a_session_at_it(
             assert b'"name": "vm-0"' in await opened.ask(question, Progress())
 
 
-async def test_an_endpoint_below_a_path_is_asked_there() -> None:
+async def test_an_endpoint_may_have_a_path() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
-        error = await refusal(asked(server, endpoints={"tpu": f"{server.url}/gateway/"}))
+        error = await error_from(request_my_tpu(server, endpoints={"tpu": f"{server.url}/gateway/"}))
         assert server.requests[0].path == f"/gateway/v2/{MY_TPU.path}"
     assert isinstance(error, APIError)
 
 
-async def test_a_post_carries_its_body() -> None:
+async def test_a_post_request_has_its_body() -> None:
     async with GoogleServer([instance("vm-0")]) as server:
         server.instance_groups["workers"] = ["vm-0"]
         question = Question(
@@ -133,31 +146,31 @@ async def test_a_post_carries_its_body() -> None:
 async def test_no_redirect_is_followed() -> None:
     async with secure() as server, GoogleServer() as elsewhere:
         server.inject(Redirect(f"{elsewhere.url}/v2/{MY_TPU.path}?secret"))
-        error = await refusal(asked(server, user()))
+        error = await error_from(request_my_tpu(server, user()))
         assert isinstance(error, ProtocolError)
         assert f"redirects {SCOPE} to {elsewhere.url}; redirects are not followed" in str(error)
         assert elsewhere.requests == ()
 
 
-async def test_an_authority_that_is_not_known_is_a_tls_error() -> None:
+async def test_an_unknown_certificate_authority_is_a_tls_error() -> None:
     with GoogleServer(tls=True).in_thread() as server:
         async with GoogleSession(user(), endpoints=server.endpoints) as opened:
-            error = await refusal(my_tpu(opened))
+            error = await error_from(get_my_tpu(opened))
         assert isinstance(error, TLSError)
         assert not error.retryable
         assert "ssl_context= or SSL_CERT_FILE" in str(error)
         assert server.requests == ()
 
 
-async def test_what_speaks_no_tls_is_a_tls_error() -> None:
+async def test_a_server_without_tls_is_a_tls_error() -> None:
     async with GoogleServer() as server:
         url = server.url.replace("http:", "https:")
         async with GoogleSession(user(), endpoints={"tpu": url}) as opened:
-            error = await refusal(my_tpu(opened))
+            error = await error_from(get_my_tpu(opened))
     assert isinstance(error, TLSError)
 
 
-# What comes of each failure
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -165,33 +178,35 @@ async def test_what_speaks_no_tls_is_a_tls_error() -> None:
     [Answer(429), Answer(500), Answer(502), Answer(503), Answer(504), Reset(), Reset(after=5), Cut(after=5)],
     ids=str,
 )
-async def test_what_passes_is_asked_again(fault: Answer | Reset | Cut) -> None:
+async def test_a_temporary_failure_is_retried(fault: Answer | Reset | Cut) -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         server.inject(fault, times=2)
         progress = Progress()
         async with session(server) as opened:
-            assert (await my_tpu(opened, progress)).state == "READY"
+            assert (await get_my_tpu(opened, progress)).state == "READY"
         assert progress.reached == {SCOPE: "answered"}
         assert progress.missing == {}
 
 
-async def test_what_does_not_pass_is_an_error_after_the_last_attempt() -> None:
+async def test_a_lasting_failure_is_an_error_after_the_last_attempt() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         server.inject(Answer(503), times=None)
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
         assert isinstance(error, APIError)
         assert (error.status, error.retryable) == (503, True)
         assert len(server.requests) == QUICK.attempts
 
 
-async def test_a_quota_that_is_used_up_waits_as_it_is_told() -> None:
+async def test_an_exhausted_quota_respects_retry_after() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         server.inject(Answer(429, headers={"Retry-After": "0"}))
-        assert (await asked(server)).state == "READY"
+        assert (await request_my_tpu(server)).state == "READY"
         server.inject(Answer(429, headers={"Retry-After": "3600"}))
         async with session(server) as opened:
             with within(1.0):
-                error = await refusal(within_deadline(5.0, SCOPE, lambda progress: my_tpu(opened, progress)))
+                error = await error_from(
+                    within_deadline(5.0, SCOPE, lambda progress: get_my_tpu(opened, progress))
+                )
         assert isinstance(error, APIError)
         assert (error.status, error.reason, error.retry_after) == (429, "RATE_LIMIT_EXCEEDED", 3600.0)
         assert "tpu.googleapis.com/read_requests is exhausted" in str(error)
@@ -209,25 +224,25 @@ def a_missing_node(server: GoogleServer) -> None:
     server.delete("my-tpu")
 
 
-def a_token_that_is_good_no_more(server: GoogleServer) -> None:
+def an_expired_token(server: GoogleServer) -> None:
     server.tokens = {}
 
 
 @pytest.mark.parametrize(
-    ("happens", "kind", "reason", "message"),
+    ("prepare", "kind", "reason", "message"),
     [
         (a_missing_permission, ForbiddenError, "IAM_PERMISSION_DENIED", "--role=roles/tpu.viewer"),
         (a_disabled_api, ForbiddenError, "SERVICE_DISABLED", "services enable tpu.googleapis.com"),
         (a_missing_node, APIError, "RESOURCE_NOT_FOUND", "it does not exist in that project and zone"),
-        (a_token_that_is_good_no_more, UnauthorizedError, "ACCESS_TOKEN_EXPIRED", "credentials="),
+        (an_expired_token, UnauthorizedError, "ACCESS_TOKEN_EXPIRED", "credentials="),
     ],
 )
-async def test_each_refusal_is_told_with_its_mend_and_not_asked_for_again(
-    happens: Callable[[GoogleServer], None], kind: type[APIError], reason: str, message: str
+async def test_each_denied_request_has_a_hint_and_is_not_retried(
+    prepare: Callable[[GoogleServer], None], kind: type[APIError], reason: str, message: str
 ) -> None:
     async with secure() as server:
-        happens(server)
-        error = await refusal(asked(server, user()))
+        prepare(server)
+        error = await error_from(request_my_tpu(server, user()))
         assert type(error) is kind
         assert isinstance(error, APIError)
         assert (error.reason, error.scope, error.host) == (reason, SCOPE, server.url)
@@ -237,10 +252,10 @@ async def test_each_refusal_is_told_with_its_mend_and_not_asked_for_again(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b"[]", b'{"state": "READY"}'])
-async def test_an_answer_that_is_no_node_is_a_protocol_error(body: bytes) -> None:
+async def test_a_response_that_is_not_a_node_is_a_protocol_error(body: bytes) -> None:
     async with GoogleServer() as server:
         server.inject(Answer(200, body))
-        error = await refusal(asked(server))
+        error = await error_from(request_my_tpu(server))
         assert isinstance(error, ProtocolError)
         assert (
             f"{server.url} returned an invalid response for {SCOPE}, different from the Cloud TPU API v2"
@@ -248,102 +263,104 @@ async def test_an_answer_that_is_no_node_is_a_protocol_error(body: bytes) -> Non
         )
 
 
-async def test_a_failure_that_echoes_the_token_echoes_it_to_nobody() -> None:
+async def test_a_failure_that_echoes_the_token_does_not_show_it() -> None:
     async with secure() as server:
         for status in (400, 403, 404, 418, 500):
             body = f'{{"error": {{"message": "no Bearer {TOKEN} or {TOKEN}"}}}}'.encode()
             server.inject(Answer(status, body))
-            error = await refusal(asked(server, user(), policy=RetryPolicy(attempts=1)))
+            error = await error_from(request_my_tpu(server, user(), policy=RetryPolicy(attempts=1)))
             assert "no (secret) or (secret)" in str(error)
             assert TOKEN not in all_text(error)
 
 
-async def test_an_api_that_is_not_there_is_an_error_that_names_it() -> None:
+async def test_an_unreachable_api_is_named_in_the_error() -> None:
     async with GoogleSession(endpoints={"tpu": "http://127.0.0.1:9"}, policy=QUICK) as opened:
-        error = await refusal(my_tpu(opened))
+        error = await error_from(get_my_tpu(opened))
     assert isinstance(error, ConnectionFailedError)
     assert error.retryable
     assert error.host == "http://127.0.0.1:9"
     assert "http://127.0.0.1:9 was not reached" in str(error)
 
 
-async def test_the_deadline_says_who_has_not_answered() -> None:
+async def test_a_deadline_error_names_the_missing_response() -> None:
     async with secure() as server:
         server.inject(Hang())
         async with session(server, user()) as opened:
             with within(1.0):
-                error = await refusal(within_deadline(0.1, SCOPE, lambda progress: my_tpu(opened, progress)))
+                error = await error_from(
+                    within_deadline(0.1, SCOPE, lambda progress: get_my_tpu(opened, progress))
+                )
         assert isinstance(error, DeadlineExceededError)
         assert error.missing == {SCOPE: f"{server.url} has not answered"}
 
 
-async def test_cancelling_leaves_nothing_behind() -> None:
+async def test_cancellation_leaves_nothing_behind() -> None:
     with GoogleServer([tpu_node("my-tpu")], tls=True, tokens={TOKEN: "user:a"}).in_thread() as server:
         server.inject(Hang())
         async with session(server, user()) as opened:
             tasks = asyncio.all_tasks()
-            task = asyncio.create_task(my_tpu(opened))
+            task = asyncio.create_task(get_my_tpu(opened))
             await asyncio.to_thread(server.until, lambda: len(server.requests) == 1)
             task.cancel()
             await asyncio.wait([task])
             assert asyncio.all_tasks() == tasks
-            assert (await my_tpu(opened)).state == "READY"
+            assert (await get_my_tpu(opened)).state == "READY"
 
 
-async def test_no_more_is_asked_at_a_time_than_was_said() -> None:
+async def test_the_number_of_concurrent_requests_is_limited() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         server.inject(Delay(0.02), times=None)
         async with session(server, max_concurrency=2) as opened, anyio.create_task_group() as group:
             for _ in range(4):
-                group.start_soon(my_tpu, opened)
+                group.start_soon(get_my_tpu, opened)
         times = [request.time for request in server.requests]
         assert len(times) == 4
-        # The third was not asked before one of the first two was answered.
+        # The third was not sent before one of the first two was complete.
         assert times[2] >= times[0] + 0.02
 
 
-async def test_a_session_is_asked_inside_its_async_with() -> None:
+async def test_a_session_is_usable_only_inside_its_async_with() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         unopened = session(server)
         with pytest.raises(ConfigurationError, match="ask it inside its `async with`"):
-            await my_tpu(unopened)
+            await get_my_tpu(unopened)
         for _ in range(2):
             async with unopened as opened:
-                assert (await my_tpu(opened)).state == "READY"
+                assert (await get_my_tpu(opened)).state == "READY"
                 with pytest.raises(ConfigurationError, match="is entered already"):
                     await opened.__aenter__()
         await unopened.aclose()
 
 
-async def test_a_session_closed_under_a_call_tells_it_so() -> None:
+async def test_a_call_fails_if_its_session_is_closed() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         server.inject(Hang(), times=None)
         opened = session(server, policy=RetryPolicy(attempts=1))
         async with opened:
-            task = asyncio.create_task(my_tpu(opened))
+            task = asyncio.create_task(get_my_tpu(opened))
             await server.until(lambda: len(server.requests) == 1)
-        error = await refusal(task)
+        error = await error_from(task)
     assert isinstance(error, ConnectionFailedError)
 
 
 async def test_connections_are_shared_by_the_calls_of_a_session() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server, session(server) as opened:
         for _ in range(3):
-            await my_tpu(opened)
+            await get_my_tpu(opened)
         assert server.connections == 1
 
 
 async def test_the_log_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with secure() as server:
-        await asked(server, user())
+        await request_my_tpu(server, user())
         lines = [record.getMessage() for record in caplog.records if record.name == "aioresolve.gcp"]
         assert len(lines) == 1
         assert lines[0].startswith(f"GET {server.url}/v2/{MY_TPU.path}: 200, ")
     assert TOKEN not in caplog.text
 
 
-async def test_credentials_are_not_looked_for_before_they_are_needed() -> None:
+async def test_credentials_are_not_searched_before_the_first_request() -> None:
     async with secure() as server, session(server) as opened:
         assert server.requests == ()
-        assert isinstance(await refusal(my_tpu(opened)), CredentialsError)
+        assert isinstance(await error_from(get_my_tpu(opened)), CredentialsError)

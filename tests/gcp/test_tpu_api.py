@@ -1,4 +1,4 @@
-"""The Cloud TPU API: one node or all of them, of one zone or of all."""
+"""The Cloud TPU API: one node or all nodes, of one zone or of all zones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioresolve.gcp.tpu_api import TPUAPI
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node
 from aioresolve.testing.google.resources import symptom
 
-from .loopback import PROJECT, ZONE, refusal, session
+from .loopback import PROJECT, ZONE, error_from, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ ELSEWHERE = f"projects/{PROJECT}/locations/europe-west4-a/nodes/far"
 async def serving(
     *resources: dict[str, Any], version: Any = "v2", **arguments: Any
 ) -> AsyncIterator[tuple[GoogleServer, TPUAPI]]:
-    """A server that holds these, and its API."""
+    """A server with these resources, and its API."""
     async with GoogleServer(resources, **arguments) as server, session(server) as opened:
         yield server, TPUAPI(opened, version)
 
@@ -40,11 +40,11 @@ def node(name: str) -> NodeName:
 
 
 def ids(nodes: tuple[Node, ...]) -> list[str]:
-    return [each.node_name.name for each in nodes]
+    return [item.node_name.name for item in nodes]
 
 
-async def test_a_node_comes_with_all_its_fields() -> None:
-    made = tpu_node(
+async def test_a_node_has_all_its_fields() -> None:
+    resource = tpu_node(
         "a",
         ips=["10.0.0.2", "10.0.0.3"],
         external_ips=["34.1.2.3"],
@@ -54,10 +54,10 @@ async def test_a_node_comes_with_all_its_fields() -> None:
         queued_resource="projects/p/locations/z/queuedResources/q",
         labels={"team": "a"},
     )
-    async with serving(made) as (_, api):
+    async with serving(resource) as (_, api):
         found = await api.node(node("a"), Progress())
     assert found.node_name == node("a")
-    assert [(each.ip_address, each.port) for each in found.endpoints] == [
+    assert [(item.ip_address, item.port) for item in found.endpoints] == [
         ("10.0.0.2", 8470),
         ("10.0.0.3", 8470),
     ]
@@ -65,7 +65,7 @@ async def test_a_node_comes_with_all_its_fields() -> None:
     assert first is not None
     assert first.external_ip == "34.1.2.3"
     assert (found.health, found.health_description) == ("UNHEALTHY_MAINTENANCE", "soon")
-    assert [(each.symptom_type, each.worker_id) for each in found.symptoms] == [("LOW_MEMORY", "1")]
+    assert [(item.symptom_type, item.worker_id) for item in found.symptoms] == [("LOW_MEMORY", "1")]
     assert (found.multislice_node, found.queued_resource) == (
         True,
         "projects/p/locations/z/queuedResources/q",
@@ -73,11 +73,11 @@ async def test_a_node_comes_with_all_its_fields() -> None:
     assert found.labels == {"team": "a"}
 
 
-async def test_a_node_is_asked_for_afresh_at_every_call() -> None:
+async def test_a_node_is_requested_at_every_call() -> None:
     async with serving(tpu_node("a", health=None)) as (server, api):
         server.script("a", "CREATING", "CREATING", {"state": "READY", "health": "HEALTHY"})
         seen = [await api.node(node("a"), Progress()) for _ in range(4)]
-        assert [(each.state, each.health) for each in seen] == [
+        assert [(item.state, item.health) for item in seen] == [
             ("CREATING", ""),
             ("CREATING", ""),
             ("READY", "HEALTHY"),
@@ -89,12 +89,12 @@ async def test_a_node_is_asked_for_afresh_at_every_call() -> None:
 
 async def test_a_missing_node_is_404() -> None:
     async with serving() as (_, api):
-        error = await refusal(api.node(node("a"), Progress()))
+        error = await error_from(api.node(node("a"), Progress()))
     assert isinstance(error, APIError)
     assert error.status == 404
 
 
-async def test_nodes_are_of_one_zone_or_of_all() -> None:
+async def test_nodes_are_listed_for_one_zone_or_all_zones() -> None:
     async with serving(tpu_node("a"), tpu_node("b"), tpu_node(ELSEWHERE)) as (_, api):
         assert ids((await api.nodes(PROJECT, ZONE, Progress())).nodes) == ["a", "b"]
         assert ids((await api.nodes(PROJECT, "europe-west4-a", Progress())).nodes) == ["far"]
@@ -102,7 +102,7 @@ async def test_nodes_are_of_one_zone_or_of_all() -> None:
         assert (await api.nodes(PROJECT, "us-west1-a", Progress())).nodes == ()
 
 
-async def test_every_page_is_read() -> None:
+async def test_every_page_is_requested() -> None:
     names = [f"n-{index:02}" for index in range(7)]
     async with serving(*(tpu_node(name) for name in names), page_size=3) as (server, api):
         found = await api.nodes(PROJECT, ZONE, Progress())
@@ -113,7 +113,7 @@ async def test_every_page_is_read() -> None:
         assert len(set(tokens)) == 3
 
 
-async def test_locations_that_cannot_be_reached_are_named() -> None:
+async def test_unreachable_locations_are_listed() -> None:
     async with serving(tpu_node("a"), tpu_node(ELSEWHERE), page_size=1) as (server, api):
         server.unreachable.append("europe-west4-a")
         found = await api.nodes(PROJECT, "-", Progress())
@@ -122,19 +122,19 @@ async def test_locations_that_cannot_be_reached_are_named() -> None:
 
 
 @pytest.mark.parametrize("token", ["again", "more"])
-async def test_pages_without_an_end_are_given_up(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_pages_are_given_up(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.gcp.tpu_api.MAX_PAGES", 5)
     async with serving() as (server, api):
         for index in range(10):
             page = token if token == "again" else f"{token}{index}"
             server.inject(Answer(200, f'{{"nextPageToken": "{page}"}}'.encode()))
-        error = await refusal(api.nodes(PROJECT, ZONE, Progress()))
+        error = await error_from(api.nodes(PROJECT, ZONE, Progress()))
         assert isinstance(error, ProtocolError)
         assert "its pages do not end" in str(error)
         assert len(server.requests) == (2 if token == "again" else 5)
 
 
-async def test_a_queued_resource_resolves_to_its_nodes() -> None:
+async def test_a_queued_resource_names_its_nodes() -> None:
     async with serving(queued_resource("q", nodes=2, node_id="slice")) as (server, api):
         name = QueuedResourceName(PROJECT, ZONE, "q")
         server.script("q", "WAITING_FOR_RESOURCES", "ACTIVE")
@@ -144,11 +144,11 @@ async def test_a_queued_resource_resolves_to_its_nodes() -> None:
         assert found.node_names == (node("slice-0"), node("slice-1"))
 
 
-async def test_queued_resources_are_listed_with_why_they_failed() -> None:
+async def test_queued_resources_are_listed_with_the_reason_of_their_failure() -> None:
     failed = queued_resource("b", state="FAILED", initiator="SERVICE", error="no capacity")
     async with serving(queued_resource("a"), failed, page_size=1) as (_, api):
         found = (await api.queued_resources(PROJECT, "-", Progress())).queued_resources
-    assert [each.status for each in found] == ["ACTIVE", "FAILED"]
+    assert [item.status for item in found] == ["ACTIVE", "FAILED"]
     assert found[0].node_names == (node("a"),)
     state = found[1].state
     assert state is not None
@@ -158,36 +158,36 @@ async def test_queued_resources_are_listed_with_why_they_failed() -> None:
     assert state.failed_data.error.message == "no capacity"
 
 
-async def test_v1_knows_nodes_of_old_by_their_one_address() -> None:
+async def test_v1_returns_legacy_nodes_with_their_single_address() -> None:
     old = tpu_node("old", ips=["10.240.1.2"], api_version="V1")
     async with serving(old, tpu_node("new"), version="v1") as (server, api):
         found = await api.node(node("old"), Progress())
         assert (found.ip_address, found.port, found.tensorflow_version) == ("10.240.1.2", "8470", "2.16.1")
-        assert [(each.ip_address, each.port) for each in found.endpoints] == [("10.240.1.2", 8470)]
+        assert [(item.ip_address, item.port) for item in found.endpoints] == [("10.240.1.2", 8470)]
         assert ids((await api.nodes(PROJECT, "-", Progress())).nodes) == ["old"]
-        assert isinstance(await refusal(api.node(node("new"), Progress())), APIError)
+        assert isinstance(await error_from(api.node(node("new"), Progress())), APIError)
         assert all(request.path.startswith("/v1/") for request in server.requests)
 
 
 async def test_v1_has_no_queued_resources() -> None:
     async with serving(version="v1") as (server, api):
         name = QueuedResourceName(PROJECT, ZONE, "q")
-        one = await refusal(api.queued_resource(name, Progress()))
-        many = await refusal(api.queued_resources(PROJECT, ZONE, Progress()))
-        for error in (one, many):
+        get_error = await error_from(api.queued_resource(name, Progress()))
+        list_error = await error_from(api.queued_resources(PROJECT, ZONE, Progress()))
+        for error in (get_error, list_error):
             assert isinstance(error, ConfigurationError)
             assert "Pass `api_version='v2'`" in str(error)
         assert server.requests == ()
 
 
-async def test_there_are_two_versions() -> None:
+async def test_an_unknown_version_is_rejected() -> None:
     async with GoogleServer() as server:
         with pytest.raises(ConfigurationError, match="`api_version=`: 'v3' is not 'v2' or 'v1'"):
             TPUAPI(session(server), "v3")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("project", "zone"), [("a/b", ZONE), (PROJECT, "a/b"), ("..", ZONE), (PROJECT, "")])
-async def test_names_are_checked_before_anything_is_asked(project: str, zone: str) -> None:
+async def test_names_are_validated_before_any_request(project: str, zone: str) -> None:
     async with serving() as (server, api):
-        assert isinstance(await refusal(api.nodes(project, zone, Progress())), ConfigurationError)
+        assert isinstance(await error_from(api.nodes(project, zone, Progress())), ConfigurationError)
         assert server.requests == ()

@@ -14,7 +14,7 @@ from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededE
 from aioresolve.probe import ProbeChannels, probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker
 from tests.gcp.loopback import TOKEN as GOOGLE_TOKEN
-from tests.gcp.loopback import asked, secure
+from tests.gcp.loopback import request_my_tpu, secure
 from tests.gcp.samples import refreshable
 from tests.kubernetes.loopback import TOKEN
 
@@ -161,7 +161,7 @@ async def test_no_secret_is_in_a_record_a_span_or_a_measurement(
     async with secure() as server:
         credentials = refreshable(server, "ya29.an-outdated-token", seconds=3600)
         server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))
-        await asked(server, credentials)
+        await request_my_tpu(server, credentials)
         tokens = server._cloud.tokens
         secrets = [tokens.refresh_token, tokens.client_secret, credentials.token]
     secret_metadata = [("authorization", "Bearer a-workers-token")]

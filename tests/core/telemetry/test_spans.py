@@ -15,7 +15,7 @@ from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, Forb
 from aioresolve.gcp.metadata_server import MetadataServer
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, GoogleServer, Hang, Reset, TPUWorker
-from tests.gcp.loopback import asked, refusal, secure
+from tests.gcp.loopback import error_from, request_my_tpu, secure
 from tests.gcp.samples import refreshable
 from tests.kubernetes.loopback import JOBS
 
@@ -153,7 +153,7 @@ async def test_the_span_of_a_watch_ends_when_the_watch_is_established(
 
 async def test_google_and_its_token_server_are_asked_in_spans(recording: Recording) -> None:
     async with secure() as server:
-        await asked(server, refreshable(server, "an-outdated-token", seconds=3600))
+        await request_my_tpu(server, refreshable(server, "an-outdated-token", seconds=3600))
     assert [span.name for span in recording.spans] == [
         "GET /v2/projects/{project}/locations/{location}/nodes/{node}",
         "POST /token",
@@ -176,7 +176,7 @@ async def test_where_no_metadata_server_is_the_span_says_so(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_GCE_CHECK", raising=False)
-    assert isinstance(await refusal(MetadataServer("127.0.0.1:9").zone()), ConnectionFailedError)
+    assert isinstance(await error_from(MetadataServer("127.0.0.1:9").zone()), ConnectionFailedError)
     assert failures(recording) == ["aioresolve.errors.ConnectionFailedError"]
 
 

@@ -104,7 +104,7 @@ class Cut(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Stall(Fault):
-    """After this many bytes of the body no more arrive, and the connection stays open.
+    """After this many bytes of the body no more arrive, and the connection remains open.
 
     To a client, a machine that lost power looks like this, and a connection that a firewall has dropped.
     With `after=0` only the headers arrive. It lasts until the client disconnects or the server drops its

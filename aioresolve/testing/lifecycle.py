@@ -103,13 +103,11 @@ class ServerState(Generic[RequestT]):
 
     async def stop(self) -> None:
         """Close the ports and every connection, and wait until all handlers have finished."""
-        runner = self._runner
-        if runner is None:
-            return
-        with anyio.CancelScope(shield=True):
-            await self.close_ports()
-            self._runner = None
-            await runner.cleanup()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            with anyio.CancelScope(shield=True):
+                await _close_ports(runner)
+                await runner.cleanup()
 
     async def open_ports(self) -> None:
         """Accept connections, on the same ports as before if there were any."""
@@ -119,18 +117,8 @@ class ServerState(Generic[RequestT]):
 
     async def close_ports(self) -> None:
         """Refuse new connections and drop the existing ones."""
-        runner = self._runner
-        assert runner is not None, "only a running server has open ports"
-        # asyncio loses a connection, with its socket open, if it was accepted in the same loop iteration in
-        # which the server is closed (python/cpython#109564). Timers run last in an iteration, so a task that
-        # a timer wakes runs after every accepted connection has been set up and before the next is accepted.
-        with anyio.CancelScope(shield=True):
-            for site in tuple(runner.sites):
-                await anyio.sleep(0.001)
-                await site.stop()
-        for connection in () if runner.server is None else list(runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
+        assert self._runner is not None, "only a running server has open ports"
+        await _close_ports(self._runner)
 
     def _make_context(self) -> ssl.SSLContext:
         self.authority = self.authority or CertificateAuthority(self._hostnames)
@@ -364,25 +352,17 @@ class ThreadedServer:
         self._exits.close()
 
     def restart(self) -> None:
-        """Drop every connection and listen again, on the same port and with the same data.
-
-        Raises:
-            ConfigurationError: the server is not running, or another process took the port.
-        """
+        """Restart the server: see `LoopbackServer.restart`."""
         self._running_portal.call(self._server.restart)
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Refuse connections inside the block: the port is closed, and every connection is dropped.
-
-        Raises:
-            ConfigurationError: the server is not running, or another process took the port.
-        """
+        """Refuse connections inside the block: see `LoopbackServer.down`."""
         with self._running_portal.wrap_async_context_manager(self._server.down()):
             yield
 
     def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
-        """Return as soon as `condition()` is true, such as `lambda: len(server.requests) == 2`.
+        """Wait until `condition()` is true: see `LoopbackServer.until`.
 
         Raises:
             DeadlineExceededError: it was not true within `timeout` seconds.
@@ -427,6 +407,19 @@ def write_private(path: Path, text: str) -> Path:
     path.chmod(0o600)
     path.write_text(text)
     return path
+
+
+async def _close_ports(runner: web.AppRunner) -> None:
+    # asyncio loses a connection, with its socket open, if it was accepted in the same loop iteration in which
+    # the server is closed (python/cpython#109564). Timers run last in an iteration, so a task that a timer
+    # wakes runs after every accepted connection has been set up and before the next is accepted.
+    with anyio.CancelScope(shield=True):
+        for site in tuple(runner.sites):
+            await anyio.sleep(0.001)
+            await site.stop()
+    for connection in () if runner.server is None else list(runner.server.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 def _not_running(name: str) -> ConfigurationError:

@@ -122,7 +122,7 @@ async def test_v1_has_only_old_nodes_in_its_own_format() -> None:
         assert names(await fetch(server, f"/v2/{PLACE}/nodes")) == ["new", "old"]
 
 
-async def test_pages_stay_consistent_while_nodes_change() -> None:
+async def test_pages_are_consistent_while_nodes_change() -> None:
     async with GoogleServer([tpu_node(name) for name in "abcde"]) as server:
         first = await fetch(server, f"/v2/{PLACE}/nodes", pageSize="2")
         server.delete("c")

@@ -233,7 +233,7 @@ def test_malformed_query_is_400(query: dict[str, str], message: str) -> None:
 MATCH = "resourceVersionMatch"
 NEEDS_VERSION = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
 NOT_EXACTLY_0 = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-UNKNOWN_MATCH = 'Unsupported value: "Newest": supported values: "Exact", "NotOlderThan", ""'
+UNKNOWN_MATCH = 'Unsupported value: "Latest": supported values: "Exact", "NotOlderThan", ""'
 ONLY_WATCHES = "Forbidden: sendInitialEvents is forbidden for list"
 NEEDS_MATCH = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
 NEEDS_INITIAL = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
@@ -245,7 +245,7 @@ NOT_WITH_TOKEN = "Forbidden: resourceVersionMatch is forbidden when continue is 
     [
         ({MATCH: "Exact"}, False, {f"{MATCH}: {NEEDS_VERSION}"}),
         ({MATCH: "Exact", "resourceVersion": "0"}, False, {f"{MATCH}: {NOT_EXACTLY_0}"}),
-        ({MATCH: "Newest", "resourceVersion": "7"}, False, {f"{MATCH}: {UNKNOWN_MATCH}"}),
+        ({MATCH: "Latest", "resourceVersion": "7"}, False, {f"{MATCH}: {UNKNOWN_MATCH}"}),
         ({"sendInitialEvents": "true"}, False, {f"sendInitialEvents: {ONLY_WATCHES}"}),
         ({"sendInitialEvents": "true"}, True, {f"{MATCH}: {NEEDS_MATCH}"}),
         (

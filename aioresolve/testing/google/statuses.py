@@ -95,7 +95,7 @@ def failure_of_status(status: int) -> Reply:
             service="tpu.googleapis.com",
             consumer="projects/123456789012",
         ).reply
-    return _rpc_failure(status, f"The server answered {status}.").reply
+    return _rpc_failure(status, f"The server returned status {status}.").reply
 
 
 def unauthenticated(has_token: bool) -> Failure:

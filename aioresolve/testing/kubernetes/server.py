@@ -130,8 +130,8 @@ class KubernetesControls(Controls[RequestRecord]):
     def restore(self, version: int) -> None:
         """Return to the state at `version`, as when etcd is restored from a backup; later writes are undone.
 
-        To lists that ask for a newer version the server responds 504; watches from one wait. A real server is
-        down during this: `async with server.down(): server.restore(version)`.
+        Lists that request an undone version then fail with 504; watches from one wait until it exists again.
+        A real server is down meanwhile, as in `async with server.down(): server.restore(version)`.
 
         Raises:
             ConfigurationError: the version is not known any longer, or not yet.

@@ -40,7 +40,8 @@ _METADATA_ORDER = (
     "managedFields",
 )
 _INHERITED = frozenset({"uid", "creationTimestamp", "generation"})
-_SNAPSHOTS = 8
+_MAX_SNAPSHOTS = 8
+_METADATA_START = len(b'{"metadata":')
 
 
 class Expired(Exception):  # noqa: N818 - the API server's term
@@ -67,7 +68,7 @@ class StoredPod:
         labels: its labels.
         fields: the fields that field selectors support.
         item: its JSON without kind and apiVersion, as in a PodList.
-        metadata_end: `item[12:metadata_end]` is the JSON of its metadata.
+        metadata_end: where the JSON of its metadata ends in `item`.
         row: its Table row without the closing `,"object":...}`; ages are those at the time of the write.
     """
 
@@ -95,7 +96,7 @@ class StoredPod:
     @property
     def metadata(self) -> bytes:
         """The JSON of its metadata."""
-        return self.item[12 : self.metadata_end]
+        return self.item[_METADATA_START : self.metadata_end]
 
     @property
     def partial(self) -> bytes:
@@ -111,6 +112,7 @@ class StoredPod:
     def at(self, version: int) -> StoredPod:
         """Return the same pod with another resourceVersion, as in a DELETED event."""
         old, new = (b'"resourceVersion":"%d"' % v for v in (self.version, version))
+        # The first occurrence is the pod's own: labels and annotations, which are free text, come after it.
         item = self.item.replace(old, new, 1)
         end = self.metadata_end + len(new) - len(old)
         return replace(self, version=version, item=item, metadata_end=end)
@@ -137,8 +139,8 @@ class Store:
         self._pods: dict[str, StoredPod] = {}
         self._keys: list[str] = []
         self._events: deque[Event] = deque(maxlen=history)
-        # Connected watches survive `compact`; they expire only when the history is too short.
-        self._lost = version
+        # Connected watches survive `compact`, so they have a limit of their own.
+        self._oldest_change = version
         self._snapshots: dict[int, tuple[StoredPod, ...]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.lock = threading.RLock()
@@ -205,7 +207,7 @@ class Store:
             if snapshot is None:
                 snapshot = self._snapshot(version)
                 self._snapshots[version] = snapshot
-                while len(self._snapshots) > _SNAPSHOTS:
+                while len(self._snapshots) > _MAX_SNAPSHOTS:
                     del self._snapshots[next(iter(self._snapshots))]
             return snapshot
 
@@ -243,8 +245,8 @@ class Store:
             Expired: some of the writes are older than the history.
         """
         with self.lock:
-            if version < self._lost:
-                raise Expired(version, self._lost)
+            if version < self._oldest_change:
+                raise Expired(version, self._oldest_change)
             events: list[Event] = []
             for event in reversed(self._events):
                 if event.version <= version:
@@ -261,8 +263,8 @@ class Store:
 
     def _record(self, event: Event) -> None:
         if len(self._events) == self._events.maxlen:
-            self._lost = self._events[0].version
-            self.compacted = max(self.compacted, self._lost)
+            self._oldest_change = self._events[0].version
+            self.compacted = max(self.compacted, self._oldest_change)
         self._events.append(event)
         self.version = event.version
         self._notify()
@@ -299,7 +301,7 @@ def stored_pod(pod: Mapping[str, Any], version: int, now: datetime) -> StoredPod
         labels=metadata.get("labels") or {},
         fields=_selectable_fields(pod),
         item=b'{"metadata":' + encoded + b"," + rest[1:],
-        metadata_end=12 + len(encoded),
+        metadata_end=_METADATA_START + len(encoded),
         row=compact_json(table_row(pod, now))[:-1],
     )
 

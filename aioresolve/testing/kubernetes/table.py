@@ -123,7 +123,7 @@ def _ready(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
 
 
 def _restarts(spec: Mapping[str, Any], status: Mapping[str, Any], now: datetime) -> str:
-    inits = list(_visited_init_statuses(spec, status))
+    inits = list(_started_init_statuses(spec, status))
     counted = inits
     if _is_initialized(spec, status):
         sidecars = _sidecars(spec)
@@ -143,7 +143,7 @@ def _is_initialized(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     return _init_status(spec, status) is None or _is_true(status.get("conditions") or [], "Initialized")
 
 
-def _visited_init_statuses(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _started_init_statuses(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the init containers up to and including the first that has not succeeded."""
     statuses: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or []
     for index, container in enumerate(statuses):
@@ -154,7 +154,7 @@ def _visited_init_statuses(spec: Mapping[str, Any], status: Mapping[str, Any]) -
 
 def _initialized_sidecars(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     sidecars = _sidecars(spec)
-    return [c for c in _visited_init_statuses(spec, status) if c.get("name") in sidecars and not _done(c)]
+    return [c for c in _started_init_statuses(spec, status) if c.get("name") in sidecars and not _done(c)]
 
 
 def _done(container: Mapping[str, Any]) -> bool:

@@ -1,4 +1,9 @@
-"""How every test runs: on asyncio and on uvloop, in debug mode, with the loop's own complaints as errors."""
+"""How every test runs: on asyncio and uvloop, in debug mode, with warnings of the event loop as failures.
+
+`pytest -m "not slow"` runs the fast subset, which covers every package in about a minute. It leaves out
+`SLOW_PATHS`, the second run of each async test, on uvloop, and tests with `@pytest.mark.slow`, and generates
+fewer examples for each property test.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ import signal
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -20,56 +26,117 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SLOW_CALLBACK = 1.0
-"""Seconds that a callback may hold the loop; on shared machines a tighter bound measures the neighbours."""
+"""Seconds that a callback may block the loop. On shared machines a lower limit measures other processes."""
 
-SETTLING = 2.0
-"""Seconds that threads, and servers in threads, have to end what a test began."""
+CLEANUP_TIME = 2.0
+"""Seconds that threads, and servers in threads, have after a test to end."""
 
+TESTS = Path(__file__).parent
+SLOW_PATHS = (
+    # They start processes: each one imports the package again, which takes a large part of a second.
+    "cli/test_completion.py",
+    "cli/test_demo.py",
+    "cli/test_poll.py",
+    "cli/test_probe.py",
+    "cli/test_process.py",
+    "cli/test_tpu.py",
+    "cli/test_wait.py",
+    "cli/test_watch.py",
+    "core/telemetry/test_off.py",
+    "fleet/test_manifests.py",
+    "sync/test_process.py",
+    "test_snippets.py",
+    # They wait for real time to pass: backoff, deadlines, watches that restart.
+    "kubernetes/test_cancellation.py",
+    "kubernetes/test_faults.py",
+    "kubernetes/test_wait.py",
+    "tpu/test_wait.py",
+    "tpu/test_watching.py",
+    # They check many generated examples or thousands of pods.
+    "fleet/test_long.py",
+    "kubernetes/test_fault_schedules.py",
+    "kubernetes/test_fleet.py",
+    "kubernetes/test_membership_properties.py",
+    "kubernetes/test_memory.py",
+    "kubernetes/test_resolver_properties.py",
+    "kubernetes/test_watch_convergence.py",
+    "tpu/test_leaks.py",
+    # They import large libraries, or compare the loopback server with a real one.
+    "conformance",
+    "kubernetes/test_clients.py",
+    "kubernetes/test_kubeconfig_against_clients.py",
+    "tensorflow",
+)
+"""Files and folders whose tests are all slow. Single slow tests of other files have `@pytest.mark.slow`."""
+
+hypothesis.settings.register_profile("fast", deadline=None, print_blob=True, max_examples=20)
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
-def pytest_configure() -> None:
-    """Let processes that tests start hear Ctrl-C, even where a shell runs the tests in the background."""
+def pytest_configure(config: pytest.Config) -> None:
+    profile = "fast" if _is_fast(config) else "suite"
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+    # Make Ctrl-C reach the processes that tests start, even if a shell runs the tests in the background.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_fast(config: pytest.Config) -> bool:
+    return config.getoption("markexpr") == "not slow"
+
+
+def _is_slow_path(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / name) for name in SLOW_PATHS)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import slow files in the fast subset: TensorFlow alone takes seconds to import."""
+    return True if _is_fast(config) and _is_slow_path(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the tests of `SLOW_PATHS`, and the run on uvloop of each async test."""
+    for item in items:
+        parameters = item.name.partition("[")[2].removesuffix("]").split("-")
+        if "uvloop" in parameters or _is_slow_path(item.path):
+            item.add_marker("slow")
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run each async test on both loops."""
+    """Run each async test on both event loops."""
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-        "asyncio": partial(_patient, asyncio.new_event_loop)
+        "asyncio": partial(_new_loop, asyncio.new_event_loop)
     }
     try:
         import uvloop
     except ImportError:
         return factories
-    return {**factories, "uvloop": partial(_patient, uvloop.new_event_loop)}
+    return {**factories, "uvloop": partial(_new_loop, uvloop.new_event_loop)}
 
 
-def _patient(new_event_loop: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
-    loop = new_event_loop()
+def _new_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    loop = factory()
     loop.slow_callback_duration = SLOW_CALLBACK
     return loop
 
 
-class _Complaints(logging.Handler):
+class _Warnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not _is_uvloops_own(record):
+        if not _is_uvloop_handshake_warning(record):
             self.records.append(record)
 
 
-def _is_uvloops_own(record: logging.LogRecord) -> bool:
-    """Whether uvloop complains of itself: connecting was cancelled in the round that ended a TLS handshake.
+def _is_uvloop_handshake_warning(record: logging.LogRecord) -> bool:
+    """Return whether uvloop logs that a connect was cancelled in the iteration that ended its TLS handshake.
 
-    It does so whoever cancels it, by plain `loop.create_connection` as well, and leaves nothing behind.
+    uvloop does this after every such cancellation, also of plain `loop.create_connection`, and leaks nothing.
     """
     error = record.exc_info[1] if record.exc_info else None
     return record.getMessage().startswith("Fatal error on SSL protocol\nprotocol: <uvloop.") and (
@@ -78,21 +145,21 @@ def _is_uvloops_own(record: logging.LogRecord) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _no_complaint_from_the_loop() -> Iterator[None]:
+def _no_asyncio_warnings() -> Iterator[None]:
     """Fail a test in which asyncio logs a warning: a slow callback, a lost exception, a destroyed task."""
-    complaints = _Complaints()
+    warnings = _Warnings()
     logger = logging.getLogger("asyncio")
-    logger.addHandler(complaints)
+    logger.addHandler(warnings)
     try:
         yield
     finally:
-        logger.removeHandler(complaints)
-    assert not complaints.records, [record.getMessage() for record in complaints.records]
+        logger.removeHandler(warnings)
+    assert not warnings.records, [record.getMessage() for record in warnings.records]
 
 
 @pytest.fixture(scope="session")
-def _opened_for_good() -> None:
-    """Open what the first loop of a process opens and never closes: libuv's pipe for signals."""
+def _uvloop_signal_pipe() -> None:
+    """Create the pipe for signals that libuv opens with the first loop of a process and never closes."""
     try:
         import uvloop
     except ImportError:
@@ -101,34 +168,34 @@ def _opened_for_good() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _what_is_imported_is_not_garbage() -> None:
-    """Keep the collector from looking through every package of the run, which would hold the loop."""
+def _exclude_imported_modules_from_gc() -> None:
+    """Keep the garbage collector from traversing every imported package, which would block the loop."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
-def no_leak(_opened_for_good: None) -> Iterator[None]:
-    """Fail a test that leaves a file, a socket or a thread behind. It encloses the test's own loop.
+def no_leak(_uvloop_signal_pipe: None) -> Iterator[None]:
+    """Fail a test that leaves a file, a socket or a thread open. It is set up before the test's own loop.
 
-    Threads end, and servers in threads see a client go, a little later: that is waited for. Nothing is left
-    to the garbage collector.
+    Threads, and servers in threads that notice a closed connection, end a little later, so the check waits
+    for them. It does not run the garbage collector: resources must be closed explicitly.
     """
-    before = _held()
+    before = _open_resources()
     yield
-    deadline = time.monotonic() + SETTLING
-    while (left := _held() - before) and time.monotonic() < deadline:
+    deadline = time.monotonic() + CLEANUP_TIME
+    while (left := _open_resources() - before) and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert not left, f"left behind: {sorted(left)}"
+    assert not left, f"left open: {sorted(left)}"
 
 
-def _held() -> set[str]:
-    """Every thread and file descriptor of this process, in words."""
-    held = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+def _open_resources() -> set[str]:
+    """Return a description of every thread and file descriptor of this process."""
+    resources = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
     for descriptor in os.listdir("/dev/fd"):
-        # One of them was the folder itself, and others may be closed meanwhile.
+        # One of them was the directory itself, and another thread may close others at the same time.
         with contextlib.suppress(OSError):
             status = os.fstat(int(descriptor))
-            held.add(f"file descriptor {descriptor} (mode {status.st_mode:o}, inode {status.st_ino})")
-    return held
+            resources.add(f"file descriptor {descriptor} (mode {status.st_mode:o}, inode {status.st_ino})")
+    return resources

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import msgspec
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
 from .access_token import Grant
-from .messages import decode_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,3 +214,25 @@ def _external_account(info: dict[str, Any], scopes: tuple[str, ...]) -> Any:
     from google.auth import identity_pool
 
     return identity_pool.Credentials.from_info(info, scopes=scopes)
+
+
+class TokenResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An access token of the metadata server; `expires_in` is in seconds."""
+
+    access_token: str
+    expires_in: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"TokenResponse(expires_in={self.expires_in})"
+
+
+# Not strict: some servers write the number as a string.
+_tokens = msgspec.json.Decoder(TokenResponse, strict=False)
+
+
+def decode_token(body: bytes) -> TokenResponse:
+    """Return the access token in `body`; raises a ValueError without any part of it if it is malformed."""
+    try:
+        return _tokens.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error

@@ -14,7 +14,6 @@ import msgspec
 from aioresolve.errors import ConfigurationError, ProtocolError
 
 from .api_request import Question
-from .messages import decode_json
 from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
 
 if TYPE_CHECKING:
@@ -448,19 +447,26 @@ _queued_resource_pages = msgspec.json.Decoder(QueuedResourcePage, strict=False)
 
 def decode_node(body: bytes) -> Node:
     """Return the node in `body`; raises a ValueError that names the field if it is malformed."""
-    return decode_json(_nodes, body)
+    return _decode_json(_nodes, body)
 
 
 def decode_node_page(body: bytes) -> NodePage:
     """Return the page of nodes in `body`; raises a ValueError that names the field if it is malformed."""
-    return decode_json(_node_pages, body)
+    return _decode_json(_node_pages, body)
 
 
 def decode_queued_resource(body: bytes) -> QueuedResource:
     """Return the queued resource in `body`; raises a ValueError that names the field if it is malformed."""
-    return decode_json(_queued_resources, body)
+    return _decode_json(_queued_resources, body)
 
 
 def decode_queued_resource_page(body: bytes) -> QueuedResourcePage:
     """Return the queued resources in `body`; raises a ValueError that names the field if it is malformed."""
-    return decode_json(_queued_resource_pages, body)
+    return _decode_json(_queued_resource_pages, body)
+
+
+def _decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error

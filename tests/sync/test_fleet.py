@@ -1,4 +1,4 @@
-"""The blocking fleet: of facades, asked from any thread."""
+"""The facade of the fleet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHORT = 0.01
 
 
 def scripted(number: int, **arguments: Any) -> tuple[dict[str, Scripted], dict[str, sync.ClusterResolver]]:
-    """Return so many async resolvers, and their facades."""
+    """Return `number` async resolvers, and their facades."""
     resolvers = {f"t{n}": Scripted(**arguments) for n in range(number)}
     return resolvers, {name: sync.ClusterResolver(resolver) for name, resolver in resolvers.items()}
 
@@ -44,7 +44,7 @@ def settle() -> None:
     get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
-# What it is made of
+# Targets
 
 
 def test_targets_are_the_facades() -> None:
@@ -55,17 +55,17 @@ def test_targets_are_the_facades() -> None:
     assert repr(fleet) == "<sync Fleet of <Fleet of 3 targets>>"
 
 
-def test_a_fleet_is_made_of_facades() -> None:
-    stranger: Any = Scripted()
+def test_fleet_accepts_facades_only() -> None:
+    async_resolver: Any = Scripted()
     with pytest.raises(
         InvalidClusterError, match=r"target 'a': aioresolve.sync.Fleet takes .*; got Scripted"
     ):
-        sync.Fleet({"a": stranger})
+        sync.Fleet({"a": async_resolver})
     with pytest.raises(InvalidClusterError, match="target 'a'"):
-        sync.Fleet().add("a", stranger)
+        sync.Fleet().add("a", async_resolver)
 
 
-def test_a_shard_takes_its_share_and_leaves_the_rest_alone() -> None:
+def test_shard_ignores_the_targets_of_other_shards() -> None:
     _, facades = scripted(20)
     shards = [sync.Fleet(facades, shard=(index, 2)) for index in range(2)]
     assert [shard.shard for shard in shards] == [(0, 2), (1, 2)]
@@ -76,7 +76,7 @@ def test_a_shard_takes_its_share_and_leaves_the_rest_alone() -> None:
     assert other not in shards[0].targets
 
 
-def test_making_a_fleet_and_letting_it_go_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_fleet_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.sync.loop_thread._current", None)
     with sync.Fleet(scripted(3)[1]) as fleet:
         fleet.close()
@@ -84,10 +84,10 @@ def test_making_a_fleet_and_letting_it_go_starts_nothing(monkeypatch: pytest.Mon
     assert current_loop_thread() is None
 
 
-# Asking
+# Resolving, polling and watching
 
 
-def test_each_target_is_asked_once() -> None:
+def test_each_target_is_resolved_once() -> None:
     resolvers, facades = scripted(5, respond=respond_with(2))
     with sync.Fleet(facades) as fleet:
         readings = fleet.resolve()
@@ -102,7 +102,7 @@ def test_each_target_is_asked_once() -> None:
     assert [resolver.history for resolver in resolvers.values()] == [["entered", "left"]] * 5
 
 
-def test_a_targets_fault_is_told_in_its_reading() -> None:
+def test_error_of_a_target_is_in_its_reading() -> None:
     facades = {
         name: sync.ClusterResolver(Scripted(answer)) for name, answer in {"bad": fail, "stuck": hang}.items()
     }
@@ -112,7 +112,7 @@ def test_a_targets_fault_is_told_in_its_reading() -> None:
     assert readings["good"].error is None
 
 
-def test_a_bug_in_a_resolver_is_raised() -> None:
+def test_bug_in_a_resolver_is_raised() -> None:
     async def bug() -> Any:
         raise ZeroDivisionError("a bug")
 
@@ -123,7 +123,7 @@ def test_a_bug_in_a_resolver_is_raised() -> None:
         next(fleet.poll(interval=SHORT))
 
 
-def test_a_poll_goes_on_until_the_loop_is_left() -> None:
+def test_poll_runs_until_the_loop_is_left() -> None:
     resolvers, facades = scripted(3)
     names = []
     for reading in sync.Fleet(facades).poll(interval=SHORT):
@@ -132,12 +132,12 @@ def test_a_poll_goes_on_until_the_loop_is_left() -> None:
             break
     assert set(names) == set(facades)
     settle()
-    asked = [resolver.num_requests for resolver in resolvers.values()]
+    before = [resolver.num_requests for resolver in resolvers.values()]
     settle()
-    assert [resolver.num_requests for resolver in resolvers.values()] == asked
+    assert [resolver.num_requests for resolver in resolvers.values()] == before
 
 
-def test_targets_may_be_added_and_removed_meanwhile_from_any_thread() -> None:
+def test_targets_can_be_added_and_removed_during_a_poll_from_any_thread() -> None:
     _, facades = scripted(2)
     fleet = sync.Fleet({"t0": facades["t0"]})
     with closing(fleet.poll(interval=SHORT)) as readings, ThreadPoolExecutor(1) as thread:
@@ -156,7 +156,7 @@ def test_targets_may_be_added_and_removed_meanwhile_from_any_thread() -> None:
     assert fleet.targets["t1"] is facades["t1"]
 
 
-def test_many_threads_may_ask_one_fleet() -> None:
+def test_many_threads_can_use_one_fleet() -> None:
     resolvers, facades = scripted(4)
     with sync.Fleet(facades) as fleet, ThreadPoolExecutor(16) as threads:
         calls = [threads.submit(fleet.resolve) for _ in range(16)]
@@ -174,7 +174,7 @@ def test_closing_the_fleet_ends_its_iterators() -> None:
     assert len(fleet.resolve()) == 2
 
 
-def test_a_resolver_closed_on_its_own_is_told_and_entered_again() -> None:
+def test_closing_a_resolver_makes_its_reading_stale_and_enters_it_again() -> None:
     resolvers, facades = scripted(1)
     with closing(sync.Fleet(facades).watch(interval=SHORT)) as readings:
         assert next(readings).error is None
@@ -217,7 +217,7 @@ def test_targets_on_one_server_share_its_connections(
         assert server.connections <= 4
 
 
-def test_a_fleet_watches_its_servers(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
+def test_fleet_watches_its_servers(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     fleet = sync.Fleet(
         {
             **kubernetes(kubeconfig, 2),
@@ -243,7 +243,9 @@ def test_a_fleet_watches_its_servers(server: ThreadedKubernetesServer, kubeconfi
     server.until(lambda: server.watches == 0)
 
 
-def test_a_collected_fleet_closes_its_connections(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
+def test_garbage_collected_fleet_closes_its_connections(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
     fleet = sync.Fleet(kubernetes(kubeconfig, 2))
     readings = fleet.watch()
     next(readings)

@@ -1,4 +1,4 @@
-"""The blocking facade in processes of their own: how they end, fork and are interrupted.
+"""The blocking facade in separate processes: how they end, fork and are interrupted.
 
 Every process runs in Python's development mode with warnings as errors, and must write nothing to stderr.
 """
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedKubernetesServer
 
 PATIENCE = 30.0
-"""Seconds after which a process is taken for hung."""
+"""Seconds after which a process is considered hung."""
 
 PROMPT = 3.0
-"""Seconds within which an interpreter ends. It would wait longer for a loop that does not."""
+"""Seconds within which an interpreter must end; it would wait longer for a loop that does not end."""
 
 SPEC = "ClusterSpec({'worker': ['10.0.0.1:8470', '10.0.0.2:8470']})"
 
@@ -44,7 +44,7 @@ def pause(at):
     sys.stdin.readline()
 
 def fork():
-    loop_thread._lock.acquire()  # as a thread holds it that makes the first call
+    loop_thread._lock.acquire()  # as if another thread were making the first call
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this process has threads
         child = os.fork()
@@ -69,7 +69,7 @@ def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, what it wrote, and how many seconds it took for that."""
+    """How a process ended, its output, and how many seconds that took."""
 
     code: int
     stdout: list[str]
@@ -78,7 +78,7 @@ class Ended:
 
 
 class Script:
-    """A running script, which the test may hold at its `pause()`s."""
+    """A running script, which stops at each `pause()` until the test resumes it."""
 
     def __init__(self, source: str, kubeconfig: Path, *flags: str) -> None:
         started = ["-c", RESOLVER + source] if source else list(flags)
@@ -87,42 +87,42 @@ class Script:
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def line(self) -> str:
-        """Return the next line it writes."""
+        """Return the next line of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().rstrip()
 
     def resume(self) -> None:
-        """Let it go on from its `pause()`."""
+        """Continue after a `pause()`."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C does."""
+        """Send the signal of Ctrl-C."""
         self._process.send_signal(signal.SIGINT)
 
     def ended(self, stdin: str = "") -> Ended:
-        """Return how it ends."""
+        """Wait until it ends, and return how it ended."""
         started = time.monotonic()
         try:
             stdout, stderr = self._process.communicate(stdin, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
-        # How long a callback takes is a matter of the machine's other work.
+        # The duration of a callback depends on the load of the machine.
         stderr = re.sub(r"^Executing <.*> took \d+\.\d+ seconds\n", "", stderr, flags=re.MULTILINE)
         return Ended(self._process.returncode, stdout.splitlines(), stderr, time.monotonic() - started)
 
 
-def test_a_script_ends_clean_with_its_resolver_open(kubeconfig: Path) -> None:
-    script = Script("print(resolver.cluster_spec()); pause('asked')", kubeconfig)
-    assert [script.line(), script.line()] == [SPEC, "asked"]
+def test_script_exits_cleanly_with_an_open_resolver(kubeconfig: Path) -> None:
+    script = Script("print(resolver.cluster_spec()); pause('resolved')", kubeconfig)
+    assert [script.line(), script.line()] == [SPEC, "resolved"]
     ended = script.ended("\n")
     assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
     assert ended.took < PROMPT
 
 
-def test_the_exit_leaves_every_resolver_that_was_entered(kubeconfig: Path) -> None:
+def test_exit_closes_every_entered_resolver(kubeconfig: Path) -> None:
     script = Script(
         """
 import asyncio
@@ -131,7 +131,7 @@ import aioresolve
 class Slow(aioresolve.SimpleClusterResolver):
     async def aclose(self):
         await asyncio.sleep(0.05)
-        print("left")
+        print("closed")
 
 resolvers = [ClusterResolver(Slow(aioresolve.ClusterSpec({"worker": ["a:1"]}))) for _ in range(2)]
 for resolver in resolvers:
@@ -140,10 +140,10 @@ for resolver in resolvers:
         kubeconfig,
     )
     ended = script.ended()
-    assert (ended.code, ended.stdout, ended.stderr) == (0, ["left", "left"], "")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, ["closed", "closed"], "")
 
 
-def test_a_script_ends_clean_where_a_name_was_looked_up_in_a_thread(kubeconfig: Path) -> None:
+def test_script_exits_cleanly_after_a_name_lookup_in_a_thread(kubeconfig: Path) -> None:
     document = json.loads(kubeconfig.read_text())
     cluster = document["clusters"][0]["cluster"]
     cluster["server"] = cluster["server"].replace("127.0.0.1", "localhost")
@@ -152,7 +152,7 @@ def test_a_script_ends_clean_where_a_name_was_looked_up_in_a_thread(kubeconfig: 
     assert (ended.code, ended.stdout, ended.stderr) == (0, [SPEC], "")
 
 
-def test_a_script_ends_clean_while_another_thread_waits_for_an_answer(
+def test_script_exits_cleanly_while_another_thread_waits_for_a_response(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     server.inject(Hang())
@@ -167,13 +167,13 @@ def test_a_script_ends_clean_while_another_thread_waits_for_an_answer(
     assert ended.took < PROMPT
 
 
-def test_a_call_at_exit_is_made_if_it_was_planned_after_the_import(kubeconfig: Path) -> None:
+def test_exit_handler_registered_after_the_import_can_make_calls(kubeconfig: Path) -> None:
     source = "import atexit; atexit.register(lambda: print(resolver.cluster_spec())); resolver.cluster_spec()"
     ended = Script(source, kubeconfig).ended()
     assert (ended.code, ended.stdout, ended.stderr) == (0, [SPEC], "")
 
 
-def test_a_prompt_needs_no_with(kubeconfig: Path, tmp_path: Path) -> None:
+def test_interactive_session_needs_no_with(kubeconfig: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.py"
     start.write_text(RESOLVER)
     lines = ["resolver", "resolver.cluster_spec()", "_.jobs", "resolver.cluster_spec().jobs", ""]
@@ -184,7 +184,7 @@ def test_a_prompt_needs_no_with(kubeconfig: Path, tmp_path: Path) -> None:
     assert (ended.code, ended.stderr.replace(">>> ", "").strip()) == (0, "")
 
 
-def test_ctrl_c_cancels_the_call_and_leaves_nothing_behind(
+def test_ctrl_c_cancels_the_call_and_leaves_no_task_behind(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     server.inject(Hang())
@@ -193,16 +193,16 @@ def test_ctrl_c_cancels_the_call_and_leaves_nothing_behind(
 import asyncio
 from aioresolve.sync.loop_thread import get_loop_thread
 
-async def tasks_at_rest():
+async def number_of_tasks():
     await asyncio.sleep(0.01)
     return len(asyncio.all_tasks())
 
 try:
     resolver.cluster_spec()
 except KeyboardInterrupt:
-    interrupted = get_loop_thread().run(tasks_at_rest)
+    interrupted = get_loop_thread().run(number_of_tasks)
     print(resolver.cluster_spec())
-    print(get_loop_thread().run(tasks_at_rest) - interrupted)
+    print(get_loop_thread().run(number_of_tasks) - interrupted)
 """,
         kubeconfig,
     )
@@ -213,9 +213,7 @@ except KeyboardInterrupt:
     assert ended.took < PROMPT
 
 
-def test_ctrl_c_ends_a_script_with_nothing_but_its_traceback(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
+def test_ctrl_c_ends_a_script_with_one_traceback(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     server.inject(Hang())
     script = Script("resolver.cluster_spec()", kubeconfig)
     server.until(lambda: len(server.requests) == 1, PATIENCE)
@@ -228,7 +226,7 @@ def test_ctrl_c_ends_a_script_with_nothing_but_its_traceback(
     assert ended.took < PROMPT
 
 
-def test_a_script_ends_clean_with_a_watch_open(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
+def test_script_exits_cleanly_with_an_open_watch(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     source = """
 fleet = Fleet({"a": resolver})
 watches = [resolver.watch(), fleet.watch(), fleet.poll()]
@@ -244,7 +242,7 @@ pause("watching")
     server.until(lambda: server.watches == 0)
 
 
-def test_a_script_ends_clean_while_another_thread_follows_a_watch(kubeconfig: Path) -> None:
+def test_script_exits_cleanly_while_another_thread_uses_a_watch(kubeconfig: Path) -> None:
     source = """
 import threading
 
@@ -262,9 +260,7 @@ sys.stdin.readline()
     assert ended.took < PROMPT
 
 
-def test_ctrl_c_ends_the_next_of_a_watch_that_goes_on(
-    server: ThreadedKubernetesServer, kubeconfig: Path
-) -> None:
+def test_ctrl_c_interrupts_next_but_not_the_watch(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     source = """
 watch = resolver.watch()
 print(next(watch).spec, flush=True)
@@ -285,7 +281,7 @@ print(len(next(watch).members))
     assert ended.took < PROMPT
 
 
-def test_ctrl_c_in_a_loop_over_a_watch_ends_a_script_with_nothing_but_its_traceback(
+def test_ctrl_c_in_a_loop_over_a_watch_ends_a_script_with_one_traceback(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     script = Script("for state in resolver.watch(): print(state.spec, flush=True)", kubeconfig)
@@ -300,11 +296,11 @@ def test_ctrl_c_in_a_loop_over_a_watch_ends_a_script_with_nothing_but_its_traceb
     server.until(lambda: server.watches == 0)
 
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 
 
 @needs_fork
-def test_after_a_fork_parent_and_child_go_on_over_connections_of_their_own(
+def test_parent_and_child_of_a_fork_use_separate_connections(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     script = Script(
@@ -341,7 +337,7 @@ pause("parent")
 
 
 @needs_fork
-def test_a_child_that_only_lets_go_of_the_resolver_leaves_the_parents_connection_alone(
+def test_closing_a_resolver_in_a_forked_child_does_not_affect_the_parent(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     script = Script(
@@ -356,18 +352,18 @@ if child == 0:
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
 print(resolver.cluster_spec())
-pause("asked")
+pause("resolved")
 """,
         kubeconfig,
     )
-    assert [script.line(), script.line()] == [SPEC, "asked"]
+    assert [script.line(), script.line()] == [SPEC, "resolved"]
     assert server.connections == 1
     ended = script.ended("\n")
     assert (ended.code, ended.stdout, ended.stderr) == (0, [], "")
 
 
 @needs_fork
-def test_after_a_fork_a_resolver_of_ones_own_is_used_if_nothing_in_it_is_the_parents(
+def test_forked_child_can_use_a_resolver_of_users_unless_the_parent_opened_connections_in_it(
     kubeconfig: Path,
 ) -> None:
     script = Script(
@@ -407,7 +403,7 @@ print(used[1].cluster_spec())
 
 
 @needs_fork
-def test_after_a_fork_a_watch_goes_on_in_the_parent_and_a_fleet_is_used_afresh(
+def test_watch_continues_in_the_parent_of_a_fork_and_the_child_can_use_the_fleet(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     script = Script(

@@ -1,4 +1,4 @@
-"""The blocking facade: what the async resolvers do, without await, over the connections its calls share."""
+"""The blocking facade: signatures, attributes, shared connections, errors and unions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def simple(**arguments: Any) -> sync.SimpleClusterResolver:
     return sync.SimpleClusterResolver(WORKERS, **arguments)
 
 
-# The same to look at
+# Signatures
 
 
 def public(cls: type) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def is_async(member: object) -> bool:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_public_method_is_there_with_the_async_signature_and_docstring(name: str) -> None:
+def test_every_public_method_has_the_async_signature_and_docstring(name: str) -> None:
     facade = public(getattr(sync, name))
     for method, original in public(getattr(aioresolve, name)).items():
         if is_async(original) and method not in FOR_IMPLEMENTORS | set(LIFETIME):
@@ -106,7 +106,7 @@ def test_every_public_method_is_there_with_the_async_signature_and_docstring(nam
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_is_public_of_the_async_class_and_nothing_else_has_its_counterpart(
+def test_facade_has_exactly_the_public_members_of_the_async_class(
     name: str,
 ) -> None:
     original = {LIFETIME.get(member, member) for member in public(getattr(aioresolve, name))}
@@ -114,7 +114,7 @@ def test_what_is_public_of_the_async_class_and_nothing_else_has_its_counterpart(
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_nothing_of_a_facade_is_to_be_awaited(name: str) -> None:
+def test_no_member_of_a_facade_is_async(name: str) -> None:
     facade = getattr(sync, name)
     for member in public(facade).values():
         assert not is_async(member)
@@ -129,18 +129,18 @@ def test_every_constructor_has_the_async_signature(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_an_attribute_that_may_be_set_may_be_set_on_the_facade(name: str) -> None:
+def test_settable_attributes_can_be_set_on_the_facade(name: str) -> None:
     facade = public(getattr(sync, name))
     for attribute, original in public(getattr(aioresolve, name)).items():
         if isinstance(original, property) and attribute not in FOR_IMPLEMENTORS:
             assert (facade[attribute].fset is None) == (original.fset is None), attribute
 
 
-def test_the_repr_says_which_of_the_two_it_is() -> None:
+def test_repr_distinguishes_the_facade_from_the_async_resolver() -> None:
     assert repr(simple()) == "<sync SimpleClusterResolver of <SimpleClusterResolver of jobs ['worker']>>"
 
 
-def test_attributes_pass_through() -> None:
+def test_attributes_are_those_of_the_async_resolver() -> None:
     resolver = simple(task_type="worker", task_id=1, rpc_layer="grpc", environment="google", timeout=3.0)
     assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
     assert (resolver.environment, resolver.timeout) == ("google", 3.0)
@@ -151,12 +151,12 @@ def test_attributes_pass_through() -> None:
     assert resolver.master("worker", 0) == "grpc://10.0.0.1:8470"
 
 
-def test_a_wrong_argument_is_told_by_the_constructor() -> None:
+def test_constructor_raises_an_error_for_an_invalid_argument() -> None:
     with pytest.raises(ConfigurationError, match="tf_server_port=0"):
         sync.KubernetesClusterResolver(JOBS, 0)
 
 
-# Resolvers of a user's own
+# Resolvers of users
 
 
 class Own(aioresolve.ClusterResolver):
@@ -175,26 +175,26 @@ class SyncOwn(sync.ClusterResolver):
     leader = sync.blocking(Own.leader)
 
 
-def test_a_resolver_of_ones_own_is_wrapped_and_its_overrides_are_called() -> None:
+def test_overrides_of_a_wrapped_resolver_are_called() -> None:
     resolver = sync.ClusterResolver(Own())
     assert resolver.cluster_spec() == WORKERS
     assert resolver.cluster_state().spec == WORKERS
     assert resolver.master() == "no request"
 
 
-def test_a_method_of_ones_own_becomes_part_of_a_facade() -> None:
+def test_additional_method_becomes_part_of_a_facade() -> None:
     resolver = SyncOwn(Own())
     assert resolver.leader("worker") == "worker 0"
     assert SyncOwn.leader.__doc__ == "Return the leader of a job."
 
 
-def test_what_is_no_async_resolver_is_not_wrapped() -> None:
+def test_wrapping_anything_but_an_async_resolver_raises_an_error() -> None:
     facade: Any = simple()
     with pytest.raises(InvalidClusterError, match=r"takes an async .*; got SimpleClusterResolver"):
         sync.ClusterResolver(facade)
 
 
-def test_a_call_sees_the_context_variables_of_its_caller() -> None:
+def test_call_sees_the_context_variables_of_its_caller() -> None:
     resolver = sync.ClusterResolver(Own())
 
     def call(request: str) -> str:
@@ -208,7 +208,7 @@ def test_a_call_sees_the_context_variables_of_its_caller() -> None:
 # Connections
 
 
-def test_the_calls_of_a_resolver_share_a_connection(
+def test_calls_of_a_resolver_share_a_connection(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     assert [resolver.cluster_spec() for _ in range(5)] == [WORKERS] * 5
@@ -216,7 +216,7 @@ def test_the_calls_of_a_resolver_share_a_connection(
     assert server.connections == 1
 
 
-def test_many_threads_may_call_one_resolver_at_once(
+def test_many_threads_can_call_one_resolver_concurrently(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     with (
@@ -235,7 +235,7 @@ def test_many_threads_may_call_one_resolver_at_once(
         assert 1 <= server.connections <= 4
 
 
-async def test_a_call_may_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
+async def test_call_can_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
     assert resolver.cluster_spec() == WORKERS
     assert await anyio.to_thread.run_sync(resolver.cluster_spec) == WORKERS
     assert asyncio.get_running_loop() is not get_loop_thread().run(running_loop)
@@ -245,14 +245,14 @@ async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
-def test_the_end_of_with_closes_the_connection(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
+def test_end_of_with_closes_the_connection(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig) as resolver:
         resolver.cluster_spec()
         assert server.connections == 1
     server.until(lambda: server.connections == 0)
 
 
-def test_a_closed_resolver_may_be_used_and_closed_again(
+def test_closed_resolver_can_be_used_and_closed_again(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     for _ in range(2):
@@ -263,7 +263,7 @@ def test_a_closed_resolver_may_be_used_and_closed_again(
         server.until(lambda: server.connections == 0)
 
 
-def test_a_collected_resolver_closes_its_connection(
+def test_garbage_collected_resolver_closes_its_connection(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
@@ -273,20 +273,20 @@ def test_a_collected_resolver_closes_its_connection(
     server.until(lambda: server.connections == 0)
 
 
-def test_a_resolver_collected_in_the_loop_thread_closes_its_connection(
+def test_resolver_collected_in_the_loop_thread_closes_its_connection(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
-    held = [sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)]
-    held[0].cluster_spec()
+    references = [sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)]
+    references[0].cluster_spec()
 
-    async def let_go() -> None:
-        held.clear()
+    async def drop() -> None:
+        references.clear()
 
-    get_loop_thread().run(let_go)
+    get_loop_thread().run(drop)
     server.until(lambda: server.connections == 0)
 
 
-def test_a_resolver_in_a_circle_closes_its_connection_when_the_collector_comes(
+def test_resolver_in_a_reference_cycle_closes_its_connection_when_collected(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     resolver: Any = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
@@ -297,7 +297,7 @@ def test_a_resolver_in_a_circle_closes_its_connection_when_the_collector_comes(
     server.until(lambda: server.connections == 0)
 
 
-def test_making_a_resolver_and_letting_it_go_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_resolver_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve.sync.loop_thread._current", None)
     with sync.KubernetesClusterResolver(JOBS) as resolver:
         resolver.close()
@@ -308,21 +308,21 @@ def test_making_a_resolver_and_letting_it_go_starts_nothing(monkeypatch: pytest.
 # Errors
 
 
-def test_an_error_is_the_async_one_and_its_traceback_shows_the_way(
+def test_error_is_the_async_one_with_a_full_traceback(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     server.add(pod("train-3", labels={"app": "train"}, phase="Pending"))
     with pytest.raises(PodNotRunningError, match="default/train-3") as caught:
         resolver.cluster_spec()
     assert list(caught.value.pods) == ["default/train-3"]
-    way = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert way[0] == "test_an_error_is_the_async_one_and_its_traceback_shows_the_way"
-    assert {"blocking_method", "cluster_spec", "fetch_spec"} <= set(way)
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert frames[0] == "test_error_is_the_async_one_with_a_full_traceback"
+    assert {"blocking_method", "cluster_spec", "fetch_spec"} <= set(frames)
     server.delete("train-3")
     assert resolver.cluster_spec() == WORKERS
 
 
-def test_a_deadline_holds_in_a_blocking_call(
+def test_blocking_call_has_a_deadline(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     server.inject(Hang())
@@ -331,13 +331,13 @@ def test_a_deadline_holds_in_a_blocking_call(
     assert resolver.cluster_spec() == WORKERS
 
 
-def test_a_wrong_call_is_the_type_error_of_the_method() -> None:
+def test_unknown_keyword_argument_raises_the_type_error_of_the_method() -> None:
     resolver: Any = simple()
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'tiemout'"):
         resolver.cluster_spec(tiemout=1.0)
 
 
-def test_a_callback_that_calls_a_facade_in_the_loop_thread_is_refused(kubeconfig: Path) -> None:
+def test_callback_that_calls_a_facade_in_the_loop_thread_raises_an_error(kubeconfig: Path) -> None:
     inner = simple()
 
     def address(pod: object) -> str:
@@ -353,7 +353,7 @@ def test_a_callback_that_calls_a_facade_in_the_loop_thread_is_refused(kubeconfig
 # Unions
 
 
-def test_a_union_asks_its_resolvers_over_their_own_connections(
+def test_union_uses_the_connections_of_its_resolvers(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     evaluators = sync.SimpleClusterResolver(ClusterSpec({"evaluator": ["e:1"]}))
@@ -368,7 +368,7 @@ def test_a_union_asks_its_resolvers_over_their_own_connections(
     server.until(lambda: server.connections == 0)
 
 
-def test_a_union_answers_for_its_first_resolver_as_that_is_now() -> None:
+def test_union_has_the_current_attributes_of_its_first_resolver() -> None:
     first = simple(master="m:1", task_type="worker", task_id=0, rpc_layer="grpc", environment="google")
     union = sync.UnionClusterResolver(first, simple())
     assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 0, "grpc")
@@ -380,7 +380,7 @@ def test_a_union_answers_for_its_first_resolver_as_that_is_now() -> None:
     assert (union.task_id, first.task_id) == (1, 7)
 
 
-def test_a_union_keeps_the_connections_of_its_resolvers_as_long_as_it_lives(
+def test_union_keeps_the_connections_of_its_resolvers_until_it_is_collected(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     union = sync.UnionClusterResolver(sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig))
@@ -393,7 +393,7 @@ def test_a_union_keeps_the_connections_of_its_resolvers_as_long_as_it_lives(
     server.until(lambda: server.connections == 0)
 
 
-def test_a_union_is_made_of_facades() -> None:
+def test_union_accepts_facades_only() -> None:
     resolver: Any = Own()
     with pytest.raises(InvalidClusterError, match=r"takes resolvers of .*; got Own"):
         sync.UnionClusterResolver(resolver)

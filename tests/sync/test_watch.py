@@ -1,4 +1,4 @@
-"""Iterators that go on in the loop thread: `watch()` of the blocking facade."""
+"""`watch()` of the blocking facade: an iterator that runs in the event loop thread."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
 
 
 class Source(ClusterResolver):
-    """Has a watch that tells what the test shows, from any thread; counts the watches that go on."""
+    """Yields the states that a test passes to `show` in any thread; counts its running watches."""
 
     def __init__(self) -> None:
         super().__init__(timeout=5.0)
         self.watches = 0
-        self.told = 0
+        self.yielded = 0
         self.requests: list[str] = []
-        self._shown: list[ClusterState | BaseException] = []
-        self._stirred = asyncio.Event()
+        self._pending: list[ClusterState | BaseException] = []
+        self._changed = asyncio.Event()
 
     def show(self, *shown: ClusterState | BaseException) -> None:
-        """Let the watches tell this."""
+        """Have the watches yield or raise these."""
 
         async def show() -> None:
-            self._shown += shown
-            self._stirred.set()
+            self._pending += shown
+            self._changed.set()
 
         get_loop_thread().run(show)
 
@@ -66,14 +66,14 @@ class Source(ClusterResolver):
         self.requests.append(REQUEST.get("none"))
         try:
             while True:
-                while self._shown:
-                    shown = self._shown.pop(0)
+                while self._pending:
+                    shown = self._pending.pop(0)
                     if isinstance(shown, BaseException):
                         raise shown
-                    self.told += 1
+                    self.yielded += 1
                     yield Observation(shown)
-                self._stirred.clear()
-                await self._stirred.wait()
+                self._changed.clear()
+                await self._changed.wait()
         finally:
             self.watches -= 1
 
@@ -93,30 +93,30 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def settle() -> None:
-    """Wait until the loop has nothing left to do."""
+    """Wait until all tasks of the loop are blocked."""
     get_loop_thread().run(anyio.wait_all_tasks_blocked)
 
 
-def test_each_change_is_told(source: Source) -> None:
+def test_each_change_is_yielded(source: Source) -> None:
     resolver = sync.ClusterResolver(source)
     source.show(workers(1))
-    told = []
+    states = []
     for state in resolver.watch():
-        told.append(state)
-        if len(told) == 3:
+        states.append(state)
+        if len(states) == 3:
             break
-        source.show(state, workers(len(told) + 1))
-    assert told == [workers(1), workers(2), workers(3)]
+        source.show(state, workers(len(states) + 1))
+    assert states == [workers(1), workers(2), workers(3)]
 
 
-def test_nothing_begins_before_the_first_next(source: Source) -> None:
+def test_watch_starts_with_the_first_next(source: Source) -> None:
     watch = sync.ClusterResolver(source).watch()
     settle()
     assert source.watches == 0
     assert iter(watch) is watch
 
 
-def test_a_slow_consumer_is_told_the_newest_state() -> None:
+def test_slow_consumer_gets_the_latest_state() -> None:
     class Eager(Source):
         async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
             async def work(newest: Newest[Observation]) -> None:
@@ -142,10 +142,10 @@ async def until(condition: Any) -> None:
             await anyio.sleep(0.001)
 
 
-# Leaving
+# Ending
 
 
-def test_leaving_a_loop_ends_the_watch_soon(source: Source) -> None:
+def test_leaving_a_loop_ends_the_watch(source: Source) -> None:
     resolver = sync.ClusterResolver(source)
     source.show(workers(1))
     for _ in resolver.watch():
@@ -156,7 +156,7 @@ def test_leaving_a_loop_ends_the_watch_soon(source: Source) -> None:
     assert resolver.cluster_spec() == workers(1).spec
 
 
-def test_closing_ends_the_watch_at_once(source: Source) -> None:
+def test_closing_ends_the_watch_immediately(source: Source) -> None:
     source.show(workers(1))
     with closing(sync.ClusterResolver(source).watch()) as watch:
         next(watch)
@@ -166,14 +166,14 @@ def test_closing_ends_the_watch_at_once(source: Source) -> None:
     assert list(watch) == []
 
 
-def test_a_watch_closed_before_it_began_never_begins(source: Source) -> None:
+def test_watch_closed_before_the_first_next_never_starts(source: Source) -> None:
     watch = sync.ClusterResolver(source).watch()
     watch.close()
     assert list(watch) == []
     assert source.requests == []
 
 
-def test_a_watch_in_a_circle_ends_when_the_collector_comes(source: Source) -> None:
+def test_watch_in_a_reference_cycle_ends_when_collected(source: Source) -> None:
     source.show(workers(1))
     watch: Any = sync.ClusterResolver(source).watch()
     next(watch)
@@ -184,20 +184,20 @@ def test_a_watch_in_a_circle_ends_when_the_collector_comes(source: Source) -> No
     assert source.watches == 0
 
 
-def test_a_watch_that_is_let_go_in_the_loop_thread_ends(source: Source) -> None:
+def test_watch_collected_in_the_loop_thread_ends(source: Source) -> None:
     source.show(workers(1))
-    held = [sync.ClusterResolver(source).watch()]
-    next(held[0])
+    references = [sync.ClusterResolver(source).watch()]
+    next(references[0])
 
-    async def let_go() -> None:
-        held.clear()
+    async def drop() -> None:
+        references.clear()
 
-    get_loop_thread().run(let_go)
+    get_loop_thread().run(drop)
     settle()
     assert source.watches == 0
 
 
-def test_a_watch_keeps_its_resolver(source: Source) -> None:
+def test_watch_keeps_a_reference_to_its_resolver(source: Source) -> None:
     source.show(workers(1))
     watch = sync.ClusterResolver(source).watch()
     gc.collect()
@@ -208,17 +208,17 @@ def test_a_watch_keeps_its_resolver(source: Source) -> None:
 def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPoolExecutor) -> None:
     resolver = sync.ClusterResolver(source)
     source.show(workers(1))
-    watch, begun = resolver.watch(), threading.Event()
+    watch, started = resolver.watch(), threading.Event()
 
     def follow() -> list[ClusterState]:
-        told = []
+        states = []
         for state in watch:
-            told.append(state)
-            begun.set()
-        return told
+            states.append(state)
+            started.set()
+        return states
 
     following = threads.submit(follow)
-    begun.wait()
+    started.wait()
     resolver.close()
     assert following.result() == [workers(1)]
     assert list(watch) == []
@@ -226,7 +226,7 @@ def test_closing_the_resolver_ends_its_watches(source: Source, threads: ThreadPo
     assert next(resolver.watch()) == workers(2)
 
 
-def test_closing_a_watch_ends_the_next_of_another_thread(source: Source, threads: ThreadPoolExecutor) -> None:
+def test_closing_a_watch_ends_next_in_another_thread(source: Source, threads: ThreadPoolExecutor) -> None:
     watch = sync.ClusterResolver(source).watch()
     following = threads.submit(list, watch)
     get_loop_thread().run(partial(until, lambda: source.watches == 1))
@@ -237,7 +237,7 @@ def test_closing_a_watch_ends_the_next_of_another_thread(source: Source, threads
 # Errors
 
 
-def test_an_error_is_raised_once_and_ends_the_watch(source: Source) -> None:
+def test_error_is_raised_once_and_ends_the_watch(source: Source) -> None:
     source.show(workers(1), APIError("403: no", status=403))
     watch = sync.ClusterResolver(source).watch()
     assert next(watch) == workers(1)
@@ -248,7 +248,7 @@ def test_an_error_is_raised_once_and_ends_the_watch(source: Source) -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_what_would_end_a_loop_reaches_the_caller_and_spares_the_loop(
+def test_exception_that_would_end_a_loop_reaches_only_the_caller(
     source: Source, kind: type[BaseException]
 ) -> None:
     source.show(workers(1), kind())
@@ -259,24 +259,24 @@ def test_what_would_end_a_loop_reaches_the_caller_and_spares_the_loop(
     settle()
 
 
-def test_an_error_that_was_dealt_with_is_held_by_nothing(source: Source) -> None:
+def test_handled_error_is_released(source: Source) -> None:
     source.show(workers(1), APIError("403: no", status=403))
     watch = sync.ClusterResolver(source).watch()
     next(watch)
 
-    def dealt_with() -> weakref.ref[APIError]:
+    def handle() -> weakref.ref[APIError]:
         try:
             next(watch)
         except APIError as error:
             return weakref.ref(error)
         raise AssertionError
 
-    reference = dealt_with()
+    reference = handle()
     gc.collect()
     assert reference() is None
 
 
-def test_a_wrong_argument_is_told_by_the_first_next(source: Source) -> None:
+def test_first_next_raises_an_error_for_an_invalid_argument(source: Source) -> None:
     resolver: Any = sync.ClusterResolver(source)
     with pytest.raises(TypeError, match="unexpected keyword argument 'intervall'"):
         next(resolver.watch(intervall=1.0))
@@ -284,40 +284,40 @@ def test_a_wrong_argument_is_told_by_the_first_next(source: Source) -> None:
         next(sync.ClusterResolver(Scripted()).watch(interval=0))
 
 
-def test_a_watch_that_cannot_enter_its_resolver_says_why() -> None:
+def test_watch_raises_the_error_of_entering_its_resolver() -> None:
     class Broken(Source):
         async def __aenter__(self) -> Any:
-            raise ConnectionFailedError("nobody there")
+            raise ConnectionFailedError("unreachable")
 
-    with pytest.raises(ConnectionFailedError, match="nobody there"):
+    with pytest.raises(ConnectionFailedError, match="unreachable"):
         next(sync.ClusterResolver(Broken()).watch())
 
 
-def test_a_next_in_the_loop_thread_is_refused(source: Source) -> None:
+def test_next_in_the_loop_thread_raises_an_error(source: Source) -> None:
     watch = sync.ClusterResolver(source).watch()
 
-    async def ask() -> None:
+    async def call_next() -> None:
         next(watch)
 
     with pytest.raises(ConfigurationError, match="would wait for itself"):
-        get_loop_thread().run(ask)
+        get_loop_thread().run(call_next)
 
 
 # Threads and contexts
 
 
-def test_many_threads_may_share_a_watch(source: Source, threads: ThreadPoolExecutor) -> None:
+def test_many_threads_can_share_a_watch(source: Source, threads: ThreadPoolExecutor) -> None:
     watch = sync.ClusterResolver(source).watch()
     calls = [threads.submit(next, watch) for _ in range(8)]
     for number in range(8):
         source.show(workers(number + 1))
-        get_loop_thread().run(partial(until, lambda number=number: source.told == number + 1))
+        get_loop_thread().run(partial(until, lambda number=number: source.yielded == number + 1))
         settle()
     assert sorted(len(call.result().members) for call in calls) == list(range(1, 9))
     watch.close()
 
 
-def test_a_watch_sees_the_context_variables_of_its_first_next(source: Source) -> None:
+def test_watch_sees_the_context_variables_of_its_first_next(source: Source) -> None:
     source.show(workers(1))
     watch = sync.ClusterResolver(source).watch()
     contextvars.copy_context().run(lambda: (REQUEST.set("7"), next(watch)))
@@ -325,19 +325,19 @@ def test_a_watch_sees_the_context_variables_of_its_first_next(source: Source) ->
     watch.close()
 
 
-async def test_a_watch_may_be_followed_inside_a_running_loop(source: Source) -> None:
+async def test_watch_can_be_used_inside_a_running_loop(source: Source) -> None:
     source.show(workers(1))
     with closing(sync.ClusterResolver(source).watch()) as watch:
         assert next(watch) == workers(1)
 
 
-class Interrupted(BaseException):
-    """What the signal handler raises, as that of SIGINT raises KeyboardInterrupt."""
+class Interrupt(BaseException):
+    """Raised by the signal handler, as SIGINT raises KeyboardInterrupt."""
 
 
-def test_an_interrupt_ends_the_next_that_it_interrupts_and_no_more(source: Source) -> None:
+def test_interrupt_ends_one_call_of_next_but_not_the_watch(source: Source) -> None:
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupted
+        raise Interrupt
 
     main = threading.main_thread().ident
     assert main is not None
@@ -348,7 +348,7 @@ def test_an_interrupt_ends_the_next_that_it_interrupts_and_no_more(source: Sourc
         next(watch)
         timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGUSR1))
         timer.start()
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupt):
             next(watch)
         timer.join()
     finally:
@@ -359,7 +359,7 @@ def test_an_interrupt_ends_the_next_that_it_interrupts_and_no_more(source: Sourc
     watch.close()
 
 
-def test_what_came_for_an_interrupted_next_is_there_for_the_next_one(source: Source) -> None:
+def test_item_for_an_interrupted_next_is_returned_by_the_following_one(source: Source) -> None:
     watch: Any = sync.ClusterResolver(source).watch()
 
     async def interrupted() -> None:
@@ -394,10 +394,10 @@ def test_watch_of_another_loop_thread_raises_an_error(
     del watch
 
 
-# What is built upon it
+# Unions and waiting
 
 
-def test_a_union_watches_its_resolvers(source: Source) -> None:
+def test_union_watches_its_resolvers(source: Source) -> None:
     evaluators = sync.SimpleClusterResolver(ClusterSpec({"evaluator": ["e:1"]}))
     source.show(workers(1))
     union = sync.UnionClusterResolver(sync.ClusterResolver(source), evaluators)
@@ -408,7 +408,7 @@ def test_a_union_watches_its_resolvers(source: Source) -> None:
         assert source.watches == 1
 
 
-def test_a_resolver_that_is_closed_under_its_union_is_told(source: Source) -> None:
+def test_closing_a_resolver_ends_the_watch_of_its_union(source: Source) -> None:
     resolver = sync.ClusterResolver(source)
     source.show(workers(1))
     with closing(sync.UnionClusterResolver(resolver).watch()) as watch:
@@ -418,7 +418,7 @@ def test_a_resolver_that_is_closed_under_its_union_is_told(source: Source) -> No
             next(watch)
 
 
-def test_waiting_follows_the_watch(source: Source, threads: ThreadPoolExecutor) -> None:
+def test_wait_uses_the_watch(source: Source, threads: ThreadPoolExecutor) -> None:
     resolver = sync.ClusterResolver(source)
     waiting = threads.submit(resolver.wait, 2)
     source.show(workers(1))
@@ -441,7 +441,7 @@ def server() -> Iterator[ThreadedKubernetesServer]:
         server.until(lambda: server.connections == server.watches == 0)
 
 
-def test_pods_are_watched_and_leaving_closes_the_connections(
+def test_leaving_a_watch_of_pods_closes_the_connections(
     server: ThreadedKubernetesServer, tmp_path: Path
 ) -> None:
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")

@@ -1,4 +1,4 @@
-"""Ports at which nobody listens."""
+"""A port that refuses connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def closed_address() -> Iterator[str]:
-    """An address whose port is taken, so that nobody else will listen there, and refuses connections."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
+    """An address whose port is bound, so that no other program can listen there, and refuses connections."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Answers as real workers wrote them, and messages to make others of."""
+"""Recorded responses of real workers, and functions that create others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ TWO_CPUS = (
     b"\nL\n)/job:worker/replica:0/task:0/device:CPU:1\x12\x03CPU \x80\x80\x80\x80\x01"
     b"*\x001\x97\xdb\xfe\xfa\x07{\x97-@\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 )
-"""The first two devices that a TensorFlow 2.21 server with eight virtual CPUs answered."""
+"""The first two devices in the response of a TensorFlow 2.21 server with eight virtual CPUs."""
 
 TENSOR_CORE, SPARSE_CORE = 1, 3
 
 
 def status(*names: str) -> bytes:
-    """Return TensorFlow's answer of a worker with these devices, such as `TPU:0`."""
+    """Return the TensorFlow response of a worker with these devices, such as `TPU:0`."""
     message = GetStatusResponse()
     for name in names:
         message.device_attributes.add(
@@ -27,7 +27,7 @@ def status(*names: str) -> bytes:
 
 
 def runtime_status(*cores: tuple[int | None, int | None]) -> bytes:
-    """Return libtpu's answer of a host with these cores, each given as its chip and its type."""
+    """Return the libtpu response of a host with these cores, each given as its chip and its type."""
     message = RuntimeStatus()
     for number, (chip, kind) in enumerate(cores):
         identifier = message.core_states[number].core_id
@@ -39,7 +39,7 @@ def runtime_status(*cores: tuple[int | None, int | None]) -> bytes:
 
 
 def memory_metric(*numbers: int, size: int = 1) -> bytes:
-    """Return libtpu's answer of a process with these devices."""
+    """Return the libtpu response of a process with these devices."""
     message = MetricResponse()
     for number in numbers:
         metric = message.metric.metrics.add()

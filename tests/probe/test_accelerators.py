@@ -1,4 +1,4 @@
-"""How many accelerators a worker of a cluster has."""
+"""The number of accelerators per worker of a cluster."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 TRAINING = ClusterSpec({"ps": ["a:1"], "worker": {0: "b:1", 3: "c:1"}})
 
 
-def row(**counts: int) -> WorkerProbe:
+def probe_with(**counts: int) -> WorkerProbe:
     devices = tuple(Device(f"{kind}:{n}", kind) for kind, count in counts.items() for n in range(count))
     return WorkerProbe("a:1", "tensorflow", devices)
 
 
-def failed(address: str, code: str) -> WorkerProbe:
+def failed_probe(address: str, code: str) -> WorkerProbe:
     error = ProbeError(f"{address} is {code}", address=address, code=code, retryable=True)
     return WorkerProbe(address, error=error)
 
 
 @pytest.mark.parametrize(
-    ("task_type", "task_id", "asked"),
+    ("task_type", "task_id", "tasks"),
     [
         (None, None, {"/job:worker/task:0": "b:1", "/job:worker/task:3": "c:1"}),
         ("worker", 3, {"/job:worker/task:3": "c:1"}),
@@ -45,43 +45,43 @@ def failed(address: str, code: str) -> WorkerProbe:
         ("ps", None, {"/job:ps/task:0": "a:1"}),
     ],
 )
-def test_task_type_and_task_id_narrow_whom_to_ask(
-    task_type: str | None, task_id: int | None, asked: Mapping[str, str]
+def test_task_type_and_task_id_select_the_tasks(
+    task_type: str | None, task_id: int | None, tasks: Mapping[str, str]
 ) -> None:
-    assert tasks_to_probe(TRAINING, task_type, task_id) == asked
+    assert tasks_to_probe(TRAINING, task_type, task_id) == tasks
 
 
-def test_without_a_job_worker_every_task_is_asked() -> None:
+def test_all_tasks_are_probed_if_there_is_no_job_worker() -> None:
     spec = ClusterSpec({"chief": ["a:1"], "evaluator": ["b:1"]})
     assert list(tasks_to_probe(spec, None, None).values()) == ["a:1", "b:1"]
     with pytest.raises(ConfigurationError, match="is ambiguous"):
         tasks_to_probe(spec, None, 0)
 
 
-def test_names_and_addresses_may_be_bytes() -> None:
+def test_names_and_addresses_can_be_bytes() -> None:
     spec = ClusterSpec({b"worker": [b"a:1"]})  # type: ignore[dict-item, list-item]
     assert tasks_to_probe(spec, None, None) == {"/job:worker/task:0": "a:1"}
 
 
 @pytest.mark.parametrize(("task_type", "task_id"), [("chief", None), ("worker", 1), ("ps", 7)])
-def test_a_task_that_is_not_there_is_named(task_type: str, task_id: int | None) -> None:
+def test_missing_task_is_named(task_type: str, task_id: int | None) -> None:
     with pytest.raises(UnknownTaskError, match=task_type):
         tasks_to_probe(TRAINING, task_type, task_id)
 
 
-def test_a_cluster_without_tasks_has_nobody_to_ask() -> None:
-    with pytest.raises(UnknownTaskError, match="no task"):
+def test_cluster_without_tasks_raises_an_error() -> None:
+    with pytest.raises(UnknownTaskError, match="no task to probe"):
         tasks_to_probe(ClusterSpec({"worker": []}), None, None)
 
 
 @given(st.dictionaries(st.sampled_from(["GPU", "TPU", "XLA_GPU"]), st.integers(1, 8)), st.integers(1, 5))
-def test_workers_that_are_alike_answer_as_one(counts: dict[str, int], workers: int) -> None:
-    probes = {f"/task:{n}": row(CPU=1, **counts) for n in range(workers)}
+def test_accelerators_of_equal_workers_are_returned(counts: dict[str, int], workers: int) -> None:
+    probes = {f"/task:{n}": probe_with(CPU=1, **counts) for n in range(workers)}
     assert common_accelerators(probes, 1.0) == counts
 
 
-def test_workers_that_differ_are_named_with_their_counts() -> None:
-    probes = {"/task:0": row(TPU=8), "/task:1": row(TPU=4), "/task:2": row(CPU=1)}
+def test_workers_with_different_accelerators_are_listed() -> None:
+    probes = {"/task:0": probe_with(TPU=8), "/task:1": probe_with(TPU=4), "/task:2": probe_with(CPU=1)}
     with pytest.raises(ProbeError, match=r"8 TPU.*4 TPU.*none.*task_type") as caught:
         common_accelerators(probes, 1.0)
     assert caught.value.code == "uneven"
@@ -90,29 +90,33 @@ def test_workers_that_differ_are_named_with_their_counts() -> None:
     assert not caught.value.retryable
 
 
-def test_workers_that_do_not_answer_are_named_with_their_reasons() -> None:
-    probes = {"/task:0": row(TPU=8), "/task:1": failed("b:1", "refused"), "/task:2": failed("c:1", "tls")}
+def test_failed_workers_are_listed_with_the_reasons() -> None:
+    probes = {
+        "/task:0": probe_with(TPU=8),
+        "/task:1": failed_probe("b:1", "refused"),
+        "/task:2": failed_probe("c:1", "tls"),
+    }
     with pytest.raises(ProbeError, match="2 of 3 workers") as caught:
         common_accelerators(probes, 1.0)
     assert caught.value.failures == {"/task:1": "b:1 is refused", "/task:2": "c:1 is tls"}
     assert (caught.value.code, caught.value.address) == ("failed", None)
 
 
-def test_of_one_worker_that_does_not_answer_the_error_is_its_own() -> None:
+def test_error_of_one_failed_worker_has_its_code_and_address() -> None:
     with pytest.raises(ProbeError) as caught:
-        common_accelerators({"/task:0": failed("b:1", "refused")}, 1.0)
+        common_accelerators({"/task:0": failed_probe("b:1", "refused")}, 1.0)
     assert (caught.value.code, caught.value.address, caught.value.retryable) == ("refused", "b:1", True)
 
 
-def test_many_failures_are_counted_and_not_all_told() -> None:
+def test_message_lists_only_the_first_of_many_failures() -> None:
     with pytest.raises(ProbeError, match=r"1000 of 1000 workers.*and 992 more") as caught:
-        common_accelerators({f"/task:{n}": failed(f"a:{n}", "refused") for n in range(1, 1001)}, 1.0)
+        common_accelerators({f"/task:{n}": failed_probe(f"a:{n}", "refused") for n in range(1, 1001)}, 1.0)
     assert len(str(caught.value)) < 1_000
     assert len(caught.value.failures) == 1000
 
 
-def test_a_deadline_that_passed_says_who_was_reached_and_who_was_not() -> None:
-    probes = {"/task:0": row(TPU=8), "/task:1": failed("b:1", "deadline")}
+def test_deadline_error_lists_the_reached_and_the_missing_workers() -> None:
+    probes = {"/task:0": probe_with(TPU=8), "/task:1": failed_probe("b:1", "deadline")}
     with pytest.raises(DeadlineExceededError) as caught:
         common_accelerators(probes, 1.5)
     assert caught.value.timeout == 1.5
@@ -121,26 +125,26 @@ def test_a_deadline_that_passed_says_who_was_reached_and_who_was_not() -> None:
 
 
 class ConfigProto:
-    """What is read of TensorFlow's."""
+    """The attribute of TensorFlow's ConfigProto that is used."""
 
     def __init__(self, operation_timeout_in_ms: Any) -> None:
         self.operation_timeout_in_ms = operation_timeout_in_ms
 
 
-def test_the_operation_timeout_is_in_milliseconds_and_zero_is_none() -> None:
+def test_operation_timeout_is_in_milliseconds_and_zero_means_none() -> None:
     assert operation_timeout(ConfigProto(2500)) == 2.5
     assert operation_timeout(ConfigProto(0)) is None
     assert operation_timeout(None) is None
 
 
 @pytest.mark.parametrize("config", [ConfigProto(-1), ConfigProto("1"), {}, 5])
-def test_what_is_no_config_proto_is_an_error(config: Any) -> None:
+def test_invalid_config_proto_raises_an_error(config: Any) -> None:
     with pytest.raises(ConfigurationError, match="config_proto"):
         operation_timeout(config)
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_every_worker_of_a_cluster_is_asked() -> None:
+async def test_every_worker_of_a_job_is_probed() -> None:
     async with TPUWorker(4) as first, TPUWorker(4, task=1) as second, TPUWorker(0) as ps:
         spec = ClusterSpec({"worker": [first.address, second.address], "ps": [ps.address]})
         assert await accelerators_per_worker(spec, timeout=20) == {"TPU": 4}
@@ -150,7 +154,7 @@ async def test_every_worker_of_a_cluster_is_asked() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
-async def test_a_worker_that_hangs_is_named_when_the_deadline_passes() -> None:
+async def test_worker_that_hangs_is_named_when_the_deadline_passes() -> None:
     async with TPUWorker() as good, TPUWorker(faults=[Hang()]) as bad:
         spec = ClusterSpec({"worker": [good.address, bad.address]})
         with pytest.raises(DeadlineExceededError) as caught:

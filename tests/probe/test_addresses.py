@@ -1,4 +1,4 @@
-"""`host:port`, and what is none."""
+"""Worker addresses, `host:port`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from aioresolve.probe.channels import split_address, validate_address
         ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535)),
     ],
 )
-def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
+def test_valid_address_is_split_into_host_and_port(address: str, parts: tuple[str, int]) -> None:
     assert split_address(validate_address(address)) == parts
 
 
-NONE = ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::7:8470", "http://a:1", "a:1/x", "unix:/x", None, 7]
+INVALID = ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::7:8470", "http://a:1", "a:1/x", "unix:/x", None, 7]
 
 
-@pytest.mark.parametrize("address", NONE)
-def test_what_is_no_address_is_named_in_the_error(address: Any) -> None:
+@pytest.mark.parametrize("address", INVALID)
+def test_invalid_address_is_named_in_the_error(address: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         validate_address(address)
     assert repr(address) in str(caught.value)

@@ -1,4 +1,4 @@
-"""Channels that stay open from one probe to the next, and how workers are reached."""
+"""Channels: kept connections, TLS, metadata and limits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 GENEROUS = 20.0
-SECRET = "Bearer a-token-that-nobody-may-see"
+SECRET = "Bearer a-secret-token"
 
 
-async def test_inside_the_block_the_connection_is_kept() -> None:
+async def test_connection_is_kept_inside_the_block() -> None:
     async with TPUWorker() as worker:
         async with ProbeChannels() as channels:
             for _ in range(3):
@@ -29,31 +29,31 @@ async def test_inside_the_block_the_connection_is_kept() -> None:
         assert len(set(worker.peers)) == 2
 
 
-async def test_outside_a_block_each_probe_connects_afresh() -> None:
+async def test_each_probe_opens_a_connection_outside_a_block() -> None:
     async with TPUWorker() as worker:
         for _ in range(3):
             await probe_worker(worker.address, timeout=GENEROUS)
     assert len(set(worker.peers)) == 3
 
 
-async def test_two_probes_of_a_worker_at_once_do_not_share_a_channel() -> None:
+async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:
     async with TPUWorker(faults=[Delay(0.05)]) as worker, ProbeChannels() as channels:
         probes = await probe_workers([worker.address] * 2, channels=channels, worker_timeout=GENEROUS)
         assert [probe.error for probe in probes] == [None, None]
         assert len(set(worker.peers)) == 2
 
 
-async def test_the_channel_used_longest_ago_is_closed_for_a_new_one() -> None:
+async def test_least_recently_used_channel_is_closed_first() -> None:
     async with TPUWorker(ports=3) as worker, ProbeChannels(max_channels=2) as channels:
         first, second, third = worker.addresses
         for address in (first, second, first, third, first, second):
             await probe_worker(address, channels=channels, timeout=GENEROUS)
-        ours = worker.peers
-    assert ours[0] == ours[2] == ours[4]
-    assert ours[1] != ours[5]
+        peers = worker.peers
+    assert peers[0] == peers[2] == peers[4]
+    assert peers[1] != peers[5]
 
 
-async def test_a_worker_that_was_restarted_is_asked_over_a_new_connection() -> None:
+async def test_restarted_worker_is_probed_over_a_new_connection() -> None:
     worker = TPUWorker()
     async with ProbeChannels() as channels:
         async with worker:
@@ -68,8 +68,8 @@ def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
 
 
-async def test_a_worker_that_comes_back_is_seen_at_once() -> None:
-    """gRPC's own channels would wait a second and more before they connect again."""
+async def test_worker_that_listens_again_is_probed_without_delay() -> None:
+    """By default, gRPC waits a second or more before it connects again."""
     worker = TPUWorker()
     async with worker:
         pass
@@ -83,36 +83,36 @@ async def test_a_worker_that_comes_back_is_seen_at_once() -> None:
     assert probe.latency < 0.5
 
 
-def test_the_same_channels_serve_one_loop_after_the_other() -> None:
+def test_channels_can_be_used_in_one_loop_after_another() -> None:
     channels = ProbeChannels()
 
-    async def answered(address: str) -> bool:
+    async def probe_succeeds(address: str) -> bool:
         return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
 
-    async def answered_inside(address: str) -> bool:
+    async def probes_inside_succeed(address: str) -> bool:
         async with channels:
-            return await answered(address) and await answered(address)
+            return await probe_succeeds(address) and await probe_succeeds(address)
 
     with tpu_worker_process() as (address,):
-        assert asyncio.run(answered_inside(address))
-        assert asyncio.run(answered(address))
-        assert asyncio.run(answered_inside(address))
+        assert asyncio.run(probes_inside_succeed(address))
+        assert asyncio.run(probe_succeeds(address))
+        assert asyncio.run(probes_inside_succeed(address))
 
 
-def test_channels_left_open_by_a_loop_that_ended_are_replaced() -> None:
+def test_channels_of_a_loop_that_ended_are_replaced() -> None:
     channels = ProbeChannels()
 
-    async def answered(address: str) -> bool:
+    async def probe_succeeds(address: str) -> bool:
         return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
 
     with tpu_worker_process() as (address,):
         asyncio.run(channels.__aenter__())
-        assert asyncio.run(answered(address))
-        assert asyncio.run(answered(address))
+        assert asyncio.run(probe_succeeds(address))
+        assert asyncio.run(probe_succeeds(address))
         asyncio.run(channels.aclose())
 
 
-async def test_closing_twice_does_nothing_and_entering_twice_is_an_error() -> None:
+async def test_closing_twice_does_nothing_and_entering_twice_raises_an_error() -> None:
     async with ProbeChannels() as channels:
         with pytest.raises(ConfigurationError, match="already entered"):
             await channels.__aenter__()
@@ -133,13 +133,13 @@ async def test_closing_twice_does_nothing_and_entering_twice_is_an_error() -> No
         ({"metadata": [("id-bin", SECRET)]}, "'id-bin'"),
     ],
 )
-def test_a_wrong_argument_is_named_and_no_secret_shown(arguments: dict[str, Any], words: str) -> None:
+def test_error_names_the_invalid_argument_without_secrets(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         ProbeChannels(**arguments)
     assert SECRET not in str(caught.value)
 
 
-async def test_no_secret_is_in_a_repr_or_an_error() -> None:
+async def test_repr_and_errors_contain_no_secret() -> None:
     channels = ProbeChannels(metadata=[("authorization", SECRET)])
     async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker:
         (probe,) = await probe_workers([worker.address], channels=channels, worker_timeout=GENEROUS)
@@ -148,7 +148,7 @@ async def test_no_secret_is_in_a_repr_or_an_error() -> None:
     assert SECRET not in repr(channels) + repr(probe) + repr(probe.error.__cause__)
 
 
-async def test_a_larger_answer_is_taken_where_the_bound_is_raised() -> None:
+async def test_larger_response_is_accepted_with_a_larger_limit() -> None:
     async with TPUWorker(devices=200) as worker:
         with pytest.raises(ProbeError) as caught:
             await probe_worker(
@@ -160,6 +160,6 @@ async def test_a_larger_answer_is_taken_where_the_bound_is_raised() -> None:
     assert probe.accelerators == {"TPU": 200}
 
 
-def test_channels_say_whether_they_are_over_tls() -> None:
+def test_repr_shows_whether_tls_is_used() -> None:
     assert repr(ProbeChannels()) == "<ProbeChannels without TLS>"
     assert repr(ProbeChannels(credentials=grpc.ssl_channel_credentials())) == "<ProbeChannels over TLS>"

@@ -1,4 +1,4 @@
-"""What a worker's answer says, and what is not believed. Pure: no loop, no socket."""
+"""Parsing of the responses of workers, and rejection of implausible ones. No I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .samples import SPARSE_CORE, TENSOR_CORE, TWO_CPUS, memory_metric, runtime_
 HOST = "10.0.0.1:8470"
 
 
-def test_a_real_answer_is_read_with_what_is_not_known_left_out() -> None:
+def test_recorded_response_is_parsed() -> None:
     first, second = parse_status(TWO_CPUS, HOST)
     assert first == Device("/job:worker/replica:0/task:0/device:CPU:0", "CPU", 268435456, 9808080448997035081)
     assert (second.name[-6:], second.type, second.memory) == (":CPU:1", "CPU", 268435456)
@@ -35,7 +35,7 @@ def test_a_real_answer_is_read_with_what_is_not_known_left_out() -> None:
 
 
 @given(st.lists(st.sampled_from(["CPU", "GPU", "TPU", "XLA_CPU", "XLA_GPU", "TPU_SYSTEM"]), min_size=1))
-def test_accelerators_are_counted_by_type_without_the_hosts_own_devices(types: list[str]) -> None:
+def test_accelerators_are_counted_by_type_without_devices_of_the_host(types: list[str]) -> None:
     devices = parse_status(status(*(f"{kind}:{n}" for n, kind in enumerate(types))), HOST)
     host = ("CPU", "XLA_CPU", "TPU_SYSTEM")
     expected = Counter(kind for kind in types if kind not in host)
@@ -55,7 +55,7 @@ def test_accelerators_are_counted_by_type_without_the_hosts_own_devices(types: l
         (status("TPU:0" * 500), "more than 1,024 characters"),
     ],
 )
-def test_an_answer_that_cannot_be_true_is_malformed(body: bytes, words: str) -> None:
+def test_implausible_status_is_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
         parse_status(body, HOST)
     assert (caught.value.address, caught.value.code, caught.value.retryable) == (HOST, "malformed", False)
@@ -63,30 +63,30 @@ def test_an_answer_that_cannot_be_true_is_malformed(body: bytes, words: str) -> 
 
 
 @given(st.binary(max_size=200))
-def test_whatever_the_bytes_the_answer_is_values_or_a_probe_error(body: bytes) -> None:
-    for read in (parse_status, parse_runtime_status):
+def test_any_bytes_are_parsed_or_raise_a_probe_error(body: bytes) -> None:
+    for parse in (parse_status, parse_runtime_status):
         with suppress(ProbeError):
-            read(body, HOST)
+            parse(body, HOST)
     with suppress(ProbeError):
         parse_memory_metric(body, HOST, 8431)
 
 
 @given(st.integers(1, 8), st.integers(1, 2))
-def test_cores_and_chips_are_two_numbers(chips: int, cores_per_chip: int) -> None:
+def test_cores_and_chips_are_counted_separately(chips: int, cores_per_chip: int) -> None:
     cores = [(chip, TENSOR_CORE) for chip in range(chips) for _ in range(cores_per_chip)]
     assert parse_runtime_status(runtime_status(*cores), HOST) == (chips * cores_per_chip, chips)
 
 
-def test_sparse_cores_do_not_count_as_cores() -> None:
+def test_sparse_cores_are_not_counted() -> None:
     cores = [(0, TENSOR_CORE), (0, SPARSE_CORE), (0, SPARSE_CORE), (1, TENSOR_CORE), (1, SPARSE_CORE)]
     assert parse_runtime_status(runtime_status(*cores), HOST) == (2, 2)
 
 
-def test_cores_that_name_neither_chip_nor_type_are_cores_of_unknown_chips() -> None:
+def test_number_of_chips_is_none_if_no_core_names_its_chip() -> None:
     assert parse_runtime_status(runtime_status((None, None), (None, None)), HOST) == (2, None)
 
 
-def test_a_runtime_that_has_not_begun_has_no_cores() -> None:
+def test_runtime_that_has_not_started_has_no_cores() -> None:
     assert parse_runtime_status(b"", HOST) == (0, 0)
 
 
@@ -97,13 +97,13 @@ def test_a_runtime_that_has_not_begun_has_no_cores() -> None:
         (runtime_status(*[(0, TENSOR_CORE)] * (MAX_DEVICES + 1)), "4,097 cores"),
     ],
 )
-def test_a_runtime_status_that_cannot_be_true_is_malformed(body: bytes, words: str) -> None:
+def test_implausible_runtime_status_is_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
         parse_runtime_status(body, HOST)
     assert caught.value.code == "malformed"
 
 
-def test_each_metric_is_a_device_in_the_order_of_their_numbers() -> None:
+def test_each_metric_is_a_device_in_the_order_of_device_numbers() -> None:
     assert parse_memory_metric(memory_metric(1, 0, size=95), HOST, 8432) == (
         Device("libtpu:8432/device:TPU:0", "TPU", 95),
         Device("libtpu:8432/device:TPU:1", "TPU", 95),
@@ -118,36 +118,36 @@ def test_each_metric_is_a_device_in_the_order_of_their_numbers() -> None:
         (memory_metric(*range(MAX_DEVICES + 1)), "4,097 devices"),
     ],
 )
-def test_metrics_that_cannot_be_true_are_malformed(body: bytes, words: str) -> None:
+def test_implausible_metrics_are_malformed(body: bytes, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
         parse_memory_metric(body, HOST, 8431)
     assert caught.value.code == "malformed"
 
 
-def test_the_processes_of_a_host_add_up() -> None:
+def test_processes_of_a_host_are_summed() -> None:
     parts = [
         LibtpuRuntime((Device(f"libtpu:{port}/device:TPU:0", "TPU"),), cores=2, chips=1)
         for port in (8431, 8432)
     ]
-    whole = sum_runtimes(parts)
-    assert (len(whole.devices), whole.cores, whole.chips) == (2, 4, 2)
+    total = sum_runtimes(parts)
+    assert (len(total.devices), total.cores, total.chips) == (2, 4, 2)
 
 
-def test_what_one_process_does_not_tell_is_not_known_of_the_host() -> None:
+def test_number_that_one_process_does_not_report_is_none_for_the_host() -> None:
     parts = [LibtpuRuntime(cores=2, chips=1), LibtpuRuntime(cores=2), LibtpuRuntime()]
     assert sum_runtimes(parts[:2]) == LibtpuRuntime(cores=4, chips=None)
     assert sum_runtimes(parts) == LibtpuRuntime()
 
 
-def test_where_only_cores_are_told_they_are_the_accelerators() -> None:
+def test_cores_are_the_accelerators_if_no_devices_are_reported() -> None:
     assert WorkerProbe(HOST, "libtpu", cores=8, chips=4).accelerators == {"TPU": 8}
     assert WorkerProbe(HOST, "libtpu", cores=0, chips=0).accelerators == {}
     device = Device("libtpu:8431/device:TPU:0", "TPU")
     assert WorkerProbe(HOST, "libtpu", (device,), cores=2, chips=1).accelerators == {"TPU": 1}
 
 
-def test_a_row_is_a_value() -> None:
-    row = WorkerProbe(HOST, "tensorflow", parse_status(TWO_CPUS, HOST), latency=0.1)
-    assert row == WorkerProbe(HOST, "tensorflow", parse_status(TWO_CPUS, HOST), latency=0.2)
-    assert pickle.loads(pickle.dumps(row)) == row
-    assert len({row, row}) == 1
+def test_worker_probe_is_a_value() -> None:
+    probe = WorkerProbe(HOST, "tensorflow", parse_status(TWO_CPUS, HOST), latency=0.1)
+    assert probe == WorkerProbe(HOST, "tensorflow", parse_status(TWO_CPUS, HOST), latency=0.2)
+    assert pickle.loads(pickle.dumps(probe)) == probe
+    assert len({probe, probe}) == 1

@@ -1,4 +1,4 @@
-"""gRPC's words, as they were seen, and what they become."""
+"""Recorded errors of gRPC, and the probe errors that they are translated to."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from aioresolve.probe.grpc_errors import deadline_error, no_source_error, status
 HOST = "10.0.0.1:8470"
 METHOD = "/tensorflow.WorkerService/GetStatus"
 PREFIX = "failed to connect to all addresses; last error: "
-THERE = f"{PREFIX}UNKNOWN: ipv4:10.0.0.1:8470: "
+ADDRESS_PREFIX = f"{PREFIX}UNKNOWN: ipv4:10.0.0.1:8470: "
 
-ON_THE_WAY = [
-    ("refused", f"{THERE}Failed to connect to remote host: Connection refused"),
-    ("refused", f"{THERE}Failed to connect to remote host: connect: Connection refused (111)"),
-    ("unreachable", f"{THERE}recvmsg:Connection reset by peer (104)"),
-    ("unreachable", f"{THERE}connection attempt timed out before receiving SETTINGS frame"),
+UNAVAILABLE = [
+    ("refused", f"{ADDRESS_PREFIX}Failed to connect to remote host: Connection refused"),
+    ("refused", f"{ADDRESS_PREFIX}Failed to connect to remote host: connect: Connection refused (111)"),
+    ("unreachable", f"{ADDRESS_PREFIX}recvmsg:Connection reset by peer (104)"),
+    ("unreachable", f"{ADDRESS_PREFIX}connection attempt timed out before receiving SETTINGS frame"),
     ("unreachable", "Stream removed (Socket closed)"),
     ("unreachable", "errors resolving no-such-host.invalid:1: [field:hostname lookup error: not found]"),
-    ("tls", f"{THERE}Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: WRONG_VERSION_NUMBER"),
-    ("tls", f"{THERE}Ssl handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:100000f7"),
-    ("tls", f"{THERE}Custom verification check failed with error: Hostname Verification Check failed."),
-    ("malformed", f"{THERE}Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame)"),
-    ("malformed", f"{THERE}Trying to connect an http1.x server (HTTP status 400)"),
+    (
+        "tls",
+        f"{ADDRESS_PREFIX}Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: WRONG_VERSION_NUMBER",
+    ),
+    ("tls", f"{ADDRESS_PREFIX}Ssl handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:100000f7"),
+    (
+        "tls",
+        f"{ADDRESS_PREFIX}Custom verification check failed with error: Hostname Verification Check failed.",
+    ),
+    ("malformed", f"{ADDRESS_PREFIX}Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame)"),
+    ("malformed", f"{ADDRESS_PREFIX}Trying to connect an http1.x server (HTTP status 400)"),
 ]
-"""gRPC's details of UNAVAILABLE, from versions 1.66 to 1.85."""
+"""Recorded details of the status UNAVAILABLE, from gRPC 1.66 to 1.85."""
 
-ANSWERED = [
+STATUSES = [
     ("too_large", "RESOURCE_EXHAUSTED", "CLIENT: Received message larger than max (6000000 vs. 4194304)"),
     ("failed", "RESOURCE_EXHAUSTED", "too many requests"),
     ("unimplemented", "UNIMPLEMENTED", "Method not found!"),
@@ -38,8 +44,8 @@ ANSWERED = [
 ]
 
 
-@pytest.mark.parametrize(("code", "details"), ON_THE_WAY)
-def test_what_happens_on_the_way_is_told_apart_by_grpcs_words(code: str, details: str) -> None:
+@pytest.mark.parametrize(("code", "details"), UNAVAILABLE)
+def test_connection_errors_are_distinguished_by_the_text_of_grpc(code: str, details: str) -> None:
     error = status_error(HOST, METHOD, "UNAVAILABLE", details)
     assert (error.code, error.address) == (code, HOST)
     assert error.retryable is (code in {"refused", "unreachable"})
@@ -47,23 +53,25 @@ def test_what_happens_on_the_way_is_told_apart_by_grpcs_words(code: str, details
     assert PREFIX not in str(error)
 
 
-@pytest.mark.parametrize(("code", "status", "details"), ANSWERED)
-def test_what_the_worker_answers_is_told_apart_by_its_status(code: str, status: str, details: str) -> None:
+@pytest.mark.parametrize(("code", "status", "details"), STATUSES)
+def test_responses_of_the_worker_are_distinguished_by_their_status(
+    code: str, status: str, details: str
+) -> None:
     error = status_error(HOST, METHOD, status, details)
     assert (error.code, error.address) == (code, HOST)
     assert details in str(error)
 
 
-def test_a_failure_that_may_pass_is_retryable() -> None:
+def test_transient_status_is_retryable() -> None:
     assert status_error(HOST, METHOD, "ABORTED", "").retryable
     assert not status_error(HOST, METHOD, "INTERNAL", "").retryable
 
 
-def test_a_server_that_has_much_to_say_is_cut_short() -> None:
+def test_long_details_are_shortened() -> None:
     assert len(str(status_error(HOST, METHOD, "INTERNAL", "word\n" * 10_000))) < 400
 
 
-def test_a_worker_that_is_connected_and_one_that_is_not_run_out_of_time_in_other_words() -> None:
+def test_deadline_error_shows_whether_the_worker_was_connected() -> None:
     connected = deadline_error(HOST, METHOD, 5.0, is_connected=True)
     silent = deadline_error(HOST, METHOD, 5.0, is_connected=False)
     assert "accepted the connection but did not respond to GetStatus within 5 s" in str(connected)
@@ -72,8 +80,8 @@ def test_a_worker_that_is_connected_and_one_that_is_not_run_out_of_time_in_other
     assert connected.retryable
 
 
-def test_a_refusal_is_not_called_death() -> None:
-    refused = status_error(HOST, METHOD, "UNAVAILABLE", f"{THERE}connect: Connection refused (111)")
+def test_refused_connection_does_not_mean_that_the_worker_is_dead() -> None:
+    refused = status_error(HOST, METHOD, "UNAVAILABLE", f"{ADDRESS_PREFIX}connect: Connection refused (111)")
     unimplemented = ProbeError("another service", address="10.0.0.1:8431", code="unimplemented")
     error = no_source_error(HOST, refused, unimplemented)
     assert (error.code, error.address, error.retryable) == ("refused", HOST, True)

@@ -1,4 +1,4 @@
-"""libtpu, asked where no TensorFlow server tells."""
+"""libtpu as the source of devices if no TensorFlow server listens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def libtpu(devices: int = 4, cores: int | None = 8, chips: int | None = 4) -> TP
     return TPUWorker(devices, cores=cores, chips=chips, services=["libtpu"])
 
 
-async def test_where_nothing_listens_libtpu_of_that_host_tells(closed_address: str) -> None:
+async def test_libtpu_is_used_if_nothing_listens_at_the_port(closed_address: str) -> None:
     async with libtpu() as worker:
         probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
     assert (probe.address, probe.source) == (closed_address, "libtpu")
@@ -34,28 +34,28 @@ async def test_where_nothing_listens_libtpu_of_that_host_tells(closed_address: s
     assert worker.calls == [STATUS, METRIC]
 
 
-async def test_where_another_service_listens_libtpu_of_that_host_tells() -> None:
+async def test_libtpu_is_used_if_another_service_listens_at_the_port() -> None:
     async with TPUWorker(services=[]) as other, libtpu() as worker:
         probe = await probe_worker(other.address, libtpu_ports=[worker.port], timeout=GENEROUS)
     assert (probe.source, probe.accelerators) == ("libtpu", {"TPU": 4})
 
 
-async def test_a_libtpu_without_a_runtime_status_tells_devices_alone(closed_address: str) -> None:
+async def test_libtpu_without_a_runtime_status_reports_devices_only(closed_address: str) -> None:
     async with libtpu(chips=None) as worker:
         probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
     assert (probe.accelerators, probe.cores, probe.chips) == ({"TPU": 4}, None, None)
 
 
-async def test_a_libtpu_that_tells_cores_and_no_devices_tells_cores(closed_address: str) -> None:
+async def test_cores_are_used_if_libtpu_reports_no_devices(closed_address: str) -> None:
     body = runtime_status(*[(chip, 1) for chip in (0, 0, 1, 1)])
     async with TPUWorker(chips=2, services=["libtpu"], faults=[Answer(body=body)]) as worker:
-        # The same body, read as metrics, is of no device.
+        # The same body, parsed as metrics, contains no device.
         probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
     assert (probe.devices, probe.cores, probe.chips) == ((), 4, 2)
     assert probe.accelerators == {"TPU": 4}
 
 
-async def test_the_processes_of_a_host_are_asked_together(closed_address: str) -> None:
+async def test_processes_of_a_host_are_summed(closed_address: str) -> None:
     async with libtpu(1, 2, 1) as first, libtpu(1, 2, 1) as second:
         ports = [first.port, second.port]
         probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
@@ -63,17 +63,17 @@ async def test_the_processes_of_a_host_are_asked_together(closed_address: str) -
     assert len({device.name for device in probe.devices}) == 2
 
 
-async def test_a_process_that_does_not_answer_is_not_left_out_of_the_sum(closed_address: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+async def test_process_that_does_not_respond_is_an_error(closed_address: str) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
         async with libtpu() as worker:
             with pytest.raises(ProbeError, match=f"127.0.0.1:{port}") as caught:
                 await probe_worker(closed_address, libtpu_ports=[worker.port, port], timeout=GENEROUS)
     assert caught.value.code == "refused"
 
 
-async def test_a_refusal_is_said_to_be_no_death(closed_address: str) -> None:
+async def test_refused_connection_does_not_mean_that_the_worker_is_dead(closed_address: str) -> None:
     async with TPUWorker(services=[]) as other:
         with pytest.raises(ProbeError, match="The worker may still be running") as caught:
             await probe_worker(closed_address, libtpu_ports=[other.port], timeout=GENEROUS)
@@ -82,7 +82,7 @@ async def test_a_refusal_is_said_to_be_no_death(closed_address: str) -> None:
     assert caught.value.__cause__.code == "unimplemented"
 
 
-async def test_a_worker_that_failed_otherwise_is_not_asked_again_by_libtpu() -> None:
+async def test_libtpu_is_not_used_after_any_other_failure() -> None:
     async with TPUWorker(faults=[Answer(body=b"\xff")]) as worker:
         with pytest.raises(ProbeError) as caught:
             await probe_worker(worker.address, libtpu_ports=[worker.port], timeout=GENEROUS)
@@ -90,7 +90,7 @@ async def test_a_worker_that_failed_otherwise_is_not_asked_again_by_libtpu() -> 
     assert len(worker.calls) == 1
 
 
-async def test_with_no_ports_libtpu_is_not_asked() -> None:
+async def test_libtpu_is_not_used_without_ports() -> None:
     async with TPUWorker(services=["libtpu"]) as worker:
         with pytest.raises(ProbeError) as caught:
             await probe_worker(worker.address, libtpu_ports=[], timeout=GENEROUS)
@@ -98,7 +98,7 @@ async def test_with_no_ports_libtpu_is_not_asked() -> None:
     assert worker.calls == []
 
 
-async def test_libtpu_has_what_is_left_of_the_workers_deadline(closed_address: str) -> None:
+async def test_libtpu_has_the_remaining_time_of_the_deadline(closed_address: str) -> None:
     async with TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as worker:
         (probe,) = await probe_workers([closed_address], libtpu_ports=[worker.port], worker_timeout=0.3)
     assert probe.error is not None
@@ -108,7 +108,7 @@ async def test_libtpu_has_what_is_left_of_the_workers_deadline(closed_address: s
     assert 0.2 < probe.latency < 1.0
 
 
-async def test_libtpu_is_reached_by_the_same_channels(closed_address: str) -> None:
+async def test_libtpu_is_called_over_the_same_channels(closed_address: str) -> None:
     channels = ProbeChannels(metadata=[("x-id", "7")])
     async with TPUWorker(services=["libtpu"], metadata={"x-id": "7"}) as worker:
         ports = [worker.port]

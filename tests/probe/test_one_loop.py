@@ -1,4 +1,4 @@
-"""Two event loops in one process: grpc.aio polls one of them."""
+"""Several event loops in one process: grpc.aio polls one of them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class OtherLoop:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name="other loop")
 
-    def run(self, operation: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
-        """Begin `operation` there, and return what can be awaited here."""
+    def run(self, function: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        """Run `function` there, and return a future of this loop."""
 
-        async def awaited() -> Any:
-            return await operation()
+        async def call() -> Any:
+            return await function()
 
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(awaited(), self.loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), self.loop))
 
 
 @contextmanager
@@ -51,22 +51,22 @@ def other_loop() -> Iterator[OtherLoop]:
         other.loop.close()
 
 
-async def here() -> int:
+async def current_thread() -> int:
     return threading.get_ident()
 
 
-async def test_what_is_asked_of_a_second_loop_is_awaited_in_the_first() -> None:
+async def test_call_of_a_second_loop_runs_in_the_first() -> None:
     with other_loop() as other:
-        assert await other.run(lambda: run_in_grpc_loop(here)) == other.thread.ident
+        assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
         loop_guard.acquire()
         try:
-            assert await other.run(lambda: run_in_grpc_loop(here)) == threading.get_ident()
+            assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
         finally:
             loop_guard.release(asyncio.get_running_loop())
-        assert await other.run(lambda: run_in_grpc_loop(here)) == other.thread.ident
+        assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
 
 
-async def test_an_error_comes_back() -> None:
+async def test_error_is_raised_in_the_calling_loop() -> None:
     async def fail() -> None:
         raise KeyError("mine")
 
@@ -80,10 +80,10 @@ async def test_an_error_comes_back() -> None:
 
 
 async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
-    began, cleaned_up = threading.Event(), threading.Event()
+    started, cleaned_up = threading.Event(), threading.Event()
 
     async def hang() -> None:
-        began.set()
+        started.set()
         try:
             await anyio.sleep_forever()
         finally:
@@ -94,7 +94,7 @@ async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
     async def cancelled() -> bool:
         async with anyio.create_task_group() as group:
             group.start_soon(run_in_grpc_loop, hang)
-            await anyio.to_thread.run_sync(began.wait)
+            await anyio.to_thread.run_sync(started.wait)
             group.cancel_scope.cancel()
         return cleaned_up.is_set()
 
@@ -106,31 +106,31 @@ async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
             loop_guard.release(asyncio.get_running_loop())
 
 
-async def test_a_first_loop_that_is_blocked_is_not_waited_for() -> None:
+async def test_call_does_not_wait_for_a_blocked_loop() -> None:
     with other_loop() as other:
         loop_guard.acquire()
         try:
-            future = asyncio.run_coroutine_threadsafe(run_in_grpc_loop(here), other.loop)
-            # As a notebook does that calls a blocking function, whose own loop is the other.
+            future = asyncio.run_coroutine_threadsafe(run_in_grpc_loop(current_thread), other.loop)
+            # Like a notebook that calls a blocking function, whose event loop is the other one.
             assert future.result(GENEROUS) == other.thread.ident
         finally:
             loop_guard.release(asyncio.get_running_loop())
 
 
-async def test_when_the_first_loop_ends_the_second_goes_on_by_itself() -> None:
-    began, answered_in = threading.Event(), []
+async def test_second_loop_continues_alone_when_the_first_ends() -> None:
+    started, ran_in = threading.Event(), []
 
     async def hang_at_first() -> int:
-        answered_in.append(threading.get_ident())
-        if len(answered_in) == 1:
-            began.set()
+        ran_in.append(threading.get_ident())
+        if len(ran_in) == 1:
+            started.set()
             await anyio.sleep_forever()
-        return await here()
+        return await current_thread()
 
     async def first() -> None:
         loop_guard.acquire()
         ready.set()
-        await anyio.to_thread.run_sync(began.wait)
+        await anyio.to_thread.run_sync(started.wait)
 
     ready = threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(first()))
@@ -138,21 +138,21 @@ async def test_when_the_first_loop_ends_the_second_goes_on_by_itself() -> None:
     await anyio.to_thread.run_sync(ready.wait)
     with anyio.fail_after(GENEROUS):
         assert await run_in_grpc_loop(hang_at_first)
-    # The second time it is the first loop again, if that has not ended yet by then.
-    assert (answered_in[0], len(answered_in)) == (thread.ident, 2)
+    # The second run is in the first loop too, if that has not ended by then.
+    assert (ran_in[0], len(ran_in)) == (thread.ident, 2)
     await anyio.to_thread.run_sync(thread.join)
 
 
-def test_a_loop_that_was_closed_counts_no_more() -> None:
+def test_closed_loop_is_ignored() -> None:
     async def enter() -> None:
         loop_guard.acquire()
 
     asyncio.run(enter())
-    assert asyncio.run(run_in_grpc_loop(here)) == threading.get_ident()
+    assert asyncio.run(run_in_grpc_loop(current_thread)) == threading.get_ident()
 
 
-class Recorded(asyncio.SelectorEventLoop):
-    """An event loop that notes when grpc.aio polls it."""
+class RecordingLoop(asyncio.SelectorEventLoop):
+    """An event loop that records whether grpc.aio polls it."""
 
     def __init__(self, polled: set[int]) -> None:
         super().__init__()
@@ -164,36 +164,35 @@ class Recorded(asyncio.SelectorEventLoop):
         super().add_reader(fd, callback, *args)
 
 
-def in_a_loop(polled: set[int], operation: Callable[[], Awaitable[Any]], results: list[Any]) -> None:
+def run_in_a_loop(polled: set[int], function: Callable[[], Awaitable[Any]], results: list[Any]) -> None:
     async def main() -> None:
-        results.append(await operation())
+        results.append(await function())
 
-    with asyncio.Runner(loop_factory=lambda: Recorded(polled)) as runner:
+    with asyncio.Runner(loop_factory=lambda: RecordingLoop(polled)) as runner:
         runner.run(main())
 
 
 @pytest.mark.filterwarnings("error")
-def test_loops_that_probe_at_the_same_time_let_grpc_poll_one() -> None:
+def test_grpc_polls_one_of_several_loops_that_probe_concurrently() -> None:
     with tpu_worker_process(ports=16) as addresses:
         polled: set[int] = set()
         results: list[Any] = []
-        together = threading.Barrier(4)
+        barrier = threading.Barrier(4)
 
-        async def probe_again_and_again() -> bool:
+        async def probe_repeatedly() -> bool:
             async with ProbeChannels() as channels:
                 if threading.current_thread() is first:
                     await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
-                await asyncio.to_thread(together.wait)
-                rows = [
+                await asyncio.to_thread(barrier.wait)
+                results_here = [
                     await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
                     for _ in range(5)
                 ]
-                await asyncio.to_thread(together.wait)
-            return all(probe.error is None for row in rows for probe in row)
+                await asyncio.to_thread(barrier.wait)
+            return all(probe.error is None for probes in results_here for probe in probes)
 
         threads = [
-            threading.Thread(target=in_a_loop, args=(polled, probe_again_and_again, results))
-            for _ in range(4)
+            threading.Thread(target=run_in_a_loop, args=(polled, probe_repeatedly, results)) for _ in range(4)
         ]
         first = threads[0]
         for thread in threads:
@@ -204,14 +203,14 @@ def test_loops_that_probe_at_the_same_time_let_grpc_poll_one() -> None:
     assert len(polled) == 1
 
 
-async def test_a_worker_in_this_loop_is_probed_from_another() -> None:
+async def test_worker_in_this_loop_can_be_probed_from_another() -> None:
     async with TPUWorker() as worker:
         with other_loop() as other:
             probe = await other.run(lambda: probe_worker(worker.address, timeout=GENEROUS))
     assert probe.accelerators == {"TPU": 8}
 
 
-async def test_the_deadline_holds_across_loops() -> None:
+async def test_deadline_applies_across_loops() -> None:
     async with TPUWorker(faults=[Hang()]) as worker:
         with other_loop() as other:
             (probe,) = await other.run(

@@ -1,4 +1,4 @@
-"""The loopback worker itself."""
+"""The loopback worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GENEROUS = 20.0
 
 
 @pytest.mark.parametrize("faults", [[], [Silence()]])
-async def test_its_port_is_kept_when_it_is_entered_again(faults: list[Silence]) -> None:
+async def test_port_is_kept_when_the_worker_is_entered_again(faults: list[Silence]) -> None:
     worker = TPUWorker(ports=2, faults=faults)
     async with worker:
         before = worker.addresses
@@ -29,16 +29,16 @@ async def test_its_port_is_kept_when_it_is_entered_again(faults: list[Silence]) 
     assert len({*before, worker.address}) == 2
 
 
-async def test_a_port_that_is_taken_is_an_os_error() -> None:
+async def test_port_in_use_raises_an_os_error() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", 0)) as bound,
         pytest.raises(OSError, match="in use"),
     ):
-        async with TPUWorker(port=taken.getsockname()[1]):
+        async with TPUWorker(port=bound.getsockname()[1]):
             pass
 
 
-async def test_entering_twice_is_an_error() -> None:
+async def test_entering_twice_raises_an_error() -> None:
     async with TPUWorker() as worker:
         with pytest.raises(ConfigurationError, match="already running"):
             await worker.__aenter__()
@@ -49,7 +49,7 @@ async def test_without_tls_there_is_no_certificate_authority() -> None:
         _ = TPUWorker().certificate_authority
 
 
-async def test_it_does_not_let_grpc_poll_a_second_loop() -> None:
+async def test_worker_in_a_second_loop_raises_an_error() -> None:
     async def enter() -> None:
         async with TPUWorker():
             pass
@@ -59,7 +59,7 @@ async def test_it_does_not_let_grpc_poll_a_second_loop() -> None:
             await asyncio.to_thread(asyncio.run, enter())
 
 
-def test_a_process_serves_many_ports_and_ends_with_the_block() -> None:
+def test_process_serves_many_ports_and_ends_with_the_block() -> None:
     with tpu_worker_process(devices=2, ports=20) as addresses:
         probes = asyncio.run(probe_workers(addresses, worker_timeout=GENEROUS))
         assert [probe.accelerators for probe in probes] == [{"TPU": 2}] * 20
@@ -67,13 +67,13 @@ def test_a_process_serves_many_ports_and_ends_with_the_block() -> None:
         asyncio.run(probe_worker(addresses[0], libtpu_ports=[], timeout=GENEROUS))
 
 
-def test_a_process_that_does_not_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_process_that_does_not_start_raises_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigurationError, match="did not start"), tpu_worker_process(colour="red"):
         pass
     assert "colour" in capfd.readouterr().err
 
 
-def test_a_process_ends_with_its_parent() -> None:
+def test_process_ends_with_its_parent() -> None:
     script = (
         "import os\n"
         "from aioresolve.testing.tpu_worker import tpu_worker_process\n"
@@ -85,17 +85,17 @@ def test_a_process_ends_with_its_parent() -> None:
     port = int(parent.stdout.rpartition(":")[2])
     refused = threading.Event()
 
-    def ask() -> None:
+    def connect() -> None:
         while not refused.is_set():
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=GENEROUS).close()
             except ConnectionRefusedError:
                 refused.set()
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=connect)
+    thread.start()
     try:
         assert refused.wait(GENEROUS)
     finally:
         refused.set()
-        asking.join()
+        thread.join()

@@ -1,4 +1,4 @@
-"""Probing: rows, deadlines, fan-out, streams, and workers that do not behave."""
+"""Probes of many workers: results, deadlines, concurrency, streams, and misbehaving workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 GENEROUS = 20.0
-"""Seconds for what has to happen, on a machine that may be busy."""
+"""A timeout in seconds that does not pass, even on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +37,15 @@ def hundred() -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def liars() -> Iterator[list[str]]:
-    """The addresses of workers that claim ten million devices."""
+def implausible() -> Iterator[list[str]]:
+    """The addresses of workers that report ten million devices."""
     with tpu_worker_process(devices=10_000_000, ports=32) as addresses:
         yield addresses
 
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[dict[str, list[str]]]:
-    """The addresses of workers that are slow in one way or another."""
+    """The addresses of workers that respond slowly or never, by kind."""
     with ExitStack() as stack:
         yield {
             what: stack.enter_context(tpu_worker_process(faults=[fault], ports=8))
@@ -53,8 +53,8 @@ def slow() -> Iterator[dict[str, list[str]]]:
         }
 
 
-class started:  # noqa: N801 - reads as a verb
-    """Workers that run inside the block, together."""
+class Running:
+    """A context manager that runs several workers."""
 
     def __init__(self, *workers: AbstractAsyncContextManager[Any]) -> None:
         self._workers = workers
@@ -67,21 +67,21 @@ class started:  # noqa: N801 - reads as a verb
             await worker.__aexit__(None, None, None)
 
 
-async def called(worker: TPUWorker) -> None:
-    """Return once somebody has asked the worker something."""
+async def wait_for_call(worker: TPUWorker) -> None:
+    """Wait until the worker has received a request."""
     with anyio.fail_after(GENEROUS):
-        while not worker.calls:  # noqa: ASYNC110 - a list tells nobody when it grows
+        while not worker.calls:  # noqa: ASYNC110 - there is no event for a longer list
             await anyio.sleep(0.002)
 
 
-async def left_alone() -> None:
-    """Return once no task but this one is there: a gRPC server of this loop stops before its answers end."""
+async def wait_for_other_tasks() -> None:
+    """Wait until this is the only task: a gRPC server in this loop stops before its responses end."""
     with anyio.fail_after(GENEROUS):
-        while asyncio.all_tasks() != {asyncio.current_task()}:  # noqa: ASYNC110 - grpc's own tasks tell nobody
+        while asyncio.all_tasks() != {asyncio.current_task()}:  # noqa: ASYNC110 - there is no event for the tasks of grpc
             await anyio.sleep(0.001)
 
 
-async def test_a_worker_tells_its_devices() -> None:
+async def test_worker_reports_its_devices() -> None:
     async with TPUWorker(devices=4, job="trainer", task=3) as worker:
         before = time.monotonic()
         probe = await probe_worker(worker.address, timeout=GENEROUS)
@@ -95,24 +95,26 @@ async def test_a_worker_tells_its_devices() -> None:
     assert worker.calls == ["/tensorflow.WorkerService/GetStatus"]
 
 
-async def test_rows_come_in_the_order_of_the_addresses_whoever_answers_first() -> None:
+async def test_results_are_in_the_order_of_the_addresses() -> None:
     slow, quick = TPUWorker(devices=1, faults=[Delay(0.2)]), TPUWorker(devices=2)
-    async with started(slow, quick) as addresses:
+    async with Running(slow, quick) as addresses:
         probes = await probe_workers([*addresses, addresses[0]], worker_timeout=GENEROUS)
     assert [probe.accelerators["TPU"] for probe in probes] == [1, 2, 1]
     assert [probe.address for probe in probes] == [slow.address, quick.address, slow.address]
 
 
-async def test_a_stream_gives_each_row_when_it_is_known() -> None:
+async def test_stream_yields_results_in_the_order_of_the_responses() -> None:
     slow, quick = TPUWorker(devices=1, faults=[Delay(0.3)]), TPUWorker(devices=2)
     async with (
-        started(slow, quick) as addresses,
+        Running(slow, quick) as addresses,
         stream_workers(addresses, worker_timeout=GENEROUS) as probes,
     ):
         assert [probe.address async for probe in probes] == [quick.address, slow.address]
 
 
-async def test_leaving_a_stream_ends_the_rest(hundred: list[str], slow: dict[str, list[str]]) -> None:
+async def test_leaving_a_stream_cancels_the_other_probes(
+    hundred: list[str], slow: dict[str, list[str]]
+) -> None:
     before = time.monotonic()
     async with stream_workers([*slow["hang"], hundred[0]], worker_timeout=GENEROUS) as probes:
         async for probe in probes:
@@ -123,19 +125,19 @@ async def test_leaving_a_stream_ends_the_rest(hundred: list[str], slow: dict[str
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3), GeneratorExit()])
-async def test_an_error_of_the_caller_leaves_a_stream_as_it_is(error: BaseException) -> None:
+async def test_error_in_the_block_of_a_stream_is_raised_unchanged(error: BaseException) -> None:
     worker = TPUWorker(faults=[Hang()])
 
     async def fail() -> None:
         async with stream_workers([worker.address]):
-            await called(worker)
+            await wait_for_call(worker)
             raise error
 
     async with worker:
         with pytest.raises(type(error)) as caught:
             await fail()
     assert caught.value is error
-    await left_alone()
+    await wait_for_other_tasks()
 
 
 async def test_cancelling_the_caller_ends_a_stream() -> None:
@@ -148,14 +150,14 @@ async def test_cancelling_the_caller_ends_a_stream() -> None:
 
     async with worker:
         task = asyncio.create_task(consume())
-        await called(worker)
+        await wait_for_call(worker)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    await left_alone()
+    await wait_for_other_tasks()
 
 
-async def test_one_worker_that_does_not_tell_is_an_error(closed_address: str) -> None:
+async def test_failed_probe_of_one_worker_raises_an_error(closed_address: str) -> None:
     with pytest.raises(ProbeError, match="connection refused") as caught:
         await probe_worker(closed_address, libtpu_ports=[], timeout=GENEROUS)
     assert (caught.value.code, caught.value.address) == ("refused", closed_address)
@@ -176,10 +178,10 @@ MISBEHAVING: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_a_worker_that_misbehaves_has_a_row_of_its_own_and_harms_no_other(closed_address: str) -> None:
+async def test_misbehaving_worker_does_not_affect_others(closed_address: str) -> None:
     workers = {what: TPUWorker(**options) for what, options in MISBEHAVING.items()}
     good = [TPUWorker(), TPUWorker()]
-    async with started(good[0], *workers.values(), good[1]) as addresses:
+    async with Running(good[0], *workers.values(), good[1]) as addresses:
         probes = await probe_workers([*addresses, closed_address], worker_timeout=1.0, libtpu_ports=[])
     first, *bad, last, refused = probes
     assert [first.accelerators, last.accelerators] == [{"TPU": 8}] * 2
@@ -192,14 +194,14 @@ async def test_a_worker_that_misbehaves_has_a_row_of_its_own_and_harms_no_other(
     assert "requires TLS" in str(bad[list(workers).index("tls")].error)
 
 
-async def test_a_server_that_does_not_speak_grpc_is_told_from_one_that_is_gone() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_server_that_does_not_speak_grpc_is_malformed() -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         (probe,) = await probe_workers([f"127.0.0.1:{port}"], worker_timeout=GENEROUS)
     assert probe.error is not None
@@ -207,17 +209,17 @@ async def test_a_server_that_does_not_speak_grpc_is_told_from_one_that_is_gone()
     assert "does not speak gRPC" in str(probe.error)
 
 
-async def test_lies_are_not_read_into_memory(liars: list[str]) -> None:
+async def test_large_responses_are_not_read_into_memory(implausible: list[str]) -> None:
     process = psutil.Process()
-    await probe_workers(liars[:1], worker_timeout=GENEROUS)
+    await probe_workers(implausible[:1], worker_timeout=GENEROUS)
     before = process.memory_info().rss
-    probes = await probe_workers(liars, worker_timeout=GENEROUS)
+    probes = await probe_workers(implausible, worker_timeout=GENEROUS)
     grown = process.memory_info().rss - before
     assert {probe.error.code for probe in probes if probe.error} == {"too_large"}
-    assert grown < 64 << 20, f"{grown:,} bytes for 32 answers of 20 MB each"
+    assert grown < 64 << 20, f"{grown:,} bytes for 32 responses of 20 MB each"
 
 
-async def test_a_worker_has_its_own_deadline(hundred: list[str], slow: dict[str, list[str]]) -> None:
+async def test_worker_has_a_deadline_of_its_own(hundred: list[str], slow: dict[str, list[str]]) -> None:
     dead = [slow["silence"][0], slow["hang"][0]]
     before = time.monotonic()
     probes = await probe_workers([*dead, *hundred], worker_timeout=1.0, max_concurrency=4)
@@ -227,7 +229,7 @@ async def test_a_worker_has_its_own_deadline(hundred: list[str], slow: dict[str,
     assert took < 2.0
 
 
-async def test_when_the_total_deadline_passes_each_row_says_whether_it_was_asked() -> None:
+async def test_results_after_the_total_deadline_show_which_probes_had_started() -> None:
     worker = TPUWorker(faults=[Hang()], ports=5)
     async with worker:
         before = time.monotonic()
@@ -236,29 +238,29 @@ async def test_when_the_total_deadline_passes_each_row_says_whether_it_was_asked
         )
         took = time.monotonic() - before
     assert len(worker.calls) == 2
-    words = [str(probe.error) for probe in probes]
-    assert ["had not responded" in text for text in words] == [True, True, False, False, False]
-    assert ["was not probed" in text for text in words] == [False, False, True, True, True]
+    messages = [str(probe.error) for probe in probes]
+    assert ["had not responded" in text for text in messages] == [True, True, False, False, False]
+    assert ["was not probed" in text for text in messages] == [False, False, True, True, True]
     assert {probe.error.code for probe in probes if probe.error} == {"deadline"}
     assert [probe.latency > 0 for probe in probes] == [True, True, False, False, False]
     assert took < 2.0
 
 
-async def test_no_more_workers_are_asked_at_a_time_than_allowed() -> None:
+async def test_concurrency_is_limited() -> None:
     worker = TPUWorker(faults=[Hang()], ports=9)
     async with worker:
         await probe_workers(worker.addresses, timeout=0.5, worker_timeout=GENEROUS, max_concurrency=3)
     assert len(worker.calls) == 3
 
 
-async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch, closed_address: str) -> None:
+async def test_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch, closed_address: str) -> None:
     for variable in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
         monkeypatch.setenv(variable, f"http://{closed_address}")
     async with TPUWorker() as worker:
         assert (await probe_worker(worker.address, timeout=GENEROUS)).accelerators == {"TPU": 8}
 
 
-async def test_nobody_to_ask_is_no_row() -> None:
+async def test_no_addresses_give_no_results() -> None:
     assert await probe_workers([]) == []
     async with stream_workers([]) as probes:
         assert [probe async for probe in probes] == []
@@ -275,21 +277,19 @@ async def test_nobody_to_ask_is_no_row() -> None:
         ({"libtpu_ports": [0]}, "libtpu_ports"),
     ],
 )
-async def test_a_wrong_argument_is_named_before_anybody_is_asked(
-    arguments: dict[str, Any], words: str
-) -> None:
+async def test_invalid_argument_is_named_before_any_request(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         await probe_workers(**{"addresses": ["a:1"], **arguments})
 
 
-async def test_metadata_are_sent_along() -> None:
-    wanted = {"authorization": "Bearer token", "x-id": "7"}
-    async with TPUWorker(metadata=wanted) as worker:
-        channels = ProbeChannels(metadata=wanted.items())
+async def test_metadata_are_sent() -> None:
+    metadata = {"authorization": "Bearer token", "x-id": "7"}
+    async with TPUWorker(metadata=metadata) as worker:
+        channels = ProbeChannels(metadata=metadata.items())
         assert (await probe_worker(worker.address, channels=channels, timeout=GENEROUS)).error is None
 
 
-async def test_over_tls_the_workers_certificate_is_checked() -> None:
+async def test_certificate_of_the_worker_is_verified() -> None:
     async with TPUWorker(tls=True) as worker, TPUWorker(tls=True) as other:
         trusting = grpc.ssl_channel_credentials(worker.certificate_authority)
         channels = ProbeChannels.over_tls(worker.certificate_authority)
@@ -305,7 +305,7 @@ async def test_over_tls_the_workers_certificate_is_checked() -> None:
     assert {bad.error.code, caught.value.code} == {"tls"}
 
 
-async def test_tls_asked_of_a_worker_that_speaks_plain_is_said_so() -> None:
+async def test_tls_to_a_worker_without_tls_is_an_error() -> None:
     async with TPUWorker() as worker:
         channels = ProbeChannels.over_tls()
         with pytest.raises(ProbeError, match="Check that the worker uses TLS") as caught:
@@ -314,7 +314,7 @@ async def test_tls_asked_of_a_worker_that_speaks_plain_is_said_so() -> None:
 
 
 @pytest.mark.parametrize("what", ["hang", "silence", "delay"])
-async def test_a_cancelled_probe_leaves_nothing_behind(what: str, slow: dict[str, list[str]]) -> None:
+async def test_cancelled_probe_leaves_no_task_behind(what: str, slow: dict[str, list[str]]) -> None:
     for seconds in (0.0, 0.001, 0.005, 0.01, 0.05):
         with anyio.move_on_after(seconds):
             await probe_workers(slow[what], worker_timeout=1.0)
@@ -328,26 +328,26 @@ from aioresolve.probe import probe_workers
 
 process = psutil.Process()
 
-def held():
+def resources():
     gc.collect()
-    getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)  # glibc gives back what is free
+    getattr(ctypes.CDLL(None), "malloc_trim", bool)(0)  # makes glibc return free memory to the system
     return process.memory_info().rss, process.num_fds(), len(gc.get_objects())
 
 async def main(addresses):
     for number in range(30):
         if number == 5:
-            before = held()
+            before = resources()
         assert all(probe.error is None for probe in await probe_workers(addresses))
         with anyio.move_on_after(0.005):
             await probe_workers(addresses)
-    return [now - then for now, then in zip(held(), before)]
+    return [now - then for now, then in zip(resources(), before)]
 
 print(*asyncio.run(main(sys.argv[1:])))
 """
 
 
-def test_nothing_leaks_after_thousands_of_probes_opened_used_and_cancelled(hundred: list[str]) -> None:
-    """In a process of its own, 2,500 probes used and 2,500 cancelled: what others leave would hide a leak."""
+def test_thousands_of_completed_and_cancelled_probes_leak_nothing(hundred: list[str]) -> None:
+    """Runs in a separate process, because the memory that other tests freed would hide a leak."""
     command = [sys.executable, "-c", THOUSANDS, *hundred]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     memory, files, objects = map(int, done.stdout.split())

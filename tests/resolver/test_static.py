@@ -1,4 +1,4 @@
-"""SimpleClusterResolver and UnionClusterResolver."""
+"""`SimpleClusterResolver` and `UnionClusterResolver`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def simple(cluster: dict[str, Any], **options: Any) -> SimpleClusterResolver:
 
 
 class Scripted(ClusterResolver):
-    """Answers with a state, after `before` has passed; counts how often it is entered and closed."""
+    """Awaits `before` and returns a state; counts how often it is entered and closed."""
 
     def __init__(
         self, state: ClusterState | None = None, before: Callable[[Progress], Awaitable[object]] | None = None
@@ -67,16 +67,16 @@ class Scripted(ClusterResolver):
         self.closed += 1
 
 
-class TestSimple:
-    async def test_it_answers_with_the_spec_it_was_given(self) -> None:
+class TestSimpleClusterResolver:
+    async def test_spec_is_the_given_one(self) -> None:
         assert await SimpleClusterResolver(TRAINING).cluster_spec() is TRAINING
 
-    async def test_its_state_knows_the_addresses_and_the_moment(self) -> None:
+    async def test_state_has_addresses_and_time(self) -> None:
         state = await SimpleClusterResolver(TRAINING).cluster_state()
         assert state == ClusterState.from_spec(TRAINING)
         assert state.observed_at is not None
 
-    async def test_it_keeps_all_it_was_told(self) -> None:
+    async def test_attributes_are_the_given_ones(self) -> None:
         resolver = SimpleClusterResolver(
             TRAINING, "a:1", "worker", 1, "google", {"GPU": 8}, "grpc", timeout=5
         )
@@ -86,17 +86,17 @@ class TestSimple:
         assert await resolver.num_accelerators() == {"GPU": 8}
         assert await resolver.num_accelerators("worker", 0, object()) == {"GPU": 8}
 
-    async def test_untold_accelerators_are_none_at_all(self) -> None:
+    async def test_there_are_no_accelerators_by_default(self) -> None:
         assert await SimpleClusterResolver(TRAINING).num_accelerators() == {}
 
-    async def test_what_its_accelerators_were_made_from_may_change_afterwards(self) -> None:
+    async def test_accelerators_are_copied(self) -> None:
         devices = {"GPU": 8}
         resolver = SimpleClusterResolver(TRAINING, num_accelerators=devices)
         devices.clear()
         (await resolver.num_accelerators()).clear()
         assert await resolver.num_accelerators() == {"GPU": 8}
 
-    async def test_its_master_is_the_task_named_or_the_one_it_was_told(self) -> None:
+    async def test_master_is_the_given_task_or_the_given_master(self) -> None:
         resolver = SimpleClusterResolver(TRAINING, master="m:9", task_type="worker", task_id=0)
         assert await resolver.master() == "m:9"
         assert await resolver.master("ps", 3) == "c:4"
@@ -105,40 +105,40 @@ class TestSimple:
         resolver.rpc_layer = "grpc"
         assert await resolver.master() == "grpc://m:9"
 
-    async def test_the_master_of_an_unknown_task_is_an_error(self) -> None:
+    async def test_master_of_an_unknown_task_raises_an_error(self) -> None:
         with pytest.raises(UnknownTaskError, match="no task 7 in job 'worker'"):
             await SimpleClusterResolver(TRAINING).master("worker", 7)
 
     @pytest.mark.parametrize("cluster", [None, {"worker": ["a:1"]}, "a:1", TRAINING.as_cluster_def()])
-    def test_what_is_no_spec_is_refused(self, cluster: Any) -> None:
+    def test_invalid_spec_raises_an_error(self, cluster: Any) -> None:
         kind = type(cluster).__name__
         with pytest.raises(InvalidClusterError, match=f"cluster_spec must be a ClusterSpec; got {kind}"):
             SimpleClusterResolver(cluster)
 
-    def test_a_master_that_is_no_text_is_refused(self) -> None:
+    def test_invalid_master_raises_an_error(self) -> None:
         master: Any = None
         with pytest.raises(TypeError, match="master must be a str"):
             SimpleClusterResolver(TRAINING, master)
 
 
-class TestWhatAUnionAnswers:
-    async def test_jobs_come_together_in_the_order_they_are_met(self) -> None:
+class TestUnionClusterResolver:
+    async def test_jobs_are_merged_in_the_order_of_first_occurrence(self) -> None:
         union = UnionClusterResolver(simple({"worker": ["a:1"]}), simple({"ps": ["b:2"], "worker": ["c:3"]}))
         spec = await union.cluster_spec()
         assert spec.as_dict() == {"worker": ["a:1", "c:3"], "ps": ["b:2"]}
         assert spec.jobs == ["worker", "ps"]
 
-    async def test_sparse_tasks_keep_their_indices_and_so_do_the_dense_beside_them(self) -> None:
+    async def test_sparse_and_dense_tasks_of_a_job_keep_their_indices(self) -> None:
         union = UnionClusterResolver(simple({"worker": {5: "f:6"}}), simple({"worker": ["a:1", "b:2"]}))
         assert (await union.cluster_spec()).as_dict() == {"worker": {0: "a:1", 1: "b:2", 5: "f:6"}}
 
-    async def test_a_sparse_task_taken_twice_is_an_error(self) -> None:
+    async def test_duplicate_index_of_a_sparse_job_raises_an_error(self) -> None:
         union = UnionClusterResolver(
             simple({"worker": {0: "a:1", 5: "f:6"}}), simple({"worker": ["a:1", "b:2"]})
         )
-        for ask in (union.cluster_spec, union.cluster_state):
+        for resolve in (union.cluster_spec, union.cluster_state):
             with pytest.raises(TaskConflictError) as conflict:
-                await ask()
+                await resolve()
             assert str(conflict.value).startswith(
                 "job 'worker': more than one resolver of the union returned task 0;"
             )
@@ -146,13 +146,13 @@ class TestWhatAUnionAnswers:
             assert isinstance(conflict.value, KeyError)
             assert isinstance(conflict.value, ResolveError)
 
-    async def test_a_job_without_tasks_adds_nothing(self) -> None:
+    async def test_job_without_tasks_adds_nothing(self) -> None:
         union = UnionClusterResolver(
             simple({"worker": ["a:1"]}), simple({"worker": []}), simple({"worker": ["b:2"]})
         )
         assert (await union.cluster_spec()).as_dict() == {"worker": ["a:1", "b:2"]}
 
-    async def test_its_state_keeps_identities_and_dates_from_the_oldest_answer(self) -> None:
+    async def test_state_keeps_identities_and_the_oldest_time(self) -> None:
         a, b = Endpoint("a:1", uid="u0", index=7), Endpoint("b:2", uid="u1")
         union = UnionClusterResolver(
             Scripted(ClusterState.of({"worker": [a]}, version="42", observed_at=NOON)),
@@ -165,7 +165,7 @@ class TestWhatAUnionAnswers:
         assert state.observed_at == NOON - timedelta(seconds=2)
         assert state.version is None
 
-    async def test_its_master_is_the_task_named_or_the_first_resolvers(self) -> None:
+    async def test_master_is_the_given_task_or_the_master_of_the_first_resolver(self) -> None:
         first = SimpleClusterResolver(WORKERS, master="m:9", rpc_layer="grpc")
         union = UnionClusterResolver(first, simple({"ps": ["c:3"]}, master="n:8"))
         assert await union.master() == "grpc://m:9"
@@ -174,14 +174,14 @@ class TestWhatAUnionAnswers:
         union.rpc_layer = "grpcs"
         assert await union.master("ps", 0) == "grpcs://c:3"
 
-    def test_what_is_not_overridden_is_the_first_resolvers(self) -> None:
+    def test_attributes_are_those_of_the_first_resolver(self) -> None:
         first = SimpleClusterResolver(WORKERS, "", "worker", 1, "google", rpc_layer="grpc")
         union = UnionClusterResolver(first, SimpleClusterResolver(WORKERS, "", "ps", 2))
         assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
         assert union.environment == "google"
 
     @pytest.mark.parametrize("task_id", [0, 7])
-    def test_any_override_but_none_counts(self, task_id: int) -> None:
+    def test_every_override_except_none_is_used(self, task_id: int) -> None:
         first = SimpleClusterResolver(WORKERS, "", "worker", 1, rpc_layer="grpc")
         union = UnionClusterResolver(first, task_type="ps", task_id=task_id, rpc_layer="")
         assert (union.task_type, union.task_id, union.rpc_layer) == ("ps", task_id, "")
@@ -189,36 +189,36 @@ class TestWhatAUnionAnswers:
             setattr(union, name, None)
         assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
 
-    def test_a_union_of_nothing_is_refused(self) -> None:
+    def test_union_without_resolvers_raises_an_error(self) -> None:
         with pytest.raises(ConfigurationError, match="at least one resolver"):
             UnionClusterResolver()
 
-    @pytest.mark.parametrize("stranger", [None, WORKERS, SimpleClusterResolver])
-    def test_a_union_with_a_stranger_is_refused(self, stranger: Any) -> None:
+    @pytest.mark.parametrize("invalid", [None, WORKERS, SimpleClusterResolver])
+    def test_union_accepts_resolvers_only(self, invalid: Any) -> None:
         with pytest.raises(
             InvalidClusterError,
             match=r"takes instances of aioresolve\.ClusterResolver; got",
         ):
-            UnionClusterResolver(SimpleClusterResolver(WORKERS), stranger)
+            UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
 
 
-class TestHowAUnionAsks:
-    async def test_all_resolvers_are_asked_at_the_same_time(self) -> None:
-        asked = [anyio.Event() for _ in range(3)]
+class TestUnionCalls:
+    async def test_resolvers_run_concurrently(self) -> None:
+        started = [anyio.Event() for _ in range(3)]
 
         def meeting(mine: anyio.Event) -> Callable[[Progress], Awaitable[object]]:
             async def wait_for_the_others(progress: Progress) -> None:
                 mine.set()
-                for event in asked:
+                for event in started:
                     await event.wait()
 
             return wait_for_the_others
 
-        union = UnionClusterResolver(*(Scripted(before=meeting(event)) for event in asked), timeout=5)
+        union = UnionClusterResolver(*(Scripted(before=meeting(event)) for event in started), timeout=5)
         assert await union.cluster_spec() == ClusterSpec({})
         assert await union.cluster_state() == ClusterState.of({})
 
-    async def test_the_first_error_is_raised_as_it_is_and_ends_the_other_calls(self) -> None:
+    async def test_first_error_is_raised_unchanged_and_cancels_the_other_calls(self) -> None:
         waiting, cancelled = anyio.Event(), anyio.Event()
 
         async def wait(progress: Progress) -> None:
@@ -236,22 +236,22 @@ class TestHowAUnionAsks:
             await UnionClusterResolver(Scripted(before=wait), Scripted(before=fail)).cluster_spec()
         assert cancelled.is_set()
 
-    async def test_its_deadline_says_which_resolver_answered_and_which_did_not(self) -> None:
-        async def answer(progress: Progress) -> None:
+    async def test_deadline_error_lists_the_resolvers_that_responded_and_the_others(self) -> None:
+        async def respond(progress: Progress) -> None:
             progress.done("first", "2 pods")
 
         async def hang(progress: Progress) -> None:
             progress.waiting("second", "connecting")
             await anyio.sleep_forever()
 
-        union = UnionClusterResolver(Scripted(before=answer), Scripted(before=hang), timeout=0.05)
-        for ask in (union.cluster_spec, union.cluster_state):
+        union = UnionClusterResolver(Scripted(before=respond), Scripted(before=hang), timeout=0.05)
+        for resolve in (union.cluster_spec, union.cluster_state):
             with pytest.raises(DeadlineExceededError) as late:
-                await ask()
+                await resolve()
             assert late.value.reached == {"first": "2 pods"}
             assert late.value.missing == {"second": "connecting"}
 
-    async def test_entering_it_enters_each_resolver_once(self) -> None:
+    async def test_entering_the_union_enters_each_resolver_once(self) -> None:
         one, other = Scripted(), Scripted()
         async with UnionClusterResolver(one, other, one) as union:
             assert await union.cluster_spec() == ClusterSpec({})
@@ -260,7 +260,7 @@ class TestHowAUnionAsks:
         await union.aclose()
         assert (one.closed, other.closed) == (1, 1)
 
-    async def test_it_may_be_entered_again_but_not_twice_at_once(self) -> None:
+    async def test_union_can_be_entered_again_but_not_twice_at_once(self) -> None:
         union = UnionClusterResolver(Scripted())
         async with union:
             with pytest.raises(ConfigurationError, match="is already entered"):
@@ -268,14 +268,14 @@ class TestHowAUnionAsks:
         async with union:
             pass
 
-    async def test_if_one_cannot_be_entered_those_before_are_closed(self) -> None:
+    async def test_failure_to_enter_a_resolver_closes_those_before_it(self) -> None:
         class Broken(Scripted):
             async def __aenter__(self) -> Self:
-                raise ConfigurationError("is entered already")
+                raise ConfigurationError("broken")
 
         one = Scripted()
         union = UnionClusterResolver(one, Broken())
-        with pytest.raises(ConfigurationError, match="is entered already"):
+        with pytest.raises(ConfigurationError, match="broken"):
             await union.__aenter__()
         assert (one.entered, one.closed) == (1, 1)
 
@@ -283,12 +283,12 @@ class TestHowAUnionAsks:
 PATIENCE = 5.0
 
 
-def seen(**tasks: Any) -> Observation:
+def observe(**tasks: Any) -> Observation:
     return Observation(ClusterState.from_spec(ClusterSpec(tasks)))
 
 
-class Told(ClusterResolver):
-    """Shows what a test tells it."""
+class Controlled(ClusterResolver):
+    """Yields the observations that a test passes to `show`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ class Told(ClusterResolver):
         self.intervals: list[float] = []
         self.closed = anyio.Event()
 
-    def tell(self, observation: Observation) -> None:
+    def show(self, observation: Observation) -> None:
         self.last = observation
         self.newest.put(observation)
 
@@ -317,8 +317,8 @@ class Told(ClusterResolver):
             self.closed.set()
 
 
-class TestWatchingSimple:
-    async def test_it_shows_its_cluster_and_then_nothing_for_ever(self) -> None:
+class TestWatchingSimpleClusterResolver:
+    async def test_cluster_is_yielded_once(self) -> None:
         async with aclosing(SimpleClusterResolver(TRAINING).observations(interval=0.001)) as observations:
             first = await anext(observations)
             assert first.state == ClusterState.from_spec(TRAINING)
@@ -326,47 +326,47 @@ class TestWatchingSimple:
                 await anext(observations)
         assert scope.cancelled_caught
 
-    async def test_it_is_waited_for_as_any_other(self) -> None:
+    async def test_wait_returns_the_cluster(self) -> None:
         assert (await SimpleClusterResolver(TRAINING).wait(timeout=PATIENCE)).spec == TRAINING
         with pytest.raises(IncompleteClusterError, match="3 of 4 tasks in total"):
             await SimpleClusterResolver(TRAINING).wait(4, timeout=0.05)
 
 
-class TestWatchingAUnion:
-    async def test_it_shows_all_once_each_has_answered_and_whenever_one_changes(self) -> None:
-        one, other = Told(), Told()
+class TestWatchingUnionClusterResolver:
+    async def test_states_are_merged_once_each_resolver_has_one_and_after_each_change(self) -> None:
+        one, other = Controlled(), Controlled()
         with anyio.fail_after(PATIENCE):
             async with aclosing(UnionClusterResolver(one, other).watch(interval=7.0)) as states:
-                one.tell(seen(worker=["a:1"]))
-                other.tell(seen(worker=["b:2"], ps=["c:3"]))
+                one.show(observe(worker=["a:1"]))
+                other.show(observe(worker=["b:2"], ps=["c:3"]))
                 assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1", "b:2"], "ps": ["c:3"]})
-                other.tell(seen(worker=[], ps=["c:3"]))
+                other.show(observe(worker=[], ps=["c:3"]))
                 assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1"], "ps": ["c:3"]})
-                one.tell(seen(worker=["a:1", "d:4"]))
+                one.show(observe(worker=["a:1", "d:4"]))
                 assert (await anext(states)).spec == ClusterSpec({"worker": ["a:1", "d:4"], "ps": ["c:3"]})
             await one.closed.wait()
             await other.closed.wait()
         assert one.intervals == other.intervals == [7.0]
 
-    async def test_before_one_has_answered_there_is_no_state_but_the_others_words(self) -> None:
-        one, other = Told(), Told()
-        failure = ConnectionFailedError("nobody there")
+    async def test_there_is_no_state_until_each_resolver_has_one(self) -> None:
+        one, other = Controlled(), Controlled()
+        failure = ConnectionFailedError("unreachable")
         async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
-            one.tell(replace(seen(worker=["a:1"]), absent=(Missing("worker", "x", "Pending"),)))
+            one.show(replace(observe(worker=["a:1"]), absent=(Missing("worker", "x", "Pending"),)))
             first = await anext(observations)
-            other.tell(Observation(None, error=failure, stale_since=NOON))
+            other.show(Observation(None, error=failure, stale_since=NOON))
             second = await anext(observations)
         assert (first.state, second.state) == (None, None)
         assert (first.error, second.error, second.stale_since) == (None, failure, NOON)
         assert [missing.name for missing in first.absent] == ["x"]
 
-    async def test_who_is_missing_and_why_and_since_when_is_carried_along(self) -> None:
-        one, other = Told(), Told()
+    async def test_missing_members_and_errors_are_merged(self) -> None:
+        one, other = Controlled(), Controlled()
         absent = [Missing("worker", name, "Pending") for name in "ab"]
         unready = [Missing("worker", name, "not ready") for name in "cd"]
         errors = [ConnectionFailedError("first"), ConnectionFailedError("second")]
         for source, index in ((one, 0), (other, 1)):
-            source.tell(
+            source.show(
                 Observation(
                     ClusterState.from_spec(WORKERS),
                     (absent[index],),
@@ -381,83 +381,83 @@ class TestWatchingAUnion:
         assert merged.unready == tuple(unready)
         assert (merged.error, merged.stale_since) == (errors[0], NOON - timedelta(minutes=1))
 
-    async def test_it_is_stale_while_one_of_them_is(self) -> None:
-        one, other = Told(), Told()
+    async def test_union_is_stale_while_one_resolver_is(self) -> None:
+        one, other = Controlled(), Controlled()
         failure = ConnectionFailedError("gone")
-        one.tell(seen(worker=["a:1"]))
-        other.tell(seen(worker=["b:2"]))
+        one.show(observe(worker=["a:1"]))
+        other.show(observe(worker=["b:2"]))
         async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
             while (before := await anext(observations)).state is None:
                 pass
-            other.tell(other.last.stale(failure, NOON))
+            other.show(other.last.stale(failure, NOON))
             stale = await anext(observations)
-            one.tell(seen(worker=["c:3"]))
-            news = await anext(observations)
-            other.tell(seen(worker=["b:2"]))
-            well = await anext(observations)
+            one.show(observe(worker=["c:3"]))
+            changed = await anext(observations)
+            other.show(observe(worker=["b:2"]))
+            recovered = await anext(observations)
         assert stale == replace(before, error=failure, stale_since=NOON)
-        assert news.state is not None
-        assert news.state.spec == ClusterSpec({"worker": ["c:3", "b:2"]})
-        assert (news.error, well.error, well.stale_since) == (failure, None, None)
+        assert changed.state is not None
+        assert changed.state.spec == ClusterSpec({"worker": ["c:3", "b:2"]})
+        assert (changed.error, recovered.error, recovered.stale_since) == (failure, None, None)
 
-    async def test_an_error_that_does_not_pass_ends_it_and_the_others(self) -> None:
-        one, other = Told(), Told()
+    async def test_error_that_is_not_retryable_ends_all_watches(self) -> None:
+        one, other = Controlled(), Controlled()
         states = UnionClusterResolver(one, other).watch()
-        one.tell(seen(worker=["a:1"]))
-        other.tell(seen(worker=["b:2"]))
+        one.show(observe(worker=["a:1"]))
+        other.show(observe(worker=["b:2"]))
         await anext(states)
         other.newest.end(TaskConflictError("for good"))
         with pytest.raises(TaskConflictError, match="for good"):
             await anext(states)
         assert one.closed.is_set()
 
-    async def test_a_task_taken_twice_from_the_first_is_an_error(self) -> None:
-        one, other = Told(), Told()
-        one.tell(seen(worker={0: "a:1", 5: "b:2"}))
-        other.tell(seen(worker={5: "c:3"}))
+    async def test_conflict_in_the_first_state_raises_an_error(self) -> None:
+        one, other = Controlled(), Controlled()
+        one.show(observe(worker={0: "a:1", 5: "b:2"}))
+        other.show(observe(worker={5: "c:3"}))
         with pytest.raises(TaskConflictError, match="returned task 5"):
             await anext(UnionClusterResolver(one, other).watch())
 
-    async def test_a_task_taken_twice_for_a_moment_is_told_and_survived(self) -> None:
-        one, other = Told(), Told()
-        one.tell(seen(worker={0: "a:1", 5: "b:2"}))
-        other.tell(seen(worker={6: "c:3"}))
+    async def test_later_conflict_is_yielded_with_the_previous_state(self) -> None:
+        one, other = Controlled(), Controlled()
+        one.show(observe(worker={0: "a:1", 5: "b:2"}))
+        other.show(observe(worker={6: "c:3"}))
         async with aclosing(UnionClusterResolver(one, other).observations()) as observations:
             while (before := await anext(observations)).state is None:
                 pass
-            other.tell(seen(worker={5: "b:2", 6: "c:3"}))
+            other.show(observe(worker={5: "b:2", 6: "c:3"}))
             conflict = await anext(observations)
-            one.tell(seen(worker={0: "a:1"}))
+            one.show(observe(worker={0: "a:1"}))
             after = await anext(observations)
         assert isinstance(conflict.error, TaskConflictError)
         assert conflict.state == before.state == after.state
         assert conflict.stale_since is not None
         assert (after.error, after.stale_since) == (None, None)
 
-    async def test_a_slow_consumer_sees_the_newest(self) -> None:
-        source = Told()
+    async def test_slow_consumer_gets_the_latest_state(self) -> None:
+        source = Controlled()
         union = UnionClusterResolver(source, simple({"ps": ["p:1"]}))
         async with aclosing(union.watch()) as states:
-            source.tell(seen(worker=["a:1"]))
+            source.show(observe(worker=["a:1"]))
             await anext(states)
             for number in range(50):
-                source.tell(seen(worker=[f"a:{number + 1}"]))
+                source.show(observe(worker=[f"a:{number + 1}"]))
                 await anyio.lowlevel.checkpoint()
             skipped = [await anext(states)]
             while skipped[-1].spec.task_address("worker", 0) != "a:50":
                 skipped.append(await anext(states))
         assert len(skipped) < 5
 
-    async def test_waiting_for_it_waits_for_each(self) -> None:
-        one, other = Told(), Told()
-        one.tell(seen(worker=["a:1"]))
+    async def test_wait_waits_for_each_resolver(self) -> None:
+        one, other = Controlled(), Controlled()
+        one.show(observe(worker=["a:1"]))
         with pytest.raises(IncompleteClusterError):
             await UnionClusterResolver(one, other).wait(timeout=0.05)
-        one, other = Told(), Told()
-        one.tell(replace(seen(worker=[]), absent=(Missing("worker", "x", "Failed", is_final=True),)))
-        with pytest.raises(IncompleteClusterError):  # the other may have enough
+        one, other = Controlled(), Controlled()
+        one.show(replace(observe(worker=[]), absent=(Missing("worker", "x", "Failed", is_final=True),)))
+        with pytest.raises(IncompleteClusterError):  # the other one may have enough tasks
             await UnionClusterResolver(one, other).wait(1, timeout=0.05)
-        one.tell(one.last)
-        other.tell(seen(worker=[]))
+        one.show(one.last)
+        other.show(observe(worker=[]))
         with pytest.raises(FailedClusterError, match="x: Failed"):
             await UnionClusterResolver(one, other).wait(1, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""When a cluster is complete, what is lacking otherwise, and waiting until it is."""
+"""Waiting for a cluster: when it is complete, what it lacks otherwise, and whether it is reachable."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from aioresolve._core.retry import Progress
 
 PATIENCE = 10.0
-"""Seconds for what has to happen, on a machine that may be busy."""
+"""A timeout in seconds that does not pass, even on a busy machine."""
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-DOWN = ConnectionFailedError("no answer from https://10.0.0.1:6443")
+DOWN = ConnectionFailedError("no response from https://10.0.0.1:6443")
 
 
 def cluster(**sizes: int) -> ClusterState:
@@ -54,7 +54,7 @@ def cluster(**sizes: int) -> ClusterState:
     return ClusterState.from_spec(ClusterSpec(spec))
 
 
-def seen(*missing: Missing, unready: tuple[Missing, ...] = (), **sizes: int) -> Observation:
+def observe(*missing: Missing, unready: tuple[Missing, ...] = (), **sizes: int) -> Observation:
     return Observation(cluster(**sizes), missing, unready)
 
 
@@ -66,11 +66,11 @@ def lost(name: str, job: str = "worker") -> Missing:
     return Missing(job, name, "Failed (Evicted)", is_final=True)
 
 
-# What is wanted
+# Conditions
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         ({"count": 0}, "count=0"),
         ({"count": -1}, "count=-1"),
@@ -89,132 +89,142 @@ def lost(name: str, job: str = "worker") -> Missing:
         ({"stable_for": True}, "stable_for=True"),
     ],
 )
-def test_an_argument_that_makes_no_sense_is_named(arguments: dict[str, Any], words: str) -> None:
-    usual: dict[str, Any] = {
+def test_invalid_argument_is_named(arguments: dict[str, Any], text: str) -> None:
+    defaults: dict[str, Any] = {
         "count": None,
         "jobs": None,
         "ready": True,
         "reachable": False,
         "stable_for": 0.0,
     }
-    with pytest.raises(ConfigurationError, match=words):
-        validate_condition(**(usual | arguments))
+    with pytest.raises(ConfigurationError, match=text):
+        validate_condition(**(defaults | arguments))
 
 
-def test_the_ways_of_reaching_a_task() -> None:
-    for given_, meant in ((False, None), (None, None), (True, "tcp"), ("tcp", "tcp"), ("probe", "probe")):
-        assert validate_condition(None, None, True, given_, 0).reachable == meant
+def test_values_of_reachable() -> None:
+    for value, reachable in ((False, None), (None, None), (True, "tcp"), ("tcp", "tcp"), ("probe", "probe")):
+        assert validate_condition(None, None, True, value, 0).reachable == reachable
 
 
-def test_the_jobs_wanted_may_change_afterwards() -> None:
+def test_jobs_are_copied() -> None:
     jobs = {"worker": 2}
-    wanted = validate_condition(None, jobs, True, False, 0)
+    condition = validate_condition(None, jobs, True, False, 0)
     jobs.clear()
-    assert wanted.jobs == {"worker": 2}
+    assert condition.jobs == {"worker": 2}
 
 
-# What one observation lacks
+# Shortfalls
 
 COMPLETE = [
-    (seen(worker=2), WaitCondition()),
-    (seen(worker=2, ps=1), WaitCondition()),
-    (seen(worker=2), WaitCondition(count=2)),
-    (seen(worker=3), WaitCondition(count=2)),
-    (seen(worker=1, ps=1), WaitCondition(count=2)),
-    (seen(pending("a"), worker=2), WaitCondition(count=2)),
-    (seen(lost("a"), worker=2), WaitCondition(count=2)),
-    (seen(worker=2), WaitCondition(jobs={"worker": 2})),
-    (seen(worker=2, ps=0), WaitCondition(jobs={"worker": 2})),
-    (seen(pending("p", "ps"), worker=2), WaitCondition(jobs={"worker": 2})),
-    (seen(unready=(pending("p", "ps"),), worker=2, ps=1), WaitCondition(jobs={"worker": 2})),
-    (seen(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
+    (observe(worker=2), WaitCondition()),
+    (observe(worker=2, ps=1), WaitCondition()),
+    (observe(worker=2), WaitCondition(count=2)),
+    (observe(worker=3), WaitCondition(count=2)),
+    (observe(worker=1, ps=1), WaitCondition(count=2)),
+    (observe(pending("a"), worker=2), WaitCondition(count=2)),
+    (observe(lost("a"), worker=2), WaitCondition(count=2)),
+    (observe(worker=2), WaitCondition(jobs={"worker": 2})),
+    (observe(worker=2, ps=0), WaitCondition(jobs={"worker": 2})),
+    (observe(pending("p", "ps"), worker=2), WaitCondition(jobs={"worker": 2})),
+    (observe(unready=(pending("p", "ps"),), worker=2, ps=1), WaitCondition(jobs={"worker": 2})),
+    (observe(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
 ]
 
 
-@pytest.mark.parametrize(("observation", "wanted"), COMPLETE)
-def test_what_is_complete(observation: Observation, wanted: WaitCondition) -> None:
-    assert shortfall(observation, wanted) is None
+@pytest.mark.parametrize(("observation", "condition"), COMPLETE)
+def test_complete_cluster_has_no_shortfall(observation: Observation, condition: WaitCondition) -> None:
+    assert shortfall(observation, condition) is None
 
 
 SHORT: list[tuple[Observation, WaitCondition, dict[str, int], list[str], bool]] = [
-    # what is seen, what is wanted; what is found, who is missing, whether for good
+    # observation, condition; found, missing, is_final
     (Observation(None), WaitCondition(), {}, [], False),
-    (seen(), WaitCondition(), {}, [], False),
-    (seen(worker=0), WaitCondition(), {"worker": 0}, [], False),
-    (seen(worker=2, ps=0), WaitCondition(), {"worker": 2, "ps": 0}, [], False),
-    (seen(pending("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], False),
-    (seen(lost("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], True),
-    (seen(lost("a"), pending("b"), worker=2), WaitCondition(), {"worker": 2}, ["a", "b"], True),
-    (seen(unready=(pending("b"),), worker=2), WaitCondition(), {"worker": 1}, ["b"], False),
-    (seen(unready=(pending("b"),), worker=2), WaitCondition(count=2), {"worker": 1}, ["b"], False),
-    (seen(unready=(pending("b"),), worker=3), WaitCondition(count=2), {"worker": 2}, ["b"], False),
-    (seen(worker=2), WaitCondition(count=3), {"worker": 2}, [], False),
-    (seen(lost("a"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a"], True),
-    (seen(lost("a"), pending("b"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a", "b"], False),
-    (seen(lost("a"), pending("b"), worker=2), WaitCondition(count=4), {"worker": 2}, ["a", "b"], True),
+    (observe(), WaitCondition(), {}, [], False),
+    (observe(worker=0), WaitCondition(), {"worker": 0}, [], False),
+    (observe(worker=2, ps=0), WaitCondition(), {"worker": 2, "ps": 0}, [], False),
+    (observe(pending("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], False),
+    (observe(lost("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], True),
+    (observe(lost("a"), pending("b"), worker=2), WaitCondition(), {"worker": 2}, ["a", "b"], True),
+    (observe(unready=(pending("b"),), worker=2), WaitCondition(), {"worker": 1}, ["b"], False),
+    (observe(unready=(pending("b"),), worker=2), WaitCondition(count=2), {"worker": 1}, ["b"], False),
+    (observe(unready=(pending("b"),), worker=3), WaitCondition(count=2), {"worker": 2}, ["b"], False),
+    (observe(worker=2), WaitCondition(count=3), {"worker": 2}, [], False),
+    (observe(lost("a"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a"], True),
+    (observe(lost("a"), pending("b"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a", "b"], False),
+    (observe(lost("a"), pending("b"), worker=2), WaitCondition(count=4), {"worker": 2}, ["a", "b"], True),
     (
-        seen(lost("a"), Missing("worker", "b", "CREATING", tasks=None), worker=2),
+        observe(lost("a"), Missing("worker", "b", "CREATING", tasks=None), worker=2),
         WaitCondition(count=4),
         {"worker": 2},
         ["a", "b"],
         False,
     ),
     (
-        seen(lost("a"), Missing("worker", "b", "CREATING", tasks=4), worker=2),
+        observe(lost("a"), Missing("worker", "b", "CREATING", tasks=4), worker=2),
         WaitCondition(count=6),
         {"worker": 2},
         ["a", "b"],
         False,
     ),
-    (seen(worker=2), WaitCondition(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
-    (seen(lost("p", "ps"), worker=1), WaitCondition(jobs={"worker": 2}), {"worker": 1}, [], False),
-    (seen(lost("p", "ps"), worker=2), WaitCondition(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
+    (observe(worker=2), WaitCondition(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
+    (observe(lost("p", "ps"), worker=1), WaitCondition(jobs={"worker": 2}), {"worker": 1}, [], False),
+    (observe(lost("p", "ps"), worker=2), WaitCondition(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
     (Observation(None, (lost("a"),)), WaitCondition(count=1), {}, ["a"], False),
-    (seen(worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source"], False),
-    (seen(lost("a"), worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source", "a"], False),
+    (observe(worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source"], False),
+    (
+        observe(lost("a"), worker=2).stale(DOWN, NOON),
+        WaitCondition(),
+        {"worker": 2},
+        ["the source", "a"],
+        False,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("observation", "wanted", "found", "missing", "is_final"), SHORT)
-def test_what_is_not_complete(
-    observation: Observation, wanted: WaitCondition, found: dict[str, int], missing: list[str], is_final: bool
+@pytest.mark.parametrize(("observation", "condition", "found", "missing", "is_final"), SHORT)
+def test_incomplete_cluster_has_a_shortfall(
+    observation: Observation,
+    condition: WaitCondition,
+    found: dict[str, int],
+    missing: list[str],
+    is_final: bool,
 ) -> None:
-    lacking = shortfall(observation, wanted)
+    lacking = shortfall(observation, condition)
     assert lacking is not None
     assert (dict(lacking.found), list(lacking.reasons), lacking.is_final) == (found, missing, is_final)
 
 
 @pytest.mark.parametrize(
-    ("observation", "wanted", "words"),
+    ("observation", "condition", "text"),
     [
         (Observation(None), WaitCondition(), "no job was found"),
         (
-            seen(pending("ml/a"), worker=1),
+            observe(pending("ml/a"), worker=1),
             WaitCondition(),
             "job 'worker': 1 task; ml/a: Pending (Unschedulable)",
         ),
         (
-            seen(worker=1),
+            observe(worker=1),
             WaitCondition(jobs={"worker": 1, "ps": 2}),
             "job 'worker': 1 of 1 tasks, job 'ps': 0 of 2 tasks",
         ),
         (
-            seen(worker=2, ps=1),
+            observe(worker=2, ps=1),
             WaitCondition(count=4),
             "job 'worker': 2 tasks, job 'ps': 1 task, 3 of 4 tasks in total",
         ),
-        (seen(worker=2).stale(DOWN, NOON), WaitCondition(), f"job 'worker': 2 tasks; the source: {DOWN}"),
+        (observe(worker=2).stale(DOWN, NOON), WaitCondition(), f"job 'worker': 2 tasks; the source: {DOWN}"),
     ],
 )
-def test_what_is_lacking_is_told_in_one_line(
-    observation: Observation, wanted: WaitCondition, words: str
+def test_shortfall_is_formatted_as_one_line(
+    observation: Observation, condition: WaitCondition, text: str
 ) -> None:
-    assert str(shortfall(observation, wanted)) == words
+    assert str(shortfall(observation, condition)) == text
 
 
-def test_not_everybody_of_thousands_is_named() -> None:
+def test_message_names_only_the_first_of_many_missing_members() -> None:
     lacking = shortfall(
-        seen(*(pending(f"pod-{number}") for number in range(1000)), worker=1), WaitCondition()
+        observe(*(pending(f"pod-{number}") for number in range(1000)), worker=1), WaitCondition()
     )
     assert lacking is not None
     assert str(lacking).endswith(f"; and {1000 - MAX_REASONS} more")
@@ -238,7 +248,7 @@ OBSERVATIONS = st.builds(
     st.lists(MISSING, max_size=2).map(tuple),
     st.none() | st.just(DOWN),
 )
-WANTED = st.builds(
+CONDITIONS = st.builds(
     WaitCondition,
     st.none() | st.integers(1, 6),
     st.none(),
@@ -246,53 +256,51 @@ WANTED = st.builds(
 ) | st.builds(WaitCondition, st.none(), st.dictionaries(JOBS, st.integers(1, 3), min_size=1), st.booleans())
 
 
-@given(OBSERVATIONS, WANTED)
-def test_a_complete_cluster_has_what_is_wanted_and_its_source_answers(
-    observation: Observation, wanted: WaitCondition
-) -> None:
-    lacking = shortfall(observation, wanted)
+@given(OBSERVATIONS, CONDITIONS)
+def test_complete_cluster_meets_the_condition(observation: Observation, condition: WaitCondition) -> None:
+    lacking = shortfall(observation, condition)
     if lacking is not None:
         assert str(lacking)
         return
     assert observation.state is not None
     assert observation.error is None
     sizes = {job: len(tasks) for job, tasks in observation.state.endpoints.items()}
-    looked_at = wanted.jobs if wanted.jobs is not None else sizes
-    if wanted.count is not None:
-        assert sum(sizes.values()) >= wanted.count
-    elif wanted.jobs is not None:
-        assert all(sizes.get(job, 0) >= number for job, number in wanted.jobs.items())
+    jobs = condition.jobs if condition.jobs is not None else sizes
+    if condition.count is not None:
+        assert sum(sizes.values()) >= condition.count
+    elif condition.jobs is not None:
+        assert all(sizes.get(job, 0) >= number for job, number in condition.jobs.items())
     else:
         assert sizes
         assert all(sizes.values())
         assert not observation.absent
-    if wanted.ready:
-        assert not [one for one in observation.unready if one.job in looked_at or wanted.jobs is None]
+    if condition.ready:
+        assert not [one for one in observation.unready if one.job in jobs or condition.jobs is None]
 
 
-@given(OBSERVATIONS, WANTED)
-def test_what_is_final_is_not_mended_by_all_who_may_still_come(
-    observation: Observation, wanted: WaitCondition
+@given(OBSERVATIONS, CONDITIONS)
+def test_final_shortfall_remains_if_all_other_absent_tasks_come(
+    observation: Observation, condition: WaitCondition
 ) -> None:
-    lacking = shortfall(observation, wanted)
+    lacking = shortfall(observation, condition)
     if lacking is None or not lacking.is_final:
         return
     assert observation.state is not None
     assert any(one.is_final for one in observation.absent)
-    if wanted.count is None and wanted.jobs is None:
+    if condition.count is None and condition.jobs is None:
         return
     sizes = {job: len(tasks) for job, tasks in observation.state.endpoints.items()}
     for one in observation.absent:
         if not one.is_final:
             sizes[one.job] = sizes.get(one.job, 0) + (10 if one.tasks is None else one.tasks)
-    assert shortfall(Observation(cluster(**sizes)), wanted) is not None
+    assert shortfall(Observation(cluster(**sizes)), condition) is not None
 
 
-@given(OBSERVATIONS, WANTED)
-def test_a_source_that_cannot_be_asked_proves_nothing(
-    observation: Observation, wanted: WaitCondition
+@given(OBSERVATIONS, CONDITIONS)
+def test_stale_observation_is_never_complete_and_never_final(
+    observation: Observation, condition: WaitCondition
 ) -> None:
-    lacking = shortfall(replace(observation, error=DOWN), wanted)
+    lacking = shortfall(replace(observation, error=DOWN), condition)
     assert lacking is not None
     assert not lacking.is_final
     assert lacking.reasons["the source"] == str(DOWN)
@@ -302,7 +310,7 @@ def test_a_source_that_cannot_be_asked_proves_nothing(
 
 
 class Scripted(ClusterResolver):
-    """Shows what a test tells it."""
+    """Yields the observations that a test passes to `show`, and raises the error passed to `fail`."""
 
     def __init__(self, *first: Observation) -> None:
         super().__init__()
@@ -310,27 +318,27 @@ class Scripted(ClusterResolver):
         self.taken = 0
         self.is_closed = False
         for observation in first:
-            self.tell(observation)
+            self.show(observation)
 
     def __repr__(self) -> str:
         return "<Scripted>"
 
-    def tell(self, observation: Observation) -> None:
+    def show(self, observation: Observation) -> None:
         self._newest.put(observation)
 
     def fail(self, error: BaseException) -> None:
         self._newest.end(error)
 
     async def seen(self, number: int) -> None:
-        """Return once so many observations have been taken and judged."""
+        """Wait until `number` observations have been taken and processed."""
         with anyio.fail_after(PATIENCE):
-            while self.taken < number:  # noqa: ASYNC110 - a number tells nobody when it grows
+            while self.taken < number:  # noqa: ASYNC110 - there is no event for a number
                 await anyio.sleep(0.001)
         for _ in range(10):
             await anyio.lowlevel.checkpoint()
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        raise AssertionError("it is watched, and not asked")
+        raise AssertionError("fetch_state must not be called")
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
         try:
@@ -342,67 +350,67 @@ class Scripted(ClusterResolver):
             self.is_closed = True
 
 
-async def told(source: Scripted, *observations: Observation) -> None:
-    """Tell each of these once the one before was judged."""
+async def show_each(source: Scripted, *observations: Observation) -> None:
+    """Show each of these after the previous one was processed."""
     await source.seen(1)
     for number, observation in enumerate(observations, start=2):
-        source.tell(observation)
+        source.show(observation)
         await source.seen(number)
 
 
-async def test_a_cluster_that_is_complete_is_returned_at_once_and_the_watch_ends() -> None:
-    source = Scripted(seen(worker=2))
+async def test_complete_cluster_is_returned_at_once_and_ends_the_watch() -> None:
+    source = Scripted(observe(worker=2))
     before = asyncio.all_tasks()
     assert await source.wait(2, timeout=PATIENCE) == cluster(worker=2)
     assert source.is_closed
     assert asyncio.all_tasks() == before
 
 
-async def test_a_cluster_is_returned_as_soon_as_it_is_complete() -> None:
-    source = Scripted(seen(pending("a"), worker=1))
+async def test_cluster_is_returned_as_soon_as_it_is_complete() -> None:
+    source = Scripted(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
         group.start_soon(
-            told,
+            show_each,
             source,
-            seen(unready=(pending("a"),), worker=2),
-            seen(worker=2),
-            seen(pending("b"), worker=2),
+            observe(unready=(pending("a"),), worker=2),
+            observe(worker=2),
+            observe(pending("b"), worker=2),
         )
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
         group.cancel_scope.cancel()
     assert source.taken == 3
 
 
-async def test_a_change_starts_the_time_of_stability_anew() -> None:
-    source = Scripted(seen(worker=2))
+async def test_change_of_the_members_restarts_the_stable_time() -> None:
+    source = Scripted(observe(worker=2))
     async with anyio.create_task_group() as group:
-        group.start_soon(_changed_after, source, 0.15, seen(worker=3))
+        group.start_soon(show_after, source, 0.15, observe(worker=3))
         before = anyio.current_time()
         assert await source.wait(2, stable_for=0.2, timeout=PATIENCE) == cluster(worker=3)
         assert anyio.current_time() - before >= 0.35
 
 
-async def _changed_after(source: Scripted, seconds: float, *observations: Observation) -> None:
+async def show_after(source: Scripted, seconds: float, *observations: Observation) -> None:
     for observation in observations:
         await anyio.sleep(seconds)
-        source.tell(observation)
+        source.show(observation)
 
 
-async def test_a_flap_starts_the_time_of_stability_anew() -> None:
-    source = Scripted(seen(worker=2))
-    flap = seen(unready=(pending("a"),), worker=2)
+async def test_unready_member_restarts_the_stable_time() -> None:
+    source = Scripted(observe(worker=2))
+    flap = observe(unready=(pending("a"),), worker=2)
     async with anyio.create_task_group() as group:
-        group.start_soon(_changed_after, source, 0.1, flap, seen(worker=2))
+        group.start_soon(show_after, source, 0.1, flap, observe(worker=2))
         before = anyio.current_time()
         await source.wait(stable_for=0.15, timeout=PATIENCE)
         assert anyio.current_time() - before >= 0.35
 
 
-async def test_what_is_no_change_of_the_members_does_not_start_it_anew() -> None:
-    source = Scripted(seen(worker=2))
+async def test_other_changes_do_not_restart_the_stable_time() -> None:
+    source = Scripted(observe(worker=2))
     newer = Observation(replace(cluster(worker=2), version="2"))
     async with anyio.create_task_group() as group:
-        group.start_soon(_changed_after, source, 0.05, *[newer] * 20)
+        group.start_soon(show_after, source, 0.05, *[newer] * 20)
         before = anyio.current_time()
         state = await source.wait(stable_for=0.2, timeout=PATIENCE)
         assert 0.2 <= anyio.current_time() - before < 0.9
@@ -410,29 +418,29 @@ async def test_what_is_no_change_of_the_members_does_not_start_it_anew() -> None
         group.cancel_scope.cancel()
 
 
-async def test_other_jobs_may_change_as_they_like() -> None:
-    source = Scripted(seen(worker=2, ps=1))
-    others = [seen(worker=2, ps=number % 3) for number in range(20)]
+async def test_changes_of_other_jobs_do_not_restart_the_stable_time() -> None:
+    source = Scripted(observe(worker=2, ps=1))
+    others = [observe(worker=2, ps=number % 3) for number in range(20)]
     async with anyio.create_task_group() as group:
-        group.start_soon(_changed_after, source, 0.05, *others)
+        group.start_soon(show_after, source, 0.05, *others)
         before = anyio.current_time()
         await source.wait(jobs={"worker": 2}, stable_for=0.2, timeout=PATIENCE)
         assert anyio.current_time() - before < 0.9
         group.cancel_scope.cancel()
 
 
-async def test_the_deadline_names_the_members_that_were_not_the_same_for_long_enough() -> None:
-    source = Scripted(seen(pending("a"), worker=1))
+async def test_deadline_error_reports_an_unstable_cluster() -> None:
+    source = Scripted(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
-        group.start_soon(told, source, seen(worker=2))
+        group.start_soon(show_each, source, observe(worker=2))
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(stable_for=5.0, timeout=0.3)
         assert caught.value.missing == {"the tasks": "not stable for 5 s yet"}
         assert caught.value.found == {"worker": 2}
 
 
-async def test_the_deadline_says_who_is_missing_and_why_and_what_to_do() -> None:
-    source = Scripted(seen(pending("ml/a"), unready=(pending("ml/b"),), worker=2))
+async def test_deadline_error_lists_missing_members_with_reasons_and_a_hint() -> None:
+    source = Scripted(observe(pending("ml/a"), unready=(pending("ml/b"),), worker=2))
     with pytest.raises(IncompleteClusterError) as caught:
         await source.wait(jobs={"worker": 3, "ps": 1}, timeout=0.05)
     error = caught.value
@@ -451,15 +459,15 @@ async def test_the_deadline_says_who_is_missing_and_why_and_what_to_do() -> None
     assert source.is_closed
 
 
-async def test_a_source_that_never_answers_is_waited_for_to_the_deadline() -> None:
+async def test_source_without_observations_is_waited_for_until_the_deadline() -> None:
     with pytest.raises(IncompleteClusterError, match="no job was found"):
         await Scripted().wait(timeout=0.05)
 
 
-async def test_what_is_lost_for_good_ends_it_at_once() -> None:
-    source = Scripted(seen(pending("a"), worker=1))
+async def test_final_shortfall_ends_the_wait_at_once() -> None:
+    source = Scripted(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
-        group.start_soon(told, source, seen(lost("a"), worker=1))
+        group.start_soon(show_each, source, observe(lost("a"), worker=1))
         with pytest.raises(FailedClusterError) as caught:
             await source.wait(timeout=600.0)
         assert caught.value.missing == {"a": "Failed (Evicted)"}
@@ -468,35 +476,35 @@ async def test_what_is_lost_for_good_ends_it_at_once() -> None:
     assert source.is_closed
 
 
-async def test_an_outage_proves_nothing_and_is_survived() -> None:
-    source = Scripted(seen(pending("a"), worker=2))
-    stale = seen(lost("a"), worker=2).stale(DOWN, NOON)
+async def test_wait_continues_during_an_outage() -> None:
+    source = Scripted(observe(pending("a"), worker=2))
+    stale = observe(lost("a"), worker=2).stale(DOWN, NOON)
     async with anyio.create_task_group() as group:
-        group.start_soon(told, source, stale, seen(worker=2))
+        group.start_soon(show_each, source, stale, observe(worker=2))
         assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
-    with pytest.raises(IncompleteClusterError, match="no answer from"):
-        await Scripted(seen(worker=2).stale(DOWN, NOON)).wait(timeout=0.05)
+    with pytest.raises(IncompleteClusterError, match="no response from"):
+        await Scripted(observe(worker=2).stale(DOWN, NOON)).wait(timeout=0.05)
 
 
 @pytest.mark.parametrize("error", [ForbiddenError("no", status=403), KeyError("a bug"), APIError("gone")])
-async def test_what_ends_the_source_is_raised_as_it_is(error: Exception) -> None:
-    source = Scripted(seen(worker=1))
+async def test_error_of_the_source_is_raised_unchanged(error: Exception) -> None:
+    source = Scripted(observe(worker=1))
     source.fail(error)
     with pytest.raises(type(error)) as caught:
         await source.wait(2, timeout=PATIENCE)
     assert caught.value is error
 
 
-async def test_a_source_that_ends_by_itself_is_an_error() -> None:
+async def test_observations_that_end_raise_an_error() -> None:
     async def one() -> AsyncGenerator[Observation, None]:
-        yield seen(worker=1)
+        yield observe(worker=1)
 
     with pytest.raises(ConfigurationError, match="the observations of it ended"):
         await wait_until_complete(one(), WaitCondition(count=2), timeout=PATIENCE, source="it")
 
 
-async def test_a_wait_that_is_cancelled_closes_the_watch() -> None:
-    source = Scripted(seen(worker=1))
+async def test_cancelling_the_wait_closes_the_watch() -> None:
+    source = Scripted(observe(worker=1))
     task = asyncio.create_task(source.wait(2, timeout=PATIENCE))
     await source.seen(1)
     task.cancel()
@@ -505,27 +513,27 @@ async def test_a_wait_that_is_cancelled_closes_the_watch() -> None:
     assert source.is_closed
 
 
-async def test_a_wrong_argument_is_told_before_anybody_is_asked() -> None:
-    source = Scripted(seen(worker=1))
-    for wrong in ({"count": 0}, {"timeout": 0.0}, {"interval": 0.0}):
+async def test_invalid_argument_raises_before_the_watch_starts() -> None:
+    source = Scripted(observe(worker=1))
+    for invalid in ({"count": 0}, {"timeout": 0.0}, {"interval": 0.0}):
         with pytest.raises(ConfigurationError):
-            await source.wait(**{"count": 2, **wrong})  # type: ignore[arg-type]
+            await source.wait(**{"count": 2, **invalid})  # type: ignore[arg-type]
     assert source.taken == 0
 
 
-# Reaching the tasks
+# Reachability
 
 
 @contextmanager
 def ports(number: int) -> Iterator[list[socket.socket]]:
-    """Sockets whose ports are taken, at which nobody listens yet."""
-    taken = [socket.socket() for _ in range(number)]
+    """Yield sockets that are bound but do not listen."""
+    sockets = [socket.socket() for _ in range(number)]
     try:
-        for one in taken:
+        for one in sockets:
             one.bind(("127.0.0.1", 0))
-        yield taken
+        yield sockets
     finally:
-        for one in taken:
+        for one in sockets:
             one.close()
 
 
@@ -549,7 +557,7 @@ async def test_tasks_that_accept_tcp_are_reachable() -> None:
     assert len(state.members) == 2
 
 
-async def test_a_closed_port_is_told_by_name_and_reason() -> None:
+async def test_task_with_a_closed_port_is_named_with_the_reason() -> None:
     with ports(2) as (one, closed):
         one.listen()
         port = closed.getsockname()[1]
@@ -560,66 +568,66 @@ async def test_a_closed_port_is_told_by_name_and_reason() -> None:
     assert caught.value.wanted == {"": 2}
 
 
-async def test_a_name_that_is_not_found_is_told() -> None:
+async def test_host_name_that_cannot_be_resolved_is_the_reason() -> None:
     with pytest.raises(IncompleteClusterError, match=r"no TCP connection to no-such-host\.invalid:1: "):
         await Scripted(
             Observation(ClusterState.from_spec(ClusterSpec({"worker": ["no-such-host.invalid:1"]})))
         ).wait(reachable="tcp", timeout=2.0)
 
 
-async def test_a_task_that_listens_a_little_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_task_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     with ports(1) as (late,):
         async with anyio.create_task_group() as group:
-            group.start_soon(_listening_after, late, 0.2)
+            group.start_soon(_listen_after, late, 0.2)
             await Scripted(at(late)).wait(reachable="tcp", timeout=PATIENCE)
 
 
-async def _listening_after(taken: socket.socket, seconds: float) -> None:
+async def _listen_after(bound: socket.socket, seconds: float) -> None:
     await anyio.sleep(seconds)
-    taken.listen()
+    bound.listen()
 
 
-async def test_only_the_tasks_that_are_wanted_have_to_be_reachable() -> None:
+async def test_tasks_of_other_jobs_need_not_be_reachable() -> None:
     with ports(1) as (one,):
         one.listen()
         source = Scripted(at(one, ps=1))
         await source.wait(jobs={"worker": 1}, reachable="tcp", timeout=PATIENCE)
 
 
-async def test_a_member_that_goes_while_it_is_being_reached_is_not_returned(
+async def test_change_during_the_reachability_check_is_respected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = Scripted(seen(worker=2))
+    source = Scripted(observe(worker=2))
 
-    async def going(addresses: Any, reach: Any) -> dict[str, str]:
+    async def change(addresses: Any, reach: Any) -> dict[str, str]:
         if len(addresses) == 2:
-            source.tell(seen(pending("a"), worker=1))
+            source.show(observe(pending("a"), worker=1))
             await source.seen(2)
         return {}
 
-    monkeypatch.setattr(waiting, "find_unreachable", going)
+    monkeypatch.setattr(waiting, "find_unreachable", change)
     with pytest.raises(IncompleteClusterError, match="a: Pending"):
         await source.wait(reachable="tcp", timeout=0.2)
 
 
-async def test_news_that_change_nothing_do_not_have_the_tasks_asked_for_ever(
+async def test_observation_without_changes_does_not_repeat_the_reachability_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, asked = Scripted(seen(worker=2)), []
+    source, checks = Scripted(observe(worker=2)), []
 
-    async def answered(addresses: Any, reach: Any) -> dict[str, str]:
-        asked.append(addresses)
-        source.tell(seen(worker=2))
-        await source.seen(len(asked) + 1)
+    async def record(addresses: Any, reach: Any) -> dict[str, str]:
+        checks.append(addresses)
+        source.show(observe(worker=2))
+        await source.seen(len(checks) + 1)
         return {}
 
-    monkeypatch.setattr(waiting, "find_unreachable", answered)
+    monkeypatch.setattr(waiting, "find_unreachable", record)
     await source.wait(reachable="tcp", timeout=PATIENCE)
-    assert len(asked) == 1
+    assert len(checks) == 1
 
 
-async def test_workers_that_answer_the_probe_are_reachable() -> None:
+async def test_workers_that_respond_to_a_probe_are_reachable() -> None:
     async with TPUWorker() as worker, TPUWorker(services=[]) as other:
         state = ClusterState.from_spec(ClusterSpec({"worker": [worker.address]}))
         assert await Scripted(Observation(state)).wait(reachable="probe", timeout=PATIENCE) == state
@@ -630,37 +638,37 @@ async def test_workers_that_answer_the_probe_are_reachable() -> None:
     assert "is a gRPC server without GetStatus" in caught.value.missing[other.address]
 
 
-# Watching, where it stands on the same observations
+# Watching
 
 
-async def test_a_watch_shows_each_change_once_and_nothing_else() -> None:
+async def test_watch_yields_each_change_once() -> None:
     source = Scripted()
-    shown: list[ClusterState] = []
+    states_seen: list[ClusterState] = []
 
     async def watch() -> None:
         async with aclosing(source.watch()) as states:
             async for state in states:
-                shown.append(state)  # noqa: PERF401 - what was shown by then counts
+                states_seen.append(state)  # noqa: PERF401 - the list is compared after a cancellation
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
-        source.tell(seen(worker=1))
-        await told(
+        source.show(observe(worker=1))
+        await show_each(
             source,
-            seen(pending("a"), worker=1),
-            seen(worker=2),
-            seen(worker=2).stale(DOWN, NOON),
-            seen(unready=(pending("a"),), worker=2),
-            seen(worker=1),
+            observe(pending("a"), worker=1),
+            observe(worker=2),
+            observe(worker=2).stale(DOWN, NOON),
+            observe(unready=(pending("a"),), worker=2),
+            observe(worker=1),
         )
         group.cancel_scope.cancel()
-    assert shown == [cluster(worker=1), cluster(worker=2), cluster(worker=1)]
+    assert states_seen == [cluster(worker=1), cluster(worker=2), cluster(worker=1)]
     assert source.is_closed
 
 
-async def test_a_watch_without_a_first_state_ends_at_its_deadline_with_the_reason() -> None:
+async def test_watch_without_a_first_state_raises_the_deadline_error_with_the_reason() -> None:
     source = Scripted(Observation(None, error=DOWN, stale_since=NOON))
     source._timeout = 0.05
-    with pytest.raises(DeadlineExceededError, match="no answer from") as caught:
+    with pytest.raises(DeadlineExceededError, match="no response from") as caught:
         await anext(source.watch())
     assert caught.value.__cause__ is DOWN

@@ -1,4 +1,4 @@
-"""The real TensorFlow, imported once."""
+"""The installed TensorFlow, imported once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    """The module `tensorflow`. Importing it takes seconds and warns of what is not ours to mend."""
+    """The module `tensorflow`. Its import takes seconds and emits warnings that this project cannot fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tensorflow = pytest.importorskip("tensorflow")
-    # Else each full collection walks TensorFlow's objects, for some 0.2 s, and an event loop in debug mode
-    # blames the test in which that happens for holding it.
+    # Otherwise each full garbage collection takes 0.2 s for TensorFlow's objects, and an event loop in debug
+    # mode reports the test in which that happens for blocking it.
     gc.collect()
     gc.freeze()
     return tensorflow

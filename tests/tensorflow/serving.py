@@ -1,7 +1,7 @@
-"""One task of a TensorFlow cluster, in a process of its own.
+"""One task of a TensorFlow cluster, in a separate process.
 
-`python -m tests.tensorflow.serving '{"worker": ["host:port", ...]}' INDEX CPUS` writes a line on stdout when
-it serves, and ends when its stdin does.
+`python -m tests.tensorflow.serving '{"worker": ["host:port", ...]}' INDEX CPUS` prints a line when it
+serves, and ends when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 
 def main(cluster: str, index: str, cpus: str) -> None:
-    """Serve one task of the job `worker` with so many virtual CPUs."""
+    """Serve one task of the job `worker` with `cpus` virtual CPUs."""
     server = tf.distribute.Server(
         tf.train.ClusterSpec(json.loads(cluster)),
         job_name="worker",

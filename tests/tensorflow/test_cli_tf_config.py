@@ -1,4 +1,4 @@
-"""`-o tf-config` as TensorFlow's own resolver reads it."""
+"""`-o tf-config`, parsed by TensorFlow's own resolver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLUSTERS: list[Mapping[str, Any]] = [
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_tensorflow_reads_the_cluster_that_was_written(
+def test_tensorflow_parses_the_same_cluster(
     cluster: Mapping[str, Any], tf: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = ClusterSpec(cluster)
@@ -35,9 +35,7 @@ def test_tensorflow_reads_the_cluster_that_was_written(
 
 
 @pytest.mark.parametrize("task", [Task("worker", 1), Task("ps", 0), Task("evaluator", 0)])
-def test_tensorflow_reads_the_task_that_was_written(
-    task: Task, tf: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorflow_parses_the_same_task(task: Task, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", tf_config(ClusterSpec(CLUSTERS[0]), task))
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     assert (resolver.task_type, resolver.task_id) == (task.job, task.index)

@@ -1,4 +1,4 @@
-"""The probe, and TensorFlow's own `list_devices`, of the same servers: whole, killed, stopped, restarted."""
+"""Probes and TensorFlow's `list_devices` of the same servers: running, killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GENEROUS = 20.0
 
 
 class Server:
-    """A TensorFlow server in a process of its own."""
+    """A TensorFlow server in a separate process."""
 
     def __init__(self, cluster: list[str], index: int, cpus: int) -> None:
         self.address = cluster[index]
@@ -49,7 +49,7 @@ class Server:
         )
 
     def wait(self) -> None:
-        """Return when it serves."""
+        """Wait until it serves."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == f"grpc://{self.address}\n"
 
@@ -58,23 +58,23 @@ class Server:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it, and return when it is gone."""
+        """Kill it, and wait until it has ended."""
         with self._process:
             self._process.kill()
 
 
 def free_addresses(count: int) -> list[str]:
     with ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 @pytest.fixture(scope="module")
 def servers(tf: Any) -> Iterator[list[Server]]:
-    """Three servers of one cluster, and after them one that is alone."""
-    *cluster, alone = free_addresses(4)
+    """Three servers of one cluster, followed by a server of a cluster of its own."""
+    *cluster, single = free_addresses(4)
     tasks = [(cluster, index, cpus) for index, cpus in enumerate(CPUS)]
-    running = [Server(*task) for task in [*tasks, ([alone], 0, 8)]]
+    running = [Server(*task) for task in [*tasks, ([single], 0, 8)]]
     try:
         for server in running:
             server.wait()
@@ -84,7 +84,7 @@ def servers(tf: Any) -> Iterator[list[Server]]:
             server.kill()
 
 
-def told(probes: list[WorkerProbe]) -> list[tuple[Any, ...]]:
+def probed_devices(probes: list[WorkerProbe]) -> list[tuple[Any, ...]]:
     return [
         (device.name, device.type, device.memory, device.incarnation)
         for probe in probes
@@ -92,49 +92,49 @@ def told(probes: list[WorkerProbe]) -> list[tuple[Any, ...]]:
     ]
 
 
-def listed(tf: Any, address: str) -> list[tuple[Any, ...]]:
-    """What TensorFlow's session lists at that server: every device of its cluster."""
+def session_devices(tf: Any, address: str) -> list[tuple[Any, ...]]:
+    """Return the devices that a TensorFlow session with that server lists: all devices of its cluster."""
     with tf.compat.v1.Session(f"grpc://{address}") as session:
         devices = session.list_devices()
-    # The session shows an unsigned number of the message as a signed one.
+    # The session returns the unsigned incarnation of the message as a signed number.
     return [
         (each.name, each.device_type, each.memory_limit_bytes, each.incarnation % 2**64) for each in devices
     ]
 
 
-async def test_a_server_alone_tells_what_tensorflow_lists(tf: Any, servers: list[Server]) -> None:
+async def test_devices_of_a_single_server_are_those_of_tensorflow(tf: Any, servers: list[Server]) -> None:
     probe = await probe_worker(servers[3].address, timeout=GENEROUS)
     assert (len(probe.devices), probe.accelerators, probe.source) == (8, {}, "tensorflow")
-    assert told([probe]) == listed(tf, servers[3].address)
+    assert probed_devices([probe]) == session_devices(tf, servers[3].address)
 
 
-async def test_a_cluster_tells_what_tensorflow_lists(tf: Any, servers: list[Server]) -> None:
+async def test_devices_of_a_cluster_are_those_of_tensorflow(tf: Any, servers: list[Server]) -> None:
     addresses = [server.address for server in servers[:3]]
     probes = await probe_workers(addresses, worker_timeout=GENEROUS)
     assert [len(probe.devices) for probe in probes] == list(CPUS)
-    assert sorted(told(probes)) == sorted(listed(tf, addresses[0]))
+    assert sorted(probed_devices(probes)) == sorted(session_devices(tf, addresses[0]))
 
 
-async def test_cpus_are_no_accelerators(servers: list[Server]) -> None:
+async def test_cpus_are_not_accelerators(servers: list[Server]) -> None:
     spec = ClusterSpec({"worker": [server.address for server in servers[:3]]})
     assert await accelerators_per_worker(spec, timeout=GENEROUS) == {}
     assert await accelerators_per_worker(spec, "worker", 1, timeout=GENEROUS) == {}
 
 
-async def test_a_real_server_knows_no_method_of_libtpu(servers: list[Server]) -> None:
-    """Its port is one that answers; another service on it would send us on to libtpu."""
+async def test_tensorflow_server_has_no_method_of_libtpu(servers: list[Server]) -> None:
+    """The server responds on its port, but not to the methods of libtpu."""
     port = int(servers[3].address.rpartition(":")[2])
     with pytest.raises(ProbeError, match="gRPC server without GetRuntimeMetric"):
         await probe_worker(free_addresses(1)[0], libtpu_ports=[port], timeout=GENEROUS)
 
 
-async def test_of_three_servers_the_one_that_is_stopped_is_named_within_the_deadline(
+async def test_stopped_server_is_named_within_the_deadline(
     servers: list[Server],
 ) -> None:
-    """Asked the same, TensorFlow 2.21 names nobody.
+    """TensorFlow 2.21 does not name the server in the same situation.
 
-    `Session(...).list_devices()` had not returned after 3 minutes; with `operation_timeout_in_ms=3000` it
-    raised "Deadline Exceeded" after 3 s, in these two words.
+    `Session(...).list_devices()` had not returned after 3 minutes. With `operation_timeout_in_ms=3000` it
+    raised "Deadline Exceeded" after 3 s, without further details.
     """
     addresses = [server.address for server in servers[:3]]
     stopped = servers[1]
@@ -158,18 +158,16 @@ async def test_of_three_servers_the_one_that_is_stopped_is_named_within_the_dead
     assert [probe.error for probe in after] == [None] * 3
 
 
-def test_of_three_servers_the_one_that_is_killed_is_named_and_seen_again_when_restarted(
-    tf: Any, servers: list[Server]
-) -> None:
-    """Asked the same while the third was dead, TensorFlow 2.21 hangs.
+def test_killed_server_is_named_and_responds_again_when_restarted(tf: Any, servers: list[Server]) -> None:
+    """TensorFlow 2.21 hangs in the same situation.
 
-    `Session(...).list_devices()` had not returned after 15 minutes, in which no other thread of its process
-    could run.
+    `Session(...).list_devices()` had not returned after 15 minutes, during which no other thread of its
+    process could run.
     """
-    anyio.run(killed_and_restarted, tf, servers)
+    anyio.run(kill_and_restart, tf, servers)
 
 
-async def killed_and_restarted(tf: Any, servers: list[Server]) -> None:
+async def kill_and_restart(tf: Any, servers: list[Server]) -> None:
     addresses = [server.address for server in servers[:3]]
     async with ProbeChannels() as channels:
         before = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
@@ -188,4 +186,4 @@ async def killed_and_restarted(tf: Any, servers: list[Server]) -> None:
     assert {device.incarnation for device in after[2].devices}.isdisjoint(
         device.incarnation for device in before[2].devices
     )
-    assert sorted(told(after)) == sorted(listed(tf, addresses[0]))
+    assert sorted(probed_devices(after)) == sorted(session_devices(tf, addresses[0]))

@@ -1,4 +1,4 @@
-"""ClusterSpec and tf.train.ClusterSpec, side by side on the same input."""
+"""`ClusterSpec` and `tf.train.ClusterSpec`, compared on the same input."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from aioresolve.errors import InvalidClusterError
 from aioresolve.spec import ClusterSpec
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=5)  # lone surrogates included
-NO_TEXT: st.SearchStrategy[Any] = st.sampled_from([None, 3, 2.5, True, (), ("a",), frozenset()])
+NOT_TEXT: st.SearchStrategy[Any] = st.sampled_from([None, 3, 2.5, True, (), ("a",), frozenset()])
 
 NAMES = st.text(max_size=5)
-ODD_NAMES = ANY_TEXT | ANY_TEXT.map(np.str_) | st.binary(max_size=3) | NO_TEXT
+ODD_NAMES = ANY_TEXT | ANY_TEXT.map(np.str_) | st.binary(max_size=3) | NOT_TEXT
 ADDRESSES = st.text(max_size=5)
-ODD_ADDRESSES = ANY_TEXT | st.binary(max_size=3) | st.binary(max_size=3).map(bytearray) | NO_TEXT
+ODD_ADDRESSES = ANY_TEXT | st.binary(max_size=3) | st.binary(max_size=3).map(bytearray) | NOT_TEXT
 INDICES = st.integers(0, 9) | st.integers(0, 2**31 - 1)
 ODD_INDICES = (
     st.integers(-3, 9)
@@ -49,7 +49,7 @@ ODD_CLUSTERS: st.SearchStrategy[Any] = (
 )
 
 CONVERSIONS = (ValueError, OverflowError)
-"""What int(), protobuf and the codecs raise inside TensorFlow, whose page promises a TypeError."""
+"""Errors of int(), protobuf and codecs inside TensorFlow, which documents a TypeError."""
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +57,8 @@ def tf_spec(tf: Any) -> Any:
     return tf.train.ClusterSpec
 
 
-def answer(spec: Any, member: str, *arguments: Any) -> Any:
-    """What a member returns; if it raises, which of the two exceptions that Python or the page promise."""
+def result(spec: Any, member: str, *arguments: Any) -> Any:
+    """Return what a member returns, or the type of its exception, TypeError or ValueError."""
     try:
         return getattr(spec, member)(*arguments)
     except TypeError:
@@ -71,17 +71,17 @@ def sparse(spec: Any) -> dict[Any, dict[int, Any]]:
     return {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
 
 
-def written(spec: Any) -> bytes:
+def serialize(spec: Any) -> bytes:
     message: bytes = spec.as_cluster_def().SerializeToString(deterministic=True)
     return message
 
 
 def assert_same(ours: ClusterSpec, theirs: Any) -> None:
-    """Asserts that two specs answer alike, member for member."""
+    """Assert that all members of two specs return the same values."""
     assert ours.jobs == theirs.jobs
     assert bool(ours) == bool(theirs)
     assert sparse(ours) == sparse(theirs)
-    assert written(ours) == written(theirs)
+    assert serialize(ours) == serialize(theirs)
     assert ours == theirs
     assert theirs == ours
     assert not ours != theirs  # noqa: SIM202
@@ -102,7 +102,7 @@ def assert_same(ours: ClusterSpec, theirs: Any) -> None:
 
 
 @given(CLUSTERS)
-def test_a_cluster_gives_the_same_answers(tf_spec: Any, cluster: Any) -> None:
+def test_valid_clusters_give_the_same_results(tf_spec: Any, cluster: Any) -> None:
     ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
     assert_same(ours, theirs)
     assert repr(ours) == repr(theirs)
@@ -118,7 +118,7 @@ def test_a_cluster_gives_the_same_answers(tf_spec: Any, cluster: Any) -> None:
 @example({"worker": [], 3: []})
 @example({b"worker": [b"a:1", bytearray(b"b:2")]})
 @example({"worker": {1: "a:1", "1": "b:2", 1.5: "c:3"}})
-def test_odd_input_gives_the_same_answers_or_is_refused_by_both(tf_spec: Any, cluster: Any) -> None:
+def test_odd_input_gives_the_same_results_or_is_rejected_by_both(tf_spec: Any, cluster: Any) -> None:
     try:
         theirs = tf_spec(cluster)
     except (TypeError, *CONVERSIONS):
@@ -129,31 +129,35 @@ def test_odd_input_gives_the_same_answers_or_is_refused_by_both(tf_spec: Any, cl
 
 
 @given(CLUSTERS, NAMES | ODD_NAMES | st.just([]), INDICES | ODD_INDICES | st.just([]))
-def test_unknown_jobs_and_tasks_raise_the_same(tf_spec: Any, cluster: Any, job: Any, index: Any) -> None:
-    assume(not isinstance(job, tuple))  # TensorFlow's own error message fails on it
+def test_unknown_jobs_and_tasks_raise_the_same_errors(
+    tf_spec: Any, cluster: Any, job: Any, index: Any
+) -> None:
+    assume(not isinstance(job, tuple))  # formatting the error message fails in TensorFlow
     ours, theirs = ClusterSpec(cluster), tf_spec(cluster)
     for name in (job, *ours.jobs):
-        assert answer(ours, "num_tasks", name) == answer(theirs, "num_tasks", name)
-        assert answer(ours, "task_indices", name) == answer(theirs, "task_indices", name)
-        assert answer(ours, "task_address", name, index) == answer(theirs, "task_address", name, index)
+        assert result(ours, "num_tasks", name) == result(theirs, "num_tasks", name)
+        assert result(ours, "task_indices", name) == result(theirs, "task_indices", name)
+        assert result(ours, "task_address", name, index) == result(theirs, "task_address", name, index)
     if job not in ours.jobs:
-        assert answer(ours, "job_tasks", job) == answer(theirs, "job_tasks", job)
+        assert result(ours, "job_tasks", job) == result(theirs, "job_tasks", job)
 
 
 @given(CLUSTERS | ODD_CLUSTERS)
-def test_specs_and_messages_of_either_library_build_the_same(tf: Any, tf_spec: Any, cluster: Any) -> None:
+def test_specs_and_messages_of_both_libraries_give_the_same_specs(
+    tf: Any, tf_spec: Any, cluster: Any
+) -> None:
     try:
         theirs, ours = tf_spec(cluster), ClusterSpec(cluster)
     except (TypeError, *CONVERSIONS):
         return
     copy = tf_spec(theirs)
-    for source in (ours, theirs, theirs.as_cluster_def(), ours.as_cluster_def(), written(theirs)):
+    for source in (ours, theirs, theirs.as_cluster_def(), ours.as_cluster_def(), serialize(theirs)):
         assert_same(ClusterSpec(source), copy)
-    assert_same(ClusterSpec(written(ours)), tf_spec(tf.train.ClusterDef.FromString(written(ours))))
+    assert_same(ClusterSpec(serialize(ours)), tf_spec(tf.train.ClusterDef.FromString(serialize(ours))))
 
 
 @given(st.lists(st.tuples(NAMES, st.dictionaries(st.integers(-3, 9), ADDRESSES, max_size=3)), max_size=4))
-def test_a_message_in_any_order_and_with_doubled_jobs_builds_the_same(
+def test_unordered_message_with_duplicate_jobs_gives_the_same_spec(
     tf: Any, tf_spec: Any, jobs: list[tuple[str, dict[int, str]]]
 ) -> None:
     message = tf.train.ClusterDef()
@@ -164,20 +168,20 @@ def test_a_message_in_any_order_and_with_doubled_jobs_builds_the_same(
 
 
 @given(CLUSTERS, CLUSTERS)
-def test_two_clusters_compare_alike_across_the_libraries(tf_spec: Any, one: Any, other: Any) -> None:
+def test_comparisons_across_the_libraries_are_the_same(tf_spec: Any, one: Any, other: Any) -> None:
     same = tf_spec(one) == tf_spec(other)
     assert (ClusterSpec(one) == ClusterSpec(other)) == same
     assert (ClusterSpec(one) == tf_spec(other)) == same
     assert (tf_spec(one) == ClusterSpec(other)) == same
 
 
-def test_where_tensorflow_fails_on_a_job_without_tasks_there_is_an_empty_list(tf_spec: Any) -> None:
+def test_job_tasks_of_an_empty_job_is_an_empty_list_but_fails_in_tensorflow(tf_spec: Any) -> None:
     with pytest.raises(ValueError, match="empty"):
         tf_spec({"ps": []}).job_tasks("ps")
     assert ClusterSpec({"ps": []}).job_tasks("ps") == []
 
 
-def test_where_tensorflow_loses_a_task_below_zero_it_is_kept(tf_spec: Any) -> None:
+def test_task_with_a_negative_index_is_kept_but_lost_in_tensorflow(tf_spec: Any) -> None:
     tasks = {-1: "z:9", 1: "b:2"}
     assert tf_spec({"worker": tasks}).as_dict() == {"worker": [None, "b:2"]}
     assert ClusterSpec({"worker": tasks}).as_dict() == {"worker": tasks}
@@ -195,5 +199,7 @@ assert ours.as_cluster_def().SerializeToString(deterministic=True) == \\
 
 
 @pytest.mark.parametrize("order", [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours first", "tensorflow first"])
-def test_both_libraries_load_in_one_process_in_either_order(tf: Any, order: tuple[str, str]) -> None:
+def test_both_libraries_can_be_imported_in_one_process_in_either_order(
+    tf: Any, order: tuple[str, str]
+) -> None:
     subprocess.run([sys.executable, "-c", "\n".join([*order, BOTH])], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""SimpleClusterResolver and UnionClusterResolver, and TensorFlow's, side by side on the same input."""
+"""`SimpleClusterResolver` and `UnionClusterResolver`, compared with TensorFlow's on the same input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTERS = st.dictionaries(
     JOBS, st.lists(ADDRESSES, max_size=3) | st.dictionaries(INDICES, ADDRESSES, max_size=3)
 )
 RPC_LAYERS = st.sampled_from([None, "grpc", "grpcs"])
-TOLD = st.fixed_dictionaries(
+ARGUMENTS = st.fixed_dictionaries(
     {"cluster": CLUSTERS},
     optional={
         "master": st.sampled_from(["", "m:9"]),
@@ -36,12 +36,12 @@ OVERRIDES = st.fixed_dictionaries(
 QUERIES = st.tuples(st.none() | JOBS, st.none() | INDICES, RPC_LAYERS)
 
 
-def pair(tf: Any, told: dict[str, Any]) -> tuple[SimpleClusterResolver, Any]:
-    options = {name: value for name, value in told.items() if name != "cluster"}
+def pair(tf: Any, arguments: dict[str, Any]) -> tuple[SimpleClusterResolver, Any]:
+    options = {name: value for name, value in arguments.items() if name != "cluster"}
     return (
-        SimpleClusterResolver(ClusterSpec(told["cluster"]), **options),
+        SimpleClusterResolver(ClusterSpec(arguments["cluster"]), **options),
         tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(told["cluster"]), **options
+            tf.train.ClusterSpec(arguments["cluster"]), **options
         ),
     )
 
@@ -61,9 +61,9 @@ def assert_same_attributes(ours: Any, theirs: Any) -> None:
         assert getattr(ours, attribute) == getattr(theirs, attribute)
 
 
-@given(TOLD, QUERIES)
-def test_a_simple_resolver_answers_the_same(tf: Any, told: dict[str, Any], query: tuple[Any, ...]) -> None:
-    ours, theirs = pair(tf, told)
+@given(ARGUMENTS, QUERIES)
+def test_simple_resolver_returns_the_same(tf: Any, arguments: dict[str, Any], query: tuple[Any, ...]) -> None:
+    ours, theirs = pair(tf, arguments)
     assert asyncio.run(ours.cluster_spec()) == theirs.cluster_spec()
     assert asyncio.run(ours.num_accelerators()) == theirs.num_accelerators()
     assert_same_attributes(ours, theirs)
@@ -73,14 +73,14 @@ def test_a_simple_resolver_answers_the_same(tf: Any, told: dict[str, Any], query
     assert_same_attributes(ours, theirs)
 
 
-@given(st.lists(TOLD, min_size=1, max_size=3), OVERRIDES, QUERIES)
-def test_a_union_answers_the_same(
-    tf: Any, told: list[dict[str, Any]], overrides: dict[str, Any], query: tuple[Any, ...]
+@given(st.lists(ARGUMENTS, min_size=1, max_size=3), OVERRIDES, QUERIES)
+def test_union_returns_the_same(
+    tf: Any, arguments: list[dict[str, Any]], overrides: dict[str, Any], query: tuple[Any, ...]
 ) -> None:
-    for each in told:  # jobs without tasks and task 0 as an override are told apart below
+    for each in arguments:  # jobs without tasks, and task 0 as an override, differ: see below
         each["cluster"] = {job: tasks for job, tasks in each["cluster"].items() if tasks}
     overrides = {name: value for name, value in overrides.items() if value != 0}
-    pairs = [pair(tf, each) for each in told]
+    pairs = [pair(tf, each) for each in arguments]
     ours = UnionClusterResolver(*(one for one, _ in pairs), **overrides)
     theirs = tf.distribute.cluster_resolver.UnionResolver(*(other for _, other in pairs), **overrides)
     assert_same_attributes(ours, theirs)
@@ -99,16 +99,16 @@ def test_a_union_answers_the_same(
         assert asyncio.run(ours.cluster_state()).spec == expected
 
 
-@given(TOLD)
-def test_a_simple_resolver_takes_tensorflows_spec(tf: Any, told: dict[str, Any]) -> None:
-    spec = tf.train.ClusterSpec(told["cluster"])
+@given(ARGUMENTS)
+def test_simple_resolver_accepts_the_spec_of_tensorflow(tf: Any, arguments: dict[str, Any]) -> None:
+    spec = tf.train.ClusterSpec(arguments["cluster"])
     assert asyncio.run(SimpleClusterResolver(spec).cluster_spec()) == spec
 
 
 @pytest.mark.parametrize(
     "arguments", [(None,), ({"worker": ["a:1"]},), ("a:1",), ("spec", None), ("spec", b"m:9")]
 )
-def test_a_simple_resolver_refuses_the_same(tf: Any, arguments: tuple[Any, ...]) -> None:
+def test_simple_resolver_rejects_the_same_arguments(tf: Any, arguments: tuple[Any, ...]) -> None:
     cluster, *rest = arguments
     with pytest.raises(TypeError):
         tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -121,20 +121,20 @@ def test_a_simple_resolver_refuses_the_same(tf: Any, arguments: tuple[Any, ...])
 @pytest.mark.parametrize(
     ("resolvers", "error"), [((), ValueError), ((None,), TypeError), (("a:1",), TypeError)]
 )
-def test_a_union_refuses_the_same(tf: Any, resolvers: Any, error: type[Exception]) -> None:
+def test_union_rejects_the_same_arguments(tf: Any, resolvers: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         tf.distribute.cluster_resolver.UnionResolver(*resolvers)
     with pytest.raises(error):
         UnionClusterResolver(*resolvers)
 
 
-def test_where_tensorflow_ignores_an_override_of_task_0_it_counts(tf: Any) -> None:
+def test_override_of_task_0_is_used_but_ignored_by_tensorflow(tf: Any) -> None:
     ours, theirs = pair(tf, {"cluster": {}, "task_id": 1})
     assert tf.distribute.cluster_resolver.UnionResolver(theirs, task_id=0).task_id == 1
     assert UnionClusterResolver(ours, task_id=0).task_id == 0
 
 
-def test_where_tensorflow_takes_a_job_without_tasks_for_sparse_it_adds_nothing(tf: Any) -> None:
+def test_job_without_tasks_adds_nothing_but_is_sparse_in_tensorflow(tf: Any) -> None:
     pairs = [pair(tf, {"cluster": {"worker": tasks}}) for tasks in (["a:1"], [], ["b:2"])]
     with pytest.raises(KeyError):
         tf.distribute.cluster_resolver.UnionResolver(*(theirs for _, theirs in pairs)).cluster_spec()

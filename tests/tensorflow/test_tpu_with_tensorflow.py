@@ -1,4 +1,4 @@
-"""What TPUClusterResolver leaves to TensorFlow, done by TensorFlow, each time in a process of its own."""
+"""The parts of `TPUClusterResolver` that use TensorFlow, each in a separate process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECONDS = 120
                     assert probe.source == "tensorflow", probe
                     assert await resolver.cluster_spec() == spec
             """,
-            id="it starts the coordinator, once, and it answers",
+            id="the coordinator is started once and responds",
         ),
         pytest.param(
             """
@@ -53,9 +53,9 @@ SECONDS = 120
                 except errors.TPUNotFoundError as error:
                     assert isinstance(error.__cause__, tf.errors.NotFoundError), error
                 else:
-                    raise AssertionError("a TPU was found where there is none")
+                    raise AssertionError("a TPU was found")
             """,
-            id="a worker without a TPU is a TPUNotFoundError from TensorFlow's own",
+            id="a worker without a TPU raises TPUNotFoundError",
         ),
         pytest.param(
             """
@@ -66,11 +66,11 @@ SECONDS = 120
                 assert [device.type for device in metadata.devices] == ["CPU"], metadata
                 assert metadata[:3] == (0, 0, 0), metadata
             """,
-            id="the devices of a local TPU are this host's",
+            id="the devices of a local TPU are those of this host",
         ),
     ],
 )
-def test_tensorflow_does_its_part(script: str) -> None:
+def test_tensorflow_part(script: str) -> None:
     code = f"{PREAMBLE}\n{textwrap.dedent(script)}\nasyncio.run(main())\nprint('done')"
     environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the blocking facade is to a type checker. Not run: mypy and pyright check it."""
+"""The types of the blocking facade. This file is not run: mypy and pyright check it."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
@@ -22,7 +22,7 @@ from aioresolve.sync import (
 )
 
 
-def methods_return_what_the_async_ones_return(resolver: KubernetesClusterResolver) -> None:
+def methods_return_the_types_of_the_async_ones(resolver: KubernetesClusterResolver) -> None:
     assert_type(resolver.cluster_spec(), ClusterSpec)
     assert_type(resolver.cluster_spec(timeout=1.0), ClusterSpec)
     assert_type(resolver.cluster_state(timeout=1.0), ClusterState)
@@ -31,7 +31,7 @@ def methods_return_what_the_async_ones_return(resolver: KubernetesClusterResolve
     assert_type(resolver.close(), None)
 
 
-def waiting_returns_a_state_and_watching_an_iterator_of_them(resolver: ClusterResolver) -> Iterator[object]:
+def wait_returns_a_state_and_watch_an_iterator(resolver: ClusterResolver) -> Iterator[object]:
     assert_type(resolver.wait(), ClusterState)
     assert_type(resolver.wait(jobs={"worker": 2}, reachable="tcp", timeout=1.0), ClusterState)
     assert_type(resolver.watch(), BlockingIterator[ClusterState])
@@ -43,7 +43,7 @@ def waiting_returns_a_state_and_watching_an_iterator_of_them(resolver: ClusterRe
     return resolver.watch()
 
 
-def a_fleet_is_made_of_facades_and_tells_readings(resolver: ClusterResolver) -> None:
+def fleet_takes_facades_and_returns_readings(resolver: ClusterResolver) -> None:
     fleet = Fleet({"a": resolver, "b": SimpleClusterResolver(ClusterSpec({}))}, shard=(0, 2))
     assert_type(fleet.resolve(), dict[str, TargetStatus])
     assert_type(fleet.poll(interval=1.0), BlockingIterator[TargetStatus])
@@ -57,8 +57,8 @@ def a_fleet_is_made_of_facades_and_tells_readings(resolver: ClusterResolver) -> 
     fleet.poll(1.0)  # type: ignore[call-arg]
 
 
-def methods_take_what_the_async_ones_take(resolver: ClusterResolver) -> None:
-    # Each of these is an error; where it is none, both checkers complain of the `ignore`.
+def methods_take_the_arguments_of_the_async_ones(resolver: ClusterResolver) -> None:
+    # Each of these is an error; otherwise both checkers report an unused `ignore`.
     resolver.cluster_spec(1.0)  # type: ignore[call-arg]
     resolver.cluster_spec(timeout="1")  # type: ignore[arg-type]
     resolver.master(task_id="0")  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def the_context_manager_is_the_resolver_itself() -> None:
         assert_type(resolver.cluster_spec(), ClusterSpec)
 
 
-def attributes_pass_through(resolver: ClusterResolver) -> None:
+def attributes_have_the_types_of_the_async_ones(resolver: ClusterResolver) -> None:
     assert_type(resolver.task_type, str | None)
     assert_type(resolver.task_id, int | None)
     assert_type(resolver.rpc_layer, str | None)
@@ -92,7 +92,7 @@ def every_facade_is_a_cluster_resolver(spec: ClusterSpec) -> list[ClusterResolve
     return [simple, union]
 
 
-def a_tpu_is_told_as_the_async_one_tells_it(resolver: TPUClusterResolver) -> None:
+def tpu_methods_return_the_types_of_the_async_ones(resolver: TPUClusterResolver) -> None:
     assert_type(resolver.num_accelerators(), dict[str, int])
     assert_type(resolver.get_tpu_system_metadata(timeout=1.0), TPUSystemMetadata)
     assert_type(resolver.slices(), tuple[TPUSlice, ...])
@@ -117,7 +117,7 @@ class SyncElector(ClusterResolver):
     leaders = blocking_iterator(Elector.leaders)
 
 
-def a_resolver_of_ones_own_has_a_facade(elector: Elector) -> None:
+def resolvers_of_users_have_facades(elector: Elector) -> None:
     assert_type(ClusterResolver(elector).cluster_state(), ClusterState)
     assert_type(SyncElector(elector).leader("worker", patience=2.0), int)
     assert_type(SyncElector(elector).leaders("worker"), BlockingIterator[int])

@@ -39,7 +39,7 @@ def validate_shard(shard: Any, environ: Mapping[str, str]) -> tuple[int, int] | 
         environ: the environment variables.
 
     Raises:
-        ConfigurationError: it is none of these, there is no such shard, or the variable is missing or
+        ConfigurationError: it has another form, there is no such shard, or the variable is missing or
             invalid.
     """
     if shard is None:

@@ -38,29 +38,27 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.yaml_document import (
+from aioresolve._core.document import (
     Diagnostics,
     DocumentError,
     Location,
-    Mapping,
-    decode,
+    MappingNode,
     integer_reader,
     is_null,
     kind_of,
-    parse_yaml,
     read_duration,
     suggestion,
 )
+from aioresolve._core.yaml_parser import decode, parse_yaml
 from aioresolve.errors import ConfigurationError
 
 from .targets import make_resolvers, read_defaults, read_targets
 from .variables import TemplateBuilder
 
 if TYPE_CHECKING:
-    import collections.abc
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from aioresolve._core.yaml_document import Node
+    from aioresolve._core.document import Node
     from aioresolve.resolver.base import ClusterResolver
 
 __all__ = ["FleetFile", "fleet_of", "read_fleet"]
@@ -68,7 +66,7 @@ __all__ = ["FleetFile", "fleet_of", "read_fleet"]
 MAX_FILE = 16 * 1024 * 1024
 """Bytes; about 100,000 targets."""
 
-_SETTINGS: collections.abc.Mapping[str, Callable[[Node], Any]] = {
+_SETTINGS: Mapping[str, Callable[[Node], Any]] = {
     "interval": read_duration,
     "timeout": read_duration,
     "max_concurrency": integer_reader(1, 100_000),
@@ -87,15 +85,13 @@ class FleetFile:
         max_concurrency: the number of concurrent requests.
     """
 
-    targets: collections.abc.Mapping[str, ClusterResolver] = field(repr=False)
+    targets: Mapping[str, ClusterResolver] = field(repr=False)
     interval: float | None = None
     timeout: float | None = None
     max_concurrency: int | None = None
 
 
-def read_fleet(
-    path: str | os.PathLike[str], *, environ: collections.abc.Mapping[str, str] = os.environ
-) -> FleetFile:
+def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> FleetFile:
     """Return the content of the fleet file at `path`. It blocks while it reads the file, and connects to
     nothing.
 
@@ -135,7 +131,7 @@ def fleet_of(
     *,
     source: str = "fleet.yaml",
     folder: str | None = None,
-    environ: collections.abc.Mapping[str, str],
+    environ: Mapping[str, str],
 ) -> FleetFile:
     """Return the content of a fleet file with this text. No I/O.
 
@@ -165,7 +161,7 @@ def _read(
     text: str,
     source: str,
     folder: str,
-    environ: collections.abc.Mapping[str, str],
+    environ: Mapping[str, str],
     diagnostics: Diagnostics,
 ) -> FleetFile | None:
     """Return the content of the file; None if there are problems.
@@ -176,7 +172,7 @@ def _read(
     root = parse_yaml(text, source, TemplateBuilder(environ, diagnostics), show_text=True)
     if root is None or is_null(root):
         raise DocumentError(Location(source, 1), "the fleet file is empty; it requires at least `targets:`")
-    if not isinstance(root, Mapping):
+    if not isinstance(root, MappingNode):
         raise DocumentError(root.location, f"must be a mapping with `targets:`, not {kind_of(root)}")
     settings = _read_settings(root, diagnostics)
     defaults = (
@@ -191,7 +187,7 @@ def _read(
     return None if diagnostics else FleetFile(MappingProxyType(resolvers), **settings)
 
 
-def _read_settings(root: Mapping, diagnostics: Diagnostics) -> dict[str, Any]:
+def _read_settings(root: MappingNode, diagnostics: Diagnostics) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, node in root.values.items():
         if name in _SETTINGS and not is_null(node):

@@ -14,11 +14,11 @@ import os.path
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.yaml_document import (
+from aioresolve._core.document import (
     DocumentError,
     Location,
-    Mapping,
-    Sequence,
+    MappingNode,
+    SequenceNode,
     choice_reader,
     describe_text,
     integer_reader,
@@ -37,13 +37,12 @@ from aioresolve.resolver.union import UnionClusterResolver
 from .variables import as_written, variables_in
 
 if TYPE_CHECKING:
-    import collections.abc
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container, Iterable, Mapping
 
-    from aioresolve._core.yaml_document import Diagnostics, Node
+    from aioresolve._core.document import Diagnostics, Node
     from aioresolve.resolver.base import ClusterResolver
 
-    Fields = collections.abc.Mapping[str, Node]
+    Fields = Mapping[str, Node]
 
 __all__ = ["KINDS", "Field", "Kind", "make_resolvers", "read_defaults", "read_targets"]
 
@@ -61,7 +60,7 @@ def read_addresses(node: Node) -> dict[str, tuple[str, ...] | dict[int, str]]:
 
 
 def _read_tasks(node: Node) -> tuple[str, ...] | dict[int, str]:
-    if not isinstance(node, Mapping):
+    if not isinstance(node, MappingNode):
         return read_texts(node)
     tasks: dict[int, str] = {}
     for index, value in read_fields(node, '{0: "10.0.0.1:8470"}').values.items():
@@ -102,9 +101,9 @@ class Kind:
     """
 
     constructor: Callable[..., ClusterResolver]
-    fields: collections.abc.Mapping[str, Field]
+    fields: Mapping[str, Field]
 
-    def make(self, values: collections.abc.Mapping[str, Any], **others: Any) -> ClusterResolver:
+    def make(self, values: Mapping[str, Any], **others: Any) -> ClusterResolver:
         """Return the resolver with these values of fields, and with arguments that every constructor takes.
 
         Raises:
@@ -151,7 +150,7 @@ def _static(jobs: Any, **arguments: Any) -> ClusterResolver:
     return SimpleClusterResolver(ClusterSpec(jobs), **arguments)
 
 
-KINDS: collections.abc.Mapping[str, Kind] = {
+KINDS: Mapping[str, Kind] = {
     "kubernetes": Kind(
         _kubernetes,
         {
@@ -209,7 +208,7 @@ class TargetEntry:
     location: Location
     node: Node
     fields: Fields
-    values: collections.abc.Mapping[str, Any] = field(repr=False)
+    values: Mapping[str, Any] = field(repr=False)
 
 
 def read_defaults(node: Node, folder: str, diagnostics: Diagnostics) -> dict[str, Fields]:
@@ -227,7 +226,7 @@ def read_defaults(node: Node, folder: str, diagnostics: Diagnostics) -> dict[str
 
 
 def read_targets(
-    node: Node, defaults: collections.abc.Mapping[str, Fields], folder: str, diagnostics: Diagnostics
+    node: Node, defaults: Mapping[str, Fields], folder: str, diagnostics: Diagnostics
 ) -> dict[str, TargetEntry]:
     """Return the targets whose kind is valid; add the problems of all targets to `diagnostics`."""
     targets: dict[str, TargetEntry] = {}
@@ -259,7 +258,7 @@ def read_targets(
 
 
 def make_resolvers(
-    targets: collections.abc.Mapping[str, TargetEntry], timeout: float | None, diagnostics: Diagnostics
+    targets: Mapping[str, TargetEntry], timeout: float | None, diagnostics: Diagnostics
 ) -> dict[str, ClusterResolver]:
     """Return a resolver for each target; add the errors of constructors to `diagnostics`.
 
@@ -284,7 +283,7 @@ def make_resolvers(
     return resolvers
 
 
-def _read_kind(kinds: Mapping, location: Location, diagnostics: Diagnostics) -> str | None:
+def _read_kind(kinds: MappingNode, location: Location, diagnostics: Diagnostics) -> str | None:
     """Return the one kind of a target; None, and a diagnostic, if there is not exactly one known kind."""
     known = (*KINDS, UNION)
     unknown = [kind for kind in kinds.values if kind not in known]
@@ -331,18 +330,18 @@ def _read_values(kind: str, fields: Fields, folder: str, diagnostics: Diagnostic
     return values
 
 
-def _optional_mapping(node: Node, example: str, diagnostics: Diagnostics) -> Mapping:
+def _optional_mapping(node: Node, example: str, diagnostics: Diagnostics) -> MappingNode:
     """Return `node`; an empty mapping if it is null, or, with a diagnostic, if it is not a mapping."""
-    if isinstance(node, Mapping):
+    if isinstance(node, MappingNode):
         return node
     if not is_null(node):
         diagnostics.add(node.location, f"must be a mapping such as {example}, not {kind_of(node)}")
-    return Mapping(node.location, {}, {})
+    return MappingNode(node.location, {}, {})
 
 
 def _check_members(
     node: Node,
-    targets: collections.abc.Mapping[str, TargetEntry],
+    targets: Mapping[str, TargetEntry],
     names: Container[str],
     diagnostics: Diagnostics,
 ) -> None:
@@ -353,7 +352,7 @@ def _check_members(
     except DocumentError as error:
         diagnostics.add_error(error)
         return
-    nodes = node.values if isinstance(node, Sequence) else (node,)
+    nodes = node.values if isinstance(node, SequenceNode) else (node,)
     for number, (member, item) in enumerate(zip(members, nodes, strict=True)):
         shown = describe_text(item)
         if member in members[:number]:
@@ -381,9 +380,7 @@ def _locate_rejection(target: TargetEntry, error: ResolveError) -> tuple[Locatio
     return target.location, _hidden(held) if held else kind.describe(error)
 
 
-def _explain(
-    target: TargetEntry, name: str, required: collections.abc.Mapping[str, Any], rejection: ResolveError
-) -> str:
+def _explain(target: TargetEntry, name: str, required: Mapping[str, Any], rejection: ResolveError) -> str:
     """Return why the constructor rejected the field, without the values of variables."""
     kind = KINDS[target.kind]
     held = _variables_of(target, {*required, name})
@@ -406,7 +403,7 @@ def _hidden(held: str) -> str:
     )
 
 
-def _constructor_error(kind: Kind, values: collections.abc.Mapping[str, Any]) -> ResolveError | None:
+def _constructor_error(kind: Kind, values: Mapping[str, Any]) -> ResolveError | None:
     try:
         kind.make(values)
     except ResolveError as error:

@@ -8,21 +8,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from aioresolve._core.yaml_document import Location, Mapping, NodeBuilder, Scalar, Sequence
+from aioresolve._core.document import Location, MappingNode, ScalarNode, SequenceNode
+from aioresolve._core.yaml_parser import NodeBuilder
 
 if TYPE_CHECKING:
-    import collections.abc
+    from collections.abc import Mapping
 
     import yaml
 
-    from aioresolve._core.yaml_document import Diagnostics, Node
+    from aioresolve._core.document import Diagnostics, Node
 
 __all__ = ["TemplateBuilder", "as_written", "interpolate", "variable_names", "variables_in"]
 
 _DOLLAR = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^${}]*))?\})?")
 
 
-def interpolate(text: str, environ: collections.abc.Mapping[str, str]) -> str:
+def interpolate(text: str, environ: Mapping[str, str]) -> str:
     """Return `text` with each `${NAME}` replaced by the variable, and each `$$` by a dollar.
 
     `${NAME:-default}` is the default if the variable is unset or empty, as in a POSIX shell and in Docker
@@ -56,20 +57,20 @@ def variable_names(text: str) -> tuple[str, ...]:
 
 def variables_in(node: Node) -> tuple[str, ...]:
     """Return the names of the variables in the texts of `node`, each once."""
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         return variable_names(node.written)
-    children = node.values if isinstance(node, Sequence) else node.values.values()
+    children = node.values if isinstance(node, SequenceNode) else node.values.values()
     return tuple(dict.fromkeys(name for child in children for name in variables_in(child)))
 
 
 def as_written(node: Node) -> Node:
     """Return a copy of `node` with the names of variables in place of their values."""
-    if isinstance(node, Scalar):
-        return Scalar(node.location, node.written, node.written, node.is_null)
-    if isinstance(node, Sequence):
-        return Sequence(node.location, tuple(map(as_written, node.values)), node.size)
+    if isinstance(node, ScalarNode):
+        return ScalarNode(node.location, node.written, node.written, node.is_null)
+    if isinstance(node, SequenceNode):
+        return SequenceNode(node.location, tuple(map(as_written, node.values)), node.size)
     fields = {name: as_written(child) for name, child in node.values.items()}
-    return Mapping(node.location, fields, node.lines, node.size)
+    return MappingNode(node.location, fields, node.lines, node.size)
 
 
 class TemplateBuilder(NodeBuilder):
@@ -78,7 +79,7 @@ class TemplateBuilder(NodeBuilder):
     A job named `no` is not a boolean: the reader of a field decides what its text means.
     """
 
-    def __init__(self, environ: collections.abc.Mapping[str, str], diagnostics: Diagnostics) -> None:
+    def __init__(self, environ: Mapping[str, str], diagnostics: Diagnostics) -> None:
         super().__init__()
         self._environ = environ
         self._diagnostics = diagnostics
@@ -92,7 +93,7 @@ class TemplateBuilder(NodeBuilder):
         self.report(location, f"is already defined on line {first_line}; remove one of the two")
         return False
 
-    def scalar(self, node: yaml.ScalarNode, location: Location) -> Scalar:
+    def scalar(self, node: yaml.ScalarNode, location: Location) -> ScalarNode:
         """Return a scalar whose value is its text with variables replaced."""
         self.check_tag(node, location)
         value = node.value
@@ -100,7 +101,7 @@ class TemplateBuilder(NodeBuilder):
             value = interpolate(node.value, self._environ)
         except ValueError as error:
             self.report(location, str(error))
-        return Scalar(location, node.value, value, node.tag == "tag:yaml.org,2002:null")
+        return ScalarNode(location, node.value, value, node.tag == "tag:yaml.org,2002:null")
 
     def name(self, key: yaml.ScalarNode, location: Location) -> str | None:
         """Return the text of the key, which must not be empty or contain variables."""

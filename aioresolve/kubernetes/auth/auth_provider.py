@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aioresolve._core.yaml_document import parse_json
+from aioresolve._core.yaml_parser import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .exec_plugin import run_command

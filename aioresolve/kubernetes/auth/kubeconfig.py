@@ -23,25 +23,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from aioresolve._core.yaml_document import (
+from aioresolve._core.document import (
     DocumentError,
     Location,
-    build_from_json,
-    decode,
+    MappingNode,
     is_null,
     kind_of,
-    parse_json,
-    parse_yaml,
     python_value,
     require_mapping,
 )
-from aioresolve._core.yaml_document import Mapping as MappingNode
+from aioresolve._core.yaml_parser import build_from_json, decode, parse_json, parse_yaml
 from aioresolve.errors import ConfigurationError, Hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aioresolve._core.yaml_document import Node
+    from aioresolve._core.document import Node
 
 __all__ = [
     "AuthProvider",

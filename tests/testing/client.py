@@ -54,7 +54,13 @@ class Response:
 
     @property
     def message(self) -> str:
+        """The message of a Kubernetes Status."""
         return str(self.json["message"])
+
+    @property
+    def error(self) -> Any:
+        """The error of a Google API."""
+        return self.json["error"]
 
 
 def failure(code: int, reason: str, message: str, **more: object) -> bytes:

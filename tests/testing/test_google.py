@@ -30,6 +30,8 @@ from aioresolve.testing import (
     tpu_vm,
 )
 
+from .client import Response
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
@@ -42,23 +44,6 @@ PLACE = "projects/demo-project/locations/us-central2-b"
 ZONE = "/compute/v1/projects/demo-project/zones/us-central2-b"
 TOKEN = {"Authorization": "Bearer good"}
 FLAVOR = {"Metadata-Flavor": "Google"}
-
-
-class Response:
-    """A complete HTTP response."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> Any:
-        return self.json["error"]
 
 
 @asynccontextmanager

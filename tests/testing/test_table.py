@@ -132,37 +132,37 @@ CRASHES = {"waiting": {"reason": "CrashLoopBackOff"}}
 SIDECAR = container("s", RUNNING, ready=True) | {"started": True}
 
 
-def exited(code: int, **more: Any) -> dict[str, Any]:
+def terminated(code: int, **more: Any) -> dict[str, Any]:
     return {"terminated": {"exitCode": code, **more}}
 
 
 @pytest.mark.parametrize(
-    ("inits", "ready", "word"),
+    ("inits", "ready", "status"),
     [
         ([container("i", RUNNING)], "0/1", "Init:0/1"),
         ([container("i", ENDED), container("j", RUNNING)], "0/1", "Init:1/2"),
         ([container("i", CRASHES)], "0/1", "Init:CrashLoopBackOff"),
         ([container("i", {"waiting": {"reason": "PodInitializing"}})], "0/1", "Init:0/1"),
-        ([container("i", exited(3))], "0/1", "Init:ExitCode:3"),
-        ([container("i", exited(137, signal=9))], "0/1", "Init:Signal:9"),
-        ([container("i", exited(1, reason="Error"))], "0/1", "Init:Error"),
+        ([container("i", terminated(3))], "0/1", "Init:ExitCode:3"),
+        ([container("i", terminated(137, signal=9))], "0/1", "Init:Signal:9"),
+        ([container("i", terminated(1, reason="Error"))], "0/1", "Init:Error"),
         ([container("s", RUNNING)], "0/2", "Init:0/1"),
         ([SIDECAR, container("i", RUNNING)], "1/2", "Init:1/2"),
         ([container("i", ENDED)], "0/1", "PodInitializing"),
     ],
 )
-def test_status_shows_the_init_container(inits: list[dict[str, Any]], ready: str, word: str) -> None:
+def test_status_shows_the_init_container(inits: list[dict[str, Any]], ready: str, status: str) -> None:
     given_pod = pod_with(inits=inits, sidecars=("s",), containers=[WAITS], phase="Pending")
-    assert pod_cells(given_pod, NOW)[1:3] == [ready, word]
+    assert pod_cells(given_pod, NOW)[1:3] == [ready, status]
 
 
 @pytest.mark.parametrize(
-    ("containers", "conditions", "ready", "word"),
+    ("containers", "conditions", "ready", "status"),
     [
         ([container("a", RUNNING, ready=True)], READY, "1/1", "Running"),
-        ([container("a", exited(2))], [], "0/1", "ExitCode:2"),
-        ([container("a", exited(9, signal=9))], [], "0/1", "Signal:9"),
-        ([container("a", exited(1, reason="OOMKilled"))], [], "0/1", "OOMKilled"),
+        ([container("a", terminated(2))], [], "0/1", "ExitCode:2"),
+        ([container("a", terminated(9, signal=9))], [], "0/1", "Signal:9"),
+        ([container("a", terminated(1, reason="OOMKilled"))], [], "0/1", "OOMKilled"),
         ([container("a", {"waiting": {}})], [], "0/1", "Running"),
         ([container("a", ENDED), container("b", RUNNING, ready=True)], READY, "1/2", "Running"),
         ([container("a", ENDED), container("b", RUNNING, ready=True)], [], "1/2", "NotReady"),
@@ -172,9 +172,9 @@ def test_status_shows_the_init_container(inits: list[dict[str, Any]], ready: str
     ],
 )
 def test_status_shows_the_containers(
-    containers: list[dict[str, Any]], conditions: list[dict[str, str]], ready: str, word: str
+    containers: list[dict[str, Any]], conditions: list[dict[str, str]], ready: str, status: str
 ) -> None:
-    assert pod_cells(pod_with(containers=containers, conditions=conditions), NOW)[1:3] == [ready, word]
+    assert pod_cells(pod_with(containers=containers, conditions=conditions), NOW)[1:3] == [ready, status]
 
 
 def test_ready_sidecar_counts_as_a_container() -> None:

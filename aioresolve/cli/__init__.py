@@ -1,4 +1,4 @@
-"""The `aioresolve` command. The rooms of click and rich, which the extra `cli` installs."""
+"""The `aioresolve` command. It requires click and rich, which the extra `cli` installs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    0 is an answer, 1 none, 2 wrong usage or configuration, 3 a deadline that passed, 130 an interrupt. The
-    answer is on stdout, everything else on stderr.
+    The result is written to stdout, everything else to stderr. Exit codes: 0 for success, 1 for failure, 2
+    for invalid usage or configuration, 3 if a deadline passed, 130 for Ctrl-C.
 
     Args:
-        arguments: what follows the command's name; `sys.argv[1:]` where None.
+        arguments: the arguments of the command; None for `sys.argv[1:]`.
 
     Raises:
-        SystemExit: it was ended by SIGTERM (143), or whoever read stdout has gone (141).
+        SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         sys.stderr.write(
-            f"error: the command line needs {' and '.join(missing)}: pip install 'aioresolve[cli]'\n"
+            f"error: the command line requires {' and '.join(missing)}: pip install 'aioresolve[cli]'\n"
         )
         return 2
-    from .application import run
+    from .application import run_command
 
-    return run(arguments)
+    return run_command(arguments)

@@ -1,27 +1,22 @@
-"""The command's root: its subcommands, and the one place where errors become messages and exit codes."""
+"""The root command: it loads subcommands, runs their async work, and turns errors into exit codes."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
-from .commands.demo import demo
-from .commands.kubernetes import kubernetes
-from .commands.poll import poll
-from .commands.probe import probe
-from .commands.tpu import tpu
-from .commands.wait import wait
-from .commands.watch import watch
-from .completion import completion
 from .error_messages import (
     COULD_NOT_RESOLVE,
     INTERRUPTED,
+    TERMINATED,
     WRONG_USAGE,
     error_report,
     exit_code,
@@ -30,25 +25,42 @@ from .error_messages import (
 from .terminal import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-__all__ = ["application", "run"]
+__all__ = ["ExitRequest", "application", "run_async", "run_command"]
 
 NAME = "aioresolve"
 
+COMMANDS = ("kubernetes", "tpu", "watch", "wait", "poll", "probe", "demo", "completion")
+"""The subcommands. Each is the attribute of that name in the module of that name in `commands`."""
+
+T = TypeVar("T")
+
 
 class Application(click.Group):
-    """A group that tells our errors to the person who typed the command."""
+    """A group that imports a subcommand when it is used, and reports the errors of aioresolve."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the subcommands, in the order of `--help`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"{__package__}.commands.{cmd_name}"), cmd_name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; an error of ours, or Ctrl-C, ends it with the exit code that says so."""
+        """Run the subcommand, and exit with the code for its error or for Ctrl-C."""
         try:
             return super().invoke(ctx)
         except ResolveError as error:
-            streams.complain(error_report(error))
+            streams.write_stderr(error_report(error))
             logger = logging.getLogger(NAME)
             if logger.isEnabledFor(logging.INFO):
-                logger.info("where that came from:\n%s", redacted_traceback(error))
+                logger.info("traceback of the error:\n%s", redacted_traceback(error))
             ctx.exit(exit_code(error))
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
@@ -58,59 +70,118 @@ class Application(click.Group):
     cls=Application,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 answered, 1 could not resolve, 2 wrong usage or configuration, 3 too late,"
+    epilog="Exit codes: 0 success, 1 could not resolve, 2 invalid usage or configuration, 3 deadline passed,"
     " 130 and 143 ended by Ctrl-C and SIGTERM.",
 )
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 @click.pass_context
 def application(context: click.Context) -> None:
-    """Who is in my cluster, at which address.
+    """Find the tasks of a cluster and their addresses.
 
     \b
     aioresolve kubernetes -l worker=app=trainer            the pods of a job, as tasks
     aioresolve tpu my-tpu                                  the workers of a Cloud TPU, as tasks
-    aioresolve watch kubernetes -l worker=app=trainer      who joins them, and who leaves
+    aioresolve watch kubernetes -l worker=app=trainer      tasks as they join and leave
     aioresolve wait tpu my-tpu --timeout 30m               a cluster, once it is complete
-    aioresolve poll fleet.yaml                             many clusters, side by side
-    aioresolve probe 10.0.0.7 10.0.0.8                     which devices do workers have
-    aioresolve demo                                        see it work, without a cluster
+    aioresolve poll fleet.yaml                             many clusters at once
+    aioresolve probe 10.0.0.7 10.0.0.8                     the devices of workers
+    aioresolve demo                                        a demonstration without a cluster
     """
     if context.invoked_subcommand is None:
-        streams.complain(f"{context.get_help()}\n")
+        streams.write_stderr(f"{context.get_help()}\n")
         context.exit(WRONG_USAGE)
 
 
-application.add_command(kubernetes)
-application.add_command(tpu)
-application.add_command(watch)
-application.add_command(wait)
-application.add_command(poll)
-application.add_command(probe)
-application.add_command(demo)
-application.add_command(completion)
-
-
-def run(arguments: Sequence[str] | None) -> int:
-    """Run the command and return its exit code."""
+def run_command(arguments: Sequence[str] | None) -> int:
+    """Run the root command and return the exit code."""
     try:
         code = application.main(arguments, prog_name=NAME, standalone_mode=False)
     except click.UsageError as error:
-        streams.complain(_usage(error))
+        streams.write_stderr(_usage_message(error))
         return error.exit_code
     except click.ClickException as error:
-        streams.complain(f"error: {error.format_message()}\n")
+        streams.write_stderr(f"error: {error.format_message()}\n")
         return error.exit_code
     except click.Abort:
         return INTERRUPTED
     except OSError as error:
-        # A command's own files and sockets have errors of ours: here the machine ran out of something.
+        # Errors of files and sockets are ResolveErrors: this is a lack of memory, descriptors or disk space.
         streams.discard(sys.stdout)
-        streams.complain(f"error: {error}\n")
+        streams.write_stderr(f"error: {error}\n")
         return COULD_NOT_RESOLVE
     return code if isinstance(code, int) else 0
 
 
-def _usage(error: click.UsageError) -> str:
-    """Return what is wrong with the command as it was typed, and where to read on."""
+def _usage_message(error: click.UsageError) -> str:
     command = NAME if error.ctx is None else error.ctx.command_path
     return f"error: {error.format_message()}\nTry '{command} --help'.\n"
+
+
+class ExitRequest:
+    """Ends a command early: cancels its work, and sets the exit code of the process."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.code: int | None = None
+        self._task = task
+
+    def exit(self, code: int) -> None:
+        """Cancel the work and exit with `code`; only the first call has an effect."""
+        if self.code is None:
+            self.code = code
+            self._task.cancel()
+
+
+def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` in a new event loop and return its result.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was received; `work` was cancelled and has cleaned up.
+        SystemExit: SIGTERM was received (143), or `work` requested an exit; it has cleaned up. A second
+            SIGTERM kills the process.
+    """
+    import asyncio
+
+    requests: list[ExitRequest] = []
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        request = ExitRequest(task)
+        requests.append(request)
+        with _exit_on_sigterm(request):
+            return await work(request)
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        code = requests[0].code if requests else None
+        if code is None:
+            raise
+        raise SystemExit(code) from None
+
+
+@contextmanager
+def _exit_on_sigterm(request: ExitRequest) -> Iterator[None]:
+    """Exit on SIGTERM, unless the parent process has it ignored or something else handles it."""
+    import asyncio
+    import signal
+    import threading
+
+    # Only the main thread can handle signals.
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def handle() -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+        request.exit(TERMINATED)
+
+    with suppress(NotImplementedError):  # on Windows, SIGTERM cannot be handled
+        loop.add_signal_handler(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            loop.remove_signal_handler(signal.SIGTERM)

@@ -15,8 +15,7 @@ from aioresolve.errors import (
     MissingDependencyError,
 )
 
-from .output.formats import one_line, span
-from .output.wait_report import wait_report
+from .output.formats import format_span, one_line, wait_report
 
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
@@ -123,7 +122,9 @@ def _incomplete_report(error: IncompleteClusterError | FailedClusterError) -> st
     if isinstance(error, FailedClusterError):
         message = "the cluster cannot become complete"
     else:
-        message = "the cluster was not complete" + (f" within {span(error.timeout)}" if error.timeout else "")
+        message = "the cluster was not complete" + (
+            f" within {format_span(error.timeout)}" if error.timeout else ""
+        )
     if error.hint is not None:
         message = f"{message}. {error.hint.render(option_spelling)}"
     return f"error: {message}\n{wait_report(error.found, error.wanted, error.missing)}"

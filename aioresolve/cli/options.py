@@ -1,160 +1,162 @@
-"""What the command line's arguments say, and what is wrong with those that say nothing. Pure.
-
-What the commands were asked for: their parameters by name.
-
-The options that every resolving command has, and how their values are read.
-
-The options that say which pods are meant, and whether what they say together makes sense.
-
-The argument and options that say which TPUs are meant.
-"""
+"""The options that several commands share, what their values mean, and which ones exclude each other."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from aioresolve._core.validation import seconds
+from aioresolve.errors import ConfigurationError
 
-from .completion import contexts
+from .output.formats import WATCH_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "ADDRESSES",
-    "WITH_IDENTITIES",
     "PodRequest",
     "PollRequest",
     "TPURequest",
     "Task",
-    "check_pods",
-    "check_task",
-    "check_tpus",
+    "combine_options",
+    "duration_option",
     "interval_option",
-    "job_and_count",
-    "job_and_selector",
+    "max_requests_option",
+    "max_workers_option",
     "output_option",
+    "parse_count",
+    "parse_selector",
+    "parse_shard",
+    "parse_task",
+    "parse_with",
     "pod_options",
     "quiet_option",
-    "read_by",
-    "requests_at_once_option",
+    "selector_options",
     "selectors_by_job",
-    "shard",
-    "stacked",
-    "task",
     "task_option",
     "timeout_option",
     "tpu_options",
-    "typed",
+    "validate_pod_request",
+    "validate_task",
+    "validate_watch_output",
     "verbose_option",
     "watch_option",
     "worker_timeout_option",
-    "workers_at_once_option",
 ]
 
+ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
+
 EXAMPLE = "such as -l worker=app=trainer"
-_NO_JOB_NAME = re.compile(r"[\s!(),]")
-"""Characters that selectors have and job names do not."""
-_SHARDS = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
+_NOT_IN_JOB_NAMES = re.compile(r"[\s!(),]")
+"""Characters that selectors contain and job names do not."""
+_SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
 _JOB_AND_COUNT = re.compile(r"(.+)=([1-9][0-9]{0,8})")
+
+C = TypeVar("C", bound="Callable[..., Any]")
+
+
+# Values
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task of a cluster, by its job and its index there."""
+    """A task of a cluster: its job, and its index in the job."""
 
     job: str
     index: int
 
 
-def job_and_selector(text: str) -> tuple[str, str]:
-    """Return the two halves of `JOB=SELECTOR`: what stands before the first `=`, and all that follows.
+def parse_selector(text: str) -> tuple[str, str]:
+    """Return the job and the label selector of `JOB=SELECTOR`.
 
     Raises:
-        ValueError: a half is missing, or the first begins a selector; the message has the mend.
+        ValueError: one of the two is missing.
     """
+    # A selector contains `=` itself, so the first one separates the job. `app=trainer` is therefore accepted,
+    # as the job `app`, which `aioresolve kubernetes` explains if no pod matches.
     job, _, selector = text.partition("=")
-    if _NO_JOB_NAME.search(job) or selector.startswith("="):
+    if _NOT_IN_JOB_NAMES.search(job) or selector.startswith("="):
         example = shlex.quote(f"worker={text}")
-        raise ValueError(f"{text!r} names no job; write JOB=SELECTOR, such as -l {example}")
+        raise ValueError(f"{text!r} does not start with a job; write JOB=SELECTOR, such as -l {example}")
     if not job:
-        raise ValueError(f"{text!r} has no job name before the '='; write JOB=SELECTOR, {EXAMPLE}")
+        raise ValueError(f"{text!r} has no job before the '='; write JOB=SELECTOR, {EXAMPLE}")
     if not selector.strip():
-        raise ValueError(
-            f"{text!r} has no label selector after the job's name; write JOB=SELECTOR, {EXAMPLE}"
-        )
+        raise ValueError(f"{text!r} has no label selector after the job; write JOB=SELECTOR, {EXAMPLE}")
     return job, selector
 
 
-def job_and_count(text: str) -> tuple[str, int]:
-    """Return the two halves of `JOB=N`: a job and a number of its tasks.
+def parse_count(text: str) -> tuple[str, int]:
+    """Return the job and the number of tasks of `JOB=N`.
 
     Raises:
-        ValueError: it is not that; the message has the mend.
+        ValueError: `text` has another format.
     """
-    halves = _JOB_AND_COUNT.fullmatch(text)
-    if halves is None:
-        raise ValueError(f"{text!r} is no number of a job's tasks; write JOB=N, such as worker=16")
-    return halves[1], int(halves[2])
+    parts = _JOB_AND_COUNT.fullmatch(text)
+    if parts is None:
+        raise ValueError(f"{text!r} is not a number of tasks of a job; write JOB=N, such as worker=16")
+    return parts[1], int(parts[2])
 
 
-def shard(text: str) -> int | tuple[int, int]:
-    """Return the number of shards that `N` says, or the index and the number that `I/N` says.
+def parse_shard(text: str) -> int | tuple[int, int]:
+    """Return the number of shards of `N`, or the index and the number of `INDEX/N`.
 
     Raises:
-        ValueError: it is neither; the message has the mend.
+        ValueError: `text` has another format, or there is no shard with that index.
     """
-    parts = _SHARDS.fullmatch(text)
+    parts = _SHARD.fullmatch(text)
     if parts is None:
         raise ValueError(
-            f"{text!r} is no shard; write INDEX/N, such as 0/4, or in a pod of an Indexed Job N alone"
+            f"{text!r} is not a valid shard; write INDEX/N, such as 0/4, or only N in a pod of an Indexed Job"
         )
     index, number = parts.groups()
-    if index is not None and int(index) >= int(number):
+    if index is None:
+        return int(number)
+    if int(index) >= int(number):
         raise ValueError(
             f"{text!r} is not a valid shard: the index counts from 0 and must be less than {number}"
         )
-    return int(number) if index is None else (int(index), int(number))
+    return int(index), int(number)
+
+
+def parse_task(text: str) -> Task:
+    """Return the task of `JOB:INDEX`.
+
+    Raises:
+        ValueError: `text` has another format.
+    """
+    job, colon, index = text.rpartition(":")
+    if not (colon and job and index.isascii() and index.isdigit() and len(index) < 10):
+        raise ValueError(f"{text!r} is not a task; write JOB:INDEX, such as worker:0")
+    return Task(job, int(index))
 
 
 def selectors_by_job(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return each job's selectors, both in the order given."""
+    """Return the selectors of each job; jobs and selectors keep their order."""
     jobs: dict[str, list[str]] = {}
     for job, selector in pairs:
         jobs.setdefault(job, []).append(selector)
     return jobs
 
 
-def task(text: str) -> Task:
-    """Return the task that `JOB:INDEX` names.
-
-    Raises:
-        ValueError: it names none; the message has the mend.
-    """
-    job, colon, index = text.rpartition(":")
-    if not (colon and job and index.isascii() and index.isdigit() and len(index) < 10):
-        raise ValueError(f"{text!r} is no task; write JOB:INDEX, such as worker:0")
-    return Task(job, int(index))
-
-
-def typed(selectors: Iterable[tuple[str, str]]) -> str:
-    """Return jobs' selectors as they are given at the command line."""
+def selector_options(selectors: Iterable[tuple[str, str]]) -> str:
+    """Return selectors as options of the command line."""
     return " ".join(f"-l {job}={selector}" for job, selector in selectors)
 
 
-WITH_IDENTITIES = frozenset({"wide", "json", "yaml"})
-"""The outputs that tell who a pod is; the others tell addresses, for which the server is asked for less."""
+# Requests: the parameters of a command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """Pods, to be resolved, watched or waited for."""
+    """The pods to resolve, watch or wait for."""
 
     selectors: tuple[tuple[str, str], ...]
     namespaces: tuple[str, ...]
@@ -173,18 +175,18 @@ class PodRequest:
 
     @property
     def jobs(self) -> dict[str, list[str]]:
-        """Each job's selectors."""
+        """The selectors of each job."""
         return selectors_by_job(self.selectors)
 
     @property
-    def asked(self) -> str:
-        """What is looked for, as it was typed."""
-        return typed(self.selectors)
+    def scope(self) -> str:
+        """What is requested, as text."""
+        return selector_options(self.selectors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TPURequest:
-    """Cloud TPUs, to be resolved, listed, watched or waited for."""
+    """The Cloud TPUs to resolve, list, watch or wait for."""
 
     names: tuple[str, ...]
     zone: str | None
@@ -201,14 +203,14 @@ class TPURequest:
     quiet: bool
 
     @property
-    def asked(self) -> str:
-        """What is looked for, in words."""
+    def scope(self) -> str:
+        """What is requested, as text."""
         return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollRequest:
-    """A fleet, to be polled or watched; what is None is left to its file."""
+    """The fleet to poll or watch. A value of None is taken from the file of the fleet."""
 
     file: str
     is_once: bool
@@ -221,25 +223,52 @@ class PollRequest:
     quiet: bool
 
 
-C = TypeVar("C", bound="Callable[..., Any]")
+def validate_pod_request(request: PodRequest) -> None:
+    """Raise a UsageError if options are missing or contradict each other."""
+    if not request.selectors:
+        raise click.UsageError("no pods are selected: pass -l JOB=SELECTOR at least once, " + EXAMPLE)
+    if request.namespaces and request.all_namespaces:
+        raise click.UsageError("-n and -A exclude each other; pass one of them")
+    validate_task(request.task, request.output)
+    if request.task is not None and request.task.job not in {*request.jobs, "evaluator"}:
+        job = request.task.job
+        raise click.UsageError(
+            f"--task {job}:{request.task.index}: no -l selects the job {job!r}; add -l {job}=SELECTOR, or"
+            f" pass a task of {' or '.join(request.jobs)}"
+        )
 
 
-def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of an option whose text a pure function reads; its ValueError is wrong usage."""
+def validate_task(task: Task | None, output: str) -> None:
+    """Raise a UsageError if `--task` was passed for an output that has no task."""
+    if task is not None and output != "tf-config":
+        raise click.UsageError("--task requires -o tf-config; add it, or leave out --task")
+
+
+def validate_watch_output(output: str) -> None:
+    """Raise a UsageError if the output cannot show changes."""
+    if output not in WATCH_OUTPUTS:
+        raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
+
+
+# Options
+
+
+def parse_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return an option callback that parses each value; a ValueError becomes a usage error."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         try:
             if isinstance(value, tuple):
-                return tuple(map(read, value))
-            return None if value is None else read(value)
+                return tuple(map(parse, value))
+            return None if value is None else parse(value)
         except ValueError as error:
             raise click.BadParameter(str(error), ctx=context, param=parameter) from error
 
     return callback
 
 
-def stacked(*options: Callable[[Any], Any]) -> Callable[[C], C]:
-    """Return the decorator that adds all these options, which `--help` shows in this order."""
+def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
+    """Return a decorator that adds all of these options, in the order of `--help`."""
 
     def decorate(command: C) -> C:
         for option in reversed(options):
@@ -257,31 +286,31 @@ def output_option(formats: Sequence[str]) -> Callable[[C], C]:
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="What to print on stdout.",
+        help="The output format.",
     )
 
 
-def timeout_option(default: str = "30s", what: str = "Give up after this long in all") -> Callable[[C], C]:
-    """Return `--timeout`; `what` is said in its help, and followed by the forms of a span."""
+def duration_option(name: str, help_text: str, default: str | None = None) -> Callable[[C], C]:
+    """Return an option whose value is a duration, such as 1m30s, in seconds."""
     return click.option(
-        "--timeout",
+        name,
         metavar="DURATION",
-        callback=read_by(seconds),
+        callback=parse_with(seconds),
         default=default,
-        show_default=True,
-        help=f"{what}: 30s, 2m, 1m30s, 500ms, or a number of seconds.",
+        show_default=default is not None,
+        help=help_text,
     )
 
 
-def interval_option(default: str, of: str) -> Callable[[C], C]:
-    """Return `--interval`; `of` says in its help what is asked at intervals."""
-    return click.option(
-        "--interval",
-        metavar="DURATION",
-        callback=read_by(seconds),
-        default=default,
-        show_default=True,
-        help=f"How long to wait between two questions to {of}.",
+def timeout_option(default: str = "30s", effect: str = "Total deadline of the command") -> Callable[[C], C]:
+    """Return `--timeout`; `effect` starts its help text."""
+    return duration_option("--timeout", f"{effect}: 30s, 2m, 1m30s, 500ms, or a number of seconds.", default)
+
+
+def interval_option(default: str) -> Callable[[C], C]:
+    """Return `--interval` for TPUs."""
+    return duration_option(
+        "--interval", "Time between two requests to the Cloud TPU API, which has no watch.", default
     )
 
 
@@ -292,50 +321,46 @@ def watch_option(source: str) -> Callable[[C], C]:
         "--watch",
         "is_watched",
         is_flag=True,
-        help=f"Go on with a row for each change, as `aioresolve watch {source}` does.",
+        help=f"Then print a row for each change, as `aioresolve watch {source}` does.",
     )
-
-
-def check_task(task: Task | None, output: str) -> None:
-    """Raise that `--task` was given to an output which does not name it."""
-    if task is not None and output != "tf-config":
-        raise click.UsageError("--task goes with -o tf-config; leave it out, or add that")
 
 
 task_option = click.option(
     "--task",
     metavar="JOB:INDEX",
-    callback=read_by(task),
+    callback=parse_with(parse_task),
     help="With -o tf-config: the task that will read it, such as worker:0.",
 )
 
-worker_timeout_option = click.option(
-    "--worker-timeout",
-    metavar="DURATION",
-    callback=read_by(seconds),
-    default="5s",
-    show_default=True,
-    help="Give one worker up after this long, connecting included.",
-)
+worker_timeout_option = duration_option("--worker-timeout", "Deadline of each worker.", "5s")
 
-workers_at_once_option = click.option(
+max_workers_option = click.option(
     "--max-concurrency",
     metavar="N",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="How many workers are asked at a time.",
+    help="Maximum number of workers probed at a time.",
+)
+
+max_requests_option = click.option(
+    "--max-concurrency",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Maximum number of requests at a time.",
 )
 
 quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="No progress and no notes on stderr; errors only."
+    "-q", "--quiet", is_flag=True, help="Write only errors to stderr, no progress and no notes."
 )
 
 
 def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -> None:
-    """Send our log lines to stderr until the command ends: at -v every request, at -vv everything.
+    """Write log records to stderr until the command ends: with -v requests, with -vv everything.
 
-    Without it they go nowhere: a command says by itself what is wrong, in its own words.
+    Without -v they are discarded: commands report errors themselves.
     """
     logger = logging.getLogger("aioresolve")
     handler: logging.Handler = logging.NullHandler()
@@ -346,7 +371,7 @@ def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -
     logger.addHandler(handler)
 
     @context.find_root().call_on_close
-    def undo() -> None:
+    def reset_logging() -> None:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
 
@@ -357,22 +382,36 @@ verbose_option = click.option(
     count=True,
     expose_value=False,
     callback=_log_to_stderr,
-    help="Log each request with its duration, and where an error came from; -vv logs more.",
+    help="Log each request with its duration, and the traceback of an error; -vv logs more.",
 )
 
 
-ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
+def _complete_contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the contexts that start with `incomplete`; none if a kubeconfig cannot be read."""
+    from aioresolve.kubernetes.auth.kubeconfig import merge_kubeconfigs, parse_kubeconfig
 
-pod_options = stacked(
+    # The same files that the command would read.
+    given = context.params.get("kubeconfigs") or os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    paths = [Path(path).expanduser() for path in given if path] or [Path.home() / ".kube" / "config"]
+    try:
+        config = merge_kubeconfigs(
+            [parse_kubeconfig(path.read_bytes(), str(path)) for path in paths if path.exists()]
+        )
+    except (ConfigurationError, OSError):
+        return []
+    return sorted(name for name in config.contexts if name.startswith(incomplete))
+
+
+pod_options = combine_options(
     click.option(
         "-l",
         "--selector",
         "selectors",
         metavar="JOB=SELECTOR",
-        callback=read_by(job_and_selector),
+        callback=parse_with(parse_selector),
         multiple=True,
-        help="The pods of a job: its name, '=', and a label selector as kubectl takes it. Repeat it for more"
-        " selectors and more jobs.",
+        help="A job, '=', and the label selector of its pods in kubectl's syntax; can be repeated, for"
+        " several jobs and for several selectors of a job.",
     ),
     click.option(
         "-n",
@@ -380,14 +419,14 @@ pod_options = stacked(
         "namespaces",
         metavar="NAMESPACE",
         multiple=True,
-        help="Look in this namespace; repeat it for several.  [default: the context's own, else 'default']",
+        help="The namespace of the pods; can be repeated.  [default: that of the context, else 'default']",
     ),
-    click.option("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces."),
+    click.option("-A", "--all-namespaces", is_flag=True, help="Select pods of all namespaces."),
     click.option(
         "--context",
         metavar="CONTEXT",
-        shell_complete=contexts,
-        help="The kubeconfig's context.  [default: its current one]",
+        shell_complete=_complete_contexts,
+        help="The kubeconfig context.  [default: the current context]",
     ),
     click.option(
         "--kubeconfig",
@@ -395,8 +434,8 @@ pod_options = stacked(
         metavar="FILE",
         type=click.Path(),
         multiple=True,
-        help="The kubeconfig; several are merged.  [default: $KUBECONFIG, else the pod's service account,"
-        " else ~/.kube/config]",
+        help="The kubeconfig file; several are merged.  [default: $KUBECONFIG, else the service account of"
+        " the pod, else ~/.kube/config]",
     ),
     click.option(
         "--port",
@@ -404,69 +443,37 @@ pod_options = stacked(
         type=click.IntRange(1, 65535),
         default=8470,
         show_default=True,
-        help="The port to put behind each host.",
+        help="The port of each task.",
     ),
     click.option(
         "--address",
         type=click.Choice(ADDRESSES),
         default="pod_ip",
         show_default=True,
-        help="Which address of a pod; hostname is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.",
+        help="Which address of a pod to use; hostname is HOSTNAME.SUBDOMAIN.NAMESPACE.svc.",
     ),
     click.option(
         "--order-by",
         type=click.Choice(["name", "index"]),
         default="name",
         show_default=True,
-        help="How a selector's pods become tasks: by name (worker-2 before worker-10), or each at the index"
-        " its Job, StatefulSet, JobSet, LeaderWorkerSet or Kubeflow job gave it.",
+        help="The order of the tasks of a selector: by pod name (worker-2 before worker-10), or by the index"
+        " that the Job, StatefulSet, JobSet, LeaderWorkerSet or Kubeflow job gave each pod.",
     ),
 )
 
-requests_at_once_option = click.option(
-    "--max-concurrency",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="How many requests are made at a time.",
-)
-
-
-def check_pods(request: PodRequest) -> None:
-    """Raise what is wrong with the request as a whole."""
-    if not request.selectors:
-        raise click.UsageError(
-            "nothing to look for: give -l JOB=SELECTOR at least once, such as -l worker=app=trainer"
-        )
-    if request.namespaces and request.all_namespaces:
-        raise click.UsageError("-n narrows what -A widens; give one of the two")
-    check_task(request.task, request.output)
-    if request.task is not None and request.task.job not in {*request.jobs, "evaluator"}:
-        job = request.task.job
-        raise click.UsageError(
-            f"--task {job}:{request.task.index} is of a job that no -l names; add -l {job}=SELECTOR, or"
-            f" give a task of {' or '.join(request.jobs)}"
-        )
-
-
-tpu_options = stacked(
+tpu_options = combine_options(
     click.argument("names", metavar="[NAME]...", nargs=-1),
-    click.option("--zone", metavar="ZONE", help="The TPUs' zone.  [default: this VM's own]"),
-    click.option("--project", metavar="PROJECT", help="The TPUs' project.  [default: this VM's own]"),
+    click.option("--zone", metavar="ZONE", help="The zone of the TPUs.  [default: that of this VM]"),
+    click.option("--project", metavar="PROJECT", help="The project of the TPUs.  [default: that of this VM]"),
     click.option(
         "--api-version",
         type=click.Choice(["v2", "v1"]),
         default="v2",
         show_default=True,
-        help="The version of the Cloud TPU API; v1 knows TPU nodes of old and no TPU VMs.",
+        help="The version of the Cloud TPU API; v1 lists only legacy TPU nodes, not TPU VMs.",
     ),
     click.option(
-        "--job-name", metavar="JOB", default="worker", show_default=True, help="The job that the workers are."
+        "--job-name", metavar="JOB", default="worker", show_default=True, help="The job of the workers."
     ),
 )
-
-
-def check_tpus(request: TPURequest) -> None:
-    """Raise what is wrong with the request as a whole."""
-    check_task(request.task, request.output)

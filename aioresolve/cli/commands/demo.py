@@ -1,24 +1,19 @@
-"""What `aioresolve demo` shows: a training job on a loopback cluster, resolved for real.
-
-What `aioresolve demo` shows of Cloud TPUs: two slices on loopback, their workers probed for real.
-
-`aioresolve demo`: a training job and a TPU on loopback, resolved and probed for real.
-"""
+"""`aioresolve demo`: a training job and two TPU slices on loopback, resolved and probed for real."""
 
 from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack, aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli.error_messages import error_report
-from aioresolve.cli.options import Task, typed, verbose_option
+from aioresolve.cli.error_messages import error_message, error_report
+from aioresolve.cli.options import Task, selector_options, verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows
 from aioresolve.cli.output.formats import Section, address_lines, spec_table, tf_config
+from aioresolve.cli.output.worker_tables import workers_table
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import PodNotRunningError, ProbeError, ProtocolError, ResolveError
 
@@ -31,9 +26,7 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedKubernetesServer, TPUWorker
     from aioresolve.tpu import TPUClusterResolver, TPUSlice
 
-    from .tpu import FoundTPUs
-
-__all__ = ["CODE", "demo", "sections", "tpu_sections"]
+__all__ = ["CODE", "demo"]
 
 NAMESPACE = "training"
 JOBS = {"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}
@@ -48,10 +41,10 @@ PODS = {
 STOPPED = "train-b-1"
 
 LATENCY = 0.1
-"""Seconds that the server takes for each answer, so that asking for all at once can be seen."""
+"""Seconds that the server takes for each response, so that it is visible that requests are concurrent."""
 
-PATIENCE = 10.0
-"""Seconds after which a watch that does not tell what happens has failed."""
+WATCH_TIMEOUT = 10.0
+"""Seconds after which a watch that has not reported the changes has failed."""
 
 CODE = f"""\
 import asyncio
@@ -65,15 +58,41 @@ async def main():
 asyncio.run(main())
 """
 
+TPUS = ("trainer-0", "trainer-1")
+ZONE = "us-central2-b"
+PROJECT = "demo-project"
+HOSTS = 2
+"""Workers of each TPU."""
 
-def sections() -> list[Section]:
-    """Return what there is to show, from a server that has run and is gone.
+DEVICES = 4
+"""Devices of each worker: a v4 host has four chips, and each is one device."""
+
+
+@click.command(short_help="A demonstration on a loopback cluster.")
+@verbose_option
+def demo() -> None:
+    """Resolve a training job on a loopback Kubernetes API server, with TLS and a bearer token.
+
+    Then resolve the two slices of a loopback Cloud TPU, and probe their workers over gRPC. The code and the
+    protocols are those for a real cluster. Nothing is left behind.
+    """
+    streams.silence_grpc()
+    try:
+        sections = [*_kubernetes_sections(), *_tpu_sections()]
+    except ResolveError as error:
+        raise click.ClickException(f"the demo failed: {error_message(error)}") from error
+    except OSError as error:
+        raise click.ClickException(f"the demo failed: {error}") from error
+    streams.write_sections(sections)
+
+
+def _kubernetes_sections() -> list[Section]:
+    """Run the Kubernetes part.
 
     Raises:
-        ResolveError: there was no answer, or it was not what the server holds.
-        OSError: no server or no file could be made.
+        ResolveError: a request failed, or its result is not what the server has.
+        OSError: a server or a file could not be created.
     """
-    # Imported here, so that `--help` and completion load click only.
     import asyncio
     import secrets
     import tempfile
@@ -93,38 +112,57 @@ def sections() -> list[Section]:
         started = time.perf_counter()
         spec = asyncio.run(resolver.cluster_spec())
         seconds = time.perf_counter() - started
-        _check(spec, {f"{each['status']['podIP']}:8470" for each in cluster.pods})
+        _check_addresses(spec, {f"{each['status']['podIP']}:8470" for each in cluster.pods})
         cluster.add(pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], phase="Pending", node=None))
-        failure = _failure(resolver)
+        not_running = asyncio.run(_not_running_error(resolver))
         cluster.clear_faults()
-        changes, delay = asyncio.run(_changes(resolver, cluster))
+        changes, delay = asyncio.run(_watch_and_wait(resolver, cluster))
         return [
             Section(
                 "A Kubernetes API server on loopback",
-                f"{cluster.url}, TLS by an authority of its own, a bearer token; each answer takes it "
-                f"{LATENCY * 1000:.0f} ms.\n",
+                f"{cluster.url}, with a private certificate authority and a bearer token; each response "
+                f"takes {LATENCY * 1000:.0f} ms.\n",
             ),
-            Section(f"aioresolve kubernetes -n {NAMESPACE} {typed(SELECTORS)}", spec_table(spec)),
+            Section(f"aioresolve kubernetes -n {NAMESPACE} {selector_options(SELECTORS)}", spec_table(spec)),
             Section(
                 f"{len(pods)} tasks in {seconds * 1000:.0f} ms",
-                f"Its {len(SELECTORS)} selectors are asked for at once; one after another they would take "
-                f"{len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n",
+                f"The {len(SELECTORS)} selectors are requested concurrently; one after the other they would "
+                f"take {len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n",
             ),
             Section("-o tf-config --task worker:0", tf_config(spec, Task("worker", 0))),
-            Section(f"When {STOPPED} does not run", error_report(failure)),
-            Section(f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} comes, ps-0 goes", changes),
+            Section(f"If {STOPPED} is not running", error_report(not_running)),
+            Section(f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves", changes),
             Section(
                 f"aioresolve wait kubernetes ... --count {len(PODS)}",
-                f"It has waited for {STOPPED}, and ended {delay * 1000:.0f} ms after that was ready.\n",
+                f"It waited for {STOPPED}, and ended {delay * 1000:.0f} ms after that pod was ready.\n",
             ),
             Section("The same in Python", CODE, is_code=True),
         ]
 
 
-async def _changes(
+def _check_addresses(spec: ClusterSpec, expected: set[str]) -> None:
+    found = address_lines(spec).split()
+    if sorted(found) != sorted(expected):
+        raise ProtocolError(
+            f"the server has pods at {sorted(expected)}, but the resolver found {sorted(found)}"
+        )
+
+
+async def _not_running_error(resolver: KubernetesClusterResolver) -> ResolveError:
+    try:
+        spec = await resolver.cluster_spec()
+    except PodNotRunningError as error:
+        return error
+    raise ProtocolError(f"{STOPPED} is not running, but it was resolved: {spec}")
+
+
+async def _watch_and_wait(
     resolver: KubernetesClusterResolver, cluster: ThreadedKubernetesServer
 ) -> tuple[str, float]:
-    """Return what a watch says of a pod that comes and one that goes, and how soon a wait knew the first."""
+    """Return the rows of a watch while a pod joins and one leaves, and how long a wait took to end.
+
+    The second value is in seconds after the pod that joined was ready.
+    """
     import anyio
     import anyio.to_thread
 
@@ -133,7 +171,7 @@ async def _changes(
     from aioresolve.testing import pod
 
     complete = anyio.Event()
-    came_at = complete_at = 0.0
+    joined_at = complete_at = 0.0
 
     async def wait() -> str:
         nonlocal complete_at
@@ -143,109 +181,82 @@ async def _changes(
         return ""
 
     async def watch() -> str:
-        nonlocal came_at
+        nonlocal joined_at
         rows = ChangeRows(is_wide=False)
         async with aclosing(resolver.watch()) as states:
             older = await anext(states)
-            said = rows.text(older, ClusterState.of({}))
-            both_watch = 2 * len(SELECTORS)
-            await anyio.to_thread.run_sync(cluster.until, lambda: cluster.watches == both_watch)
-            came_at = time.perf_counter()
+            text = rows.format(older, ClusterState.of({}))
+            expected_watches = 2 * len(SELECTORS)  # those of this watch and of the wait
+            await anyio.to_thread.run_sync(cluster.until, lambda: cluster.watches == expected_watches)
+            joined_at = time.perf_counter()
             cluster.add(pod(STOPPED, NAMESPACE, labels=PODS[STOPPED], ip="10.4.3.7", node="node-3"))
             newer = await anext(states)
-            said += rows.text(newer, older)
+            text += rows.format(newer, older)
             await complete.wait()
             cluster.delete("ps-0", NAMESPACE)
-            return said + rows.text(await anext(states), newer)
+            return text + rows.format(await anext(states), newer)
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WATCH_TIMEOUT):
         async with resolver:
-            said = await gather([watch, wait], limit=2)
-    return said[0], complete_at - came_at
+            rows, _ = await gather([watch, wait], limit=2)
+    return rows, complete_at - joined_at
 
 
-def _check(spec: ClusterSpec, expected: set[str]) -> None:
-    found = address_lines(spec).split()
-    if sorted(found) != sorted(expected):
-        raise ProtocolError(f"the server holds pods at {sorted(expected)}, and found were {sorted(found)}")
-
-
-def _failure(resolver: KubernetesClusterResolver) -> ResolveError:
-    import asyncio
-
-    try:
-        spec = asyncio.run(resolver.cluster_spec())
-    except PodNotRunningError as error:
-        return error
-    raise ProtocolError(f"{STOPPED} does not run, and was resolved all the same: {spec}")
-
-
-NAMES = ("trainer-0", "trainer-1")
-ZONE = "us-central2-b"
-PROJECT = "demo-project"
-HOSTS = 2
-"""Workers of each slice."""
-
-DEVICES = 4
-"""Of each worker: a v4 host has four chips, and each is one device."""
-
-
-def tpu_sections() -> list[Section]:
-    """Return what there is to show, from servers that have run and are gone.
+def _tpu_sections() -> list[Section]:
+    """Run the TPU part.
 
     Raises:
-        ResolveError: there was no answer, or it was not what the servers hold.
-        OSError: no server could be made.
+        ResolveError: a request failed, or its result is not what the servers have.
+        OSError: a server could not be created.
     """
     import asyncio
 
-    # One loop for workers and prober: grpc.aio polls a single one of a process.
-    return asyncio.run(_sections())
+    # Workers and prober share one event loop, because grpc.aio polls only one per process.
+    return asyncio.run(_run_tpu_part())
 
 
-async def _sections() -> list[Section]:
-    from aioresolve.cli.output.tpu_tables import workers_table
+async def _run_tpu_part() -> list[Section]:
     from aioresolve.testing import GoogleServer, TPUWorker
     from aioresolve.tpu import TPUClusterResolver
+
+    from .tpu import found_tpus
 
     async with AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(TPUWorker(DEVICES, task=task))
-            for task in range(HOSTS * len(NAMES))
+            for task in range(HOSTS * len(TPUS))
         ]
         cloud = await stack.enter_async_context(GoogleServer(project=PROJECT, zone=ZONE))
-        for number, name in enumerate(NAMES):
+        for number, name in enumerate(TPUS):
             cloud.add(_node(name, workers[number * HOSTS : (number + 1) * HOSTS]))
         resolver = await stack.enter_async_context(
             TPUClusterResolver(
-                NAMES,
-                ZONE,
-                PROJECT,
-                discovery_url=f"{cloud.url}/$discovery/rest?version={{apiVersion}}",
+                TPUS, ZONE, PROJECT, discovery_url=f"{cloud.url}/$discovery/rest?version={{apiVersion}}"
             )
         )
         slices = await resolver.slices()
         started = time.perf_counter()
         probes = await resolver.probe()
         seconds = time.perf_counter() - started
-        _loopback_tpu_check(slices, probes, workers)
+        _check_probes(slices, probes, workers)
+        # Replace the last worker by one at the same address that has lost a chip.
         last = workers[-1]
         await last.__aexit__(None, None, None)
         await stack.enter_async_context(TPUWorker(DEVICES - 1, task=len(workers) - 1, port=last.port))
+        uneven = await _uneven_error(resolver)
+        found = found_tpus(slices, "worker")
+        probed = found_tpus(slices, "worker", {probe.address: probe for probe in probes})
         return [
             Section(
                 "A Cloud TPU API on loopback",
-                f"{cloud.url} knows {len(NAMES)} slices of {HOSTS} hosts; at each listens a gRPC server.\n",
+                f"{cloud.url} has {len(TPUS)} slices of {HOSTS} hosts, each with a gRPC server.\n",
             ),
-            Section(f"aioresolve tpu {' '.join(NAMES)} -o wide", workers_table(_found(slices), is_wide=True)),
+            Section(f"aioresolve tpu {' '.join(TPUS)} -o wide", workers_table(found, is_wide=True)),
             Section(
                 f"--probe: {len(probes)} workers in {seconds * 1000:.0f} ms",
-                workers_table(_found(slices, probes), is_wide=False),
+                workers_table(probed, is_wide=False),
             ),
-            Section(
-                "When a worker comes back with a chip less",
-                error_report(await _loopback_tpu_failure(resolver)),
-            ),
+            Section("If a worker has lost a chip", error_report(uneven)),
         ]
 
 
@@ -257,43 +268,18 @@ def _node(name: str, workers: Sequence[TPUWorker]) -> dict[str, Any]:
     return node | {"networkEndpoints": endpoints}
 
 
-def _found(slices: tuple[TPUSlice, ...], probes: Sequence[WorkerProbe] | None = None) -> FoundTPUs:
-    from aioresolve.tpu.slices import cluster_of
-
-    from .tpu import FoundTPUs
-
-    answers = None if probes is None else {probe.address: probe for probe in probes}
-    return FoundTPUs(slices, cluster_of(slices, "worker", {}, datetime.now(UTC)), answers)
-
-
-def _loopback_tpu_check(
+def _check_probes(
     slices: Sequence[TPUSlice], probes: Sequence[WorkerProbe], workers: Sequence[TPUWorker]
 ) -> None:
-    held = [(worker.address, {"TPU": DEVICES}) for worker in workers]
+    expected = [(worker.address, {"TPU": DEVICES}) for worker in workers]
     found = [(probe.address, probe.accelerators) for probe in probes]
-    if found != held or [len(one.endpoints) for one in slices] != [HOSTS] * len(NAMES):
-        raise ProtocolError(f"the workers are {held}, and found were {found} in {slices}")
+    if found != expected or [len(one.endpoints) for one in slices] != [HOSTS] * len(TPUS):
+        raise ProtocolError(f"the workers are {expected}, but the resolver found {found} in {slices}")
 
 
-async def _loopback_tpu_failure(resolver: TPUClusterResolver) -> ProbeError:
+async def _uneven_error(resolver: TPUClusterResolver) -> ProbeError:
     try:
         cores = await resolver.num_accelerators()
     except ProbeError as error:
         return error
-    raise ProtocolError(f"a worker has a chip less, and {cores} were counted all the same")
-
-
-@click.command(short_help="See it work on a loopback cluster; none of your own is needed.")
-@verbose_option
-def demo() -> None:
-    """Resolve a training job on a Kubernetes API server on loopback, with TLS and a bearer token.
-
-    Then resolve the two slices of a Cloud TPU there, and probe their workers over gRPC. It is the code and
-    the protocols that a real cluster sees. Nothing is left behind.
-    """
-    streams.hush_grpc()
-    try:
-        text = streams.sections_text([*sections(), *tpu_sections()])
-    except (ResolveError, OSError) as error:
-        raise click.ClickException(f"the demo failed: {error}") from error
-    streams.write(text)
+    raise ProtocolError(f"a worker has lost a chip, but the resolver counted {cores}")

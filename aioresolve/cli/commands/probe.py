@@ -1,7 +1,4 @@
-"""Asking workers for their devices, with a bar that moves on a terminal meanwhile.
-
-`aioresolve probe`: which devices do workers have, asked of the workers themselves.
-"""
+"""`aioresolve probe`: the devices of workers, as the workers report them."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ import click
 
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.options import (
+    max_workers_option,
     output_option,
     quiet_option,
     timeout_option,
     verbose_option,
     worker_timeout_option,
-    workers_at_once_option,
 )
-from aioresolve.cli.output.probe_rows import Rows, json_line
+from aioresolve.cli.output.worker_tables import ProbeRows, probe_json
 from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
@@ -28,54 +25,7 @@ if TYPE_CHECKING:
 
     from aioresolve.probe import WorkerProbe
 
-__all__ = ["Probing", "probe", "probed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probing:
-    """Whom to ask, and how; `timeout` is for all of them and `worker_timeout` for each, in seconds."""
-
-    addresses: tuple[str, ...]
-    timeout: float
-    worker_timeout: float
-    max_concurrency: int
-    libtpu_ports: tuple[int, ...]
-    is_tls: bool = False
-    quiet: bool = False
-
-
-async def probed(how: Probing, text: Callable[[WorkerProbe], str] = lambda _: "") -> list[WorkerProbe]:
-    """Return what each worker says of its devices, or why it does not, in the order of the answers.
-
-    Args:
-        how: whom to ask.
-        text: what is written to stdout as soon as a worker has answered.
-
-    Raises:
-        ConfigurationError: the addresses are none.
-        SystemExit: whoever read stdout has gone.
-    """
-    # Imported here, so that `--help` and completion load click only.
-    from aioresolve.cli.terminal.progress import counted
-    from aioresolve.probe import ProbeChannels, stream_workers
-
-    answers: list[WorkerProbe] = []
-    channels = ProbeChannels.over_tls() if how.is_tls else ProbeChannels()
-    with counted(len(how.addresses), quiet=how.quiet) as count:
-        async with stream_workers(
-            how.addresses,
-            timeout=how.timeout,
-            worker_timeout=how.worker_timeout,
-            max_concurrency=how.max_concurrency,
-            libtpu_ports=how.libtpu_ports,
-            channels=channels,
-        ) as probes:
-            async for probe in probes:
-                answers.append(probe)
-                count.add(is_failure=probe.error is not None)
-                count.write(text(probe))
-    return answers
-
+__all__ = ["ProbeRequest", "probe", "probe_workers"]
 
 EPILOG = """\
 \b
@@ -84,21 +34,21 @@ Examples:
   aioresolve probe 10.0.0.7 10.0.0.8
 
 \b
-  # the workers of a TPU; those that do not answer, and why
+  # the workers of a TPU that failed, and why
   aioresolve probe -o json $(aioresolve tpu my-tpu -o name) | jq 'select(.error)'
 
 \b
-Exit codes: 0 every worker answered; 1 some did not, and each has its row all the same;
-2 wrong usage or configuration.
+Exit codes: 0 every worker responded; 1 some did not, but each has its row;
+2 invalid usage or configuration.
 """
 
 
-@click.command(epilog=EPILOG, short_help="Which devices do workers have, asked of each over gRPC.")
+@click.command(epilog=EPILOG, short_help="The devices of workers, as each reports them over gRPC.")
 @click.argument("hosts", metavar="HOST[:PORT]...", nargs=-1, required=True)
 @output_option(("table", "json"))
 @timeout_option()
 @worker_timeout_option
-@workers_at_once_option
+@max_workers_option
 @click.option(
     "--libtpu-port",
     "libtpu_ports",
@@ -107,15 +57,15 @@ Exit codes: 0 every worker answered; 1 some did not, and each has its row all th
     multiple=True,
     default=(8431,),
     show_default=True,
-    help="Where a host's libtpu listens; repeat it for several processes, as its $TPU_RUNTIME_METRICS_PORTS"
-    " says.",
+    help="The port of libtpu on each host; repeat it for several processes, for the ports in the hosts'"
+    " $TPU_RUNTIME_METRICS_PORTS.",
 )
 @click.option(
     "--tls",
     "is_tls",
     is_flag=True,
-    help="Speak TLS. The authorities of $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, are trusted; else"
-    " gRPC's own.",
+    help="Use TLS, and trust the certificate authorities in $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, a PEM file, or"
+    " gRPC's default ones.",
 )
 @quiet_option
 @verbose_option
@@ -131,24 +81,23 @@ def probe(
     is_tls: bool,
     quiet: bool,
 ) -> None:
-    """Print which devices each worker has, as soon as it has told.
+    """Print the devices of each worker as soon as it responds.
 
-    All are asked at once. A worker's TensorFlow server at PORT, 8470 by default, tells its devices; where
-    none listens there, libtpu on the same host tells its cores, chips and devices.
+    All workers are probed concurrently. The TensorFlow server of a worker, at PORT or 8470, reports its
+    devices; if nothing listens there, libtpu on the same host reports its cores, chips and devices.
 
     \b
-    Outputs, a line for each worker in the order of the answers:
-      table      its address, who answered, devices by type, cores, chips, latency; or the error
+    Outputs, one line per worker in the order of the responses:
+      table      address, source, devices by type, cores, chips and latency; or the error
       json       {"address", "source", "accelerators", "cores", "chips", "latency", "devices":
                  [{"name", "type", "memory", "incarnation"}], "error": null or {"code",
                  "message", "retryable"}}; latency in seconds, memory in bytes
     """
-    streams.hush_grpc()
-    # Here and not above: `--help` and completion are not to pay for it.
-    from aioresolve.cli.running import run
+    streams.silence_grpc()
+    from aioresolve.cli.application import run_async
     from aioresolve.tpu.discovery import worker_address
 
-    how = Probing(
+    request = ProbeRequest(
         addresses=tuple(worker_address(host, "HOST") for host in hosts),
         timeout=timeout,
         worker_timeout=worker_timeout,
@@ -157,23 +106,70 @@ def probe(
         is_tls=is_tls,
         quiet=quiet,
     )
-    text = json_line if output == "json" else _row_by_row(Rows(how.addresses))
-    answers = run(lambda _: probed(how, text))
-    failed = sum(answer.error is not None for answer in answers)
+    format_probe = probe_json if output == "json" else _row_formatter(request.addresses)
+    probes = run_async(lambda _: probe_workers(request, format_probe))
+    failed = sum(probe.error is not None for probe in probes)
     if failed:
-        streams.complain(f"error: {failed} of {len(answers)} workers did not answer\n")
+        streams.write_stderr(f"error: {failed} of {len(probes)} workers failed the probe\n")
         context.exit(COULD_NOT_RESOLVE)
 
 
-def _row_by_row(rows: Rows) -> Callable[[WorkerProbe], str]:
-    """Return what makes each worker's line, with the columns' names before the first; faults are red."""
-    pending = [rows.header()]
-    is_coloured = streams.has_colours(sys.stdout)
+def _row_formatter(addresses: tuple[str, ...]) -> Callable[[WorkerProbe], str]:
+    """Return a function that formats the row of a worker, in red if it failed."""
+    rows = ProbeRows(addresses)
+    is_colored = streams.has_colors(sys.stdout)
 
-    def text(worker: WorkerProbe) -> str:
-        row = rows.row(worker)
-        if is_coloured and worker.error is not None:
-            row = click.style(row.rstrip("\n"), fg="red") + "\n"
-        return "".join([*(pending.pop() for _ in pending[:]), row])
+    def format_row(worker: WorkerProbe) -> str:
+        *header, row = rows.format(worker).splitlines()
+        if is_colored and worker.error is not None:
+            row = click.style(row, fg="red")
+        return "".join(f"{line}\n" for line in [*header, row])
 
-    return text
+    return format_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRequest:
+    """The workers to probe; `timeout` is the deadline of all, `worker_timeout` that of each, in seconds."""
+
+    addresses: tuple[str, ...]
+    timeout: float
+    worker_timeout: float
+    max_concurrency: int
+    libtpu_ports: tuple[int, ...]
+    is_tls: bool = False
+    quiet: bool = False
+
+
+async def probe_workers(
+    request: ProbeRequest, format_probe: Callable[[WorkerProbe], str] = lambda _: ""
+) -> list[WorkerProbe]:
+    """Return the result of each worker in the order of the responses, with a progress bar on stderr.
+
+    Args:
+        request: the workers.
+        format_probe: returns what is written to stdout as soon as a worker has responded.
+
+    Raises:
+        ConfigurationError: an address is invalid.
+        SystemExit: the reader closed stdout.
+    """
+    from aioresolve.cli.terminal.progress import show_bar
+    from aioresolve.probe import ProbeChannels, stream_workers
+
+    results: list[WorkerProbe] = []
+    channels = ProbeChannels.over_tls() if request.is_tls else ProbeChannels()
+    with show_bar(len(request.addresses), quiet=request.quiet) as bar:
+        async with stream_workers(
+            request.addresses,
+            timeout=request.timeout,
+            worker_timeout=request.worker_timeout,
+            max_concurrency=request.max_concurrency,
+            libtpu_ports=request.libtpu_ports,
+            channels=channels,
+        ) as probes:
+            async for probe in probes:
+                results.append(probe)
+                bar.add(is_failure=probe.error is not None)
+                bar.write(format_probe(probe))
+    return results

@@ -1,7 +1,4 @@
-"""From a request to the TPUs that were found: what `aioresolve tpu` does while it waits.
-
-`aioresolve tpu`: the workers of Cloud TPUs as the tasks of a cluster, and the list of all TPUs.
-"""
+"""`aioresolve tpu`: the workers of Cloud TPUs as the tasks of a cluster, and the list of all TPUs."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ import click
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.options import (
     TPURequest,
-    check_tpus,
+    max_workers_option,
     output_option,
     quiet_option,
     task_option,
     timeout_option,
     tpu_options,
+    validate_task,
+    validate_watch_output,
     verbose_option,
     watch_option,
     worker_timeout_option,
-    workers_at_once_option,
 )
-from aioresolve.cli.output.cluster_text import OUTPUTS, check_watched_output, workers_text
-from aioresolve.cli.output.formats import as_json, as_yaml, printable
-from aioresolve.cli.output.tpu_tables import node_names, nodes_document, nodes_table
+from aioresolve.cli.output.formats import OUTPUTS, printable
+from aioresolve.cli.output.worker_tables import format_nodes, format_workers
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import ConfigurationError, ResolveError
 
@@ -40,19 +37,148 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUClusterResolver, TPUSlice
 
-__all__ = ["FoundTPUs", "found_tpus", "listed_nodes", "tpu", "tpu_resolver"]
+__all__ = ["FoundTPUs", "found_tpus", "new_tpu_resolver", "tpu"]
 
 ALL_ZONES = "-"
+
+EPILOG = """\
+\b
+Examples:
+  # the workers of one TPU, and of two: the workers of the second follow those of the first
+  aioresolve tpu my-tpu --zone us-central2-b --project my-project
+  aioresolve tpu slice-0 slice-1 -o wide
+
+\b
+  # whether each worker responds, and with how many devices
+  aioresolve tpu my-tpu --probe
+
+\b
+  # on a TPU VM, or in a pod of a TPU slice on GKE: its own slice, for TensorFlow
+  export TF_CONFIG=$(aioresolve tpu -o tf-config --task worker:0)
+
+\b
+  # all TPUs of a project, in any state
+  aioresolve tpu --list --project my-project
+
+\b
+Exit codes: 0 success; 1 could not resolve, a worker failed --probe, or --list could not reach
+a location; 2 invalid usage or configuration; 3 deadline passed.
+"""
+
+
+@click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
+@tpu_options
+@click.option(
+    "--list",
+    "is_list",
+    is_flag=True,
+    help="List TPUs in any state instead of resolving them: those of all zones, or of --zone.",
+)
+@click.option("--probe", "is_probed", is_flag=True, help="Request the devices of each worker, and add them.")
+@output_option(OUTPUTS)
+@task_option
+@watch_option("tpu")
+@timeout_option()
+@worker_timeout_option
+@max_workers_option
+@quiet_option
+@verbose_option
+@click.pass_context
+def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
+    """Print the workers of Cloud TPUs as the tasks of a cluster.
+
+    NAME is the id or full name of a TPU, that of a queued resource, which stands for its nodes, or the
+    address of a worker. Each TPU is a slice. All are requested concurrently, and all must be ready. Without
+    NAME, the environment determines the TPU: the variables of GKE, $TPU_NAME, $TPU_CONFIG, or the metadata
+    server of a TPU VM.
+
+    \b
+    Outputs:
+      table      job, task and address; with --list name, zone, type, state, health, endpoints
+      wide       in addition slice, number in the slice, state, health and accelerator type of
+                 each worker; with --list all endpoints
+      json yaml  {"jobs": {JOB: [{"task", "address", "name", "slice", "state", "health",
+                 "accelerator_type", "index", ...}]}, "version", "observed_at"};
+                 with --list {"nodes": [...], "unreachable": [...]}
+      tf-config  TensorFlow's TF_CONFIG, on one line
+      name       only the addresses, one per line; with --list the full names
+    """
+    request = TPURequest(**parameters)
+    _validate(request)
+    if is_watched:
+        _watch(request)
+        return
+    is_complete = _print_list(request) if request.is_list else _print_workers(request)
+    if not is_complete:
+        context.exit(COULD_NOT_RESOLVE)
+
+
+def _validate(request: TPURequest) -> None:
+    if request.is_list and (request.names or request.is_probed):
+        other = "--probe" if request.is_probed else "NAME"
+        raise click.UsageError(f"--list lists all TPUs; leave out {other} or --list")
+    if request.is_list and request.output == "tf-config":
+        raise click.UsageError("--list has no -o tf-config; pass NAME instead of --list")
+    if request.is_probed and request.output in ("tf-config", "name"):
+        raise click.UsageError(
+            f"-o {request.output} cannot show the result of --probe; leave out one of them"
+        )
+    validate_task(request.task, request.output)
+
+
+def _watch(request: TPURequest) -> None:
+    from .watch import watch_tpus
+
+    if request.is_list or request.is_probed:
+        raise click.UsageError("-w cannot be combined with --list or --probe; leave them out")
+    validate_watch_output(request.output)
+    watch_tpus(request)
+
+
+def _print_workers(request: TPURequest) -> bool:
+    """Print the workers, and return whether all probes succeeded."""
+    from aioresolve.cli.application import run_async
+
+    if request.is_probed:
+        streams.silence_grpc()
+    found = run_async(lambda _: _resolve(request))
+    content = format_workers(request.output, found, request.task)
+    if not (found.slices or request.quiet):
+        streams.write_stderr(
+            "No workers: the TPU belongs to this host, which needs no address on the network.\n"
+        )
+    streams.write_stdout(content)
+    probes = (found.probes or {}).values()
+    failed = sum(probe.error is not None for probe in probes)
+    if failed:
+        streams.write_stderr(f"error: {failed} of {len(probes)} workers failed the probe\n")
+    return not failed
+
+
+def _print_list(request: TPURequest) -> bool:
+    """Print all TPUs, and return whether every location was reached."""
+    from aioresolve.cli.application import run_async
+
+    listing = run_async(lambda _: _list_nodes(request))
+    content = format_nodes(request.output, listing)
+    if not (listing.nodes or request.quiet):
+        streams.write_stderr("No TPUs found.\n")
+    streams.write_stdout(content)
+    if listing.unreachable:
+        # An error rather than a note: the list is incomplete, which --quiet must not hide.
+        places = ", ".join(place.rpartition("/")[2] for place in listing.unreachable)
+        streams.write_stderr(printable(f"error: these locations were not reached: {places}") + "\n")
+    return not listing.unreachable
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTPUs:
-    """What was found.
+    """Resolved TPUs.
 
     Attributes:
-        slices: in the order of their tasks; none where the TPU is this host's own.
-        state: the cluster that they are.
-        probes: what each worker says of itself, by address; None where they were not asked.
+        slices: in the order of their tasks; empty if the TPU belongs to this host.
+        state: the cluster of their workers.
+        probes: worker address to the result of its probe; None if the workers were not probed.
     """
 
     slices: tuple[TPUSlice, ...]
@@ -60,31 +186,17 @@ class FoundTPUs:
     probes: dict[str, WorkerProbe] | None = None
 
 
-def found_tpus(request: TPURequest) -> FoundTPUs:
-    """Return the TPUs that were asked for, or that the environment names.
+def found_tpus(
+    slices: tuple[TPUSlice, ...], job_name: str, probes: dict[str, WorkerProbe] | None = None
+) -> FoundTPUs:
+    """Return slices with the cluster of their workers."""
+    from aioresolve.tpu.slices import cluster_of
 
-    Raises:
-        ResolveError: they were not found, are not ready, or not before the deadline.
-    """
-    # Imported here, so that `--help` and completion load click only.
-    from aioresolve.cli.running import run
-
-    return run(lambda _: _found(request))
+    return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)), probes)
 
 
-def listed_nodes(request: TPURequest) -> NodeList:
-    """Return every TPU node of a zone, or of all zones, in whatever state.
-
-    Raises:
-        ResolveError: the API could not be asked, or not before the deadline.
-    """
-    from aioresolve.cli.running import run
-
-    return run(lambda _: _listed(request))
-
-
-def tpu_resolver(request: TPURequest) -> TPUClusterResolver:
-    """Return the resolver of what was asked for."""
+def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:
+    """Return the resolver for `request`."""
     from aioresolve.tpu import TPUClusterResolver
 
     return TPUClusterResolver(
@@ -97,46 +209,45 @@ def tpu_resolver(request: TPURequest) -> TPUClusterResolver:
     )
 
 
-async def _found(request: TPURequest) -> FoundTPUs:
+async def _resolve(request: TPURequest) -> FoundTPUs:
     from aioresolve._core.retry import within_deadline
-    from aioresolve.cli.terminal.progress import shown
-    from aioresolve.tpu.slices import cluster_of
+    from aioresolve.cli.terminal.progress import show_progress
 
+    resolver = new_tpu_resolver(request)
     ends = time.monotonic() + request.timeout
 
     async def operation(progress: Progress) -> tuple[TPUSlice, ...]:
-        with shown(progress, quiet=request.quiet):
+        with show_progress(progress, quiet=request.quiet):
             return await resolver.fetch_slices(progress)
 
-    resolver = tpu_resolver(request)
     async with resolver:
-        slices = await within_deadline(request.timeout, request.asked, operation)
-    state = cluster_of(slices, resolver.get_job_name(), {}, datetime.now(UTC))
-    probes = await _probes(request, slices, ends) if request.is_probed else None
-    return FoundTPUs(slices, state, probes)
+        slices = await within_deadline(request.timeout, request.scope, operation)
+    probes = await _probe(request, slices, ends) if request.is_probed else None
+    return found_tpus(slices, resolver.get_job_name(), probes)
 
 
-async def _probes(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:
-    # Here and not above: grpc takes a fifth of a second to load.
+async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:
+    # Imported only for --probe: grpc takes a fifth of a second.
     from aioresolve.probe import LIBTPU_PORTS
 
-    from .probe import Probing, probed
+    from .probe import ProbeRequest, probe_workers
 
-    told = [one.environment.runtime_metrics_ports for one in slices]
-    how = Probing(
+    ports = [one.environment.runtime_metrics_ports for one in slices]
+    probe_request = ProbeRequest(
         addresses=tuple(endpoint.address for one in slices for endpoint in one.endpoints),
+        # What is left of the total deadline, and never zero.
         timeout=max(ends - time.monotonic(), 0.001),
         worker_timeout=request.worker_timeout,
         max_concurrency=request.max_concurrency,
-        libtpu_ports=next(filter(None, told), LIBTPU_PORTS),
+        libtpu_ports=next(filter(None, ports), LIBTPU_PORTS),
         quiet=request.quiet,
     )
-    return {probe.address: probe for probe in await probed(how)}
+    return {probe.address: probe for probe in await probe_workers(probe_request)}
 
 
-async def _listed(request: TPURequest) -> NodeList:
+async def _list_nodes(request: TPURequest) -> NodeList:
     from aioresolve._core.retry import within_deadline
-    from aioresolve.cli.terminal.progress import shown
+    from aioresolve.cli.terminal.progress import show_progress
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
     from aioresolve.tpu.resolver import api_base_url
@@ -145,8 +256,8 @@ async def _listed(request: TPURequest) -> NodeList:
     zone = request.zone or ALL_ZONES
 
     async def operation(progress: Progress) -> NodeList:
-        with shown(progress, quiet=request.quiet):
-            project = request.project or await _own_project(progress)
+        with show_progress(progress, quiet=request.quiet):
+            project = request.project or await _project_of_this_vm(progress)
             async with GoogleSession(endpoints={} if base is None else {"tpu": base}) as session:
                 return await TPUAPI(session, request.api_version).nodes(project, zone, progress)
 
@@ -154,8 +265,7 @@ async def _listed(request: TPURequest) -> NodeList:
     return await within_deadline(request.timeout, f"the list of TPUs in {where}", operation)
 
 
-async def _own_project(progress: Progress) -> str:
-    """Return the project of this VM."""
+async def _project_of_this_vm(progress: Progress) -> str:
     from aioresolve.gcp.metadata_server import MetadataServer
 
     try:
@@ -164,144 +274,6 @@ async def _own_project(progress: Progress) -> str:
         if error.retryable:
             raise
         raise ConfigurationError(
-            "the project whose TPUs are to be listed is not known: give --project; this VM's metadata"
-            f" server did not tell: {error}"
+            f"no project was passed, and the metadata server of this VM did not return one: {error.summary}",
+            hint="Pass {project}.",
         ) from error
-
-
-EPILOG = """\
-\b
-Examples:
-  # the workers of a TPU; of two, the second's workers follow the first's
-  aioresolve tpu my-tpu --zone us-central2-b --project my-project
-  aioresolve tpu slice-0 slice-1 -o wide
-
-\b
-  # does every worker answer, and with how many devices
-  aioresolve tpu my-tpu --probe
-
-\b
-  # on a TPU VM, or in a pod of a TPU slice on GKE: its own slice, as TensorFlow reads it
-  export TF_CONFIG=$(aioresolve tpu -o tf-config --task worker:0)
-
-\b
-  # all TPUs of a project, in whatever state
-  aioresolve tpu --list --project my-project
-
-\b
-Exit codes: 0 answered; 1 could not resolve, a worker did not answer --probe, or a location
-was not reached by --list; 2 wrong usage or configuration; 3 the deadline passed.
-"""
-
-
-@click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
-@tpu_options
-@click.option(
-    "--list",
-    "is_list",
-    is_flag=True,
-    help="List all TPUs, in whatever state, and resolve none: those of all zones, unless --zone names one.",
-)
-@click.option(
-    "--probe", "is_probed", is_flag=True, help="Ask every worker for its devices, and add what it answers."
-)
-@output_option(OUTPUTS)
-@task_option
-@watch_option("tpu")
-@timeout_option()
-@worker_timeout_option
-@workers_at_once_option
-@quiet_option
-@verbose_option
-@click.pass_context
-def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
-    """Print the workers of Cloud TPUs as the tasks of a cluster.
-
-    NAME is a TPU's id or full name, a queued resource's, which stands for its nodes, or a worker's address.
-    Each TPU is a slice; all are asked for at once, and all have to be ready. Without a NAME the environment
-    says which TPU it is: GKE's variables, $TPU_NAME, $TPU_CONFIG, or the metadata server of a TPU VM.
-
-    \b
-    Outputs:
-      table      job, task and address; with --list name, zone, type, state, health, endpoints
-      wide       and each worker's slice, its number there, state, health and accelerator type;
-                 with --list all endpoints
-      json yaml  {"jobs": {JOB: [{"task", "address", "name", "slice", "state", "health",
-                 "accelerator_type", "index", ...}]}, "version", "observed_at"};
-                 with --list {"nodes": [...], "unreachable": [...]}
-      tf-config  TensorFlow's TF_CONFIG, on one line
-      name       the addresses alone, one a line; with --list the full names
-    """
-    request = TPURequest(**parameters)
-    _check(request)
-    if is_watched:
-        _watch(request)
-        return
-    is_whole = _print_list(request) if request.is_list else _print_workers(request)
-    if not is_whole:
-        context.exit(COULD_NOT_RESOLVE)
-
-
-def _check(request: TPURequest) -> None:
-    """Raise what is wrong with the request as a whole."""
-    if request.is_list and (request.names or request.is_probed):
-        what = "--probe" if request.is_probed else "NAME"
-        raise click.UsageError(f"--list shows all TPUs; leave out {what}, or --list")
-    if request.is_list and request.output == "tf-config":
-        raise click.UsageError("-o tf-config is of workers; name a TPU in place of --list")
-    if request.is_probed and request.output in ("tf-config", "name"):
-        raise click.UsageError(f"-o {request.output} has no place for what --probe finds; leave out one")
-    check_tpus(request)
-
-
-def _watch(request: TPURequest) -> None:
-    """Print the cluster, and go on with its changes."""
-    if request.is_list or request.is_probed:
-        raise click.UsageError("-w watches the cluster itself; leave out --list and --probe")
-    check_watched_output(request.output)
-    # Here and not above: `--help` and completion are not to pay for it.
-    from .watch import watch_tpus
-
-    watch_tpus(request)
-
-
-def _print_list(request: TPURequest) -> bool:
-    """Print all TPUs, and return whether every location was reached."""
-    listing = listed_nodes(request)
-    text = _list_text(request, listing)
-    if not (listing.nodes or request.quiet):
-        streams.complain("No TPUs found.\n")
-    streams.write(text)
-    if listing.unreachable:
-        # No note: the list is not whole, and --quiet is not to hide that.
-        places = ", ".join(place.rpartition("/")[2] for place in listing.unreachable)
-        streams.complain(printable(f"error: not reached, so that their TPUs are missing: {places}") + "\n")
-    return not listing.unreachable
-
-
-def _list_text(request: TPURequest, listing: NodeList) -> str:
-    match request.output:
-        case "json":
-            return as_json(nodes_document(listing))
-        case "yaml":
-            return as_yaml(nodes_document(listing))
-        case "name":
-            return node_names(listing.nodes)
-        case _:
-            return streams.table_text(nodes_table(listing.nodes, is_wide=request.output == "wide"))
-
-
-def _print_workers(request: TPURequest) -> bool:
-    """Print the workers, and return whether all that were probed have answered."""
-    if request.is_probed:
-        streams.hush_grpc()
-    found = found_tpus(request)
-    text = workers_text(request, found)
-    if not (found.slices or request.quiet):
-        streams.complain("No workers: the TPU is this host's own, and none is reached over the network.\n")
-    streams.write(text)
-    probes = (found.probes or {}).values()
-    failed = sum(probe.error is not None for probe in probes)
-    if failed:
-        streams.complain(f"error: {failed} of {len(probes)} workers did not answer\n")
-    return not failed

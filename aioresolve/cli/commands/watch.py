@@ -1,7 +1,4 @@
-"""Following a cluster: what `aioresolve watch` prints while it goes on.
-
-`aioresolve watch`: a cluster as it is, and then each change of it.
-"""
+"""`aioresolve watch`: a cluster, and then each of its changes."""
 
 from __future__ import annotations
 
@@ -16,198 +13,63 @@ import click
 from aioresolve.cli.options import (
     PodRequest,
     TPURequest,
-    check_pods,
-    check_tpus,
     interval_option,
+    max_requests_option,
     output_option,
     pod_options,
     quiet_option,
-    requests_at_once_option,
     task_option,
     timeout_option,
     tpu_options,
+    validate_pod_request,
+    validate_task,
     verbose_option,
 )
-from aioresolve.cli.output.change_lines import ChangeRows, SpecLines, change_json, change_yaml
-from aioresolve.cli.output.cluster_text import WATCHED
+from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_json, change_yaml
+from aioresolve.cli.output.formats import WATCH_OUTPUTS
 from aioresolve.cli.terminal import streams
-from aioresolve.cli.terminal.status_reporter import Notes
 from aioresolve.errors import UnknownTaskError
-from aioresolve.spec import ClusterState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from aioresolve._core.retry import Progress
-    from aioresolve.cli.running import Ending
-    from aioresolve.cli.terminal.background_writer import Pen
+    from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.terminal.background_writer import BackgroundWriter
     from aioresolve.resolver.base import ClusterResolver
-    from aioresolve.spec import Observation
+    from aioresolve.spec import ClusterState, Observation
 
 __all__ = ["watch", "watch_pods", "watch_tpus"]
 
 INTERVAL = 30.0
-"""Seconds between two questions to a source that has no watch, where nothing else is said."""
-
-
-def watch_pods(request: PodRequest) -> None:
-    """Print the pods' cluster, and then each change of it, until somebody ends that.
-
-    Raises:
-        ResolveError: there was no first answer before the deadline, or an error that does not pass.
-        KeyboardInterrupt: Ctrl-C.
-        SystemExit: SIGTERM, or whoever read stdout has gone.
-    """
-    # Imported here, so that `--help` and completion load click only.
-    import aioresolve.kubernetes.auth  # noqa: F401
-    from aioresolve.cli.running import run
-
-    from .kubernetes import kubernetes_resolver
-
-    run(partial(_watched, request, partial(kubernetes_resolver, request), INTERVAL))
-
-
-def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
-    """Print the TPUs' cluster as `watch_pods` does; they are asked about every `interval` seconds."""
-    from aioresolve.cli.running import run
-
-    from .tpu import tpu_resolver
-
-    async def opened(_: Progress) -> ClusterResolver:
-        return tpu_resolver(request)
-
-    run(partial(_watched, request, opened, interval))
-
-
-async def _watched(
-    request: PodRequest | TPURequest,
-    opened: Callable[[Progress], Awaitable[ClusterResolver]],
-    interval: float,
-    ending: Ending,
-) -> None:
-    from aioresolve._core.retry import Progress, within_deadline
-    from aioresolve.cli.terminal.background_writer import pen
-    from aioresolve.cli.terminal.progress import shown
-
-    with pen(sys.stdout, ending) as stdout:
-        progress = Progress()
-        with shown(progress, quiet=request.quiet):
-            resolver = await within_deadline(request.timeout, request.asked, opened)
-        async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
-            first = await _first(request, observations)
-            is_drawn = request.output in ("table", "wide") and streams.can_draw(sys.stdout)
-            follow = _on_screen if is_drawn else _in_lines
-            await follow(request, first, observations, stdout)
-
-
-async def _first(
-    request: PodRequest | TPURequest, observations: AsyncGenerator[Observation, None]
-) -> Observation:
-    """Return the first observation that has a state; told on stderr meanwhile is what it waits for."""
-
-    from aioresolve._core.retry import within_deadline
-    from aioresolve.cli.terminal.progress import shown
-
-    async def first(progress: Progress) -> Observation:
-        progress.waiting(request.asked, "no answer yet")
-        with shown(progress, quiet=request.quiet):
-            async for observation in observations:
-                if observation.state is not None:
-                    return observation
-                if observation.error is not None:
-                    progress.failed(request.asked, observation.error)
-        raise RuntimeError("observations() has to go on")
-
-    return await within_deadline(request.timeout, request.asked, first)
-
-
-async def _in_lines(
-    request: PodRequest | TPURequest,
-    first: Observation,
-    observations: AsyncGenerator[Observation, None],
-    stdout: Pen,
-) -> None:
-    """Write a text for each change, and on stderr what is wrong meanwhile."""
-    text = _text_of_changes(request)
-    notes = Notes(quiet=request.quiet)
-    older = ClusterState.of({})
-
-    async def write(observation: Observation) -> None:
-        nonlocal older
-        notes.tell(observation)
-        state = observation.state
-        if state is None or (observation is not first and state == older):
-            return
-        try:
-            await stdout.write(text(state, older))
-        except UnknownTaskError as error:
-            notes.say(f"nothing printed of this change: {error}")
-        older = state
-
-    await write(first)
-    if not (first.state and first.state.members):
-        notes.say(f"nobody is there yet: {request.asked}")
-    async for observation in observations:
-        await write(observation)
-
-
-async def _on_screen(
-    request: PodRequest | TPURequest,
-    first: Observation,
-    observations: AsyncGenerator[Observation, None],
-    stdout: Pen,
-) -> None:
-    """Draw the cluster in place."""
-    # Here and not above: it loads rich.
-    from aioresolve.cli.terminal.screen import screen
-    from aioresolve.cli.terminal.views import WatchPicture
-
-    picture = WatchPicture(request.asked, is_wide=request.output == "wide")
-    picture.show(first, datetime.now(UTC))
-    async with screen(stdout, picture.drawn) as live:
-        async for observation in observations:
-            picture.show(observation, datetime.now(UTC))
-            live.stir()
-
-
-def _text_of_changes(request: PodRequest | TPURequest) -> Callable[[ClusterState, ClusterState], str]:
-    """Return what makes the text of a state and of the one before it."""
-    match request.output:
-        case "json":
-            return change_json
-        case "yaml":
-            return change_yaml
-        case "tf-config":
-            return SpecLines(request.task).text
-    return ChangeRows(is_wide=request.output == "wide").text
-
+"""Seconds between two requests to a source without a watch, by default."""
 
 EPILOG = """\
 \b
 Outputs:
-  table      on a terminal the cluster, drawn in place; elsewhere a row for each task, and then
-             for each change: its EVENT (JOINED, LEFT, MOVED), job, task and address, and of
-             a task that moved where it WAS, as TASK@ADDRESS
-  wide       and who each task is
+  table      on a terminal the cluster, redrawn in place; otherwise a row for each task, and then
+             for each change: its EVENT (JOINED, LEFT, MOVED), job, task and address, and for
+             a task that moved its previous place WAS, as TASK@ADDRESS
+  wide       in addition the identity of each task
   json       {"jobs", "version", "observed_at", "joined": [TASK, ...], "left": [TASK, ...],
-             "moved": [{"from": TASK, "to": TASK}, ...]}, on a line for each change
-  yaml       the same, a document for each change
-  tf-config  TensorFlow's TF_CONFIG, on a line for each one that differs from the last
+             "moved": [{"from": TASK, "to": TASK}, ...]}, on one line for each change
+  yaml       the same, one document for each change
+  tf-config  TensorFlow's TF_CONFIG, on one line whenever it changes
 
 \b
-Exit codes: 130 ended by Ctrl-C, 143 by SIGTERM, 141 by a reader who has gone; 1 an error that
-does not pass; 2 wrong usage or configuration; 3 there was no first answer by the deadline.
+Exit codes: 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout; 1 an error that is
+not retryable; 2 invalid usage or configuration; 3 no response before the deadline.
 """
 
-first_answer_option = timeout_option(what="Give up where there is no first answer by then")
+first_response_option = timeout_option(effect="Deadline of the first response")
 
 
-@click.group(no_args_is_help=False, short_help="A cluster as it is, and then each change of it.")
+@click.group(no_args_is_help=False, short_help="A cluster, and then each of its changes.")
 def watch() -> None:
-    """Print a cluster as it is, and then each change of it, until somebody ends that.
+    """Print a cluster and then each of its changes, until interrupted.
 
-    A reader who is slow misses states in between, and never the newest. What is wrong with the source
-    meanwhile is told on stderr, or below the table that a terminal shows.
+    A slow reader skips intermediate states but always gets the latest one. Problems with the source are
+    reported on stderr, or below the table on a terminal.
     """
 
 
@@ -217,29 +79,29 @@ def watch() -> None:
     epilog=f"""\
 \b
 Examples:
-  # who joins and who leaves
+  # tasks as they join and leave
   aioresolve watch kubernetes -l worker=app=trainer -l ps=app=ps
 
 \b
-  # the workers' addresses after each change
+  # the addresses of the workers after each change
   aioresolve watch kubernetes -l worker=app=trainer -o json | jq -c '.jobs.worker | map(.address)'
 
 {EPILOG}""",
 )
 @pod_options
-@output_option(WATCHED)
+@output_option(WATCH_OUTPUTS)
 @task_option
-@first_answer_option
-@requests_at_once_option
+@first_response_option
+@max_requests_option
 @quiet_option
 @verbose_option
 def watch_kubernetes(**parameters: Any) -> None:
     """Watch the pods of label selectors as the tasks of a cluster.
 
-    Pods that run and are not being deleted are its members. The API server tells each change as it happens.
+    The tasks are the pods that are running and not being deleted. The API server reports each change at once.
     """
     request = PodRequest(**parameters)
-    check_pods(request)
+    validate_pod_request(request)
     watch_pods(request)
 
 
@@ -249,23 +111,163 @@ def watch_kubernetes(**parameters: Any) -> None:
     epilog=f"""\
 \b
 Example:
-  # whatever happens to two slices, asked about every ten seconds
+  # the changes of two slices, requested every ten seconds
   aioresolve watch tpu slice-0 slice-1 --interval 10s
 
 {EPILOG}""",
 )
 @tpu_options
-@output_option(WATCHED)
+@output_option(WATCH_OUTPUTS)
 @task_option
-@interval_option("30s", "the API, which has to be asked for changes")
-@first_answer_option
+@interval_option("30s")
+@first_response_option
 @quiet_option
 @verbose_option
 def watch_tpu(interval: float, **parameters: Any) -> None:
     """Watch the workers of Cloud TPUs as the tasks of a cluster.
 
-    NAME is as of `aioresolve tpu`. The workers of TPUs that are ready are its members.
+    For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready.
     """
     request = TPURequest(**parameters)
-    check_tpus(request)
+    validate_task(request.task, request.output)
     watch_tpus(request, interval)
+
+
+def watch_pods(request: PodRequest) -> None:
+    """Print the cluster of the pods and then each of its changes, until interrupted.
+
+    Raises:
+        ResolveError: there was no response before the deadline, or an error is not retryable.
+        KeyboardInterrupt: Ctrl-C was received.
+        SystemExit: SIGTERM was received, or the reader closed stdout.
+    """
+    from aioresolve.cli.application import run_async
+
+    from .kubernetes import pod_resolver_factory
+
+    new_resolver = pod_resolver_factory(request)
+
+    async def open_resolver(progress: Progress) -> ClusterResolver:
+        resolver, _ = await new_resolver(progress)
+        return resolver
+
+    run_async(partial(_watch, request, open_resolver, INTERVAL))
+
+
+def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
+    """Print the cluster of the TPUs as `watch_pods` does, with a request every `interval` seconds."""
+    from aioresolve.cli.application import run_async
+
+    from .tpu import new_tpu_resolver
+
+    resolver = new_tpu_resolver(request)
+
+    async def open_resolver(_: Progress) -> ClusterResolver:
+        return resolver
+
+    run_async(partial(_watch, request, open_resolver, interval))
+
+
+async def _watch(
+    request: PodRequest | TPURequest,
+    open_resolver: Callable[[Progress], Awaitable[ClusterResolver]],
+    interval: float,
+    exit_request: ExitRequest,
+) -> None:
+    from aioresolve._core.retry import within_deadline
+    from aioresolve.cli.terminal.background_writer import background_writer
+    from aioresolve.cli.terminal.progress import show_progress
+
+    async def open_with_progress(progress: Progress) -> ClusterResolver:
+        with show_progress(progress, quiet=request.quiet):
+            return await open_resolver(progress)
+
+    with background_writer(sys.stdout, exit_request) as stdout:
+        resolver = await within_deadline(request.timeout, request.scope, open_with_progress)
+        async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
+            first = await _first_observation(request, observations)
+            is_drawn = request.output in ("table", "wide") and streams.can_draw(sys.stdout)
+            follow = _follow_on_screen if is_drawn else _follow_in_lines
+            await follow(request, first, observations, stdout)
+
+
+async def _first_observation(
+    request: PodRequest | TPURequest, observations: AsyncGenerator[Observation, None]
+) -> Observation:
+    """Return the first observation that has a state, and show on stderr what it is waiting for."""
+    from aioresolve._core.retry import within_deadline
+    from aioresolve.cli.terminal.progress import show_progress
+
+    async def operation(progress: Progress) -> Observation:
+        progress.waiting(request.scope, "no response yet")
+        with show_progress(progress, quiet=request.quiet):
+            async for observation in observations:
+                if observation.state is not None:
+                    return observation
+                if observation.error is not None:
+                    progress.failed(request.scope, observation.error)
+        raise RuntimeError("observations() ended without an error")
+
+    return await within_deadline(request.timeout, request.scope, operation)
+
+
+async def _follow_in_lines(
+    request: PodRequest | TPURequest,
+    first: Observation,
+    observations: AsyncGenerator[Observation, None],
+    stdout: BackgroundWriter,
+) -> None:
+    """Write each change to stdout, and problems with the source to stderr."""
+    from aioresolve.cli.terminal.progress import StatusReporter
+    from aioresolve.spec import ClusterState
+
+    format_change = _change_formatter(request)
+    status = StatusReporter(quiet=request.quiet)
+    older = ClusterState.of({})
+
+    async def write(observation: Observation) -> None:
+        nonlocal older
+        status.report(observation)
+        state = observation.state
+        # The first state is written even if it has no tasks, and thus equals the initial `older`.
+        if state is None or (observation is not first and state == older):
+            return
+        try:
+            await stdout.write(format_change(state, older))
+        except UnknownTaskError as error:
+            status.write(f"this change was not printed: {error}")
+        older = state
+
+    await write(first)
+    if not (first.state and first.state.members):
+        status.write(f"no tasks yet: {request.scope}")
+    async for observation in observations:
+        await write(observation)
+
+
+async def _follow_on_screen(
+    request: PodRequest | TPURequest,
+    first: Observation,
+    observations: AsyncGenerator[Observation, None],
+    stdout: BackgroundWriter,
+) -> None:
+    from aioresolve.cli.terminal.views import WatchView, live_view
+
+    view = WatchView(request.scope, is_wide=request.output == "wide")
+    view.update(first, datetime.now(UTC))
+    async with live_view(stdout, view) as screen:
+        async for observation in observations:
+            view.update(observation, datetime.now(UTC))
+            screen.invalidate()
+
+
+def _change_formatter(request: PodRequest | TPURequest) -> Callable[[ClusterState, ClusterState], str]:
+    """Return a function that formats a state and the change from the previous one."""
+    match request.output:
+        case "json":
+            return change_json
+        case "yaml":
+            return change_yaml
+        case "tf-config":
+            return TFConfigLines(request.task).format
+    return ChangeRows(is_wide=request.output == "wide").format

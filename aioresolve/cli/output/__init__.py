@@ -1,1 +1,1 @@
-"""What the commands print: pure functions from values to text."""
+"""What the commands print: functions from values to text and tables, without I/O."""

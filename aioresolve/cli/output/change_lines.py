@@ -1,4 +1,4 @@
-"""From a cluster's changes to the text that is printed, change by change. Pure."""
+"""The changes of a watched cluster as text, one change at a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from .formats import (
     IDENTITY,
     TASK,
-    RowByRow,
+    IncrementalTable,
     as_json_line,
     as_yaml,
-    document,
+    cluster_document,
     identity_cells,
     task_document,
     tf_config,
@@ -18,19 +18,20 @@ from .formats import (
 
 if TYPE_CHECKING:
     from aioresolve.cli.options import Task
-    from aioresolve.spec import ClusterDiff, ClusterState, Member
+    from aioresolve.spec import ClusterState, Member
 
-__all__ = ["ChangeRows", "SpecLines", "change_document", "change_json", "change_yaml"]
+__all__ = ["ChangeRows", "TFConfigLines", "change_document", "change_json", "change_yaml"]
 
 
 class ChangeRows:
-    """Rows of what happened to tasks, under columns that are named once.
+    """One row for each task that joined, left or moved.
 
-    Of one change those that left come first, then those that moved, then those that joined; at first all
-    have. A row of a task that moved says in the column `WAS` where it was, as `TASK@ADDRESS`.
+    In each change, tasks that left come first, then those that moved, then those that joined. The column
+    `WAS` of a task that moved shows its previous place as `TASK@ADDRESS`. For the first state, all tasks
+    joined.
 
     Args:
-        is_wide: with who each task is: name, namespace, node, readiness and uid.
+        is_wide: whether rows have the columns `IDENTITY`.
     """
 
     COLUMNS = ("EVENT", *TASK, "WAS")
@@ -38,25 +39,25 @@ class ChangeRows:
     def __init__(self, *, is_wide: bool) -> None:
         self._is_wide = is_wide
         columns = (*self.COLUMNS, *IDENTITY) if is_wide else self.COLUMNS
-        self._table = RowByRow(columns, (len("JOINED"), len("worker"), 0, 21, 24))
+        self._table = IncrementalTable(columns, (len("JOINED"), len("worker"), 0, 21, 24))
 
-    def text(self, state: ClusterState, older: ClusterState) -> str:
-        """Return the lines of what changed from `older` to `state`, the columns' names before the first."""
+    def format(self, state: ClusterState, older: ClusterState) -> str:
+        """Return the rows of the change from `older` to `state`; the first call also returns the header."""
         change = state.diff(older)
         rows = [self._row("LEFT", member) for member in change.left]
         for move in change.moved:
             was = f"{move.old.task_index}@{move.old.endpoint.address}"
             rows.append(self._row("MOVED", move.new, was))
         rows += [self._row("JOINED", member) for member in change.joined]
-        return self._table.headed(rows)
+        return self._table.rows(rows)
 
     def _row(self, event: str, member: Member, was: str = "") -> tuple[str, ...]:
         row = (event, member.job, str(member.task_index), member.endpoint.address, was)
         return (*row, *identity_cells(member)) if self._is_wide else row
 
 
-class SpecLines:
-    """TensorFlow's TF_CONFIG on a line of its own, whenever it is another.
+class TFConfigLines:
+    """A line of TensorFlow's TF_CONFIG whenever it differs from the previous one.
 
     Args:
         task: the task that will read it.
@@ -66,11 +67,11 @@ class SpecLines:
         self._task = task
         self._last = ""
 
-    def text(self, state: ClusterState, _: ClusterState) -> str:
-        """Return the line of `state`; nothing where it is the last one.
+    def format(self, state: ClusterState, _: ClusterState) -> str:
+        """Return the line for `state`; empty text if it equals the previous line.
 
         Raises:
-            UnknownTaskError: the task is not there now.
+            UnknownTaskError: the cluster does not have the task at the moment.
         """
         line = tf_config(state.spec, self._task)
         if line == self._last:
@@ -80,13 +81,13 @@ class SpecLines:
 
 
 def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
-    """Return a cluster after a change as one object: that of `document`, and what changed.
+    """Return a cluster after a change as one object: that of `cluster_document`, and the change.
 
     `{"jobs", "version", "observed_at", "joined": [task, ...], "left": [task, ...], "moved": [{"from": task,
-    "to": task}, ...]}`: a task is that of `jobs`, and has its `job` besides.
+    "to": task}, ...]}`: a task is that of `jobs`, with its `job` in addition.
     """
-    change: ClusterDiff = state.diff(older)
-    return document(state) | {
+    change = state.diff(older)
+    return cluster_document(state) | {
         "joined": [_task(member) for member in change.joined],
         "left": [_task(member) for member in change.left],
         "moved": [{"from": _task(move.old), "to": _task(move.new)} for move in change.moved],
@@ -94,12 +95,12 @@ def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
 
 
 def change_json(state: ClusterState, older: ClusterState) -> str:
-    """Return `change_document` on one line."""
+    """Return `change_document` as one line of JSON."""
     return as_json_line(change_document(state, older))
 
 
 def change_yaml(state: ClusterState, older: ClusterState) -> str:
-    """Return `change_document` as a YAML document of a stream."""
+    """Return `change_document` as a document of a YAML stream."""
     return f"---\n{as_yaml(change_document(state, older))}"
 
 

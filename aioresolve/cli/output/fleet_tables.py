@@ -1,4 +1,4 @@
-"""From the readings of a fleet to the text that is printed. Pure."""
+"""The target statuses of a fleet as tables and JSON, and the exit code of a round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, error_message
 from aioresolve.errors import DeadlineExceededError
 
-from .formats import RowByRow, Table, as_json_line, document, instant, latency, span
+from .formats import (
+    IncrementalTable,
+    Table,
+    as_json_line,
+    cluster_document,
+    format_instant,
+    format_latency,
+    format_span,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
-    "ReadingRows",
-    "reading_document",
-    "reading_json",
-    "reading_row",
-    "readings_table",
-    "round_code",
+    "StatusRows",
+    "round_exit_code",
+    "status_document",
+    "status_json",
+    "status_row",
+    "statuses_table",
 ]
 
 COLUMNS = ("TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR")
@@ -31,64 +39,66 @@ COLUMNS = ("TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR")
 NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}
 
 
-class ReadingRows:
-    """Rows that are printed reading by reading, under columns that are named once.
+class StatusRows:
+    """Statuses as a table that is printed row by row.
 
     Args:
-        names: of the targets.
+        names: the names of all targets.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         longest = max(map(len, names), default=0)
-        self._table = RowByRow(COLUMNS, (longest, len("worker:16,ps:2"), 0, len("5m12s"), len("12.3ms")))
+        widths = (longest, len("worker:16,ps:2"), 0, len("5m12s"), len("12.3ms"))
+        self._table = IncrementalTable(COLUMNS, widths)
 
-    def text(self, reading: TargetStatus, now: datetime) -> str:
-        """Return the line of `reading`, the columns' names before the first."""
-        return self._table.headed([reading_row(reading, reading.stale_since or now, now)])
-
-
-def readings_table(readings: Iterable[TargetStatus], now: datetime) -> Table:
-    """Return one row per reading that was taken just now."""
-    return Table(COLUMNS, [reading_row(one, one.stale_since or now, now) for one in readings])
+    def format(self, status: TargetStatus, now: datetime) -> str:
+        """Return the row of `status`; the first call also returns the header."""
+        return self._table.rows([status_row(status, status.stale_since or now, now)])
 
 
-def reading_row(reading: TargetStatus, right_at: datetime, now: datetime) -> tuple[str, ...]:
-    """Return a reading's cells under `COLUMNS`.
+def statuses_table(statuses: Iterable[TargetStatus], now: datetime) -> Table:
+    """Return one row per status, all of them received just now."""
+    return Table(COLUMNS, [status_row(status, status.stale_since or now, now) for status in statuses])
+
+
+def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tuple[str, ...]:
+    """Return the cells of a status in the columns `COLUMNS`.
 
     Args:
-        reading: the reading.
-        right_at: when its state was last known to be right.
-        now: the present; both in UTC.
+        status: the status.
+        current_at: when its state was last known to be current, in UTC.
+        now: the current time in UTC.
     """
-    is_known = reading.state is not None
+    is_known = status.state is not None
     return (
-        reading.name,
-        ",".join(f"{job}:{number}" for job, number in reading.tasks_by_job.items()),
-        str(len(reading.absent) + len(reading.unready)) if is_known else "",
-        _age((now - right_at).total_seconds()) if is_known else "",
-        "" if reading.latency is None else latency(reading.latency),
-        "" if reading.error is None else reading.error.summary.partition("; ")[0],
+        status.name,
+        ",".join(f"{job}:{number}" for job, number in status.tasks_by_job.items()),
+        str(len(status.absent) + len(status.unready)) if is_known else "",
+        _format_age((now - current_at).total_seconds()) if is_known else "",
+        "" if status.latency is None else format_latency(status.latency),
+        # The first clause only: a row should fit on a line of a terminal.
+        "" if status.error is None else status.error.summary.partition("; ")[0],
     )
 
 
-def reading_document(reading: TargetStatus) -> dict[str, Any]:
-    """Return a reading as one object.
+def status_document(status: TargetStatus) -> dict[str, Any]:
+    """Return a status as one object.
 
     `{"name", "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job", "name", "reason"}],
     "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type", "message",
-    "retryable"}}`: `jobs` is that of `document`, latency is in seconds; what is not known is null, and so is
-    the error of a target that answered.
+    "retryable"}}`: `jobs` is that of `cluster_document`, latency is in seconds. Unknown values are null, and
+    so is the error if there was none.
     """
-    error = reading.error
-    state = NO_STATE if reading.state is None else document(reading.state)
+    error = status.error
+    state = NO_STATE if status.state is None else cluster_document(status.state)
     return {
-        "name": reading.name,
-        "tasks": reading.tasks_by_job,
+        "name": status.name,
+        "tasks": status.tasks_by_job,
         **state,
-        "absent": [_missing(one) for one in reading.absent],
-        "unready": [_missing(one) for one in reading.unready],
-        "latency": None if reading.latency is None else round(reading.latency, 6),
-        "stale_since": instant(reading.stale_since),
+        "absent": [_missing_document(one) for one in status.absent],
+        "unready": [_missing_document(one) for one in status.unready],
+        "latency": None if status.latency is None else round(status.latency, 6),
+        "stale_since": format_instant(status.stale_since),
         "error": None
         if error is None
         else {
@@ -99,22 +109,23 @@ def reading_document(reading: TargetStatus) -> dict[str, Any]:
     }
 
 
-def reading_json(reading: TargetStatus, _: datetime) -> str:
-    """Return `reading_document` on one line."""
-    return as_json_line(reading_document(reading))
+def status_json(status: TargetStatus, _: datetime) -> str:
+    """Return `status_document` as one line of JSON."""
+    return as_json_line(status_document(status))
 
 
-def round_code(readings: Sequence[TargetStatus]) -> int:
-    """Return the exit code of a round: 0 where all answered, 3 where some were only late, 1 otherwise."""
-    errors = [reading.error for reading in readings if reading.error is not None]
+def round_exit_code(statuses: Sequence[TargetStatus]) -> int:
+    """Return the exit code of a round: 0 without errors, 3 if only deadlines passed, otherwise 1."""
+    errors = [status.error for status in statuses if status.error is not None]
     if not errors:
         return 0
-    return DEADLINE if all(isinstance(one, DeadlineExceededError) for one in errors) else COULD_NOT_RESOLVE
+    only_late = all(isinstance(error, DeadlineExceededError) for error in errors)
+    return DEADLINE if only_late else COULD_NOT_RESOLVE
 
 
-def _age(seconds: float) -> str:
-    return span(seconds) if seconds >= 1 else "0s"
+def _format_age(seconds: float) -> str:
+    return format_span(seconds) if seconds >= 1 else "0s"
 
 
-def _missing(one: Missing) -> dict[str, str]:
+def _missing_document(one: Missing) -> dict[str, str]:
     return {"job": one.job, "name": one.name, "reason": one.reason}

@@ -1,11 +1,11 @@
-"""From a cluster to the text that is printed. Pure: no stream, no clock, no colour."""
+"""Clusters as text: tables, JSON, YAML, TF_CONFIG, and what an incomplete cluster lacks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from aioresolve.cli.options import Task
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "IDENTITY",
+    "OUTPUTS",
     "TASK",
-    "RowByRow",
+    "WATCH_OUTPUTS",
+    "WITH_IDENTITIES",
+    "IncrementalTable",
     "Section",
     "Table",
     "address_lines",
@@ -23,41 +26,55 @@ __all__ = [
     "as_json",
     "as_json_line",
     "as_yaml",
-    "cluster_json",
-    "cluster_yaml",
-    "document",
+    "cluster_document",
+    "counts_table",
+    "format_cluster",
+    "format_instant",
+    "format_latency",
+    "format_span",
     "identity_cells",
-    "instant",
-    "latency",
+    "missing_table",
     "one_line",
     "plain_sections",
     "printable",
-    "span",
     "spec_table",
     "state_table",
     "task_document",
     "tf_config",
+    "wait_report",
 ]
 
+OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
+"""The values of `-o`."""
+
+WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
+"""The values of `-o` for a watch. In a list of names, it would not be visible where the next list begins."""
+
+WITH_IDENTITIES = frozenset({"wide", "json", "yaml"})
+"""The outputs that show pod identities. For the others, less is requested from the server."""
+
 ABSENT = "<none>"
-"""What stands in a column for a value that is not there, as in kubectl's."""
+"""What a column shows for a missing value, as in kubectl's tables."""
 
 TASK = ("JOB", "TASK", "ADDRESS")
 IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID")
 
 EVALUATOR = "evaluator"
-"""The job that TensorFlow keeps out of the cluster: its task is named in TF_CONFIG all the same."""
+"""TensorFlow does not list the evaluator in the cluster, but TF_CONFIG names its task all the same."""
+
+MAX_MISSING_ROWS = 50
+"""How many missing tasks a wait report lists at most."""
 
 
 class Table(NamedTuple):
-    """A table's column names and its rows of as many cells."""
+    """The column names of a table, and its rows with one cell per column."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 class Section(NamedTuple):
-    """A part of a page: a heading, and below it a table, lines of text, or Python that can be pasted."""
+    """A part of a page: a title above a table, lines of text, or Python code."""
 
     title: str
     body: str | Table
@@ -65,7 +82,7 @@ class Section(NamedTuple):
 
 
 def spec_table(spec: ClusterSpec) -> Table:
-    """Return one row per task: its job, its index and its address."""
+    """Return one row per task: its job, index and address."""
     rows = [
         (job, str(index), spec.task_address(job, index))
         for job in spec.jobs
@@ -75,7 +92,7 @@ def spec_table(spec: ClusterSpec) -> Table:
 
 
 def state_table(state: ClusterState) -> Table:
-    """Return one row per task, with its pod's identity."""
+    """Return one row per task, with the identity of its pod."""
     rows = [
         (member.job, str(member.task_index), member.endpoint.address, *identity_cells(member))
         for member in state.members
@@ -83,70 +100,110 @@ def state_table(state: ClusterState) -> Table:
     return Table((*TASK, *IDENTITY), rows)
 
 
-def aligned(table: Table) -> str:
-    """Return the table as kubectl prints one: columns padded to one width and three spaces apart.
+def identity_cells(member: Member) -> tuple[str, ...]:
+    """Return the cells of a task in the columns `IDENTITY`."""
+    endpoint = member.endpoint
+    return (
+        endpoint.name or "",
+        endpoint.namespace or "",
+        endpoint.node or "",
+        "" if endpoint.ready is None else str(endpoint.ready).lower(),
+        endpoint.uid or "",
+    )
 
-    No cell is empty or holds what is not printable, so `awk` and a terminal can rely on the columns. Without
-    rows there is nothing at all.
+
+def aligned(table: Table) -> str:
+    """Return the table as kubectl prints it: columns padded to one width and three spaces apart.
+
+    No cell is empty or contains unprintable characters, so that `awk` and a terminal can rely on the columns.
+    A table without rows is empty text.
     """
     if not table.rows:
         return ""
-    lines = [table.columns, *([printable(cell) or ABSENT for cell in row] for row in table.rows)]
+    lines = [table.columns, *map(_shown_cells, table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[-1] = 0
     return "".join("   ".join(map(str.ljust, line, widths)) + "\n" for line in lines)
 
 
-class RowByRow:
-    """A table that is printed row by row: no width of a column is known before all its cells are.
+class IncrementalTable:
+    """A table that is printed row by row, before the widths of its columns are known.
 
-    Columns are three spaces apart and as wide as the widest cell so far, which is never cut. No cell is empty
-    or holds what is not printable.
+    Columns are three spaces apart and as wide as the widest cell so far; no cell is truncated, empty or
+    contains unprintable characters.
 
     Args:
-        columns: the names.
-        widths: of the columns but the last one, at least; a column's name always has room.
+        columns: the column names.
+        widths: the minimum widths of the first columns; a column is at least as wide as its name.
     """
 
     def __init__(self, columns: Sequence[str], widths: Sequence[int] = ()) -> None:
         self._columns = columns
         known = [*widths, *[0] * (len(columns) - len(widths))]
         self._widths = [*map(max, known, map(len, columns))][:-1]
-        self._is_headed = False
-
-    def headed(self, rows: Sequence[Sequence[str]]) -> str:
-        """Return a line for each row, the columns' names before the first of all."""
-        lines = self.rows(rows)
-        header = "" if self._is_headed else self.header()
-        self._is_headed = True
-        return header + lines
-
-    def header(self) -> str:
-        """Return the line of the columns' names."""
-        return self._line(self._columns)
+        self._has_header = False
 
     def rows(self, rows: Sequence[Sequence[str]]) -> str:
-        """Return a line for each row."""
-        shown = [[printable(cell) or ABSENT for cell in row] for row in rows]
-        for row in shown:
-            self._widths = [*map(max, self._widths, map(len, row))]
-        return "".join(map(self._line, shown))
+        """Return one line per row; the first call also returns the header."""
+        lines = "".join(map(self._line, map(self._widen, rows)))
+        header = "" if self._has_header else self._line(self._columns)
+        self._has_header = True
+        return header + lines
+
+    def _widen(self, row: Sequence[str]) -> Sequence[str]:
+        cells = _shown_cells(row)
+        self._widths = [*map(max, self._widths, map(len, cells))]
+        return cells
 
     def _line(self, cells: Sequence[str]) -> str:
         *padded, last = cells
         return "   ".join([*map(str.ljust, padded, self._widths), last]) + "\n"
 
 
+def _shown_cells(row: Sequence[str]) -> list[str]:
+    return [printable(cell) or ABSENT for cell in row]
+
+
 def plain_sections(sections: Iterable[Section]) -> str:
-    """Return a page as text alone, an empty line between its sections."""
+    """Return a page as plain text, with an empty line between its sections."""
     return "\n".join(
         f"# {section.title}\n{aligned(section.body) if isinstance(section.body, Table) else section.body}"
         for section in sections
     )
 
 
+def format_cluster(
+    output: str, spec: ClusterSpec, state: ClusterState | None, task: Task | None
+) -> str | Table:
+    """Return the cluster in the format `output`, one of `OUTPUTS`.
+
+    Args:
+        output: the format.
+        spec: the cluster.
+        state: the same cluster with identities; required for the outputs `WITH_IDENTITIES`.
+        task: for `tf-config`, the task that will read it.
+
+    Raises:
+        UnknownTaskError: the cluster has no such task.
+    """
+    match output:
+        case "table":
+            return spec_table(spec)
+        case "tf-config":
+            return tf_config(spec, task)
+        case "name":
+            return address_lines(spec)
+    assert state is not None
+    match output:
+        case "json":
+            return as_json(cluster_document(state))
+        case "yaml":
+            return as_yaml(cluster_document(state))
+    return state_table(state)
+
+
 def address_lines(spec: ClusterSpec) -> str:
-    """Return every task's address on a line of its own, in the order of jobs and task indices."""
+    """Return the address of each task on its own line, in the order of jobs and task indices."""
     return "".join(f"{printable(address)}\n" for _, _, address in spec_table(spec).rows)
 
 
@@ -158,10 +215,10 @@ def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
 
     Args:
         spec: the cluster.
-        task: the task that will read it, the `task` key; left out where None.
+        task: the task that will read it, for the key `task`; None omits the key.
 
     Raises:
-        UnknownTaskError: the cluster has no such task, nor is it an evaluator.
+        UnknownTaskError: the cluster has no such task, and it is not an evaluator.
     """
     import msgspec
 
@@ -173,55 +230,22 @@ def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
     return msgspec.json.encode(config).decode() + "\n"
 
 
-def cluster_json(state: ClusterState) -> str:
-    """Return the cluster as indented JSON; its shape is that of `document`."""
-    return as_json(document(state))
-
-
-def cluster_yaml(state: ClusterState) -> str:
-    """Return the cluster as YAML; its shape is that of `document`."""
-    return as_yaml(document(state))
-
-
-def as_json(value: dict[str, Any]) -> str:
-    """Return an object as indented JSON."""
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-def as_json_line(value: dict[str, Any]) -> str:
-    """Return an object as JSON on one line, which ends in a line feed."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode() + "\n"
-
-
-def as_yaml(value: dict[str, Any]) -> str:
-    """Return an object as YAML."""
-    import yaml
-
-    # libyaml writes a thousand pods ten times as fast, where PyYAML was built with it.
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True)
-    return text
-
-
-def document(state: ClusterState) -> dict[str, Any]:
+def cluster_document(state: ClusterState) -> dict[str, Any]:
     """Return the cluster as one object.
 
     `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "index"}, ...]},
-    "version", "observed_at"}`: `task` is the task's index in its job, `index` the one its controller gave the
-    pod; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. What is not known is null.
+    "version", "observed_at"}`: `task` is the index of the task in its job, `index` the one that the
+    controller gave the pod; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown
+    values are null.
     """
     jobs: dict[str, list[dict[str, Any]]] = {job: [] for job in state.endpoints}
     for member in state.members:
         jobs[member.job].append(task_document(member))
-    return {"jobs": jobs, "version": state.version, "observed_at": instant(state.observed_at)}
+    return {"jobs": jobs, "version": state.version, "observed_at": format_instant(state.observed_at)}
 
 
 def task_document(member: Member) -> dict[str, Any]:
-    """Return a task as an object: a part of `document`."""
+    """Return a task as an object (see `cluster_document`)."""
     endpoint = member.endpoint
     return {
         "task": member.task_index,
@@ -235,13 +259,67 @@ def task_document(member: Member) -> dict[str, Any]:
     }
 
 
-def instant(moment: datetime | None) -> str | None:
-    """Return a moment in UTC as RFC 3339 writes it, such as `2026-11-20T19:27:00.123456Z`."""
+def as_json(value: dict[str, Any]) -> str:
+    """Return an object as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def as_json_line(value: dict[str, Any]) -> str:
+    """Return an object as one line of JSON, with its line feed."""
+    import msgspec
+
+    return msgspec.json.encode(value).decode() + "\n"
+
+
+def as_yaml(value: dict[str, Any]) -> str:
+    """Return an object as YAML."""
+    import yaml
+
+    # If PyYAML was built with libyaml, this writes a thousand pods ten times as fast.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def counts_table(found: Mapping[str, int], wanted: Mapping[str, int]) -> Table:
+    """Return one row per job: the number of its usable tasks, and the requested number, if any.
+
+    The empty name in `wanted` stands for the total of all jobs. With several jobs, it gets the last row.
+    """
+    if not wanted:
+        return Table(("JOB", "FOUND"), [(job, str(number)) for job, number in found.items()])
+    if "" in wanted and len(found) == 1:
+        wanted = dict.fromkeys(found, wanted[""])
+    rows = [(job, str(number), str(wanted.get(job, ""))) for job, number in found.items()]
+    if "" in wanted:
+        rows.append(("(all)", str(sum(found.values())), str(wanted[""])))
+    return Table(("JOB", "FOUND", "WANTED"), rows)
+
+
+def missing_table(missing: Mapping[str, str]) -> Table:
+    """Return one row per missing task: its name and the reason."""
+    rows = [(name, " ".join(reason.split())) for name, reason in missing.items()]
+    return Table(("MISSING", "REASON"), rows)
+
+
+def wait_report(found: Mapping[str, int], wanted: Mapping[str, int], missing: Mapping[str, str]) -> str:
+    """Return what a cluster lacks: the table of counts, an empty line, and the table of missing tasks."""
+    columns, rows = missing_table(missing)
+    tables = [aligned(counts_table(found, wanted)), aligned(Table(columns, rows[:MAX_MISSING_ROWS]))]
+    if len(rows) > MAX_MISSING_ROWS:
+        tables[-1] += f"and {len(rows) - MAX_MISSING_ROWS} more\n"
+    return "\n".join(filter(None, tables)) or "no response yet\n"
+
+
+def format_instant(moment: datetime | None) -> str | None:
+    """Return a time in UTC in the format of RFC 3339, such as `2026-11-20T19:27:00.123456Z`."""
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
-def span(seconds: float) -> str:
-    """Return a span of time by its two largest units, as kubectl shows ages: `350ms`, `7s`, `5m12s`."""
+def format_span(seconds: float) -> str:
+    """Return a duration by its two largest units, as kubectl shows ages: `350ms`, `7s`, `5m12s`."""
     if seconds < 0.9995:
         return f"{max(seconds, 0.0) * 1000:.0f}ms"
     minutes, second = divmod(round(seconds), 60)
@@ -252,32 +330,20 @@ def span(seconds: float) -> str:
     return "".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number)
 
 
-def latency(seconds: float) -> str:
-    """Return how long an answer took, such as `1.5ms` or `2.25s`."""
+def format_latency(seconds: float) -> str:
+    """Return the duration of a request, such as `1.5ms` or `2.25s`."""
     return f"{seconds * 1000:.1f}ms" if seconds < 1 else f"{seconds:.2f}s"
 
 
 def one_line(text: str) -> str:
-    """Return `text` as one `printable` line, its words a space apart."""
+    """Return `text` as one `printable` line, with single spaces between its words."""
     return printable(" ".join(text.split()))
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with every character that could steer a terminal written out, as `\x1b`."""
-    return text if text.isprintable() else "".join(map(_shown, text))
+    r"""Return `text` with unprintable characters escaped (`\x1b`), so that it cannot control a terminal."""
+    return text if text.isprintable() else "".join(map(_escape, text))
 
 
-def _shown(character: str) -> str:
+def _escape(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
-
-
-def identity_cells(member: Member) -> tuple[str, ...]:
-    """Return a task's cells under `IDENTITY`."""
-    endpoint = member.endpoint
-    return (
-        endpoint.name or "",
-        endpoint.namespace or "",
-        endpoint.node or "",
-        "" if endpoint.ready is None else str(endpoint.ready).lower(),
-        endpoint.uid or "",
-    )

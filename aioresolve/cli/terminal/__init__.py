@@ -1,1 +1,1 @@
-"""The terminal: streams, progress and live views."""
+"""The terminal: output streams, progress and live views."""

@@ -1,4 +1,4 @@
-"""Writing to a stream for as long as a command goes on: a reader who is slow, or gone, holds up nothing."""
+"""Writing to a stream from a thread, so that a slow or absent reader does not block the event loop."""
 
 from __future__ import annotations
 
@@ -20,118 +20,120 @@ from aioresolve.cli.error_messages import OUTPUT_CLOSED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aioresolve.cli.running import Ending
+    from aioresolve.cli.application import ExitRequest
 
-__all__ = ["Pen", "pen"]
+__all__ = ["BackgroundWriter", "background_writer"]
 
-Job = tuple[bytes, "asyncio.Future[None]"]
+QueuedWrite = tuple[bytes, "asyncio.Future[None]"]
 
 
-class Pen:
-    """Writes to one stream, in a thread, one text after the other.
+class BackgroundWriter:
+    """Writes texts to one stream in order, in a daemon thread.
 
-    The thread is a daemon that holds no lock of the interpreter's: where the process ends while a reader does
-    not read, nothing waits for them. (A worker thread of anyio's would be joined.)
+    The thread is not one of anyio's, which the interpreter would join at exit: if the process ends while the
+    reader does not read, it must not wait for the pending write.
 
     Args:
-        stream: where to write.
-        ending: ends the work as SIGPIPE would, once whoever read the stream has gone.
+        stream: the stream to write to.
+        exit_request: ends the command, as SIGPIPE would, when the reader has closed the stream.
     """
 
-    def __init__(self, stream: TextIO, ending: Ending) -> None:
-        # The file below the buffer, whose lock would be held while a write waits.
+    def __init__(self, stream: TextIO, exit_request: ExitRequest) -> None:
+        # The raw file: a blocked write would hold the lock of the buffer above it, which the interpreter
+        # needs at exit.
         self._file: Any = getattr(stream.buffer, "raw", stream.buffer)
         self._encoding = stream.encoding
-        self._ending = ending
+        self._exit_request = exit_request
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._last: asyncio.Future[None] | None = None
-        threading.Thread(target=self._work, name="aioresolve pen", daemon=True).start()
+        threading.Thread(target=self._work, name="aioresolve writer", daemon=True).start()
 
     @property
     def is_busy(self) -> bool:
-        """Whether what was put down last is not written yet."""
+        """Whether the last text passed to `write_soon` is not written yet."""
         return self._last is not None and not self._last.done()
 
     async def write(self, text: str) -> None:
-        """Write `text`, and return once that is done.
+        """Write `text`, and return once it is written.
 
         Raises:
-            click.ClickException: it could not be written.
+            click.ClickException: the write failed.
         """
         try:
-            await self._queued(text)
+            await self._enqueue(text)
         except BrokenPipeError:
-            self._ending.now(OUTPUT_CLOSED)
+            self._exit_request.exit(OUTPUT_CLOSED)
             await anyio.sleep_forever()
         except OSError as error:
-            raise click.ClickException(f"the answer was not written to stdout: {error.strerror}") from error
+            raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
 
-    def put(self, text: str) -> None:
-        """Let `text` be written after what came before it; a stream that fails ends the work."""
-        self._last = self._queued(text)
-        self._last.add_done_callback(self._end_if_failed)
+    def write_soon(self, text: str) -> None:
+        """Write `text` after all earlier texts, without waiting; a failure ends the command."""
+        self._last = self._enqueue(text)
+        self._last.add_done_callback(self._exit_if_failed)
 
-    async def drained(self, patience: float) -> None:
-        """Return once everything that was put down is written, or after `patience` seconds."""
+    async def flush(self, timeout: float) -> None:
+        """Wait until everything passed to `write_soon` is written, for `timeout` seconds at most."""
         if self._last is not None:
-            await asyncio.wait([self._last], timeout=patience)
+            await asyncio.wait([self._last], timeout=timeout)
 
     def close(self) -> None:
-        """Let the thread end once everything is written."""
-        self._jobs.put(None)
+        """End the thread once everything is written."""
+        self._queue.put(None)
 
-    def _queued(self, text: str) -> asyncio.Future[None]:
+    def _enqueue(self, text: str) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()
-        self._jobs.put((text.encode(self._encoding, "backslashreplace"), done))
+        self._queue.put((text.encode(self._encoding, "backslashreplace"), done))
         return done
 
-    def _end_if_failed(self, done: asyncio.Future[None]) -> None:
+    def _exit_if_failed(self, done: asyncio.Future[None]) -> None:
         if done.exception() is not None:
-            self._ending.now(OUTPUT_CLOSED)
+            self._exit_request.exit(OUTPUT_CLOSED)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            data, done = job
+        while (write := self._queue.get()) is not None:
+            data, done = write
             failure: OSError | None = None
             try:
-                _write(self._file, data)
+                _write_all(self._file, data)
             except OSError as error:
                 failure = error
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nothing awaits the future any longer
                 self._loop.call_soon_threadsafe(_settle, done, failure)
 
 
 @contextmanager
-def pen(stream: TextIO | None, ending: Ending) -> Iterator[Pen]:
-    """Yield a pen for `stream`; a pipe whose last reader goes ends the work at once, with nothing written.
+def background_writer(stream: TextIO | None, exit_request: ExitRequest) -> Iterator[BackgroundWriter]:
+    """Yield a writer for `stream`. If it is a pipe, the command ends as soon as the last reader closes it.
 
     Raises:
         click.ClickException: the stream is closed.
     """
     if stream is None:
-        raise click.ClickException("the answer was not written: stdout is closed")
+        raise click.ClickException("cannot write the result: stdout is closed")
     loop = asyncio.get_running_loop()
-    descriptor = _pipe_to_others(stream)
+    descriptor = _write_only_pipe(stream)
     if descriptor is not None:
-        # A pipe's end for writing is never readable: it is reported for its error alone, that nobody reads.
-        loop.add_reader(descriptor, _end, loop, descriptor, ending)
-    one = Pen(stream, ending)
+        # The writing end of a pipe never becomes readable; the event loop reports it when it has an error,
+        # which means that no reader is left. Without this, the command would run until its next write.
+        loop.add_reader(descriptor, _exit_without_reader, loop, descriptor, exit_request)
+    writer = BackgroundWriter(stream, exit_request)
     try:
-        yield one
+        yield writer
     finally:
-        one.close()
+        writer.close()
         if descriptor is not None:
             loop.remove_reader(descriptor)
 
 
-def _end(loop: asyncio.AbstractEventLoop, descriptor: int, ending: Ending) -> None:
+def _exit_without_reader(loop: asyncio.AbstractEventLoop, descriptor: int, exit_request: ExitRequest) -> None:
     loop.remove_reader(descriptor)
-    ending.now(OUTPUT_CLOSED)
+    exit_request.exit(OUTPUT_CLOSED)
 
 
-def _pipe_to_others(stream: TextIO) -> int | None:
-    """Return the descriptor of a pipe that this process can only write to; None for anything else."""
+def _write_only_pipe(stream: TextIO) -> int | None:
+    """Return the file descriptor of `stream` if it is a pipe that this process can only write to."""
     if sys.platform == "win32":
         return None
     import fcntl
@@ -139,18 +141,17 @@ def _pipe_to_others(stream: TextIO) -> int | None:
     try:
         descriptor = stream.fileno()
         is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-        is_ours_to_write = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+        is_write_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
     except (OSError, ValueError):
         return None
-    return descriptor if is_pipe and is_ours_to_write else None
+    return descriptor if is_pipe and is_write_only else None
 
 
-def _write(file: Any, data: bytes) -> None:
-    """Write all of `data`, waiting for room as long as it takes."""
+def _write_all(file: Any, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         written = file.write(rest)
-        if written is None:  # somebody made it non-blocking, and there is no room
+        if written is None:  # another process made the file non-blocking, and it is full
             select.select([], [file], [])
         else:
             rest = rest[written:]

@@ -1,9 +1,4 @@
-"""Looking again and again while the event loop does something else.
-
-What is said on stderr while something is waited for.
-
-A bar on stderr that counts answers, and the answers on stdout that go around it.
-"""
+"""Progress on stderr: a spinner, a progress bar, and status lines."""
 
 from __future__ import annotations
 
@@ -14,7 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from aioresolve.cli.output.formats import printable
+from aioresolve.cli.error_messages import error_message
+from aioresolve.cli.output.formats import format_instant, one_line, printable
 
 from . import streams
 
@@ -22,30 +18,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aioresolve._core.retry import Progress
+    from aioresolve.spec import Observation
 
-    from .drawing import Line
+    from .drawing import Spinner
 
-__all__ = ["PATIENCE", "PERIOD", "Count", "counted", "shown", "ticking", "waiting_line"]
+__all__ = [
+    "REDRAW_PERIOD",
+    "SHOW_AFTER",
+    "ProgressBar",
+    "StatusReporter",
+    "call_periodically",
+    "progress_line",
+    "show_bar",
+    "show_progress",
+]
 
-PATIENCE = 0.4
-"""Seconds before anything is said: an answer that comes sooner needs no word, nor the import of rich."""
+SHOW_AFTER = 0.4
+"""Seconds before progress is shown: a faster command needs neither progress nor the import of rich."""
 
-PERIOD = 0.1
-"""Seconds between two looks at what is drawn on a terminal."""
+REDRAW_PERIOD = 0.1
+"""Seconds between two updates of the terminal."""
 
 
 @contextmanager
-def ticking(look: Callable[[], None], *, first: float = PATIENCE, period: float = PERIOD) -> Iterator[None]:
-    """Call `look` after `first` seconds, and every `period` seconds from there, until the block ends."""
+def call_periodically(
+    function: Callable[[], None], *, first: float = SHOW_AFTER, period: float = REDRAW_PERIOD
+) -> Iterator[None]:
+    """Call `function` after `first` seconds, and then every `period` seconds, until the block ends."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
-    def tick() -> None:
+    def call() -> None:
         nonlocal timer
-        timer = loop.call_later(period, tick)
-        look()
+        timer = loop.call_later(period, call)
+        function()
 
-    timer = loop.call_later(first, tick)
+    timer = loop.call_later(first, call)
     try:
         yield
     finally:
@@ -53,132 +61,156 @@ def ticking(look: Callable[[], None], *, first: float = PATIENCE, period: float 
 
 
 @contextmanager
-def shown(progress: Progress, *, quiet: bool) -> Iterator[None]:
-    """Say on stderr what `progress` waits for, until the block ends.
+def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
+    """Show on stderr what `progress` is waiting for, until the block ends.
 
-    On a terminal that is one moving line, which leaves nothing behind. Elsewhere, and among the log lines of
-    `-v`, it is a plain line per failed attempt, and nothing while all is well.
+    On a terminal this is one line with a spinner, which is removed at the end. Otherwise, and if `-v` writes
+    log lines, it is a plain line for each failed attempt.
     """
     if quiet:
         yield
         return
-    show: _Show = _MovingLine() if streams.can_draw(sys.stderr) else _LinePerFailure()
-    with ticking(partial(show.update, progress)):
+    display: _Display = _SpinnerDisplay() if streams.can_draw(sys.stderr) else _FailureLines()
+    with call_periodically(partial(display.update, progress)):
         try:
             yield
         finally:
-            show.stop()
+            display.stop()
 
 
-def waiting_line(progress: Progress) -> str:
-    """Return what is still waited for, in a line of words."""
+def progress_line(progress: Progress) -> str:
+    """Return what `progress` is waiting for, as one line."""
     if not progress.missing:
         return "looking for the API server and credentials"
     scope, what = next(iter(progress.missing.items()))
     total = len(progress.missing) + len(progress.reached)
-    counted = f" ({len(progress.reached)} of {total} answered)" if total > 1 else ""
-    return printable(f"waiting for {scope}{counted}: {what}")
+    counts = f" ({len(progress.reached)} of {total} received)" if total > 1 else ""
+    return printable(f"waiting for {scope}{counts}: {what}")
 
 
-class _Show(Protocol):
+class _Display(Protocol):
     def update(self, progress: Progress) -> None: ...
 
     def stop(self) -> None: ...
 
 
-class _MovingLine:
+class _SpinnerDisplay:
     def __init__(self) -> None:
-        self._line: Line | None = None
+        self._spinner: Spinner | None = None
 
     def update(self, progress: Progress) -> None:
-        text = waiting_line(progress)
-        if self._line is not None:
-            self._line.say(text)
+        text = progress_line(progress)
+        if self._spinner is not None:
+            self._spinner.update(text)
             return
-        from .drawing import Line
+        from .drawing import Spinner
 
-        self._line = Line(sys.stderr, text)
+        self._spinner = Spinner(sys.stderr, text)
 
     def stop(self) -> None:
-        if self._line is not None:
-            self._line.stop()
+        if self._spinner is not None:
+            self._spinner.stop()
 
 
-class _LinePerFailure:
+class _FailureLines:
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._written: set[str] = set()
 
     def update(self, progress: Progress) -> None:
-        line = "" if progress.last_error is None else printable(str(progress.last_error))
-        if line and line not in self._said:
-            self._said.add(line)
-            streams.complain(f"trying again: {line}\n")
+        line = "" if progress.last_error is None else one_line(error_message(progress.last_error))
+        if line and line not in self._written:
+            self._written.add(line)
+            streams.write_stderr(f"retrying: {line}\n")
 
     def stop(self) -> None:
-        """Leave what was said."""
+        pass
 
 
-ERASE = "\r\x1b[2K"
+ERASE_LINE = "\r\x1b[2K"
 
 
-class Count:
-    """How many of `total` have answered. The bar is there only while `is_shown`."""
+class ProgressBar:
+    """How many of `total` workers or targets have completed, as a bar on stderr."""
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.done = 0
         self.failed = 0
-        self._is_shown = False
+        self._is_drawn = False
 
     def add(self, *, is_failure: bool) -> None:
-        """Count one more answer."""
+        """Count one more as completed."""
         self.done += 1
         self.failed += is_failure
 
     def write(self, text: str) -> None:
-        """Write an answer to stdout, with the bar out of its way until that is drawn again."""
+        """Write a result to stdout; the bar is erased before, because both may be the same terminal."""
         if text:
             self.erase()
-            streams.write(text)
+            streams.write_stdout(text)
 
     def draw(self) -> None:
-        """Draw the bar, in the place of the one before."""
-        from .drawing import drawn_bar
+        """Draw the bar in place of the previous one."""
+        from .drawing import render_bar
 
-        said = f"{self.done} of {self.total} asked"
+        text = f"{self.done} of {self.total} done"
         if self.failed:
-            said += f", {self.failed} without an answer"
-        bar = drawn_bar(self.done / self.total if self.total else 1.0, said, _columns() - 1)
-        streams.complain(f"{ERASE}{bar}")
-        self._is_shown = True
+            text += f", {self.failed} failed"
+        bar = render_bar(self.done / self.total if self.total else 1.0, text, _terminal_columns() - 1)
+        streams.write_stderr(f"{ERASE_LINE}{bar}")
+        self._is_drawn = True
 
     def erase(self) -> None:
-        """Leave nothing of the bar."""
-        if self._is_shown:
-            streams.complain(ERASE)
-            self._is_shown = False
+        """Remove the bar from the terminal."""
+        if self._is_drawn:
+            streams.write_stderr(ERASE_LINE)
+            self._is_drawn = False
 
 
 @contextmanager
-def counted(total: int, *, quiet: bool) -> Iterator[Count]:
-    """Yield a count, and draw it on stderr where that is a terminal and no log lines go there.
+def show_bar(total: int, *, quiet: bool) -> Iterator[ProgressBar]:
+    """Yield a progress bar, which is drawn if stderr is a terminal without log lines.
 
-    Nothing is drawn of what takes less than `ticking.PATIENCE`, nor left when the block ends.
+    Nothing is drawn before `SHOW_AFTER`, and the bar is removed at the end.
     """
-    count = Count(total)
+    bar = ProgressBar(total)
     if quiet or not streams.can_draw(sys.stderr):
-        yield count
+        yield bar
         return
-    with ticking(count.draw):
+    with call_periodically(bar.draw):
         try:
-            yield count
+            yield bar
         finally:
-            count.erase()
+            bar.erase()
 
 
-def _columns() -> int:
-    """Return how wide the terminal is."""
+def _terminal_columns() -> int:
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
+
+
+class StatusReporter:
+    """Writes status lines about a watched source to stderr, and never the same status twice in a row."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._error = ""
+
+    def report(self, observation: Observation) -> None:
+        """Write that the source is failing, or that it works again."""
+        error = "" if observation.error is None else error_message(observation.error)
+        if error == self._error:
+            return
+        if error:
+            since = format_instant(observation.stale_since)
+            self.write(f"not up to date{f' since {since}' if since else ''}; retrying: {error}")
+        else:
+            self.write("up to date again")
+        self._error = error
+
+    def write(self, text: str) -> None:
+        """Write `text` as one line."""
+        if not self._quiet:
+            streams.write_stderr(f"{one_line(text)}\n")

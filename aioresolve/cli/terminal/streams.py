@@ -1,4 +1,4 @@
-"""The two streams: the answer goes to stdout and whatever else is to be said to stderr."""
+"""The output streams: data goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -10,36 +10,56 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from aioresolve.cli.error_messages import OUTPUT_CLOSED
-from aioresolve.cli.output.formats import aligned, plain_sections
+from aioresolve.cli.output.formats import Table, aligned, plain_sections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve.cli.output.formats import Section, Table
+    from aioresolve.cli.output.formats import Section
 
 __all__ = [
     "can_draw",
-    "complain",
     "discard",
-    "has_colours",
-    "hush_grpc",
+    "has_colors",
     "is_terminal",
-    "sections_text",
-    "table_text",
-    "write",
+    "silence_grpc",
+    "write_sections",
+    "write_stderr",
+    "write_stdout",
 ]
 
 
-def write(text: str) -> None:
-    """Write the answer to stdout, whole.
+def write_stdout(content: str | Table) -> None:
+    """Write `content` to stdout at once: a table with colors on a terminal, plain in a pipe or file.
 
     Raises:
-        SystemExit: whoever read it has gone (`| head`); the code is that of SIGPIPE.
-        click.ClickException: it could not be written.
+        SystemExit: the reader has closed the pipe (`| head`); the exit code is that of SIGPIPE.
+        click.ClickException: the write failed.
     """
+    if not isinstance(content, Table):
+        _write(content)
+    elif has_colors(sys.stdout):
+        from .drawing import render_table
+
+        _write(render_table(content))
+    else:
+        _write(aligned(content))
+
+
+def write_sections(sections: Sequence[Section]) -> None:
+    """Write a page to stdout, with colors on a terminal (see `write_stdout`)."""
+    if has_colors(sys.stdout):
+        from .drawing import render_sections
+
+        _write(render_sections(sections))
+    else:
+        _write(plain_sections(sections))
+
+
+def _write(text: str) -> None:
     stream: TextIO | None = sys.stdout
     if stream is None:
-        raise click.ClickException("the answer was not written: stdout is closed")
+        raise click.ClickException("cannot write the result: stdout is closed")
     try:
         stream.buffer.write(text.encode(stream.encoding, "backslashreplace"))
         stream.buffer.flush()
@@ -48,11 +68,11 @@ def write(text: str) -> None:
         raise SystemExit(OUTPUT_CLOSED) from None
     except OSError as error:
         discard(stream)
-        raise click.ClickException(f"the answer was not written to stdout: {error.strerror}") from error
+        raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
 
 
-def complain(text: str) -> None:
-    """Write what is no answer to stderr; where nobody reads that, there is nobody to tell."""
+def write_stderr(text: str) -> None:
+    """Write a message to stderr; a stderr that is closed is ignored."""
     stream: TextIO | None = sys.stderr
     try:
         if stream is not None:
@@ -63,48 +83,30 @@ def complain(text: str) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person looks at `stream`, on a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor."""
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def can_draw(stream: TextIO | None) -> bool:
-    """Whether something may be drawn in place on `stream`: on a terminal, where no log lines come between."""
+    """Return whether `stream` is a terminal on which no log lines are written between redraws."""
     return is_terminal(stream) and not logging.getLogger("aioresolve").isEnabledFor(logging.INFO)
 
 
-def has_colours(stream: TextIO | None) -> bool:
-    """Whether `stream` is a terminal whose owner has not asked for NO_COLOR (https://no-color.org)."""
+def has_colors(stream: TextIO | None) -> bool:
+    """Return whether `stream` is a terminal and NO_COLOR is not set (https://no-color.org)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def table_text(table: Table) -> str:
-    """Return the table for stdout as it is: drawn on a terminal, plain in a pipe or a file."""
-    if not has_colours(sys.stdout):
-        return aligned(table)
-    from .drawing import drawn_table
+def silence_grpc() -> None:
+    """Stop gRPC's core from logging to stderr, unless `$GRPC_VERBOSITY` is set.
 
-    return drawn_table(table)
-
-
-def sections_text(sections: Sequence[Section]) -> str:
-    """Return the page for stdout as it is: drawn on a terminal, plain in a pipe or a file."""
-    if not has_colours(sys.stdout):
-        return plain_sections(sections)
-    from .drawing import drawn_sections
-
-    return drawn_sections(sections)
-
-
-def hush_grpc() -> None:
-    """Keep the log of gRPC's core, which it writes to stderr by itself, from who has not asked for it.
-
-    To be called before grpc is imported: it reads `$GRPC_VERBOSITY` then.
+    Call this before grpc is imported, which is when gRPC reads the variable.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def discard(stream: TextIO | None) -> None:
-    """Let what is still buffered go nowhere, so that the interpreter does not trip over it at exit."""
+    """Redirect a broken stream to the null device: flushing it at exit would fail otherwise."""
     if stream is None:
         return
     null = os.open(os.devnull, os.O_WRONLY)

@@ -1,30 +1,36 @@
-"""What a terminal shows of a cluster that is watched: who is there, who is not, and what changed last.
-
-What a terminal shows while a cluster is waited for: who is missing, and why.
-
-What a terminal shows of a fleet: the newest of each target.
-"""
+"""Live views: a cluster being watched or waited for, or a fleet, redrawn in place on a terminal."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import anyio
 from rich.console import Group
+from rich.live import Live
 from rich.text import Text
 
 from aioresolve.cli.error_messages import error_message
-from aioresolve.cli.output.fleet_tables import COLUMNS, reading_row
-from aioresolve.cli.output.formats import Table, span, spec_table, state_table
-from aioresolve.cli.output.wait_report import counts_table, missing_table
+from aioresolve.cli.output.fleet_tables import COLUMNS, status_row
+from aioresolve.cli.output.formats import (
+    Table,
+    counts_table,
+    format_span,
+    missing_table,
+    spec_table,
+    state_table,
+)
 
-from .drawing import line, table_lines
+from .drawing import new_console, single_line, table_lines
+from .progress import call_periodically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from rich.console import RenderableType
 
@@ -32,18 +38,111 @@ if TYPE_CHECKING:
     from aioresolve.resolver.wait import Shortfall
     from aioresolve.spec import ClusterState, Member, Missing, Observation
 
-__all__ = ["PollPicture", "WaitPicture", "WatchPicture"]
+    from .background_writer import BackgroundWriter
 
-CHANGES = 5
+__all__ = ["FleetView", "Screen", "WaitView", "WatchView", "live_view"]
+
+MAX_AGE = 1.0
+"""Seconds after which a view is redrawn even if nothing changed, because it shows durations."""
+
+FLUSH_TIMEOUT = 1.0
+"""Seconds that the terminal has at the end to accept the last output, which shows the cursor again."""
+
+MAX_CHANGES = 5
 """How many of the last changes are shown."""
 
-MISSING = 8
-"""How many of those who are missing are shown."""
+MAX_MISSING = 8
+"""How many missing tasks are shown below a watched cluster."""
 
-FRESH = 5.0
-"""Seconds for which a change is lit up."""
+HIGHLIGHT_SECONDS = 5.0
+"""Seconds for which the row of a task that joined or moved is highlighted."""
 
 STYLES = {"JOINED": "green", "MOVED": "yellow", "LEFT": "red"}
+
+
+class View(Protocol):
+    """What is drawn on a screen."""
+
+    def render(self, columns: int, lines: int) -> RenderableType:
+        """Return the current content, for a terminal of that size."""
+        ...
+
+
+class Screen:
+    """Redraws a view in place, without ever waiting for the terminal.
+
+    While the terminal accepts no output (Ctrl-S), redraws are skipped.
+    """
+
+    def __init__(self, writer: BackgroundWriter, view: View, *, keep: bool) -> None:
+        self._writer = writer
+        self._view = view
+        self._page = io.StringIO()
+        self._console = new_console(self._page)
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=not keep,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._is_outdated = True
+        self._drawn_at = 0.0
+
+    def invalidate(self) -> None:
+        """Redraw soon: the content of the view has changed."""
+        self._is_outdated = True
+
+    def redraw_if_due(self) -> None:
+        """Redraw if the content has changed or is older than `MAX_AGE`."""
+        now = time.monotonic()
+        if not self._writer.is_busy and (self._is_outdated or now - self._drawn_at >= MAX_AGE):
+            self._is_outdated, self._drawn_at = False, now
+            self._draw()
+
+    async def stop(self) -> None:
+        """Draw the view a last time or remove it, and show the cursor again."""
+        if self._live.is_started:
+            if not self._live.transient:
+                self._draw()
+            self._live.stop()
+            self._write()
+        with anyio.CancelScope(shield=True):
+            await self._writer.flush(FLUSH_TIMEOUT)
+
+    def _draw(self) -> None:
+        self._live.start()
+        size = self._console.size
+        # The last line is for the cursor, and for the shell's prompt afterwards.
+        self._live.update(self._view.render(size.width, size.height - 1), refresh=True)
+        self._write()
+
+    def _write(self) -> None:
+        text = self._page.getvalue()
+        self._page.seek(0)
+        self._page.truncate()
+        self._writer.write_soon(text)
+
+
+@asynccontextmanager
+async def live_view(
+    writer: BackgroundWriter, view: View, *, show_after: float = 0.0, keep: bool = True
+) -> AsyncIterator[Screen]:
+    """Yield a screen that shows `view` until the block ends.
+
+    Args:
+        writer: writes to the terminal.
+        view: what is drawn.
+        show_after: seconds before anything is drawn.
+        keep: whether the last content remains on the terminal.
+    """
+    screen = Screen(writer, view, keep=keep)
+    try:
+        with call_periodically(screen.redraw_if_due, first=show_after):
+            yield screen
+    finally:
+        await screen.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +150,29 @@ class _Change:
     at: datetime
     event: str
     member: Member
-    said: str
+    text: str
 
-    def is_fresh(self, now: datetime) -> bool:
-        return (now - self.at).total_seconds() < FRESH
+    def is_recent(self, now: datetime) -> bool:
+        return (now - self.at).total_seconds() < HIGHLIGHT_SECONDS
 
 
-class WatchPicture:
-    """The newest that is known of a cluster.
+class WatchView:
+    """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source.
 
     Args:
-        asked: what is watched, in words.
-        is_wide: whether the table has who each task is.
+        scope: what is watched, as text.
+        is_wide: whether the table shows the identities of tasks.
     """
 
-    def __init__(self, asked: str, *, is_wide: bool) -> None:
-        self._asked = asked
+    def __init__(self, scope: str, *, is_wide: bool) -> None:
+        self._scope = scope
         self._is_wide = is_wide
         self._observation: Observation | None = None
         self._changed_at = datetime.now(UTC)
-        self._changes: deque[_Change] = deque(maxlen=CHANGES)
+        self._changes: deque[_Change] = deque(maxlen=MAX_CHANGES)
 
-    def show(self, observation: Observation, now: datetime) -> None:
-        """Take `observation`, seen at `now` (UTC), for the newest."""
+    def update(self, observation: Observation, now: datetime) -> None:
+        """Show `observation`, received at `now` (UTC)."""
         older = None if self._observation is None else self._observation.state
         self._observation = observation
         if observation.state is None or observation.state == older:
@@ -90,8 +189,8 @@ class WatchPicture:
             ]
         )
 
-    def drawn(self, columns: int, lines: int) -> RenderableType:
-        """Return the picture, in so many columns and lines of the terminal."""
+    def render(self, columns: int, lines: int) -> RenderableType:
+        """Return the current content, for a terminal of that size."""
         observation = self._observation
         if observation is None or observation.state is None:
             return Text("")
@@ -101,138 +200,144 @@ class WatchPicture:
             *self._change_lines(),
             *self._status_lines(observation, now, columns),
         ]
-        room = max(lines - len(below), 2)
-        return Group(*self._members(observation.state, room, now), *below)
+        available = max(lines - len(below), 2)
+        return Group(*self._task_lines(observation.state, available, now), *below)
 
-    def _members(self, state: ClusterState, room: int, now: datetime) -> list[Text]:
-        """Return the table, of as many rows as there is room for."""
+    def _task_lines(self, state: ClusterState, available: int, now: datetime) -> list[Text]:
         columns, rows = state_table(state) if self._is_wide else spec_table(state.spec)
-        fresh = {change.member: STYLES[change.event] for change in self._changes if change.is_fresh(now)}
-        styles = [fresh.get(member, "") for member in state.members]
-        if len(rows) < room:
+        recent = {change.member: STYLES[change.event] for change in self._changes if change.is_recent(now)}
+        styles = [recent.get(member, "") for member in state.members]
+        if len(rows) < available:
             return table_lines(Table(columns, rows), styles)
-        fitting = max(room - 2, 0)
-        more = line(f"... and {len(rows) - fitting} more", "dim")
+        fitting = max(available - 2, 0)
+        more = single_line(f"... and {len(rows) - fitting} more", "dim")
         return [*table_lines(Table(columns, rows[:fitting]), styles), more]
 
     def _change_lines(self) -> list[Text]:
-        said = [
-            line(f"{_clock(change.at)}  {change.event:6}  {change.said}", STYLES[change.event])
+        lines = [
+            single_line(f"{_local_time(change.at)}  {change.event:6}  {change.text}", STYLES[change.event])
             for change in self._changes
         ]
-        return [line(""), *said] if said else []
+        return [single_line(""), *lines] if lines else []
 
     def _status_lines(self, observation: Observation, now: datetime, columns: int) -> list[Text]:
         state = observation.state
         assert state is not None
         number = len(state.members)
-        what = f"{number} task{'' if number == 1 else 's'}"
+        tasks = f"{number} task{'' if number == 1 else 's'}"
         if observation.error is None:
+            changed_at = _local_time(self._changed_at)
             return [
-                line(""),
-                line(f"{what}, last changed at {_clock(self._changed_at)}: {self._asked}", "dim"),
+                single_line(""),
+                single_line(f"{tasks}, last changed at {changed_at}: {self._scope}", "dim"),
             ]
         since = observation.stale_since or now
-        wrong = f"{what} at {_clock(since)}, {span((now - since).total_seconds())} ago, and since then: "
-        wrong += error_message(observation.error)
+        age = format_span((now - since).total_seconds())
+        text = f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: "
+        text += error_message(observation.error)
         width = max(columns, 1)
-        return [line(""), *(line(wrong[at : at + width], "red") for at in range(0, len(wrong), width))][:4]
+        # At most three lines of the error: the rest of the terminal is for the tasks.
+        wrapped = [single_line(text[at : at + width], "red") for at in range(0, len(text), width)]
+        return [single_line(""), *wrapped][:4]
 
 
 def _missing_lines(missing: list[Missing]) -> list[Text]:
     if not missing:
         return []
-    said = [line(f"{one.job}: {one.name}: {one.reason}", "yellow") for one in missing[:MISSING]]
-    if len(missing) > MISSING:
-        said.append(line(f"and {len(missing) - MISSING} more that are no members or not ready", "yellow"))
-    return [line(""), *said]
+    lines = [single_line(f"{one.job}: {one.name}: {one.reason}", "yellow") for one in missing[:MAX_MISSING]]
+    if len(missing) > MAX_MISSING:
+        lines.append(single_line(f"and {len(missing) - MAX_MISSING} more missing or not ready", "yellow"))
+    return [single_line(""), *lines]
 
 
-def _clock(moment: datetime) -> str:
-    """Return the time of day at this machine."""
+def _local_time(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M:%S}"
 
 
-class WaitPicture:
-    """What is lacking, and how long it may.
+class WaitView:
+    """What a cluster being waited for lacks, and how much of the deadline is used.
 
     Args:
-        asked: what is waited for, in words.
-        timeout: seconds that it may take.
-        ends: when these are over, by `time.monotonic`.
+        scope: what is waited for, as text.
+        timeout: seconds until the deadline, from the start.
+        ends: the deadline, by `time.monotonic`.
+
+    Attributes:
+        lacking: what the cluster lacks; None before the first response.
     """
 
-    def __init__(self, asked: str, timeout: float, ends: float) -> None:
+    def __init__(self, scope: str, timeout: float, ends: float) -> None:
         self.lacking: Shortfall | None = None
-        self._asked = asked
+        self._scope = scope
         self._timeout = timeout
         self._ends = ends
 
-    def drawn(self, columns: int, lines: int) -> RenderableType:
-        """Return the picture, in so many columns and lines of the terminal."""
-        waited = self._timeout - (self._ends - time.monotonic())
-        head = line(f"waiting for {self._asked}: {span(waited)} of {span(self._timeout)}", "cyan")
+    def render(self, columns: int, lines: int) -> RenderableType:
+        """Return the current content, for a terminal of that size."""
+        waited = format_span(self._timeout - (self._ends - time.monotonic()))
+        head = single_line(f"waiting for {self._scope}: {waited} of {format_span(self._timeout)}", "cyan")
         if self.lacking is None:
-            return Group(head, line("no answer yet"))
+            return Group(head, single_line("no response yet"))
         counts = counts_table(self.lacking.found, self.lacking.wanted)
         above = [head, *(table_lines(counts) if counts.rows else [])]
         names, missing = missing_table(self.lacking.reasons)
         if not missing:
             return Group(*above)
-        room = max(lines - len(above) - 1, 2)
-        fitting = len(missing) if len(missing) < room else room - 1
+        available = max(lines - len(above) - 1, 2)
+        fitting = len(missing) if len(missing) < available else available - 1
         below = table_lines(Table(names, missing[:fitting]))
         if fitting < len(missing):
-            below.append(line(f"and {len(missing) - fitting} more", "dim"))
+            below.append(single_line(f"and {len(missing) - fitting} more", "dim"))
         return Group(*above, *below)
 
 
-class PollPicture:
-    """The newest reading of each target, in the order of the targets.
+class FleetView:
+    """The latest status of each target, in the order of the targets.
 
-    Where there are more targets than lines, those that something is wrong with come first.
+    If there are more targets than lines, those with an error come first.
 
     Args:
         fleet: the fleet.
-        is_watched: whether what its readings say is right until they say something else.
+        is_watched: whether a status is current until it changes. Otherwise its age counts from the last
+            response.
     """
 
     def __init__(self, fleet: Fleet, *, is_watched: bool) -> None:
         self._fleet = fleet
         self._is_watched = is_watched
 
-    def drawn(self, columns: int, lines: int) -> RenderableType:
-        """Return the picture, in so many columns and lines of the terminal."""
+    def render(self, columns: int, lines: int) -> RenderableType:
+        """Return the current content, for a terminal of that size."""
         now = datetime.now(UTC)
-        readings = dict(self._fleet.readings)
+        statuses = dict(self._fleet.readings)
         names = list(self._fleet.targets)
-        room = max(lines - 3, 1)
-        if len(names) > room:
-            names.sort(key=lambda name: name not in readings or readings[name].error is None)
-            names = names[: room - 1]
-        rows = [self._row(name, readings.get(name), now) for name in names]
-        styles = ["red" if name in readings and readings[name].error else "" for name in names]
+        available = max(lines - 3, 1)
+        if len(names) > available:
+            names.sort(key=lambda name: name not in statuses or statuses[name].error is None)
+            names = names[: available - 1]
+        rows = [self._row(name, statuses.get(name), now) for name in names]
+        styles = ["red" if name in statuses and statuses[name].error else "" for name in names]
         more = len(self._fleet.targets) - len(names)
         return Group(
             *table_lines(Table(COLUMNS, rows), styles),
-            *([line(f"... and {more} more", "dim")] if more else []),
-            line(""),
-            line(_summary(len(self._fleet.targets), list(readings.values())), "dim"),
+            *([single_line(f"... and {more} more", "dim")] if more else []),
+            single_line(""),
+            single_line(_summary(len(self._fleet.targets), list(statuses.values())), "dim"),
         )
 
-    def _row(self, name: str, reading: TargetStatus | None, now: datetime) -> tuple[str, ...]:
-        if reading is None:
-            return (name, "", "", "", "", "no answer yet")
-        answered_at = None if reading.state is None else reading.state.observed_at
-        if reading.error is None:
-            right_at = now if self._is_watched or answered_at is None else answered_at
+    def _row(self, name: str, status: TargetStatus | None, now: datetime) -> tuple[str, ...]:
+        if status is None:
+            return (name, "", "", "", "", "no response yet")
+        received_at = None if status.state is None else status.state.observed_at
+        if status.error is None:
+            current_at = now if self._is_watched or received_at is None else received_at
         else:
-            right_at = reading.stale_since or now
-        return reading_row(reading, right_at, now)
+            current_at = status.stale_since or now
+        return status_row(status, current_at, now)
 
 
-def _summary(targets: int, readings: Sequence[TargetStatus]) -> str:
-    failing = sum(reading.error is not None for reading in readings)
-    tasks = sum(reading.num_tasks for reading in readings)
-    said = f"{len(readings) - failing} of {targets} targets answer, {tasks} tasks"
-    return f"{said}; {failing} do not" if failing else said
+def _summary(targets: int, statuses: Sequence[TargetStatus]) -> str:
+    failing = sum(status.error is not None for status in statuses)
+    tasks = sum(status.num_tasks for status in statuses)
+    text = f"{len(statuses) - failing} of {targets} targets respond, {tasks} tasks"
+    return f"{text}; {failing} failing" if failing else text

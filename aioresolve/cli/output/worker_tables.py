@@ -1,0 +1,261 @@
+"""Workers with their TPU slices and devices, and lists of TPU nodes, as tables and documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aioresolve.cli.error_messages import error_message
+from aioresolve.spec import host_port
+
+from .formats import (
+    IncrementalTable,
+    Table,
+    address_lines,
+    as_json,
+    as_json_line,
+    as_yaml,
+    cluster_document,
+    format_latency,
+    spec_table,
+    tf_config,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aioresolve.cli.commands.tpu import FoundTPUs
+    from aioresolve.cli.options import Task
+    from aioresolve.gcp.tpu_api import Node, NodeList
+    from aioresolve.probe import WorkerProbe
+    from aioresolve.tpu import TPUSlice
+
+__all__ = [
+    "ProbeRows",
+    "format_nodes",
+    "format_workers",
+    "nodes_document",
+    "nodes_table",
+    "probe_document",
+    "probe_json",
+    "slices_document",
+    "workers_table",
+]
+
+PROBE_COLUMNS = ("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR")
+SLICE_COLUMNS = ("SLICE", "WORKER", "STATE", "HEALTH", "TYPE")
+NODE_COLUMNS = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "ENDPOINTS")
+
+TPU_PORT = 8470
+"""The port of a worker if the API does not report one."""
+
+MAX_ENDPOINTS = 3
+"""How many endpoints of a node its row shows, unless it is wide."""
+
+
+def format_workers(output: str, found: FoundTPUs, task: Task | None) -> str | Table:
+    """Return the workers of TPUs in the format `output` (see `format_cluster`)."""
+    match output:
+        case "json":
+            return as_json(slices_document(found))
+        case "yaml":
+            return as_yaml(slices_document(found))
+        case "tf-config":
+            return tf_config(found.state.spec, task)
+        case "name":
+            return address_lines(found.state.spec)
+    return workers_table(found, is_wide=output == "wide")
+
+
+def workers_table(found: FoundTPUs, *, is_wide: bool) -> Table:
+    """Return one row per worker: its task and address, and its devices if it was probed.
+
+    Args:
+        found: the workers.
+        is_wide: whether rows have the name, state, health and accelerator type of the slice, and the number
+            of the worker in it.
+    """
+    columns, rows = spec_table(found.state.spec)
+    rows = [tuple(row) for row in rows]
+    if is_wide:
+        columns = (*columns, *SLICE_COLUMNS)
+        rows = [(*row, *cells) for row, cells in zip(rows, _slice_rows(found.slices), strict=True)]
+    if found.probes is not None:
+        columns = (*columns, *PROBE_COLUMNS)
+        addresses = [member.endpoint.address for member in found.state.members]
+        rows = [
+            (*row, *_probe_cells(found.probes[address])) for row, address in zip(rows, addresses, strict=True)
+        ]
+    return Table(columns, rows)
+
+
+def slices_document(found: FoundTPUs) -> dict[str, Any]:
+    """Return the cluster as one object: that of `cluster_document`, with the slice of each task.
+
+    In addition, each task has `slice`, `state`, `health` and `accelerator_type`, and, if the workers were
+    probed, `probe` (see `probe_document`).
+    """
+    document = cluster_document(found.state)
+    tasks = [task for job in document["jobs"].values() for task in job]
+    slices = [one for one in found.slices for _ in one.endpoints]
+    for task, one in zip(tasks, slices, strict=True):
+        state, health = _state_and_health(one)
+        task |= {
+            "slice": one.name,
+            "state": state or None,
+            "health": health or None,
+            "accelerator_type": one.accelerator_type,
+        }
+        if found.probes is not None:
+            task["probe"] = probe_document(found.probes[task["address"]])
+    return document
+
+
+class ProbeRows:
+    """Probed workers as a table that is printed row by row.
+
+    Args:
+        addresses: the addresses of all workers.
+    """
+
+    COLUMNS = ("ADDRESS", "SOURCE", *PROBE_COLUMNS)
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        longest = max(map(len, addresses), default=0)
+        widths = (longest, len("tensorflow"), len("TPU:4096"), 6, 6, 7)
+        self._table = IncrementalTable(self.COLUMNS, widths)
+
+    def format(self, probe: WorkerProbe) -> str:
+        """Return the row of a worker; the first call also returns the header."""
+        return self._table.rows([(probe.address, probe.source or "", *_probe_cells(probe))])
+
+
+def probe_document(probe: WorkerProbe) -> dict[str, Any]:
+    """Return a probed worker as an object.
+
+    `{"address", "source", "accelerators": {type: number}, "cores", "chips", "latency", "devices": [{"name",
+    "type", "memory", "incarnation"}], "error": {"code", "message", "retryable"}}`: latency is in seconds,
+    memory in bytes. Unknown values are null, and so is the error if there was none.
+    """
+    error = probe.error
+    return {
+        "address": probe.address,
+        "source": probe.source,
+        "accelerators": probe.accelerators,
+        "cores": probe.cores,
+        "chips": probe.chips,
+        "latency": round(probe.latency, 6),
+        "devices": [
+            {
+                "name": device.name,
+                "type": device.type,
+                "memory": device.memory,
+                "incarnation": device.incarnation,
+            }
+            for device in probe.devices
+        ],
+        "error": None
+        if error is None
+        else {"code": error.code, "message": error_message(error), "retryable": error.retryable},
+    }
+
+
+def probe_json(probe: WorkerProbe) -> str:
+    """Return `probe_document` as one line of JSON."""
+    return as_json_line(probe_document(probe))
+
+
+def format_nodes(output: str, listing: NodeList) -> str | Table:
+    """Return a list of TPU nodes in the format `output`: `table`, `wide`, `json`, `yaml` or `name`."""
+    match output:
+        case "json":
+            return as_json(nodes_document(listing))
+        case "yaml":
+            return as_yaml(nodes_document(listing))
+        case "name":
+            return "".join(f"{node.name}\n" for node in listing.nodes)
+    return nodes_table(listing.nodes, is_wide=output == "wide")
+
+
+def nodes_table(nodes: Sequence[Node], *, is_wide: bool) -> Table:
+    """Return one row per node, with all of its endpoints if `is_wide`, otherwise the first ones."""
+    rows = []
+    for node in nodes:
+        addresses = [str(endpoint["address"]) for endpoint in _endpoints(node)]
+        more = 0 if is_wide else len(addresses[MAX_ENDPOINTS:])
+        shown = ",".join(addresses[: len(addresses) - more]) + (f"+{more}" if more else "")
+        _, zone, name = _split_name(node)
+        rows.append((name, zone, node.accelerator_type, node.state, node.health, shown))
+    return Table(NODE_COLUMNS, rows)
+
+
+def nodes_document(listing: NodeList) -> dict[str, Any]:
+    """Return the list as one object.
+
+    `{"nodes": [{"name", "zone", "project", "accelerator_type", "topology", "state", "health",
+    "health_description", "runtime_version", "queued_resource", "endpoints": [{"address", "external_ip"}]}],
+    "unreachable"}`: `unreachable` are the locations whose nodes are missing. Unknown values are null.
+    """
+    return {"nodes": list(map(_node_document, listing.nodes)), "unreachable": list(listing.unreachable)}
+
+
+def _probe_cells(probe: WorkerProbe) -> tuple[str, ...]:
+    error = probe.error
+    return (
+        ",".join(f"{kind}:{number}" for kind, number in sorted(probe.accelerators.items())),
+        "" if probe.cores is None else str(probe.cores),
+        "" if probe.chips is None else str(probe.chips),
+        format_latency(probe.latency),
+        # The first clause only: a row should fit on a line of a terminal.
+        "" if error is None else f"{error.code}: {error.summary.partition('; ')[0]}",
+    )
+
+
+def _slice_rows(slices: Sequence[TPUSlice]) -> list[tuple[str, ...]]:
+    return [
+        (one.name or "", str(endpoint.index), *_state_and_health(one), one.accelerator_type or "")
+        for one in slices
+        for endpoint in one.endpoints
+    ]
+
+
+def _state_and_health(one: TPUSlice) -> tuple[str, str]:
+    return ("", "") if one.node is None else (one.node.state, one.node.health)
+
+
+def _node_document(node: Node) -> dict[str, Any]:
+    project, zone, name = _split_name(node)
+    config = node.accelerator_config
+    values = {
+        "name": name,
+        "zone": zone,
+        "project": project,
+        "accelerator_type": node.accelerator_type,
+        "topology": "" if config is None else config.topology,
+        "state": node.state,
+        "health": node.health,
+        "health_description": node.health_description,
+        "runtime_version": node.runtime_version or node.tensorflow_version,
+        "queued_resource": node.queued_resource,
+    }
+    return {key: value or None for key, value in values.items()} | {"endpoints": _endpoints(node)}
+
+
+def _endpoints(node: Node) -> list[dict[str, str | None]]:
+    # A node that is being created may have endpoints without an address.
+    return [
+        {
+            "address": host_port(endpoint.ip_address, endpoint.port or TPU_PORT),
+            "external_ip": (endpoint.access_config.external_ip if endpoint.access_config else "") or None,
+        }
+        for endpoint in node.endpoints
+        if endpoint.ip_address
+    ]
+
+
+def _split_name(node: Node) -> tuple[str, str, str]:
+    """Return project, zone and id. A name in another format is returned as the id."""
+    try:
+        name = node.node_name
+    except ValueError:
+        return "", "", node.name
+    return name.project, name.zone, name.name

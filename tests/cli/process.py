@@ -1,4 +1,4 @@
-"""The command in a process of its own, as a shell would start it, and a cluster for it to ask."""
+"""Runs the command in its own process, as a shell does, with a loopback cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import ThreadedKubernetesServer
 
-TOKEN = "t0ken-nobody-may-see"
+TOKEN = "s3cret-t0ken"
 COMMAND = (sys.executable, "-m", "aioresolve")
-PATIENCE = 30
-"""Seconds after which a process that should have ended is taken for hung."""
+TIMEOUT = 30
+"""Seconds after which a process that should have exited counts as hung."""
 
 ESCAPE = "\x1b["
 SHOW_CURSOR = "\x1b[?25h"
@@ -33,7 +33,7 @@ HIDE_CURSOR = "\x1b[?25l"
 
 
 def cluster() -> ThreadedKubernetesServer:
-    """Return a cluster that speaks TLS and knows one token: three trainers and a parameter server in `ml`."""
+    """Return a cluster with TLS and one token, with three trainers and a parameter server in `ml`."""
     pods = [
         pod(
             f"train-{number}",
@@ -55,8 +55,8 @@ def cluster() -> ThreadedKubernetesServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a process ended, and what it wrote."""
+class Result:
+    """The exit code and the output of a process."""
 
     code: int
     stdout: str
@@ -64,7 +64,7 @@ class Ended:
 
 
 def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
-    """Return the environment of a person with this kubeconfig, and no more of the machine's than needed."""
+    """Return the environment of a user with this kubeconfig, without other variables of this machine."""
     kept = ("PATH", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT", "COVERAGE_PROCESS_START")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
@@ -75,22 +75,22 @@ def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
     }
 
 
-def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Ended:
-    """Return how `aioresolve ARGUMENTS` ended, its streams being pipes."""
+def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
+    """Run `aioresolve ARGUMENTS` with pipes as its streams."""
     done = subprocess.run(
-        [*COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [*COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
-def without_colours(text: str) -> str:
+def without_colors(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 class Running:
-    """`aioresolve ARGUMENTS` while it runs, its streams being pipes; killed at the end of the block.
+    """A running `aioresolve ARGUMENTS` with pipes as its streams; killed at the end of the block.
 
-    What it writes is read as it comes, stdout only once somebody asks for it.
+    Its stderr is read continuously, its stdout only from the first call that needs it.
     """
 
     def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str]) -> None:
@@ -118,38 +118,38 @@ class Running:
             self.process.stdout.close()
 
     def line(self) -> str:
-        """Return the next line of stdout, without its end."""
+        """Return the next line of stdout, without the line feed."""
         return self._read_stdout().line()
 
     def lines(self, number: int) -> list[str]:
         """Return the next lines of stdout."""
         return [self.line() for _ in range(number)]
 
-    def complaint(self) -> str:
-        """Return the next line of stderr, without its end."""
+    def stderr_line(self) -> str:
+        """Return the next line of stderr, without the line feed."""
         return self._stderr.line()
 
-    def leave(self) -> None:
-        """Close our end of its stdout, as `head` does; nobody may have asked for more than `first_line`."""
+    def close_stdout(self) -> None:
+        """Close the reading end of its stdout, as `head` does. At most `first_line` may have been called."""
         assert self.process.stdout is not None
         self.process.stdout.close()
 
     def first_line(self) -> str:
-        """Return the first line of stdout, and read no more of it than that."""
+        """Return the first line of stdout without reading further."""
         assert self.process.stdout is not None
         line = bytearray()
         while not line.endswith(b"\n") and (byte := os.read(self.process.stdout.fileno(), 1)):
             line += byte
         return line.decode().removesuffix("\n")
 
-    def ended(self, signal: int | None = None) -> Ended:
-        """Return how it ended, by `signal` or by itself, and what nobody has read of what it wrote."""
+    def wait_for_exit(self, signal: int | None = None) -> Result:
+        """Wait until it exits, after sending `signal` if given; return its code and the unread output."""
         if signal is not None:
             self.process.send_signal(signal)
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(TIMEOUT)
         stdout = self.process.stdout
-        is_left = stdout is None or (self._stdout is None and stdout.closed)
-        return Ended(code, "" if is_left else self._read_stdout().rest(), self._stderr.rest())
+        is_closed = stdout is None or (self._stdout is None and stdout.closed)
+        return Result(code, "" if is_closed else self._read_stdout().rest(), self._stderr.rest())
 
     def _read_stdout(self) -> _Lines:
         if self._stdout is None:
@@ -168,19 +168,19 @@ class _Lines:
         self._thread.start()
 
     def line(self) -> str:
-        found = self._queue.get(timeout=PATIENCE)
-        assert found is not None, "it has ended"
+        found = self._queue.get(timeout=TIMEOUT)
+        assert found is not None, "the process has exited"
         return found.removesuffix("\n")
 
     def rest(self) -> str:
         lines: list[str] = []
-        while (line := self._queue.get(timeout=PATIENCE)) is not None:
+        while (line := self._queue.get(timeout=TIMEOUT)) is not None:
             lines.append(line)
         self._queue.put(None)
         return "".join(lines)
 
     def finish(self) -> None:
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         self._pipe.close()
 
     def _read(self) -> None:
@@ -190,10 +190,10 @@ class _Lines:
 
 
 class Terminal:
-    """`aioresolve ARGUMENTS` on a terminal of its own; killed at the end of the block.
+    """A running `aioresolve ARGUMENTS` on a pseudo-terminal; killed at the end of the block.
 
     Args:
-        arguments: the command's.
+        arguments: the arguments of the command.
         env: its environment.
         size: the lines and columns of the terminal.
     """
@@ -230,42 +230,42 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         self._is_read.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         os.close(self._ours)
 
     @property
     def sent(self) -> str:
-        """All that the terminal was sent."""
+        """Everything that was written to the terminal."""
         return self._sent.decode(errors="replace")
 
     @property
     def shown(self) -> list[str]:
-        """The lines that a person sees, from the first to the last that has been written."""
+        """The lines that a user sees, from the first to the last line written."""
         return displayed(self.sent)
 
     def pause(self) -> None:
-        """Read nothing more of what is sent (but for what is being read), as a terminal that hangs."""
+        """Stop reading after the current read, as a terminal that hangs."""
         self._is_read.clear()
 
-    def until(self, condition: Callable[[list[str]], bool]) -> list[str]:
-        """Return what is shown, as soon as that satisfies `condition`."""
-        ends = time.monotonic() + PATIENCE
+    def wait_until(self, condition: Callable[[list[str]], bool]) -> list[str]:
+        """Return the shown lines as soon as they satisfy `condition`."""
+        ends = time.monotonic() + TIMEOUT
         with self._news:
             while not condition(shown := self.shown):
-                assert self._news.wait(ends - time.monotonic()), f"still shown: {shown}"
+                assert self._news.wait(ends - time.monotonic()), f"the terminal shows {shown}"
         return shown
 
-    def until_it_shows(self, text: str) -> list[str]:
-        """Return what is shown, as soon as `text` is in one of the lines."""
-        return self.until(lambda shown: any(text in line for line in shown))
+    def wait_for_text(self, text: str) -> list[str]:
+        """Return the shown lines as soon as one contains `text`."""
+        return self.wait_until(lambda shown: any(text in line for line in shown))
 
-    def ended(self, signal: int | None = None) -> int:
-        """Return its exit code, once it has ended, by `signal` or by itself, and all is read."""
+    def wait_for_exit(self, signal: int | None = None) -> int:
+        """Wait until it exits, after sending `signal` if given, and return its code."""
         if signal is not None:
             self.process.send_signal(signal)
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(TIMEOUT)
         self._is_read.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         return code
 
     def _read(self) -> None:
@@ -276,15 +276,15 @@ class Terminal:
                     self._news.notify_all()
                 self._is_read.wait()
         except OSError:
-            pass  # EIO: the last one who had the terminal open is gone
+            pass  # EIO: no process has the terminal open any longer
         with self._news:
             self._news.notify_all()
 
 
 def displayed(sent: str) -> list[str]:
-    """Return the lines of a terminal that was sent this, by what the command uses of its language.
+    """Return the lines that a terminal shows after receiving `sent`.
 
-    A line is as long as it was written: none is wrapped.
+    Only the escape sequences that the command uses are interpreted, and lines are not wrapped.
     """
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", sent):

@@ -1,4 +1,4 @@
-"""What is typed at the command line: selectors and tasks."""
+"""Values of options: selectors and tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.cli.options import Task, job_and_selector, selectors_by_job, task, typed
+from aioresolve.cli.options import Task, parse_selector, parse_task, selector_options, selectors_by_job
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,19 @@ from aioresolve.cli.options import Task, job_and_selector, selectors_by_job, tas
         ("ps-2=a==b", ("ps-2", "a==b")),
     ],
 )
-def test_the_job_is_what_stands_before_the_first_equals_sign(text: str, expected: tuple[str, str]) -> None:
-    assert job_and_selector(text) == expected
+def test_the_first_equals_sign_separates_the_job_from_the_selector(
+    text: str, expected: tuple[str, str]
+) -> None:
+    assert parse_selector(text) == expected
 
 
 @given(st.from_regex(r"[a-z][a-z0-9_-]*", fullmatch=True), st.from_regex(r"[a-z!][^\n]*", fullmatch=True))
-def test_a_job_and_a_selector_come_back_as_they_were_typed(job: str, selector: str) -> None:
-    assert job_and_selector(typed([(job, selector)]).removeprefix("-l ")) == (job, selector)
+def test_selector_options_can_be_parsed(job: str, selector: str) -> None:
+    assert parse_selector(selector_options([(job, selector)]).removeprefix("-l ")) == (job, selector)
 
 
 @pytest.mark.parametrize(
-    ("text", "mend"),
+    ("text", "hint"),
     [
         ("worker", "-l worker=app=trainer"),
         ("", "-l worker=app=trainer"),
@@ -42,26 +44,26 @@ def test_a_job_and_a_selector_come_back_as_they_were_typed(job: str, selector: s
         ("!app,tier=a", "-l 'worker=!app,tier=a'"),
     ],
 )
-def test_a_selector_without_a_job_is_refused_with_the_mend(text: str, mend: str) -> None:
+def test_a_selector_without_a_job_is_rejected_with_an_example(text: str, hint: str) -> None:
     with pytest.raises(ValueError, match="JOB=SELECTOR") as raised:
-        job_and_selector(text)
+        parse_selector(text)
     assert str(raised.value).startswith(repr(text))
-    assert str(raised.value).endswith(mend)
+    assert str(raised.value).endswith(hint)
 
 
-def test_jobs_and_their_selectors_keep_the_order_given() -> None:
+def test_jobs_and_their_selectors_keep_their_order() -> None:
     pairs = [("ps", "b"), ("worker", "z"), ("ps", "a")]
     assert list(selectors_by_job(pairs).items()) == [("ps", ["b", "a"]), ("worker", ["z"])]
 
 
 @given(st.text(min_size=1), st.integers(0, 999_999_999))
 def test_a_task_is_a_job_and_an_index(job: str, index: int) -> None:
-    assert task(f"{job}:{index}") == Task(job, index)
+    assert parse_task(f"{job}:{index}") == Task(job, index)
 
 
 @pytest.mark.parametrize(
     "text", ["", "worker", "worker:", ":0", "worker:-1", "worker:x", "worker:1.0", "worker:٣"]
 )
-def test_what_is_no_task_is_refused(text: str) -> None:
+def test_invalid_tasks_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="such as worker:0"):
-        task(text)
+        parse_task(text)

@@ -1,4 +1,4 @@
-"""Completion in a shell: what is offered, and the scripts that offer it."""
+"""Shell completion: the candidates, and the scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 from aioresolve.cli import main
 from aioresolve.cli.application import application
 from aioresolve.cli.options import ADDRESSES
-from aioresolve.cli.output.cluster_text import OUTPUTS, WATCHED
+from aioresolve.cli.output.formats import OUTPUTS, WATCH_OUTPUTS
 from aioresolve.testing import KubernetesServer
 
 from .process import COMMAND, environment
@@ -30,66 +30,66 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def offered(*words: str, incomplete: str = "", command: tuple[str, ...] = ("kubernetes",)) -> list[str]:
+def candidates(*words: str, incomplete: str = "", command: tuple[str, ...] = ("kubernetes",)) -> list[str]:
     complete = ShellComplete(application, {}, "aioresolve", "_AIORESOLVE_COMPLETE")
     return [item.value for item in complete.get_completions([*command, *words], incomplete)]
 
 
-def test_contexts_are_those_of_the_kubeconfig(kubeconfig: Path) -> None:
-    assert offered("--context") == ["west"]
-    assert offered("--context", incomplete="w") == ["west"]
-    assert offered("--context", incomplete="e") == []
+def test_contexts_are_completed_from_the_kubeconfig(kubeconfig: Path) -> None:
+    assert candidates("--context") == ["west"]
+    assert candidates("--context", incomplete="w") == ["west"]
+    assert candidates("--context", incomplete="e") == []
 
 
-def test_contexts_are_those_of_the_kubeconfigs_already_typed(kubeconfig: Path, tmp_path: Path) -> None:
+def test_contexts_are_completed_from_the_kubeconfig_options(kubeconfig: Path, tmp_path: Path) -> None:
     KubernetesServer().write_kubeconfig(tmp_path / "other", context="east")
-    assert offered("--kubeconfig", str(tmp_path / "other"), "--context") == ["east"]
-    assert offered(
+    assert candidates("--kubeconfig", str(tmp_path / "other"), "--context") == ["east"]
+    assert candidates(
         *("--kubeconfig", str(tmp_path / "other"), "--kubeconfig", str(kubeconfig), "--context")
     ) == ["east", "west"]
 
 
-def test_contexts_are_found_at_home(
+def test_contexts_are_completed_from_the_home_directory(
     kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBECONFIG")
     (tmp_path / ".kube").mkdir()
     kubeconfig.rename(tmp_path / ".kube" / "config")
-    assert offered("--context") == ["west"]
+    assert candidates("--context") == ["west"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"contexts: 7", b"}{", b"kind: Pod"])
-def test_a_kubeconfig_that_cannot_be_read_offers_nothing(kubeconfig: Path, content: bytes) -> None:
+def test_an_unreadable_kubeconfig_completes_nothing(kubeconfig: Path, content: bytes) -> None:
     kubeconfig.write_bytes(content)
-    assert offered("--context") == []
+    assert candidates("--context") == []
 
 
-def test_fixed_choices_are_offered(kubeconfig: Path) -> None:
-    assert offered("-o") == list(OUTPUTS)
-    assert offered("--address") == list(ADDRESSES)
-    assert offered("--order-by", incomplete="i") == ["index"]
-    assert "--not-running" in offered(incomplete="--not")
+def test_choices_are_completed(kubeconfig: Path) -> None:
+    assert candidates("-o") == list(OUTPUTS)
+    assert candidates("--address") == list(ADDRESSES)
+    assert candidates("--order-by", incomplete="i") == ["index"]
+    assert "--not-running" in candidates(incomplete="--not")
 
 
 @pytest.mark.parametrize(
     ("command", "outputs"),
     [
-        (("watch", "kubernetes"), WATCHED),
-        (("watch", "tpu"), WATCHED),
+        (("watch", "kubernetes"), WATCH_OUTPUTS),
+        (("watch", "tpu"), WATCH_OUTPUTS),
         (("wait", "kubernetes"), OUTPUTS),
         (("wait", "tpu"), OUTPUTS),
         (("poll",), ("table", "json")),
     ],
 )
-def test_each_command_offers_its_own_choices(
+def test_each_command_completes_its_own_outputs(
     kubeconfig: Path, command: tuple[str, ...], outputs: tuple[str, ...]
 ) -> None:
-    assert offered("-o", command=command) == list(outputs)
+    assert candidates("-o", command=command) == list(outputs)
 
 
 @pytest.mark.parametrize("command", ["watch", "wait"])
-def test_a_context_is_offered_to_whoever_follows_a_cluster(kubeconfig: Path, command: str) -> None:
-    assert offered("--context", command=(command, "kubernetes")) == offered("--context") != []
+def test_watch_and_wait_complete_contexts(kubeconfig: Path, command: str) -> None:
+    assert candidates("--context", command=(command, "kubernetes")) == candidates("--context") != []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -100,12 +100,12 @@ def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str])
     assert written.err == ""
 
 
-def test_a_shell_without_a_script_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_shell_is_invalid_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "csh"]) == 2
     assert "csh" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_with_the_script(kubeconfig: Path, tmp_path: Path) -> None:
     shim = tmp_path / "aioresolve"
     shim.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')

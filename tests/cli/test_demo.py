@@ -1,4 +1,4 @@
-"""`aioresolve demo`: what it shows is so, and it leaves nothing behind."""
+"""`aioresolve demo`: its output is correct, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from aioresolve import testing
 from aioresolve.cli import main
-from aioresolve.cli.commands import demo as loopback
+from aioresolve.cli.commands import demo as demo_module
 from aioresolve.testing import KubernetesServer, TPUWorker, pod
 
 from .process import environment, run
@@ -20,7 +20,7 @@ from .process import environment, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .process import Ended
+    from .process import Result
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shown(temporary: Path) -> Ended:
+def shown(temporary: Path) -> Result:
     return run(("demo",), environment(temporary.parent / "no-kubeconfig", TMPDIR=str(temporary)))
 
 
-def test_the_demo_shows_a_real_answer_on_two_plain_screens(shown: Ended, temporary: Path) -> None:
+def test_the_demo_fits_on_two_screens_and_leaves_no_files(shown: Result, temporary: Path) -> None:
     assert (shown.code, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
     assert len(lines) <= 66
@@ -42,7 +42,7 @@ def test_the_demo_shows_a_real_answer_on_two_plain_screens(shown: Ended, tempora
     assert list(temporary.iterdir()) == []
 
 
-def test_the_demo_shows_the_first_workers_tf_config(shown: Ended) -> None:
+def test_the_demo_shows_the_first_workers_tf_config(shown: Result) -> None:
     line = next(line for line in shown.stdout.splitlines() if line.startswith('{"cluster"'))
     assert json.loads(line) == {
         "cluster": {
@@ -53,21 +53,21 @@ def test_the_demo_shows_the_first_workers_tf_config(shown: Ended) -> None:
     }
 
 
-def test_the_demo_shows_what_a_pod_that_does_not_run_looks_like(shown: Ended) -> None:
+def test_the_demo_shows_the_error_for_a_pod_that_is_not_running(shown: Result) -> None:
     assert "error: 1 matching pod is not running: training/train-b-1: Pending" in shown.stdout
 
 
-def test_the_demo_asks_for_all_selectors_at_once(
+def test_the_demo_requests_all_selectors_concurrently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loopback, "LATENCY", 0.4)
+    monkeypatch.setattr(demo_module, "LATENCY", 0.4)
     assert main(["demo"]) == 0
     lines = capsys.readouterr().out.splitlines()
     title = next(line for line in lines if line.startswith("# 5 tasks in "))
     assert 400 <= int(title.split()[-2]) < 1200
 
 
-def test_the_demo_probes_the_workers_of_two_slices(shown: Ended) -> None:
+def test_the_demo_probes_the_workers_of_two_slices(shown: Result) -> None:
     rows = [line.split() for line in shown.stdout.splitlines() if line.startswith("worker")]
     addresses = [row[2] for row in rows if row[3:4] and row[3].startswith("trainer-")]
     assert [row[3:] for row in rows if row[2] in addresses][:4] == [
@@ -78,7 +78,7 @@ def test_the_demo_probes_the_workers_of_two_slices(shown: Ended) -> None:
     assert f"trainer-1/worker-1 at {addresses[3]} has 3" in shown.stdout
 
 
-def test_a_demo_whose_workers_tell_other_devices_fails(
+def test_the_demo_fails_if_workers_report_other_devices(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(testing, "TPUWorker", partial(TPUWorker, device_type="GPU"))
@@ -86,13 +86,13 @@ def test_a_demo_whose_workers_tell_other_devices_fails(
     assert "error: the demo failed: the workers are [" in capsys.readouterr().err
 
 
-def test_the_python_that_the_demo_shows_runs(shown: Ended, tmp_path: Path) -> None:
-    assert loopback.CODE in shown.stdout
-    pods = [pod(name, loopback.NAMESPACE, labels=labels) for name, labels in loopback.PODS.items()]
+def test_the_python_code_of_the_demo_runs(shown: Result, tmp_path: Path) -> None:
+    assert demo_module.CODE in shown.stdout
+    pods = [pod(name, demo_module.NAMESPACE, labels=labels) for name, labels in demo_module.PODS.items()]
     with KubernetesServer(pods, tls=True, tokens={"demo-token": "me"}).in_thread() as server:
         env = environment(server.write_kubeconfig(tmp_path / "config"))
         done = subprocess.run(
-            [sys.executable, "-c", loopback.CODE], env=env, capture_output=True, text=True, check=True
+            [sys.executable, "-c", demo_module.CODE], env=env, capture_output=True, text=True, check=True
         )
     assert done.stdout.startswith("ClusterSpec({'ps': ['10.")
 
@@ -108,9 +108,9 @@ def test_a_demo_that_fails_exits_with_1(
     assert "pip install 'aioresolve[testing]'" in written.err
 
 
-def test_a_demo_that_finds_other_pods_than_there_are_fails(
+def test_the_demo_fails_if_the_resolver_finds_other_pods(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(loopback.PODS, "ps-0", {"app": "another"})
+    monkeypatch.setitem(demo_module.PODS, "ps-0", {"app": "another"})
     assert main(["demo"]) == 1
-    assert "error: the demo failed: the server holds pods at" in capsys.readouterr().err
+    assert "error: the demo failed: the server has pods at" in capsys.readouterr().err

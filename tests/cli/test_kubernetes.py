@@ -1,4 +1,4 @@
-"""`aioresolve kubernetes`: its answers, its words and its exit codes, against a loopback cluster."""
+"""`aioresolve kubernetes`: its output, messages and exit codes, with a loopback cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import yaml
 
 from aioresolve.cli import main
 from aioresolve.cli.options import ADDRESSES as ADDRESS_CHOICES
-from aioresolve.cli.options import WITH_IDENTITIES
-from aioresolve.cli.output.cluster_text import OUTPUTS
+from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES
 from aioresolve.kubernetes.auth import discovery
 from aioresolve.kubernetes.pods import ADDRESSES
 from aioresolve.testing import Answer, KubernetesServer
 
-from .process import TOKEN, Ended, cluster
+from .process import TOKEN, Result, cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,7 @@ TRAIN_AND_PS = (*TRAIN, "-l", "ps=app=ps")
 
 
 class Command(Protocol):
-    def __call__(self, *arguments: str) -> Ended: ...
+    def __call__(self, *arguments: str) -> Result: ...
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +55,21 @@ def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def aioresolve(kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command `aioresolve kubernetes`, with pipes for its streams."""
+    """Run `aioresolve kubernetes` with captured streams."""
 
-    def command(*arguments: str) -> Ended:
+    def command(*arguments: str) -> Result:
         code = main(["kubernetes", *arguments])
         written = capsys.readouterr()
-        return Ended(code, written.out, written.err)
+        return Result(code, written.out, written.err)
 
     return command
 
 
-# What it answers
+# Output
 
 
-def test_the_table_shows_each_job_in_the_order_of_its_tasks(aioresolve: Command) -> None:
-    assert aioresolve(*TRAIN_AND_PS) == Ended(
+def test_the_table_lists_jobs_and_tasks_in_order(aioresolve: Command) -> None:
+    assert aioresolve(*TRAIN_AND_PS) == Result(
         0,
         "JOB      TASK   ADDRESS\n"
         "worker   0      10.0.0.1:8470\n"
@@ -81,10 +80,10 @@ def test_the_table_shows_each_job_in_the_order_of_its_tasks(aioresolve: Command)
     )
 
 
-def test_wide_adds_who_each_pod_is(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
-    answer = aioresolve(*TRAIN_AND_PS, "-o", "wide")
+def test_wide_adds_the_identity_of_each_pod(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+    result = aioresolve(*TRAIN_AND_PS, "-o", "wide")
     uid = server.pod("ps-0", "ml")["metadata"]["uid"]
-    assert answer.stdout.splitlines()[-1].split() == [
+    assert result.stdout.splitlines()[-1].split() == [
         *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid)
     ]
 
@@ -102,19 +101,19 @@ def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKuber
         "index": 10,
     }
     assert found["version"] == str(server.resource_version)
-    as_yaml = yaml.safe_load(aioresolve(*TRAIN, "-o", "yaml").stdout)
-    assert as_yaml["jobs"] == found["jobs"]
+    from_yaml = yaml.safe_load(aioresolve(*TRAIN, "-o", "yaml").stdout)
+    assert from_yaml["jobs"] == found["jobs"]
 
 
-def test_name_is_the_addresses_alone(aioresolve: Command) -> None:
+def test_name_prints_only_addresses(aioresolve: Command) -> None:
     assert aioresolve(*TRAIN_AND_PS, "-o", "name", "--port", "80").stdout.split() == [
         *("10.0.0.1:80", "10.0.0.2:80", "10.0.0.10:80", "[fd00::7]:80")
     ]
 
 
-def test_tf_config_is_what_tensorflow_reads(aioresolve: Command) -> None:
-    answer = aioresolve(*TRAIN_AND_PS, "-o", "tf-config", "--task", "worker:1")
-    assert json.loads(answer.stdout) == {
+def test_tf_config_has_the_cluster_and_the_task(aioresolve: Command) -> None:
+    result = aioresolve(*TRAIN_AND_PS, "-o", "tf-config", "--task", "worker:1")
+    assert json.loads(result.stdout) == {
         "cluster": {
             "worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470"],
             "ps": ["[fd00::7]:8470"],
@@ -124,7 +123,7 @@ def test_tf_config_is_what_tensorflow_reads(aioresolve: Command) -> None:
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_pods_are_fetched_whole_only_for_what_tells_who_they_are(
+def test_whole_pods_are_requested_only_for_outputs_with_identities(
     aioresolve: Command, server: ThreadedKubernetesServer, output: str
 ) -> None:
     assert aioresolve(*TRAIN_AND_PS, "-o", output).code == 0
@@ -138,7 +137,7 @@ def test_selectors_of_one_job_follow_each_other(aioresolve: Command) -> None:
     ]
 
 
-def test_every_choice_of_address_and_order_is_the_resolvers(aioresolve: Command) -> None:
+def test_addresses_and_orders_are_those_of_the_resolver(aioresolve: Command) -> None:
     assert ADDRESS_CHOICES == ADDRESSES
     assert aioresolve(*TRAIN, "--address", "host_ip", "-o", "name").stdout.split() == ["192.168.0.1:8470"] * 3
     by_index = aioresolve(*TRAIN, "--order-by", "index")
@@ -147,10 +146,10 @@ def test_every_choice_of_address_and_order_is_the_resolvers(aioresolve: Command)
     assert by_index.stderr.endswith("or pass --order-by name.\n")
 
 
-# Where it looks
+# Namespaces and contexts
 
 
-def test_without_a_namespace_it_is_the_contexts_own(
+def test_the_default_namespace_is_that_of_the_context(
     aioresolve: Command, server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     aioresolve(*TRAIN)
@@ -159,7 +158,7 @@ def test_without_a_namespace_it_is_the_contexts_own(
     assert [request.namespace for request in server.requests] == ["ml", "default"]
 
 
-def test_in_a_pod_it_is_the_pods_own_namespace(
+def test_in_a_pod_the_default_namespace_is_that_of_the_pod(
     aioresolve: Command, server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in server.in_cluster(tmp_path / "account", namespace="ml").items():
@@ -170,16 +169,14 @@ def test_in_a_pod_it_is_the_pods_own_namespace(
     assert [request.namespace for request in server.requests] == ["ml"]
 
 
-def test_namespaces_narrow_and_all_namespaces_widen(
-    aioresolve: Command, server: ThreadedKubernetesServer
-) -> None:
+def test_namespaces_can_be_selected(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
     aioresolve(*TRAIN, "-n", "default", "-n", "ml")
     aioresolve(*TRAIN, "-A")
     assert [request.namespace for request in server.requests[2:]] == [None]
     assert {request.namespace for request in server.requests[:2]} == {"default", "ml"}
 
 
-def test_a_context_and_kubeconfigs_are_chosen(
+def test_a_context_and_kubeconfigs_can_be_selected(
     aioresolve: Command, server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBECONFIG")
@@ -191,85 +188,83 @@ def test_a_context_and_kubeconfigs_are_chosen(
     assert [request.namespace for request in server.requests] == ["ml", "default"]
 
 
-# What it says when there is nothing, or something else
+# Notes and errors
 
 
-def test_no_pods_are_no_error_and_said_on_stderr(aioresolve: Command) -> None:
-    assert aioresolve("-l", "worker=app=nobody") == Ended(
+def test_no_pods_are_reported_on_stderr_without_an_error(aioresolve: Command) -> None:
+    assert aioresolve("-l", "worker=app=none") == Result(
         0,
         "",
-        "No resources found in namespace ml: no running pod matches -l worker=app=nobody;"
-        " -n and -A look elsewhere.\n",
+        "No resources found in namespace ml: no running pod matches -l worker=app=none;"
+        " use -n or -A to select other namespaces.\n",
     )
 
 
-def test_a_job_without_pods_beside_one_with_some_is_named(aioresolve: Command) -> None:
-    answer = aioresolve(*TRAIN, "-l", "ps=app=nobody", "-A", "-o", "json")
-    assert answer.stderr == (
-        "No resources found in any namespace: no running pod matches -l ps=app=nobody.\n"
-    )
-    assert json.loads(answer.stdout)["jobs"]["ps"] == []
+def test_a_job_without_pods_is_reported_if_others_have_pods(aioresolve: Command) -> None:
+    result = aioresolve(*TRAIN, "-l", "ps=app=none", "-A", "-o", "json")
+    assert result.stderr == ("No resources found in any namespace: no running pod matches -l ps=app=none.\n")
+    assert json.loads(result.stdout)["jobs"]["ps"] == []
 
 
-def test_kubectls_selector_typed_here_is_told_apart(aioresolve: Command) -> None:
-    answer = aioresolve("-l", "app=train", "-n", "ml")
-    assert answer.code == 0
-    assert "for pods labelled app=train give -l worker=app=train" in answer.stderr
+def test_a_selector_in_kubectls_syntax_is_explained(aioresolve: Command) -> None:
+    result = aioresolve("-l", "app=train", "-n", "ml")
+    assert result.code == 0
+    assert "to select pods labelled app=train pass -l worker=app=train" in result.stderr
 
 
-def test_quiet_says_nothing_but_errors(aioresolve: Command) -> None:
-    assert aioresolve("-l", "worker=app=nobody", "-q") == Ended(0, "", "")
+def test_quiet_writes_only_errors(aioresolve: Command) -> None:
+    assert aioresolve("-l", "worker=app=none", "-q") == Result(0, "", "")
     assert aioresolve("-l", "worker=app=stuck", "-q").stderr.startswith("error: ")
 
 
-def test_pods_that_do_not_run_are_an_error_or_left_out(aioresolve: Command) -> None:
-    answer = aioresolve("-l", "worker=app=stuck")
-    assert (answer.code, answer.stdout) == (1, "")
-    assert answer.stderr.startswith("error: 1 matching pod is not running: ml/stuck-1: Pending")
-    assert answer.stderr.endswith("or pass --not-running skip to leave them out.\n")
+def test_pods_that_are_not_running_are_an_error_or_left_out(aioresolve: Command) -> None:
+    result = aioresolve("-l", "worker=app=stuck")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: 1 matching pod is not running: ml/stuck-1: Pending")
+    assert result.stderr.endswith("or pass --not-running skip to leave them out.\n")
     skipped = aioresolve("-l", "worker=app=stuck", "--not-running", "skip", "-o", "name")
-    assert skipped == Ended(0, "10.0.8.1:8470\n", "")
+    assert skipped == Result(0, "10.0.8.1:8470\n", "")
 
 
-def test_a_missing_task_is_no_answer(aioresolve: Command) -> None:
-    answer = aioresolve(*TRAIN, "-o", "tf-config", "--task", "worker:7")
-    assert (answer.code, answer.stdout) == (1, "")
-    assert answer.stderr == "error: no task 7 in job 'worker', which has tasks 0 to 2\n"
+def test_a_missing_task_is_an_error(aioresolve: Command) -> None:
+    result = aioresolve(*TRAIN, "-o", "tf-config", "--task", "worker:7")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr == "error: no task 7 in job 'worker', which has tasks 0 to 2\n"
 
 
-def test_a_forbidden_list_prints_the_role_that_would_do(
+def test_a_forbidden_request_prints_the_required_role(
     aioresolve: Command, server: ThreadedKubernetesServer
 ) -> None:
     server.allow = {"alice": ["ml"]}
-    answer = aioresolve(*TRAIN, "-A")
-    assert (answer.code, answer.stdout) == (1, "")
-    assert answer.stderr.startswith("# error: user 'alice' may not list pods in all namespaces")
-    assert "or pass -n, for which a Role is sufficient" in answer.stderr
-    kinds = [document["kind"] for document in yaml.safe_load_all(answer.stderr)]
+    result = aioresolve(*TRAIN, "-A")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("# error: user 'alice' may not list pods in all namespaces")
+    assert "or pass -n, for which a Role is sufficient" in result.stderr
+    kinds = [document["kind"] for document in yaml.safe_load_all(result.stderr)]
     assert kinds == ["ClusterRole", "ClusterRoleBinding"]
 
 
-def test_what_is_tried_again_is_said_once(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
     server.inject(Answer(503, headers={"Retry-After": "1"}))
-    answer = aioresolve(*TRAIN, "-o", "name")
-    assert (answer.code, len(answer.stdout.split())) == (0, 3)
-    assert answer.stderr.startswith(f"trying again: {server.url} returned 503 for selector 'app=train'")
-    assert answer.stderr.count("\n") == 1
+    result = aioresolve(*TRAIN, "-o", "name")
+    assert (result.code, len(result.stdout.split())) == (0, 3)
+    assert result.stderr.startswith(f"retrying: {server.url} returned 503 for selector 'app=train'")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ((), "nothing to look for: give -l JOB=SELECTOR at least once, such as -l worker=app=trainer"),
+        ((), "no pods are selected: pass -l JOB=SELECTOR at least once, such as -l worker=app=trainer"),
         (("-l", "worker"), "such as -l worker=app=trainer"),
         (("-l", "app!=train"), "such as -l 'worker=app!=train'"),
-        ((*TRAIN, "-n", "ml", "-A"), "-n narrows what -A widens"),
-        ((*TRAIN, "-n", "No_Name"), "'No_Name' is not a valid namespace name"),
+        ((*TRAIN, "-n", "ml", "-A"), "-n and -A exclude each other"),
+        ((*TRAIN, "-n", "No_Name"), "-n: 'No_Name' is not a valid namespace name"),
         ((*TRAIN, "--timeout", "soon"), "give one such as 30s"),
         ((*TRAIN, "--port", "0"), "--port"),
         ((*TRAIN, "--max-concurrency", "0"), "--max-concurrency"),
         ((*TRAIN, "-o", "xml"), "'xml'"),
-        ((*TRAIN, "--task", "worker:0"), "--task goes with -o tf-config"),
+        ((*TRAIN, "--task", "worker:0"), "--task requires -o tf-config"),
         ((*TRAIN, "-o", "tf-config", "--task", "worker"), "such as worker:0"),
         ((*TRAIN, "-o", "tf-config", "--task", "chief:0"), "add -l chief=SELECTOR"),
         ((*TRAIN, "--context", "nowhere"), "there is no context 'nowhere'; there are: 'here'"),
@@ -278,42 +273,42 @@ def test_what_is_tried_again_is_said_once(aioresolve: Command, server: ThreadedK
         ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
     ],
 )
-def test_wrong_usage_and_configuration_exit_with_2_and_the_mend(
-    aioresolve: Command, arguments: tuple[str, ...], said: str
+def test_invalid_usage_and_configuration_exit_with_2_and_a_hint(
+    aioresolve: Command, arguments: tuple[str, ...], message: str
 ) -> None:
-    answer = aioresolve(*arguments)
-    assert (answer.code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("error: ")
-    assert said in answer.stderr
-    assert "Traceback" not in answer.stderr
+    result = aioresolve(*arguments)
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-# How much it says
+# Logging
 
 
 def test_verbose_logs_each_request_with_its_duration(aioresolve: Command) -> None:
-    answer = aioresolve(*TRAIN_AND_PS, "-v")
-    lines = answer.stderr.splitlines()
+    result = aioresolve(*TRAIN_AND_PS, "-v")
+    lines = result.stderr.splitlines()
     assert len(lines) == 2
     assert all("/api/v1/namespaces/ml/pods" in line and line.endswith(" s") for line in lines)
-    assert answer.stdout.startswith("JOB")
+    assert result.stdout.startswith("JOB")
 
 
-def test_verbose_shows_where_an_error_came_from(aioresolve: Command) -> None:
+def test_verbose_logs_the_traceback_of_an_error(aioresolve: Command) -> None:
     assert "Traceback" not in aioresolve("-l", "worker=app=stuck").stderr
-    answer = aioresolve("-l", "worker=app=stuck", "-v")
-    assert "Traceback" in answer.stderr
-    assert "PodNotRunningError" in answer.stderr
+    result = aioresolve("-l", "worker=app=stuck", "-v")
+    assert "Traceback" in result.stderr
+    assert "PodNotRunningError" in result.stderr
 
 
-def test_logging_is_as_it_was_afterwards(aioresolve: Command) -> None:
+def test_logging_is_reset_afterwards(aioresolve: Command) -> None:
     logger = logging.getLogger("aioresolve")
     before = (logger.level, list(logger.handlers))
     aioresolve(*TRAIN, "-vv")
     assert (logger.level, list(logger.handlers)) == before
 
 
-def test_not_even_the_most_verbose_shows_a_secret(
+def test_no_output_contains_a_secret(
     aioresolve: Command, server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
     outputs = [aioresolve(*TRAIN, "-vv", "-o", "json")]

@@ -1,4 +1,4 @@
-"""What is printed: tables, documents, TF_CONFIG, errors and exit codes."""
+"""Output formats: tables, documents, TF_CONFIG, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from aioresolve.cli.output.formats import (
     Table,
     address_lines,
     aligned,
-    cluster_json,
-    cluster_yaml,
+    as_json,
+    as_yaml,
+    cluster_document,
     printable,
     spec_table,
     state_table,
     tf_config,
 )
-from aioresolve.cli.terminal.drawing import drawn_table
+from aioresolve.cli.terminal.drawing import render_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_a_table_of_addresses_has_one_row_per_task() -> None:
     )
 
 
-def test_the_wide_table_tells_who_each_pod_is_and_what_is_not_known() -> None:
+def test_the_wide_table_shows_identities_and_unknown_values() -> None:
     lines = aligned(state_table(STATE)).splitlines()
     assert [line.split() for line in lines] == [
         ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID"],
@@ -111,7 +112,7 @@ def test_the_wide_table_tells_who_each_pod_is_and_what_is_not_known() -> None:
 
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1))
-def test_a_tables_columns_begin_in_one_place_and_no_line_ends_in_space(rows: list[tuple[str, ...]]) -> None:
+def test_columns_are_aligned_without_trailing_spaces(rows: list[tuple[str, ...]]) -> None:
     header, *lines = aligned(Table(("A", "B", "C"), rows)).splitlines()
     places = [header.index(name) for name in "ABC"]
     for line, row in zip(lines, rows, strict=True):
@@ -120,39 +121,41 @@ def test_a_tables_columns_begin_in_one_place_and_no_line_ends_in_space(rows: lis
         assert line == line.rstrip()
 
 
-def test_a_table_without_rows_is_nothing_as_kubectl_has_it() -> None:
-    assert aligned(Table(("A", "B"), [])) == drawn_table(Table(("A", "B"), [])) == ""
+def test_a_table_without_rows_is_empty_as_with_kubectl() -> None:
+    assert aligned(Table(("A", "B"), [])) == render_table(Table(("A", "B"), [])) == ""
 
 
-def test_a_drawn_table_says_what_the_plain_one_says() -> None:
-    plain, drawn = aligned(state_table(STATE)), drawn_table(state_table(STATE))
+def test_a_colored_table_has_the_text_of_the_plain_one() -> None:
+    plain, drawn = aligned(state_table(STATE)), render_table(state_table(STATE))
     assert "\x1b[" in drawn
     assert [line.split() for line in ESCAPES.sub("", drawn).splitlines()] == [
         line.split() for line in plain.splitlines()
     ]
 
 
-def test_a_drawn_address_is_never_cut_nor_taken_for_markup() -> None:
+def test_a_colored_table_does_not_truncate_or_interpret_addresses() -> None:
     long = f"[{'fd00:' * 7}1]:8470"
-    assert long in ESCAPES.sub("", drawn_table(Table(("ADDRESS", "NAME"), [(long, "x" * 300)])))
+    assert long in ESCAPES.sub("", render_table(Table(("ADDRESS", "NAME"), [(long, "x" * 300)])))
 
 
-def test_addresses_alone_are_one_a_line() -> None:
+def test_addresses_are_printed_one_per_line() -> None:
     assert address_lines(SPEC) == "10.0.0.1:8470\n[fd00::7]:8470\n10.0.0.3:8470\n"
 
 
-def test_json_is_the_documented_object() -> None:
-    assert json.loads(cluster_json(STATE)) == DOCUMENT
+def test_json_has_the_documented_shape() -> None:
+    assert json.loads(as_json(cluster_document(STATE))) == DOCUMENT
 
 
-def test_yaml_is_the_same_object_with_its_strings_still_strings() -> None:
-    assert yaml.safe_load(cluster_yaml(STATE)) == DOCUMENT
+def test_yaml_has_the_same_values_and_types() -> None:
+    assert yaml.safe_load(as_yaml(cluster_document(STATE))) == DOCUMENT
 
 
 @pytest.mark.parametrize("observed", [None, datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)])
-def test_the_time_of_observation_is_rfc_3339_or_null(observed: datetime | None) -> None:
+def test_observed_at_is_rfc_3339_or_null(observed: datetime | None) -> None:
     state = ClusterState.from_spec(SPEC, observed_at=observed)
-    assert json.loads(cluster_json(state))["observed_at"] == (observed and "2026-01-02T03:04:05.678901Z")
+    assert json.loads(as_json(cluster_document(state)))["observed_at"] == (
+        observed and "2026-01-02T03:04:05.678901Z"
+    )
 
 
 def test_tf_config_is_one_line_with_the_cluster() -> None:
@@ -163,22 +166,22 @@ def test_tf_config_is_one_line_with_the_cluster() -> None:
     }
 
 
-def test_tf_config_names_the_task_that_reads_it() -> None:
+def test_tf_config_has_the_task_that_reads_it() -> None:
     assert json.loads(tf_config(SPEC, Task("worker", 1)))["task"] == {"type": "worker", "index": 1}
 
 
-def test_an_evaluator_is_no_part_of_the_cluster_and_a_task_all_the_same() -> None:
+def test_an_evaluator_is_a_task_without_being_in_the_cluster() -> None:
     assert json.loads(tf_config(SPEC, Task("evaluator", 0)))["task"] == {"type": "evaluator", "index": 0}
 
 
 @pytest.mark.parametrize("task", [Task("worker", 2), Task("ps", 0), Task("chief", 0)])
-def test_tf_config_of_a_task_that_is_not_there_is_an_error(task: Task) -> None:
+def test_tf_config_of_a_missing_task_is_an_error(task: Task) -> None:
     with pytest.raises(errors.UnknownTaskError):
         tf_config(SPEC, task)
 
 
 @given(st.text())
-def test_nothing_that_could_steer_a_terminal_is_printed(text: str) -> None:
+def test_control_characters_are_never_printed(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(text) == text or not text.isprintable()
 
@@ -197,21 +200,25 @@ def test_each_error_has_its_exit_code(name: str) -> None:
     assert exit_code(error("what")) == CODES.get(error, 1)
 
 
-def test_an_error_is_one_paragraph_that_no_terminal_obeys() -> None:
+def test_an_error_is_one_line_without_control_characters() -> None:
     error = errors.PodNotRunningError("1 pod is not running: it says\n \x1b[2Jboo")
     assert error_report(error) == "error: 1 pod is not running: it says \\x1b[2Jboo\n"
 
 
 def test_a_forbidden_error_is_yaml_that_kubectl_can_apply() -> None:
     manifest = "kind: Role\n---\nkind: RoleBinding\n"
-    error = errors.ForbiddenError(f"user 'alice' may not: have this applied:\n{manifest}", manifest=manifest)
+    error = errors.ForbiddenError(
+        "user 'alice' may not list pods",
+        hint=errors.Hint("Apply this manifest:\n{manifest}", values={"manifest": manifest}),
+        manifest=manifest,
+    )
     text = error_report(error)
-    assert text.startswith("# error: user 'alice' may not: have this applied:\n")
+    assert text.startswith("# error: user 'alice' may not list pods. Apply this manifest:\n")
     assert list(yaml.safe_load_all(text)) == [{"kind": "Role"}, {"kind": "RoleBinding"}]
 
 
-def test_a_forbidden_error_without_a_manifest_is_an_error_like_any_other() -> None:
-    assert error_report(errors.ForbiddenError("nobody may")) == "error: nobody may\n"
+def test_a_forbidden_error_without_a_manifest_is_one_line() -> None:
+    assert error_report(errors.ForbiddenError("not allowed")) == "error: not allowed\n"
 
 
 def test_hints_name_options() -> None:
@@ -254,17 +261,17 @@ def names(command: click.Command) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "407 from http://user:hunter2@proxy:3128",
         "sent Authorization: Bearer hunter2",
         "sent Authorization: Basic hunter2",
     ],
 )
-def test_a_traceback_keeps_what_looks_like_a_credential_to_itself(said: str) -> None:
+def test_a_traceback_does_not_contain_credentials(message: str) -> None:
     def fail() -> Any:
         try:
-            raise OSError(said)
+            raise OSError(message)
         except OSError as cause:
             raise errors.ConnectionFailedError("not reached") from cause
 

@@ -1,4 +1,4 @@
-"""`aioresolve poll`: many clusters side by side, what each answers, and what is wrong with whom."""
+"""`aioresolve poll`: many clusters at once, with the status of each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.text import Text
 
 from aioresolve import ClusterSpec, ClusterState
 from aioresolve.cli.error_messages import error_message
-from aioresolve.cli.options import shard
-from aioresolve.cli.output.fleet_tables import ReadingRows, reading_document, reading_row, round_code
-from aioresolve.cli.terminal.views import PollPicture
+from aioresolve.cli.options import parse_shard
+from aioresolve.cli.output.fleet_tables import StatusRows, round_exit_code, status_document, status_row
+from aioresolve.cli.terminal.views import FleetView
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.resolver.base import ClusterResolver
@@ -23,7 +23,7 @@ from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.spec import Missing
 from aioresolve.testing import Answer, Hang, pod
 
-from .process import PATIENCE, SHOW_CURSOR, Running, Terminal, cluster, environment, run
+from .process import SHOW_CURSOR, TIMEOUT, Running, Terminal, cluster, environment, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def fleet(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """A file of three targets: two clusters, and one that is given. Relative paths are relative to it."""
+    """A file with three targets: two clusters and a static one. Paths are relative to the file."""
     for name, server in zip(("east", "west"), servers, strict=True):
         server.write_kubeconfig(tmp_path / name)
     file = tmp_path / "fleet.yaml"
@@ -80,7 +80,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 # One round
 
 
-def test_one_round_is_a_table_in_the_order_of_the_targets(fleet: Path, env: dict[str, str]) -> None:
+def test_a_round_prints_a_table_in_the_order_of_the_targets(fleet: Path, env: dict[str, str]) -> None:
     done = run(("poll", str(fleet), "--once"), env)
     assert (done.code, done.stderr) == (0, "")
     header, *rows = (line.split() for line in done.stdout.splitlines())
@@ -92,22 +92,22 @@ def test_one_round_is_a_table_in_the_order_of_the_targets(fleet: Path, env: dict
     ]
 
 
-def test_a_round_has_every_target_and_says_by_its_code_that_one_did_not_answer(
+def test_a_round_prints_every_target_and_exits_with_1_if_one_failed(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
     west.inject(Answer(403), times=None)
     done = run(("poll", str(fleet), "--once", "-o", "json"), env)
     assert done.code == 1
-    readings = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert list(readings) == ["east", "west", "fixed"]
-    assert readings["east"]["error"] is None
-    assert readings["east"]["tasks"] == {"worker": 3, "ps": 1}
-    assert readings["west"]["tasks"] == {}
-    assert readings["west"]["error"]["type"] == "ForbiddenError"
-    assert readings["west"]["error"]["retryable"] is False
+    statuses = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert list(statuses) == ["east", "west", "fixed"]
+    assert statuses["east"]["error"] is None
+    assert statuses["east"]["tasks"] == {"worker": 3, "ps": 1}
+    assert statuses["west"]["tasks"] == {}
+    assert statuses["west"]["error"]["type"] == "ForbiddenError"
+    assert statuses["west"]["error"]["retryable"] is False
 
 
-def test_a_round_in_which_some_were_late_has_a_code_of_its_own(
+def test_a_round_in_which_only_deadlines_passed_exits_with_3(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
 ) -> None:
     west.inject(Hang(), times=None)
@@ -118,7 +118,7 @@ def test_a_round_in_which_some_were_late_has_a_code_of_its_own(
     assert run(("poll", str(fleet), "--once", "--timeout", "800ms"), env).code == 1
 
 
-def test_a_line_has_the_members_and_who_is_missing(
+def test_a_json_line_has_the_members_and_the_missing_pods(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer
 ) -> None:
     east.add(pod("train-3", "ml", labels={"app": "train"}, phase="Pending", node=None))
@@ -133,10 +133,10 @@ def test_a_line_has_the_members_and_who_is_missing(
     assert datetime.fromisoformat(found["observed_at"]).tzinfo is not None
 
 
-# Round after round
+# Continuous polling
 
 
-def test_rows_are_told_answer_by_answer_under_one_header(fleet: Path, env: dict[str, str]) -> None:
+def test_a_row_is_printed_for_each_response_under_one_header(fleet: Path, env: dict[str, str]) -> None:
     with Running(("poll", str(fleet)), env) as poll:
         lines = [line.split() for line in poll.lines(13)]
     assert lines[0] == ["TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR"]
@@ -144,28 +144,28 @@ def test_rows_are_told_answer_by_answer_under_one_header(fleet: Path, env: dict[
     assert {len(line) for line in lines} == {6}
 
 
-def test_a_target_that_fails_keeps_its_state_and_says_since_when(
+def test_a_failing_target_keeps_its_state_with_stale_since(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
     with Running(("poll", str(fleet), "-o", "json"), env) as poll:
 
-        def reading(name: str, *, is_failing: bool) -> dict[str, Any]:
+        def next_status(name: str, *, is_failing: bool) -> dict[str, Any]:
             while True:
                 found: dict[str, Any] = json.loads(poll.line())
                 if found["name"] == name and (found["error"] is not None) == is_failing:
                     return found
 
-        reading("west", is_failing=False)
+        next_status("west", is_failing=False)
         with west.down():
-            failing = reading("west", is_failing=True)
+            failing = next_status("west", is_failing=True)
             assert failing["tasks"] == {"worker": 3}
             assert failing["error"]["type"] in ("ConnectionFailedError", "DeadlineExceededError")
             assert failing["stale_since"] >= failing["observed_at"]
-            reading("east", is_failing=False)
-        assert reading("west", is_failing=False)["stale_since"] is None
+            next_status("east", is_failing=False)
+        assert next_status("west", is_failing=False)["stale_since"] is None
 
 
-def test_watching_tells_a_change_as_it_happens_and_nothing_else(
+def test_watching_prints_each_change_and_nothing_else(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer
 ) -> None:
     with Running(("poll", str(fleet), "-w", "-o", "json", "--interval", "1h"), env) as poll:
@@ -180,7 +180,7 @@ def test_watching_tells_a_change_as_it_happens_and_nothing_else(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_and_all_its_connections(
+def test_a_signal_closes_all_connections(
     fleet: Path,
     env: dict[str, str],
     east: ThreadedKubernetesServer,
@@ -191,18 +191,18 @@ def test_a_signal_ends_it_and_all_its_connections(
     west.inject(Hang(), times=None)
     with Running(("poll", str(fleet), "-o", "json"), env) as poll:
         poll.line()
-        west.until(lambda: len(west.requests) > 0, PATIENCE)
-        ended = poll.ended(number)
+        west.until(lambda: len(west.requests) > 0, TIMEOUT)
+        ended = poll.wait_for_exit(number)
     assert (ended.code, ended.stderr) == (code, "")
     for server in (east, west):
         server.until(lambda server=server: server.connections == 0)  # type: ignore[misc]
 
 
-def test_a_reader_who_goes_ends_it(fleet: Path, env: dict[str, str]) -> None:
+def test_a_reader_that_closes_stdout_ends_it(fleet: Path, env: dict[str, str]) -> None:
     with Running(("poll", str(fleet), "--interval", "1h"), env) as poll:
         assert poll.first_line().startswith("TARGET")
-        poll.leave()
-        ended = poll.ended()
+        poll.close_stdout()
+        ended = poll.wait_for_exit()
     assert (ended.code, ended.stderr) == (141, "")
 
 
@@ -213,7 +213,7 @@ def test_a_terminal_shows_all_targets_in_place(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
     with Terminal(("poll", str(fleet)), env) as terminal:
-        shown = terminal.until_it_shows("3 of 3 targets answer, 8 tasks")
+        shown = terminal.wait_for_text("3 of 3 targets respond, 8 tasks")
         assert [line.split()[:2] for line in shown[:4]] == [
             ["TARGET", "TASKS"],
             ["east", "worker:3,ps:1"],
@@ -221,10 +221,10 @@ def test_a_terminal_shows_all_targets_in_place(
             ["fixed", "worker:1"],
         ]
         with west.down():
-            shown = terminal.until_it_shows("2 of 3 targets answer, 8 tasks; 1 do")
+            shown = terminal.wait_for_text("2 of 3 targets respond, 8 tasks; 1 failing")
             assert west.url[:20] in shown[2]
-        terminal.until_it_shows("3 of 3 targets answer")
-        assert terminal.ended(signal.SIGTERM) == 143
+        terminal.wait_for_text("3 of 3 targets respond")
+        assert terminal.wait_for_exit(signal.SIGTERM) == 143
         assert terminal.sent.endswith(SHOW_CURSOR)
         assert terminal.shown[1].split()[0] == "east"
 
@@ -232,7 +232,7 @@ def test_a_terminal_shows_all_targets_in_place(
 # Shards
 
 
-def test_shards_share_the_targets(fleet: Path, env: dict[str, str]) -> None:
+def test_shards_partition_the_targets(fleet: Path, env: dict[str, str]) -> None:
     more = [f'  more-{number}: {{static: {{jobs: {{worker: ["10.9.1.1:1"]}}}}}}\n' for number in range(12)]
     fleet.write_text(fleet.read_text() + "".join(more))
     rounds = [
@@ -248,14 +248,14 @@ def test_shards_share_the_targets(fleet: Path, env: dict[str, str]) -> None:
     assert set().union(*parts) == {"east", "west", "fixed", *(f"more-{number}" for number in range(12))}
 
 
-def test_a_shard_without_targets_says_so(fleet: Path, env: dict[str, str]) -> None:
+def test_a_shard_without_targets_is_reported(fleet: Path, env: dict[str, str]) -> None:
     fleet.write_text('targets: {only: {static: {jobs: {worker: ["10.9.0.1:1"]}}}}\n')
     done = [run(("poll", str(fleet), "--once", "--shards", f"{index}/2"), env) for index in (0, 1)]
     assert [one.code for one in done] == [0, 0]
-    assert sorted(one.stderr for one in done) == ["", "there is no target in this shard, and 1 in all\n"]
+    assert sorted(one.stderr for one in done) == ["", "no targets in this shard; the file has 1\n"]
 
 
-def test_a_shard_of_nobody_knows_which_is_wrong_configuration(fleet: Path, env: dict[str, str]) -> None:
+def test_a_shard_without_an_index_is_invalid_configuration(fleet: Path, env: dict[str, str]) -> None:
     done = run(("poll", str(fleet), "--shards", "4"), env)
     assert (done.code, done.stdout) == (2, "")
     assert "--shards: the index of this shard of 4 is unknown" in done.stderr
@@ -263,10 +263,10 @@ def test_a_shard_of_nobody_knows_which_is_wrong_configuration(fleet: Path, env: 
     assert "Pass the index as well" in done.stderr
 
 
-# What is wrong with the request
+# Invalid usage and configuration
 
 
-def test_a_file_that_is_wrong_is_told_with_its_line(fleet: Path, env: dict[str, str]) -> None:
+def test_an_invalid_file_is_reported_with_the_line(fleet: Path, env: dict[str, str]) -> None:
     fleet.write_text("targets:\n  east:\n    kubernetes: {jobs: {worker: app=train}, namespaces: ml}\n")
     done = run(("poll", str(fleet)), env)
     assert (done.code, done.stdout) == (2, "")
@@ -274,7 +274,7 @@ def test_a_file_that_is_wrong_is_told_with_its_line(fleet: Path, env: dict[str, 
     assert "namespaces" in done.stderr
 
 
-def test_a_file_that_is_not_there_is_wrong_configuration(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_missing_file_is_invalid_configuration(tmp_path: Path, env: dict[str, str]) -> None:
     done = run(("poll", str(tmp_path / "none.yaml")), env)
     assert (done.code, done.stdout) == (2, "")
     assert "none.yaml" in done.stderr
@@ -282,60 +282,60 @@ def test_a_file_that_is_not_there_is_wrong_configuration(tmp_path: Path, env: di
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (("--once", "--watch"), "--once asks once and --watch goes on"),
-        (("--shards", "4/"), "'4/' is no shard; write INDEX/N"),
+        (("--once", "--watch"), "--once and --watch exclude each other"),
+        (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
         (("--shards", "4/4"), "the index counts from 0 and must be less than 4"),
         (("--interval", "0"), "is no time at all"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_wrong_usage(
-    fleet: Path, env: dict[str, str], options: tuple[str, ...], said: str
+def test_invalid_usage_exits_with_2(
+    fleet: Path, env: dict[str, str], options: tuple[str, ...], message: str
 ) -> None:
     done = run(("poll", str(fleet), *options), env)
     assert (done.code, done.stdout) == (2, "")
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
     ("text", "meant"), [("4", 4), ("0/4", (0, 4)), ("3/4", (3, 4)), ("12/400", (12, 400))]
 )
-def test_a_shard_is_an_index_of_a_number(text: str, meant: int | tuple[int, int]) -> None:
-    assert shard(text) == meant
+def test_a_shard_is_a_number_or_an_index_and_a_number(text: str, meant: int | tuple[int, int]) -> None:
+    assert parse_shard(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "0", "a", "-1/4", "1/", "/4", "1/0", "1/2/3", "1 /2", "\u0661/4"])
-def test_what_is_no_shard_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no shard"):
-        shard(text)
+def test_invalid_shards_are_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid shard"):
+        parse_shard(text)
 
 
-# Words
+# Formats
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 STATE = ClusterState.from_spec(
     ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"], "ps": []}), version="41", observed_at=NOW
 )
 LATE = DeadlineExceededError("no complete answer to it within 1 s", hint="Raise {timeout}.")
-BROKEN = ConnectionFailedError("nobody listens; see to it")
+BROKEN = ConnectionFailedError("nothing listens; connection refused")
 
 
-def test_a_reading_is_a_row() -> None:
+def test_a_status_is_a_row() -> None:
     missing = (Missing("ps", "ml/ps-0", "Pending"),)
     good = TargetStatus("a", STATE, latency=0.0123, absent=missing)
-    assert reading_row(good, NOW, NOW) == ("a", "worker:2,ps:0", "1", "0s", "12.3ms", "")
+    assert status_row(good, NOW, NOW) == ("a", "worker:2,ps:0", "1", "0s", "12.3ms", "")
     old = TargetStatus("b", STATE, LATE, 1.0, NOW)
-    assert reading_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
+    assert status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
         *("b", "worker:2,ps:0", "0", "5m12s", "1.00s"),
         "no complete answer to it within 1 s",
     )
     never = TargetStatus("c", None, BROKEN)
-    assert reading_row(never, NOW, NOW) == ("c", "", "", "", "", "nobody listens")
+    assert status_row(never, NOW, NOW) == ("c", "", "", "", "", "nothing listens")
 
 
-def test_a_reading_is_a_document() -> None:
-    document = reading_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
+def test_a_status_is_a_document() -> None:
+    document = status_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
     assert list(document) == [
         *("name", "tasks", "jobs", "version", "observed_at", "absent", "unready", "latency", "stale_since"),
         "error",
@@ -353,11 +353,11 @@ def test_a_reading_is_a_document() -> None:
     }
 
 
-def test_rows_are_headed_once_and_as_wide_as_the_longest_name() -> None:
-    rows = ReadingRows(["a", "a-long-name"])
-    first = rows.text(TargetStatus("a", STATE), NOW).splitlines()
+def test_rows_have_one_header_and_fit_the_longest_name() -> None:
+    rows = StatusRows(["a", "a-long-name"])
+    first = rows.format(TargetStatus("a", STATE), NOW).splitlines()
     assert first[0].index("TASKS") == first[1].index("worker:2") == len("a-long-name") + 3
-    assert len(rows.text(TargetStatus("a-long-name", STATE), NOW).splitlines()) == 1
+    assert len(rows.format(TargetStatus("a-long-name", STATE), NOW).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -371,8 +371,8 @@ def test_rows_are_headed_once_and_as_wide_as_the_longest_name() -> None:
         ((), 0),
     ],
 )
-def test_the_code_of_a_round_is_that_of_the_worst(errors: tuple[Any, ...], code: int) -> None:
-    assert round_code([TargetStatus("a", STATE, error) for error in errors]) == code
+def test_the_exit_code_of_a_round_is_that_of_the_worst_status(errors: tuple[Any, ...], code: int) -> None:
+    assert round_exit_code([TargetStatus("a", STATE, error) for error in errors]) == code
 
 
 def test_an_invalid_shard_names_the_option() -> None:
@@ -380,28 +380,28 @@ def test_an_invalid_shard_names_the_option() -> None:
         monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
         with pytest.raises(ConfigurationError, match="shard=`: ") as raised:
             Fleet(shard=4)
-    said = error_message(raised.value)
-    assert said.startswith("--shards: the index of this shard of 4 is unknown")
-    assert "Pass the index as well, or" in said
+    message = error_message(raised.value)
+    assert message.startswith("--shards: the index of this shard of 4 is unknown")
+    assert "Pass the index as well, or" in message
 
 
 class BrokenResolver(ClusterResolver):
-    """Nobody answers."""
+    """Every request fails."""
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         raise BROKEN
 
 
-async def test_a_picture_has_no_more_lines_than_the_terminal_and_those_that_fail_first() -> None:
-    well = {f"t-{number}": SimpleClusterResolver(STATE.spec) for number in range(40)}
-    fleet = Fleet({**well, "broken": BrokenResolver()})
+async def test_the_view_fits_the_terminal_and_shows_failing_targets_first() -> None:
+    working = {f"t-{number}": SimpleClusterResolver(STATE.spec) for number in range(40)}
+    fleet = Fleet({**working, "broken": BrokenResolver()})
     await fleet.resolve()
-    picture = PollPicture(fleet, is_watched=False)
+    view = FleetView(fleet, is_watched=False)
     for lines in range(5, 60):
-        drawn = picture.drawn(80, lines)
+        drawn = view.render(80, lines)
         assert isinstance(drawn, Group)
         shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
         assert len(shown) == len(drawn.renderables) <= lines
         assert any(line.startswith("broken") for line in shown)
-        assert shown[-1] == "40 of 41 targets answer, 80 tasks; 1 do not"
+        assert shown[-1] == "40 of 41 targets respond, 80 tasks; 1 failing"
         assert shown[1].startswith("broken" if lines < 44 else "t-0")

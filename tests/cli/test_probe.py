@@ -1,4 +1,4 @@
-"""`aioresolve probe`: rows as they arrive, streams, exit codes, against workers in a process of their own."""
+"""`aioresolve probe`: its output, streams and exit codes, with workers in another process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import anyio.to_thread
 import pytest
 
 from aioresolve.cli import main
-from aioresolve.cli.output.probe_rows import PROBE_COLUMNS, Rows, probe_cells, probe_document
-from aioresolve.cli.terminal.drawing import drawn_bar
+from aioresolve.cli.output.worker_tables import PROBE_COLUMNS, ProbeRows, probe_document
+from aioresolve.cli.terminal.drawing import render_bar
 from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.testing import Delay, Hang, TPUWorker, tpu_worker_process
 
-from .process import COMMAND, ESCAPE, PATIENCE, environment, run, without_colours
-from .test_process import loaded_by, on_a_terminal
+from .process import COMMAND, ESCAPE, TIMEOUT, environment, run, without_colors
+from .test_process import loaded_packages, run_on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,21 +37,21 @@ def workers() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[str]:
-    """A worker that answers after a second."""
+    """A worker that responds after a second."""
     with tpu_worker_process(devices=4, faults=[Delay(1.0)]) as (address,):
         yield address
 
 
 @pytest.fixture(scope="module")
 def silent() -> Iterator[str]:
-    """A worker that never answers."""
+    """A worker that never responds."""
     with tpu_worker_process(devices=4, faults=[Hang()]) as (address,):
         yield address
 
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """An address that refuses connections, and so does the libtpu port that the tests give."""
+    """An address that refuses connections; the tests use its port for libtpu as well."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -66,10 +66,10 @@ def libtpu_at(address: str) -> tuple[str, str]:
     return ("--libtpu-port", address.rpartition(":")[2])
 
 
-# What it answers
+# Output
 
 
-def test_each_worker_has_a_row_of_its_own(workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_worker_has_a_row(workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", *workers]) == 0
     written = capsys.readouterr()
     header, *rows = written.out.splitlines()
@@ -79,7 +79,7 @@ def test_each_worker_has_a_row_of_its_own(workers: list[str], capsys: pytest.Cap
     assert written.err == ""
 
 
-def test_json_is_an_object_per_line(workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object_per_line(workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "-o", "json", f"grpc://{workers[0]}", workers[1]]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(each["address"] for each in found) == sorted(workers[:2])
@@ -90,24 +90,24 @@ def test_json_is_an_object_per_line(workers: list[str], capsys: pytest.CaptureFi
         assert each["error"] is None
 
 
-def test_who_does_not_answer_has_a_row_with_the_reason_and_the_code_is_1(
+def test_a_failing_worker_has_a_row_with_the_reason_and_the_exit_code_is_1(
     workers: list[str], closed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", workers[0], closed, *libtpu_at(closed)]) == 1
     written = capsys.readouterr()
     row = next(line for line in written.out.splitlines() if line.startswith(closed))
     assert f"refused: nothing listens at {closed}: connection refused" in row
-    assert written.err == "error: 1 of 2 workers did not answer\n"
+    assert written.err == "error: 1 of 2 workers failed the probe\n"
 
 
-def test_an_error_in_json_says_the_mend_as_an_option(closed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_json_names_options(closed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "-o", "json", closed, *libtpu_at(closed)]) == 1
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["code"], error["retryable"]) == ("refused", True)
     assert error["message"].endswith("as --libtpu-port (of `aioresolve probe`).")
 
 
-def test_the_first_to_answer_is_printed_first(workers: list[str], slow: str, env: dict[str, str]) -> None:
+def test_the_first_response_is_printed_first(workers: list[str], slow: str, env: dict[str, str]) -> None:
     with subprocess.Popen(
         [*COMMAND, "probe", slow, workers[0]], env=env, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -119,7 +119,7 @@ def test_the_first_to_answer_is_printed_first(workers: list[str], slow: str, env
     assert process.returncode == 0
 
 
-def test_one_worker_has_its_own_deadline(
+def test_each_worker_has_its_own_deadline(
     workers: list[str], silent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "--worker-timeout", "300ms", silent, workers[0]]) == 1
@@ -129,7 +129,7 @@ def test_one_worker_has_its_own_deadline(
     assert "within 0.3 s" in rows[2]
 
 
-def test_all_of_them_have_a_deadline_too(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("probe", "-o", "json", "--timeout", "0.3", "--max-concurrency", "1")
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
@@ -137,70 +137,70 @@ def test_all_of_them_have_a_deadline_too(silent: str, capsys: pytest.CaptureFixt
     assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 
 
-def test_tls_is_spoken_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tls_is_used_with_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     with tpu_worker_process(devices=4, tls=True) as (address,):
         assert main(["probe", "-o", "json", address]) == 1
         error = json.loads(capsys.readouterr().out)["error"]
         assert error["code"] == "tls"
         assert "Enable TLS with --tls" in error["message"]
-        # Its authority is nobody's.
+        # gRPC does not trust the certificate authority of the worker.
         assert main(["probe", "-o", "json", "--tls", address]) == 1
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "tls"
 
 
-async def test_an_authority_in_grpcs_own_variable_is_trusted(env: dict[str, str], tmp_path: Path) -> None:
+async def test_a_certificate_authority_in_the_variable_of_grpc_is_trusted(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     async with TPUWorker(devices=4, tls=True) as worker:
         authority = tmp_path / "authority.pem"
         authority.write_bytes(worker.certificate_authority)
         env |= {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority)}
-        answer = await anyio.to_thread.run_sync(run, ("probe", "--tls", worker.address), env)
-    assert (answer.code, answer.stderr) == (0, "")
-    assert "TPU:4" in answer.stdout
+        result = await anyio.to_thread.run_sync(run, ("probe", "--tls", worker.address), env)
+    assert (result.code, result.stderr) == (0, "")
+    assert "TPU:4" in result.stdout
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7:0", "10.0.0.7:99999", "a b", "http://10.0.0.7", ""])
-def test_what_is_no_host_is_wrong_usage(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_host_is_invalid_usage(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", host]) == 2
     written = capsys.readouterr()
     assert written.out == ""
     assert repr(host) in written.err
 
 
-def test_without_a_host_it_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_host_is_invalid_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe"]) == 2
     assert "Missing argument 'HOST[:PORT]...'" in capsys.readouterr().err
 
 
-# Its streams
+# Streams
 
 
-def test_a_pipe_gets_no_bar_however_long_it_takes(slow: str, env: dict[str, str]) -> None:
-    answer = run(("probe", slow), env)
-    assert (answer.code, answer.stderr) == (0, "")
-    assert ESCAPE not in answer.stdout
+def test_no_progress_bar_is_written_to_a_pipe(slow: str, env: dict[str, str]) -> None:
+    result = run(("probe", slow), env)
+    assert (result.code, result.stderr) == (0, "")
+    assert ESCAPE not in result.stdout
 
 
-def test_a_terminal_sees_how_many_have_answered(workers: list[str], slow: str, env: dict[str, str]) -> None:
-    code, sent = on_a_terminal(("probe", workers[0], slow), env)
+def test_a_terminal_shows_a_progress_bar(workers: list[str], slow: str, env: dict[str, str]) -> None:
+    code, sent = run_on_terminal(("probe", workers[0], slow), env)
     assert code == 0
-    shown = without_colours(sent)
-    assert "1 of 2 asked" in shown
-    # The bar is gone before the row is there, and for good.
-    last = shown.rindex("asked")
+    shown = without_colors(sent)
+    assert "1 of 2 done" in shown
+    # The bar is erased before the row is written, and not drawn after it.
+    last = shown.rindex("done")
     assert "\x1b[2K" in shown[last:]
     assert shown.splitlines()[-1].startswith(slow) or f"\x1b[2K{slow}" in shown
 
 
 @pytest.mark.parametrize("quiet", ["-q", "-v"])
-def test_no_bar_is_drawn_among_log_lines_or_where_nobody_wants_one(
-    quiet: str, slow: str, env: dict[str, str]
-) -> None:
-    code, sent = on_a_terminal(("probe", quiet, slow), env)
+def test_no_progress_bar_is_drawn_with_quiet_or_verbose(quiet: str, slow: str, env: dict[str, str]) -> None:
+    code, sent = run_on_terminal(("probe", quiet, slow), env)
     assert code == 0
-    assert "of 1 asked" not in without_colours(sent)
+    assert "of 1 done" not in without_colors(sent)
 
 
-def test_a_reader_that_has_gone_ends_it_as_sigpipe_would(
+def test_a_closed_stdout_ends_it_as_sigpipe_does(
     workers: list[str], silent: str, env: dict[str, str]
 ) -> None:
     read, write = os.pipe()
@@ -218,7 +218,7 @@ def test_a_reader_that_has_gone_ends_it_as_sigpipe_would(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_an_interrupt_ends_it_with_130_and_keeps_the_rows_so_far(
+def test_an_interrupt_exits_with_130_and_keeps_the_rows_so_far(
     workers: list[str], silent: str, env: dict[str, str]
 ) -> None:
     with subprocess.Popen(
@@ -231,32 +231,31 @@ def test_an_interrupt_ends_it_with_130_and_keeps_the_rows_so_far(
         process.stdout.readline()
         assert process.stdout.readline().startswith(workers[0].encode())
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.communicate(timeout=TIMEOUT) == (b"", b"")
         assert process.returncode == 130
 
 
 @pytest.mark.parametrize("command", ["probe", "tpu"])
-def test_help_loads_nothing_but_click(command: str, env: dict[str, str]) -> None:
+def test_help_imports_only_click(command: str, env: dict[str, str]) -> None:
     heavy = {"aiohttp", "anyio", "asyncio", "google", "grpc", "msgspec", "rich", "ssl", "tenacity", "yaml"}
-    assert loaded_by((command, "--help"), env) & heavy == set()
+    assert loaded_packages((command, "--help"), env) & heavy == set()
 
 
-def test_logging_ends_with_the_command(workers: list[str]) -> None:
+def test_logging_is_reset_after_the_command(workers: list[str]) -> None:
     assert main(["probe", "-vv", workers[0]]) == 0
     assert logging.getLogger("aioresolve").level == logging.NOTSET
 
 
-# The pure parts
+# Formats
 
 
-def test_rows_are_aligned_before_they_are_all_known() -> None:
-    rows = Rows(["10.0.0.7:8470", "[fd00::7]:8470"])
+def test_rows_are_aligned_although_they_are_printed_one_by_one() -> None:
+    rows = ProbeRows(["10.0.0.7:8470", "[fd00::7]:8470"])
     lines = [
-        rows.header(),
-        rows.row(
+        *rows.format(
             WorkerProbe("10.0.0.7:8470", "libtpu", (Device("a", "TPU"),), cores=2, chips=1, latency=0.0123)
-        ),
-        rows.row(
+        ).splitlines(keepends=True),
+        rows.format(
             WorkerProbe("[fd00::7]:8470", latency=5.0, error=ProbeError("gone; try again", code="refused"))
         ),
     ]
@@ -267,14 +266,14 @@ def test_rows_are_aligned_before_they_are_all_known() -> None:
     ]
 
 
-def test_what_a_worker_says_cannot_steer_a_terminal() -> None:
+def test_control_characters_from_a_worker_are_escaped() -> None:
     device = Device("a", "TPU\x1b[2J")
-    row = Rows(["a:1"]).row(WorkerProbe("a:1", "tensorflow", (device,)))
+    row = ProbeRows(["a:1"]).format(WorkerProbe("a:1", "tensorflow", (device,)))
     assert "\x1b" not in row
     assert "TPU\\x1b[2J:1" in row
 
 
-def test_an_object_tells_all_that_a_row_does() -> None:
+def test_a_document_has_all_values_of_a_row() -> None:
     probe = WorkerProbe("a:1", "libtpu", (), cores=8, chips=4, latency=0.25)
     assert probe_document(probe) == {
         "address": "a:1",
@@ -286,11 +285,12 @@ def test_an_object_tells_all_that_a_row_does() -> None:
         "devices": [],
         "error": None,
     }
-    assert probe_cells(probe) == ("TPU:8", "8", "4", "250.0ms", "")
+    _, row = ProbeRows(["a:1"]).format(probe).splitlines()
+    assert row.split() == ["a:1", "libtpu", "TPU:8", "8", "4", "250.0ms", "<none>"]
 
 
 @pytest.mark.parametrize("columns", [1, 10, 40, 200])
-def test_the_bar_is_one_line_that_fits(columns: int) -> None:
-    bar = without_colours(drawn_bar(0.5, "3 of 6 asked", columns))
+def test_the_progress_bar_is_one_line_that_fits(columns: int) -> None:
+    bar = without_colors(render_bar(0.5, "3 of 6 asked", columns))
     assert "\n" not in bar
     assert len(bar) <= columns

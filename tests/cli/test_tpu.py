@@ -1,4 +1,4 @@
-"""`aioresolve tpu`: its answers, its words and its exit codes, against a loopback Google Cloud."""
+"""`aioresolve tpu`: its output, messages and exit codes, with a loopback Google Cloud."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from aioresolve.cli import main
-from aioresolve.cli.output.probe_rows import PROBE_COLUMNS
+from aioresolve.cli.output.worker_tables import PROBE_COLUMNS
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, tpu_node, tpu_vm, tpu_worker_process
 from tests.tpu.conftest import VARIABLES
 
-from .process import ESCAPE, Ended, environment, run, without_colours
-from .test_process import loaded_by, on_a_terminal
+from .process import ESCAPE, Result, environment, run, without_colors
+from .test_process import loaded_packages, run_on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ ZONE = "us-central2-b"
 
 
 class Command(Protocol):
-    def __call__(self, *arguments: str) -> Ended: ...
+    def __call__(self, *arguments: str) -> Result: ...
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +36,13 @@ def workers() -> Iterator[list[str]]:
         yield addresses
 
 
-def node(name: str, addresses: list[str], **told: Any) -> dict[str, Any]:
-    """A TPU node whose workers are at these addresses."""
+def node(name: str, addresses: list[str], **fields: Any) -> dict[str, Any]:
+    """Return a TPU node with workers at these addresses."""
     endpoints = [
         {"ipAddress": host, "port": int(port)}
         for host, _, port in (address.rpartition(":") for address in addresses)
     ]
-    return tpu_node(name, accelerator_type="v4-16", topology="2x2x2", **told) | {
+    return tpu_node(name, accelerator_type="v4-16", topology="2x2x2", **fields) | {
         "networkEndpoints": endpoints
     }
 
@@ -62,7 +62,7 @@ def google(workers: list[str]) -> Iterator[ThreadedGoogleServer]:
 
 @pytest.fixture
 def open_google() -> Iterator[ThreadedGoogleServer]:
-    """The APIs, open to everybody, with a TPU of five workers."""
+    """The APIs without authentication, with a TPU of five workers."""
     with GoogleServer([tpu_node("my-tpu", ips=[f"10.0.0.{n}" for n in range(1, 6)])]).in_thread() as server:
         yield server
 
@@ -79,32 +79,32 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def aioresolve(
     open_google: ThreadedGoogleServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command `aioresolve tpu` on a VM of the open project, with pipes for its streams."""
+    """Run `aioresolve tpu` on a VM of that project with captured streams."""
     for name, value in open_google.environ().items():
         monkeypatch.setenv(name, value)
 
-    def command(*arguments: str) -> Ended:
+    def command(*arguments: str) -> Result:
         code = main(["tpu", *arguments])
         written = capsys.readouterr()
-        return Ended(code, written.out, written.err)
+        return Result(code, written.out, written.err)
 
     return command
 
 
-# What it answers
+# Output
 
 
-def test_the_table_shows_each_worker_in_the_order_of_its_tasks(aioresolve: Command) -> None:
-    answer = aioresolve("my-tpu")
-    assert (answer.code, answer.stderr) == (0, "")
-    assert answer.stdout.splitlines()[:3] == [
+def test_the_table_lists_workers_in_the_order_of_tasks(aioresolve: Command) -> None:
+    result = aioresolve("my-tpu")
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[:3] == [
         "JOB      TASK   ADDRESS",
         "worker   0      10.0.0.1:8470",
         "worker   1      10.0.0.2:8470",
     ]
 
 
-def test_wide_adds_the_slice_and_how_it_is(aioresolve: Command) -> None:
+def test_wide_adds_the_slice_and_its_health(aioresolve: Command) -> None:
     header, *rows = aioresolve("my-tpu", "-o", "wide").stdout.splitlines()
     assert header.split()[3:] == ["SLICE", "WORKER", "STATE", "HEALTH", "TYPE"]
     assert rows[4].split() == ["worker", "4", "10.0.0.5:8470", "my-tpu", "4", "READY", "HEALTHY", "v4-8"]
@@ -125,18 +125,18 @@ def test_json_and_yaml_are_one_object(aioresolve: Command) -> None:
         "index": 4,
     }
     assert task["accelerator_type"] == "v4-8"
-    as_yaml = yaml.safe_load(aioresolve("my-tpu", "-o", "yaml", "--job-name", "tpu_worker").stdout)
-    assert as_yaml["jobs"] == found["jobs"]
+    from_yaml = yaml.safe_load(aioresolve("my-tpu", "-o", "yaml", "--job-name", "tpu_worker").stdout)
+    assert from_yaml["jobs"] == found["jobs"]
 
 
-def test_name_and_tf_config_are_as_of_kubernetes(aioresolve: Command) -> None:
+def test_name_and_tf_config_are_as_for_kubernetes(aioresolve: Command) -> None:
     addresses = [f"10.0.0.{n}:8470" for n in range(1, 6)]
     assert aioresolve("my-tpu", "-o", "name").stdout.split() == addresses
     config = json.loads(aioresolve("my-tpu", "-o", "tf-config", "--task", "worker:1").stdout)
     assert config == {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 1}}
 
 
-def test_without_a_name_gkes_variables_say_which(
+def test_without_a_name_the_variables_of_gke_determine_the_tpu(
     aioresolve: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "host-0,host-1")
@@ -148,38 +148,40 @@ def test_without_a_name_gkes_variables_say_which(
     ]
 
 
-def test_without_a_name_a_tpu_vm_says_which(aioresolve: Command, open_google: ThreadedGoogleServer) -> None:
+def test_without_a_name_the_metadata_server_determines_the_tpu(
+    aioresolve: Command, open_google: ThreadedGoogleServer
+) -> None:
     open_google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
     assert aioresolve("-o", "name").stdout.split() == ["10.0.0.1:8470", "10.0.0.2:8470"]
 
 
-def test_a_tpu_of_this_host_has_no_workers_and_says_so(aioresolve: Command) -> None:
-    answer = aioresolve("local")
-    assert (answer.code, answer.stdout) == (0, "")
-    assert answer.stderr.startswith("No workers: the TPU is this host's own")
-    assert aioresolve("local", "-q") == Ended(0, "", "")
+def test_a_local_tpu_has_no_workers_which_is_reported(aioresolve: Command) -> None:
+    result = aioresolve("local")
+    assert (result.code, result.stdout) == (0, "")
+    assert result.stderr.startswith("No workers: the TPU belongs to this host")
+    assert aioresolve("local", "-q") == Result(0, "", "")
 
 
-# What cannot be answered
+# Errors
 
 
-def test_a_name_that_nothing_has_is_told_with_the_options_to_correct(aioresolve: Command) -> None:
-    answer = aioresolve("another")
-    assert (answer.code, answer.stdout) == (1, "")
-    assert "there is no TPU projects/demo-project/locations/us-central2-b/nodes/another: " in answer.stderr
-    assert ". Correct NAME, --project or --zone.\n" in answer.stderr
+def test_an_unknown_name_is_reported_with_the_options_to_correct(aioresolve: Command) -> None:
+    result = aioresolve("another")
+    assert (result.code, result.stdout) == (1, "")
+    assert "there is no TPU projects/demo-project/locations/us-central2-b/nodes/another: " in result.stderr
+    assert ". Correct NAME, --project or --zone.\n" in result.stderr
 
 
-def test_a_tpu_that_is_not_ready_is_told_with_its_state(
+def test_a_tpu_that_is_not_ready_is_reported_with_its_state(
     aioresolve: Command, open_google: ThreadedGoogleServer
 ) -> None:
     open_google.patch("my-tpu", state="PREEMPTED")
-    answer = aioresolve("my-tpu")
-    assert (answer.code, answer.stdout) == (1, "")
-    assert "my-tpu: state PREEMPTED" in answer.stderr
+    result = aioresolve("my-tpu")
+    assert (result.code, result.stdout) == (1, "")
+    assert "my-tpu: state PREEMPTED" in result.stderr
 
 
-def test_off_google_cloud_it_says_which_options_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outside_google_env_cloud_missing_options_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", "my-tpu", "--project", PROJECT]) == 2
     assert "Pass --zone, or the full name" in capsys.readouterr().err
     assert main(["tpu", "my-tpu"]) == 2
@@ -187,26 +189,24 @@ def test_off_google_cloud_it_says_which_options_are_missing(capsys: pytest.Captu
     assert main(["tpu"]) == 1
     assert "no name or address was given" in capsys.readouterr().err
     assert main(["tpu", "--list"]) == 2
-    assert "give --project" in capsys.readouterr().err
+    assert "Pass --project." in capsys.readouterr().err
 
 
-def test_a_deadline_has_an_exit_code_of_its_own(
-    aioresolve: Command, open_google: ThreadedGoogleServer
-) -> None:
+def test_a_deadline_exits_with_3(aioresolve: Command, open_google: ThreadedGoogleServer) -> None:
     open_google.inject(Hang(), times=None)
     for arguments in (("my-tpu",), ("--list",)):
-        answer = aioresolve(*arguments, "--timeout", "300ms")
-        assert (answer.code, answer.stdout) == (3, "")
-        assert "within 0.3 s" in answer.stderr
-        assert "raise --timeout" in answer.stderr
+        result = aioresolve(*arguments, "--timeout", "300ms")
+        assert (result.code, result.stdout) == (3, "")
+        assert "within 0.3 s" in result.stderr
+        assert "raise --timeout" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "mend"),
+    ("arguments", "hint"),
     [
         (("--list", "my-tpu"), "leave out NAME"),
         (("--list", "--probe"), "leave out --probe"),
-        (("--list", "-o", "tf-config"), "name a TPU"),
+        (("--list", "-o", "tf-config"), "pass NAME instead"),
         (("my-tpu", "--probe", "-o", "name"), "leave out one"),
         (("my-tpu", "--probe", "-o", "tf-config"), "leave out one"),
         (("my-tpu", "--task", "worker:0"), "-o tf-config"),
@@ -214,12 +214,12 @@ def test_a_deadline_has_an_exit_code_of_its_own(
         (("my-tpu", "my-tpu"), "Name each TPU once"),
     ],
 )
-def test_what_goes_not_together_is_wrong_usage(
-    aioresolve: Command, open_google: ThreadedGoogleServer, arguments: tuple[str, ...], mend: str
+def test_options_that_exclude_each_other_are_invalid_usage(
+    aioresolve: Command, open_google: ThreadedGoogleServer, arguments: tuple[str, ...], hint: str
 ) -> None:
-    answer = aioresolve(*arguments)
-    assert (answer.code, answer.stdout) == (2, "")
-    assert mend in answer.stderr
+    result = aioresolve(*arguments)
+    assert (result.code, result.stdout) == (2, "")
+    assert hint in result.stderr
     assert open_google.requests == ()
 
 
@@ -232,16 +232,16 @@ def listing(open_google: ThreadedGoogleServer, aioresolve: Command) -> Command:
     far = f"projects/{PROJECT}/locations/europe-west4-a/nodes/far"
     open_google.add(tpu_node(far, ips=[], state="CREATING", health=None))
 
-    def command(*arguments: str) -> Ended:
+    def command(*arguments: str) -> Result:
         return aioresolve("--list", *arguments)
 
     return command
 
 
-def test_the_list_shows_all_tpus_in_whatever_state(listing: Command) -> None:
-    answer = listing()
-    assert (answer.code, answer.stderr) == (0, "")
-    header, *rows = sorted(map(str.split, answer.stdout.splitlines()), key=lambda cells: cells[0])
+def test_the_list_shows_tpus_in_any_state(listing: Command) -> None:
+    result = listing()
+    assert (result.code, result.stderr) == (0, "")
+    header, *rows = sorted(map(str.split, result.stdout.splitlines()), key=lambda cells: cells[0])
     assert header == ["NAME", "ZONE", "TYPE", "STATE", "HEALTH", "ENDPOINTS"]
     assert rows == [
         ["far", "europe-west4-a", "v4-8", "CREATING", "<none>", "<none>"],
@@ -253,7 +253,7 @@ def test_the_list_shows_all_tpus_in_whatever_state(listing: Command) -> None:
     assert "10.0.0.5:8470" in listing("-o", "wide").stdout
 
 
-def test_a_zone_narrows_the_list(listing: Command) -> None:
+def test_the_list_can_be_limited_to_a_zone(listing: Command) -> None:
     assert (
         listing("--zone", ZONE, "-o", "name").stdout == f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu\n"
     )
@@ -271,34 +271,34 @@ def test_the_list_as_json_and_yaml_has_every_field(listing: Command) -> None:
 
 
 @pytest.mark.parametrize("quiet", [(), ("-q",)])
-def test_locations_that_were_not_reached_are_an_error_beside_the_rest(
+def test_unreachable_locations_are_an_error_in_addition_to_the_list(
     listing: Command, open_google: ThreadedGoogleServer, quiet: tuple[str, ...]
 ) -> None:
     open_google.unreachable.append("europe-west4-a")
-    answer = listing("-o", "name", *quiet)
-    assert answer.code == 1
-    assert answer.stdout.endswith("/nodes/my-tpu\n")
-    assert answer.stderr == "error: not reached, so that their TPUs are missing: europe-west4-a\n"
+    result = listing("-o", "name", *quiet)
+    assert result.code == 1
+    assert result.stdout.endswith("/nodes/my-tpu\n")
+    assert result.stderr == "error: these locations were not reached: europe-west4-a\n"
 
 
-def test_an_empty_list_is_an_answer(listing: Command) -> None:
-    assert listing("--zone", "us-west4-a") == Ended(0, "", "No TPUs found.\n")
+def test_an_empty_list_is_not_an_error(listing: Command) -> None:
+    assert listing("--zone", "us-west4-a") == Result(0, "", "No TPUs found.\n")
 
 
 # Probing
 
 
 @pytest.fixture
-def of_google(google: ThreadedGoogleServer, tmp_path: Path) -> dict[str, str]:
-    """The environment of a VM of a project that wants credentials, which its metadata server has."""
+def google_env(google: ThreadedGoogleServer, tmp_path: Path) -> dict[str, str]:
+    """The environment of a VM whose APIs require credentials, which its metadata server returns."""
     own = environment(tmp_path / "none")
     return own | google.environ(tmp_path) | {"HOME": str(tmp_path)}
 
 
-def test_probing_adds_what_each_worker_says(of_google: dict[str, str], workers: list[str]) -> None:
-    answer = run(("tpu", "slice-0", "slice-1", "--probe", "-o", "wide"), of_google)
-    assert (answer.code, answer.stderr) == (0, "")
-    header, *rows = map(str.split, answer.stdout.splitlines())
+def test_probing_adds_the_devices_of_each_worker(google_env: dict[str, str], workers: list[str]) -> None:
+    result = run(("tpu", "slice-0", "slice-1", "--probe", "-o", "wide"), google_env)
+    assert (result.code, result.stderr) == (0, "")
+    header, *rows = map(str.split, result.stdout.splitlines())
     assert header == [
         *("JOB", "TASK", "ADDRESS", "SLICE", "WORKER", "STATE", "HEALTH", "TYPE"),
         *PROBE_COLUMNS,
@@ -310,81 +310,75 @@ def test_probing_adds_what_each_worker_says(of_google: dict[str, str], workers: 
     assert [row[8] for row in rows] == ["TPU:4"] * 4
 
 
-def test_a_worker_that_does_not_answer_has_its_error_and_the_code_is_1(
-    google: ThreadedGoogleServer, of_google: dict[str, str], workers: list[str]
+def test_a_worker_that_fails_the_probe_has_its_error_and_the_exit_code_is_1(
+    google: ThreadedGoogleServer, google_env: dict[str, str], workers: list[str]
 ) -> None:
     with tpu_worker_process(devices=4, faults=[Hang()]) as (silent,):
         google.add(node("half", [workers[0], silent]))
-        answer = run(("tpu", "half", "--probe", "-o", "json", "--worker-timeout", "300ms"), of_google)
-    assert (answer.code, answer.stderr) == (1, "error: 1 of 2 workers did not answer\n")
-    first, second = json.loads(answer.stdout)["jobs"]["worker"]
+        result = run(("tpu", "half", "--probe", "-o", "json", "--worker-timeout", "300ms"), google_env)
+    assert (result.code, result.stderr) == (1, "error: 1 of 2 workers failed the probe\n")
+    first, second = json.loads(result.stdout)["jobs"]["worker"]
     assert (first["probe"]["accelerators"], first["probe"]["error"]) == ({"TPU": 4}, None)
     assert second["probe"]["error"]["code"] == "deadline"
 
 
-# Secrets, streams, and what it loads
+# Secrets, streams, and imports
 
 
 def secrets_of(env: dict[str, str]) -> list[str]:
-    """What the service account's key signs with, and how a token that it signed begins."""
+    """Return the lines of the service account's private key, and the prefix of tokens signed with it."""
     key = json.loads(Path(env["GOOGLE_APPLICATION_CREDENTIALS"]).read_text())["private_key"]
     return [*key.splitlines(), "Bearer ", "eyJ"]
 
 
-def test_no_secret_is_in_what_is_logged(of_google: dict[str, str]) -> None:
-    answer = run(("tpu", "slice-0", "-vv"), of_google)
-    assert answer.code == 0
-    assert answer.stdout.startswith("JOB")
-    assert "nodes/slice-0" in answer.stderr
-    assert not [secret for secret in secrets_of(of_google) if secret in answer.stderr]
+def test_the_log_contains_no_secret(google_env: dict[str, str]) -> None:
+    result = run(("tpu", "slice-0", "-vv"), google_env)
+    assert result.code == 0
+    assert result.stdout.startswith("JOB")
+    assert "nodes/slice-0" in result.stderr
+    assert not [secret for secret in secrets_of(google_env) if secret in result.stderr]
 
 
-def test_no_secret_is_in_a_failure_that_is_logged(
-    google: ThreadedGoogleServer, of_google: dict[str, str]
-) -> None:
+def test_a_logged_error_contains_no_secret(google: ThreadedGoogleServer, google_env: dict[str, str]) -> None:
     google.denied.add("tpu.nodes.get")
-    answer = run(("tpu", "slice-0", "-vv"), of_google)
-    assert (answer.code, answer.stdout) == (1, "")
-    assert "where that came from" in answer.stderr
-    assert not [secret for secret in secrets_of(of_google) if secret in answer.stderr]
+    result = run(("tpu", "slice-0", "-vv"), google_env)
+    assert (result.code, result.stdout) == (1, "")
+    assert "traceback of the error" in result.stderr
+    assert not [secret for secret in secrets_of(google_env) if secret in result.stderr]
 
 
-def test_no_secret_of_a_federated_workload_is_logged(
-    google: ThreadedGoogleServer, of_google: dict[str, str], tmp_path: Path
+def test_the_log_contains_no_secret_of_a_federated_workload(
+    google: ThreadedGoogleServer, google_env: dict[str, str], tmp_path: Path
 ) -> None:
     file = google.write_external_account(tmp_path / "workload.json")
-    env = of_google | {"GOOGLE_APPLICATION_CREDENTIALS": str(file)}
-    answer = run(("tpu", "--list", "--project", PROJECT, "-vv"), env)
-    assert answer.code == 0
-    assert "slice-0" in answer.stdout
+    env = google_env | {"GOOGLE_APPLICATION_CREDENTIALS": str(file)}
+    result = run(("tpu", "--list", "--project", PROJECT, "-vv"), env)
+    assert result.code == 0
+    assert "slice-0" in result.stdout
     secrets = [file.with_suffix(".token").read_text(), "Bearer ", "ya29."]
-    assert not [secret for secret in secrets if secret in answer.stderr]
+    assert not [secret for secret in secrets if secret in result.stderr]
 
 
-def test_a_pipe_is_told_of_each_failure_that_is_tried_again(
-    open_google: ThreadedGoogleServer, tmp_path: Path
-) -> None:
+def test_each_retry_is_reported_in_a_pipe(open_google: ThreadedGoogleServer, tmp_path: Path) -> None:
     open_google.inject(
         Answer(503, headers={"Retry-After": "1"}), match=lambda request: "/nodes/" in request.path
     )
     done = run(("tpu", "my-tpu", "-o", "name"), environment(tmp_path / "none") | open_google.environ())
     assert (done.code, len(done.stdout.split())) == (0, 5)
-    assert done.stderr.startswith("trying again: ")
+    assert done.stderr.startswith("retrying: ")
     assert "503" in done.stderr
 
 
-def test_a_terminal_gets_colours_and_sees_what_is_waited_for(
-    open_google: ThreadedGoogleServer, tmp_path: Path
-) -> None:
+def test_a_terminal_has_colors_and_progress(open_google: ThreadedGoogleServer, tmp_path: Path) -> None:
     open_google.inject(Delay(0.9))
     env = environment(tmp_path / "none") | open_google.environ()
-    code, sent = on_a_terminal(("tpu", "my-tpu"), env)
+    code, sent = run_on_terminal(("tpu", "my-tpu"), env)
     assert code == 0
     assert ESCAPE in sent
-    assert "waiting for metadata project/project-id" in without_colours(sent)
-    assert "10.0.0.5:8470" in without_colours(sent)
+    assert "waiting for metadata project/project-id" in without_colors(sent)
+    assert "10.0.0.5:8470" in without_colors(sent)
 
 
-def test_workers_whose_addresses_are_given_load_neither_http_nor_grpc(tmp_path: Path) -> None:
-    loaded = loaded_by(("tpu", "grpc://10.0.0.1", "-o", "name"), environment(tmp_path / "none"))
+def test_worker_addresses_import_neither_http_nor_grpc(tmp_path: Path) -> None:
+    loaded = loaded_packages(("tpu", "grpc://10.0.0.1", "-o", "name"), environment(tmp_path / "none"))
     assert loaded & {"aiohttp", "grpc", "rich", "trustme", "yaml"} == set()

@@ -1,4 +1,4 @@
-"""`aioresolve wait`: it ends when the cluster is complete, and tells until then who is missing, and why."""
+"""`aioresolve wait`: exits when the cluster is complete, and reports missing tasks until then."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pytest
 import yaml
 
 from aioresolve.cli.error_messages import error_report
-from aioresolve.cli.output.formats import span
-from aioresolve.cli.output.wait_report import wait_report
-from aioresolve.cli.terminal.views import WaitPicture
+from aioresolve.cli.output.formats import format_span, wait_report
+from aioresolve.cli.terminal.views import WaitView
 from aioresolve.errors import FailedClusterError, IncompleteClusterError
 from aioresolve.resolver.wait import Shortfall
 from aioresolve.spec import Missing
 from aioresolve.testing import GoogleServer, Hang, pod, tpu_node
 
-from .process import ESCAPE, HIDE_CURSOR, PATIENCE, SHOW_CURSOR, Running, Terminal, cluster, environment, run
+from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, TIMEOUT, Running, Terminal, cluster, environment, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +45,8 @@ def env(server: ThreadedKubernetesServer, tmp_path: Path) -> dict[str, str]:
     return environment(server.write_kubeconfig(tmp_path / "config", namespace="ml"))
 
 
-def trainer(number: int, **told: Any) -> dict[str, Any]:
-    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **told})
+def trainer(number: int, **fields: Any) -> dict[str, Any]:
+    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
 
 
 PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
@@ -57,64 +56,68 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 
 
 @pytest.mark.parametrize("output", ["table", "wide", "name", "tf-config"])
-def test_a_complete_cluster_is_printed_as_it_is_without_waiting(env: dict[str, str], output: str) -> None:
+def test_a_complete_cluster_is_printed_as_by_kubernetes(env: dict[str, str], output: str) -> None:
     complete = run((*TRAIN, "-o", output, "--count", "3"), env)
     assert complete == run(("kubernetes", *SELECTORS, "-o", output), env)
     assert (complete.code, complete.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_its_documents_are_those_without_waiting(env: dict[str, str], output: str, read: Any) -> None:
+def test_documents_are_those_of_kubernetes(env: dict[str, str], output: str, read: Any) -> None:
     complete = read(run((*TRAIN, "-o", output), env).stdout)
     assert complete["jobs"] == read(run(("kubernetes", *SELECTORS, "-o", output), env).stdout)["jobs"]
 
 
-def test_it_ends_when_the_last_pod_is_ready(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     server.add(trainer(3, **PENDING))
     with Running((*TRAIN, "-o", "name"), env) as wait:
-        assert wait.complaint() == (
+        assert wait.stderr_line() == (
             "waiting: job 'worker': 3 tasks; ml/train-3: Pending (Unschedulable: 0/1 nodes are available)"
         )
         server.add(trainer(3, ready=False))
-        assert wait.complaint() == "waiting: job 'worker': 3 tasks; ml/train-3: its Ready condition is False"
+        assert (
+            wait.stderr_line() == "waiting: job 'worker': 3 tasks; ml/train-3: its Ready condition is False"
+        )
         server.add(trainer(3))
-        ended = wait.ended()
+        ended = wait.wait_for_exit()
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.split() == [f"10.0.0.{number}:8470" for number in (1, 2, 3, 10)]
     server.until(lambda: server.connections == 0)
 
 
-def test_numbers_may_be_given_by_job(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_numbers_can_be_required_by_job(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     both = (*TRAIN, "-l", "ps=app=ps", "--jobs", "worker=3", "--jobs", "ps=2", "--allow-unready")
     with Running((*both, "-o", "tf-config"), env) as wait:
-        assert wait.complaint() == "waiting: job 'worker': 3 of 3 tasks, job 'ps': 1 of 2 tasks"
+        assert wait.stderr_line() == "waiting: job 'worker': 3 of 3 tasks, job 'ps': 1 of 2 tasks"
         server.add(pod("ps-1", "ml", labels={"app": "ps"}, ip="fd00::8"))
-        ended = wait.ended()
+        ended = wait.wait_for_exit()
     assert ended.code == 0
     assert json.loads(ended.stdout)["cluster"]["ps"] == ["[fd00::7]:8470", "[fd00::8]:8470"]
 
 
-def test_pods_that_are_not_ready_are_taken_where_that_is_allowed(env: dict[str, str]) -> None:
+def test_pods_that_are_not_ready_can_be_allowed(env: dict[str, str]) -> None:
     assert run((*PS, "--timeout", "300ms"), env).code == 3
     assert run((*PS, "--timeout", "30s", "--allow-unready"), env).code == 0
 
 
-def test_tasks_may_have_to_accept_connections(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_tasks_can_be_required_to_accept_connections(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server.add(pod("here-0", "ml", labels={"app": "here"}, ip="127.0.0.1"))
         here = ("wait", "kubernetes", "-l", "worker=app=here", "--port", str(port), "--reachable", "tcp")
         with Running(here, env) as wait:
-            said = wait.complaint()
-            while "not known to be reachable" in said:
-                said = wait.complaint()
-            assert f"ml/here-0: no TCP connection to 127.0.0.1:{port}" in said
+            message = wait.stderr_line()
+            while "not known to be reachable" in message:
+                message = wait.stderr_line()
+            assert f"ml/here-0: no TCP connection to 127.0.0.1:{port}" in message
             listener.listen()
-            assert wait.ended().code == 0
+            assert wait.wait_for_exit().code == 0
 
 
-def test_tasks_may_have_to_stay_the_same(env: dict[str, str]) -> None:
+def test_tasks_can_be_required_to_be_stable(env: dict[str, str]) -> None:
     began = time.monotonic()
     assert run((*TRAIN, "--stable-for", "700ms"), env).code == 0
     assert time.monotonic() - began >= 0.7
@@ -123,7 +126,7 @@ def test_tasks_may_have_to_stay_the_same(env: dict[str, str]) -> None:
 # Incomplete
 
 
-def test_at_the_deadline_it_reports_who_is_missing_and_why(
+def test_the_deadline_reports_missing_tasks_and_reasons(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.add(trainer(3, **PENDING), trainer(4, waiting="CrashLoopBackOff", restarts=7, ready=False))
@@ -140,7 +143,7 @@ def test_at_the_deadline_it_reports_who_is_missing_and_why(
     assert "7 restarts" in reasons["ml/train-4"]
 
 
-def test_a_server_that_never_answers_is_named_at_the_deadline(
+def test_the_deadline_passes_if_the_server_never_responds(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.inject(Hang(), times=None)
@@ -149,7 +152,7 @@ def test_a_server_that_never_answers_is_named_at_the_deadline(
     assert "was not complete within" in late.stderr
 
 
-def test_what_can_become_complete_no_more_ends_it_at_once(
+def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.add(trainer(3, phase="Failed"))
@@ -159,55 +162,58 @@ def test_what_can_become_complete_no_more_ends_it_at_once(
     assert "ml/train-3   Failed" in failed.stderr
 
 
-def test_an_outage_meanwhile_is_no_matter(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_an_outage_does_not_end_it(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "--count", "4"), env) as wait:
-        wait.complaint()
-        server.until(lambda: server.watches == 1, PATIENCE)
+        wait.stderr_line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
-            said = wait.complaint()
-            assert "the source: " in said
-            assert server.url in said
+            message = wait.stderr_line()
+            assert "the source: " in message
+            assert server.url in message
             server.add(trainer(3))
-        assert wait.ended().code == 0
+        assert wait.wait_for_exit().code == 0
 
 
-def test_quiet_says_nothing(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_quiet_writes_nothing(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "--count", "4", "-q"), env) as wait:
-        server.until(lambda: server.watches == 1, PATIENCE)
+        server.until(lambda: server.watches == 1, TIMEOUT)
         server.add(trainer(3))
-        ended = wait.ended()
+        ended = wait.wait_for_exit()
     assert (ended.code, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (("--count", "3", "--jobs", "worker=3"), "give one of the two"),
+        (("--count", "3", "--jobs", "worker=3"), "exclude each other"),
         (("--jobs", "worker=3", "--jobs", "worker=4"), "--jobs names a job twice"),
-        (("--jobs", "ps=3"), "--jobs ps is of a job that no -l names; add -l ps=SELECTOR"),
-        (("--jobs", "worker=0"), "'worker=0' is no number of a job's tasks; write JOB=N, such as worker=16"),
+        (("--jobs", "ps=3"), "--jobs ps: no -l selects this job; add -l ps=SELECTOR"),
+        (
+            ("--jobs", "worker=0"),
+            "'worker=0' is not a number of tasks of a job; write JOB=N, such as worker=16",
+        ),
         (("--jobs", "worker"), "write JOB=N"),
         (("--count", "0"), "0 is not in the range"),
         (("--stable-for", "long"), "'long' is no span of time"),
-        (("--task", "worker:0"), "--task goes with -o tf-config"),
+        (("--task", "worker:0"), "--task requires -o tf-config"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_wrong_usage(
-    env: dict[str, str], server: ThreadedKubernetesServer, options: tuple[str, ...], said: str
+def test_invalid_conditions_are_invalid_usage(
+    env: dict[str, str], server: ThreadedKubernetesServer, options: tuple[str, ...], message: str
 ) -> None:
     refused = run((*TRAIN, *options), env)
     assert (refused.code, refused.stdout) == (2, "")
-    assert said in refused.stderr
+    assert message in refused.stderr
     assert server.requests == ()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_and_its_connections(
+def test_a_signal_closes_the_connections(
     env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
 ) -> None:
     with Running((*TRAIN, "--count", "4"), env) as wait:
-        wait.complaint()
-        ended = wait.ended(number)
+        wait.stderr_line()
+        ended = wait.wait_for_exit(number)
     assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
     server.until(lambda: server.connections == 0)
 
@@ -215,19 +221,19 @@ def test_a_signal_ends_it_and_its_connections(
 # On a terminal
 
 
-def test_a_terminal_shows_who_is_missing_and_in_the_end_the_cluster_alone(
+def test_a_terminal_shows_missing_tasks_and_at_the_end_only_the_cluster(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.add(trainer(3, **PENDING))
     with Terminal((*TRAIN, "--count", "4", "--timeout", "5m"), env) as terminal:
-        shown = terminal.until_it_shows("ml/train-3   Pending (Unschedulable: 0/1 nodes are available)")
+        shown = terminal.wait_for_text("ml/train-3   Pending (Unschedulable: 0/1 nodes are available)")
         assert shown[0].startswith("waiting for -l worker=app=train: ")
         assert shown[0].endswith(" of 5m")
         assert ["worker", "3", "4"] in [line.split() for line in shown]
         server.add(trainer(3, ready=False))
-        terminal.until_it_shows("ml/train-3   its Ready condition is False")
+        terminal.wait_for_text("ml/train-3   its Ready condition is False")
         server.add(trainer(3))
-        assert terminal.ended() == 0
+        assert terminal.wait_for_exit() == 0
         sent, shown = terminal.sent, terminal.shown
     assert sent.count(HIDE_CURSOR) == sent.count(SHOW_CURSOR) == 1
     assert [line.split()[0] for line in shown if line] == ["JOB", *["worker"] * 4]
@@ -236,8 +242,8 @@ def test_a_terminal_shows_who_is_missing_and_in_the_end_the_cluster_alone(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_nothing_on_the_terminal(env: dict[str, str], number: int, code: int) -> None:
     with Terminal((*TRAIN, "--count", "4"), env) as terminal:
-        terminal.until_it_shows("WANTED")
-        assert terminal.ended(number) == code
+        terminal.wait_for_text("WANTED")
+        assert terminal.wait_for_exit(number) == code
         sent, shown = terminal.sent, terminal.shown
     assert "".join(shown) == ""
     assert sent.rindex(SHOW_CURSOR) > sent.rindex(HIDE_CURSOR)
@@ -245,17 +251,15 @@ def test_a_signal_leaves_nothing_on_the_terminal(env: dict[str, str], number: in
 
 def test_a_cluster_that_is_complete_at_once_shows_no_progress(env: dict[str, str]) -> None:
     with Terminal((*TRAIN, "-o", "name"), env) as terminal:
-        assert terminal.ended() == 0
+        assert terminal.wait_for_exit() == 0
         assert terminal.sent == "10.0.0.1:8470\r\n10.0.0.2:8470\r\n10.0.0.10:8470\r\n"
 
 
-def test_a_terminal_that_can_draw_nothing_in_place_gets_lines(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
+def test_a_dumb_terminal_shows_lines(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Terminal((*TRAIN, "--count", "4"), env | {"TERM": "dumb"}) as terminal:
-        terminal.until_it_shows("waiting: job 'worker': 3 tasks, 3 of 4 tasks in total")
+        terminal.wait_for_text("waiting: job 'worker': 3 tasks, 3 of 4 tasks in total")
         server.add(trainer(3))
-        assert terminal.ended() == 0
+        assert terminal.wait_for_exit() == 0
         assert ESCAPE not in terminal.sent
 
 
@@ -277,25 +281,25 @@ def test_a_tpu_is_printed_once_it_is_ready(google: ThreadedGoogleServer, tmp_pat
     assert run(("wait", "tpu", "my-tpu", "--interval", "30ms", "-q", "-o", output), env) == expected
 
 
-def test_a_tpu_document_has_its_slices(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+def test_a_tpu_document_has_slices(google: ThreadedGoogleServer, tmp_path: Path) -> None:
     env = environment(tmp_path / "none") | google.environ()
     found = json.loads(run(("wait", "tpu", "my-tpu", "--jobs", "worker=2", "-o", "json"), env).stdout)
     assert [(task["slice"], task["state"]) for task in found["jobs"]["worker"]] == [("my-tpu", "READY")] * 2
 
 
-def test_a_tpu_that_is_being_created_is_told_with_its_state(
+def test_a_tpu_that_is_being_created_is_reported_with_its_state(
     google: ThreadedGoogleServer, tmp_path: Path
 ) -> None:
     env = environment(tmp_path / "none") | google.environ()
     google.script("my-tpu", "CREATING")
     with Running(("wait", "tpu", "my-tpu", "--interval", "30ms", "--timeout", "2s"), env) as wait:
-        assert "CREATING" in wait.complaint()
-        late = wait.ended()
+        assert "CREATING" in wait.stderr_line()
+        late = wait.wait_for_exit()
     assert late.code == 3
     assert "CREATING" in late.stderr
 
 
-def test_a_tpu_that_was_preempted_is_waited_for_no_more(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+def test_a_preempted_tpu_ends_the_wait(google: ThreadedGoogleServer, tmp_path: Path) -> None:
     env = environment(tmp_path / "none") | google.environ()
     google.script("my-tpu", "PREEMPTED")
     failed = run(("wait", "tpu", "my-tpu", "-q"), env)
@@ -303,17 +307,19 @@ def test_a_tpu_that_was_preempted_is_waited_for_no_more(google: ThreadedGoogleSe
     assert "PREEMPTED" in failed.stderr
 
 
-def test_a_job_that_the_workers_are_not_is_wrong_usage(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+def test_another_job_than_that_of_the_workers_is_invalid_usage(
+    google: ThreadedGoogleServer, tmp_path: Path
+) -> None:
     env = environment(tmp_path / "none") | google.environ()
     refused = run(("wait", "tpu", "my-tpu", "--jobs", "ps=2"), env)
     assert (refused.code, refused.stdout) == (2, "")
-    assert "--jobs ps: the workers are the job 'worker'" in refused.stderr
+    assert "--jobs ps: the job of the workers is 'worker'" in refused.stderr
 
 
-# Words
+# Formats
 
 
-def test_a_report_names_at_most_fifty_who_are_missing() -> None:
+def test_a_report_lists_at_most_fifty_missing_tasks() -> None:
     missing = {f"ml/pod-{number}": "Pending" for number in range(70)}
     lines = wait_report({"worker": 3}, {}, missing).splitlines()
     assert [line.split() for line in lines[:4]] == [
@@ -326,7 +332,7 @@ def test_a_report_names_at_most_fifty_who_are_missing() -> None:
     assert lines[-1] == "and 20 more"
 
 
-def test_a_report_counts_all_jobs_together_where_that_was_asked_for() -> None:
+def test_a_report_has_the_total_of_all_jobs_if_one_was_requested() -> None:
     assert [line.split() for line in wait_report({"worker": 3, "ps": 1}, {"": 16}, {}).splitlines()] == [
         ["JOB", "FOUND", "WANTED"],
         ["worker", "3", "<none>"],
@@ -347,7 +353,7 @@ def test_a_report_names_options_and_has_no_control_characters() -> None:
     assert text.endswith("the source   no response \\x1b[2Jand so on\n")
 
 
-def test_a_report_without_any_response_says_so() -> None:
+def test_a_report_without_any_response() -> None:
     assert error_report(FailedClusterError("gone")).splitlines()[1:] == ["no response yet"]
 
 
@@ -358,16 +364,16 @@ def test_a_report_without_any_response_says_so() -> None:
         *((312.0, "5m12s"), (599.96, "10m"), (3600.0, "1h"), (11100.0, "3h5m"), (187200.0, "2d4h")),
     ],
 )
-def test_a_span_is_its_two_largest_units(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+def test_a_span_is_formatted_by_its_two_largest_units(seconds: float, text: str) -> None:
+    assert format_span(seconds) == text
 
 
-def test_a_picture_never_has_more_lines_than_the_terminal() -> None:
-    picture = WaitPicture("-l worker=app=train", 60.0, time.monotonic() + 50.0)
+def test_the_view_fits_the_terminal() -> None:
+    view = WaitView("-l worker=app=train", 60.0, time.monotonic() + 50.0)
     for number in (0, 1, 5, 50):
         missing = tuple(Missing("worker", f"ml/pod-{one}", "Pending") for one in range(number))
         for wanted in ({}, {"": 16}):
-            picture.lacking = Shortfall({"worker": 1, "ps": 2}, wanted, missing)
+            view.lacking = Shortfall({"worker": 1, "ps": 2}, wanted, missing)
             for lines in range(10, 70):
-                drawn = picture.drawn(80, lines)
+                drawn = view.render(80, lines)
                 assert len(getattr(drawn, "renderables", [])) <= lines

@@ -1,4 +1,4 @@
-"""`aioresolve watch`: each change told once, whoever reads it, and an end that leaves nothing behind."""
+"""`aioresolve watch`: prints each change once, tolerates slow readers, and cleans up when it exits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from aioresolve import ClusterState, Endpoint
 from aioresolve.cli.options import Task
-from aioresolve.cli.output.change_lines import ChangeRows, SpecLines, change_document
-from aioresolve.cli.terminal.views import WatchPicture
+from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_document
+from aioresolve.cli.terminal.views import WatchView
 from aioresolve.errors import ConnectionFailedError, UnknownTaskError
 from aioresolve.spec import Missing, Observation
 from aioresolve.testing import GoogleServer, Hang, pod, tpu_node
@@ -27,8 +27,8 @@ from .process import (
     COMMAND,
     ESCAPE,
     HIDE_CURSOR,
-    PATIENCE,
     SHOW_CURSOR,
+    TIMEOUT,
     Running,
     Terminal,
     cluster,
@@ -58,14 +58,14 @@ def env(server: ThreadedKubernetesServer, tmp_path: Path) -> dict[str, str]:
     return environment(server.write_kubeconfig(tmp_path / "config", namespace="ml"))
 
 
-def trainer(number: int, **told: Any) -> dict[str, Any]:
-    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **told})
+def trainer(number: int, **fields: Any) -> dict[str, Any]:
+    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
 
 
 # Rows
 
 
-def test_the_members_are_told_first_and_then_each_change(
+def test_the_members_are_printed_first_and_then_each_change(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running(TRAIN, env) as watch:
@@ -85,7 +85,7 @@ def test_the_members_are_told_first_and_then_each_change(
         ]
 
 
-def test_the_columns_stay_where_they_are(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_columns_stay_aligned(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "-o", "wide"), env) as watch:
         lines = watch.lines(4)
         server.delete("train-1", "ml")
@@ -97,14 +97,14 @@ def test_the_columns_stay_where_they_are(env: dict[str, str], server: ThreadedKu
     assert lines[4].split()[5:9] == ["train-1", "ml", "node-a", "true"]
 
 
-def test_w_is_the_same_as_watch(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_the_option_w_is_the_same_as_watch(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running(("kubernetes", "-l", "worker=app=train", "-w"), env) as short, Running(TRAIN, env) as long:
         assert short.lines(4) == long.lines(4)
         server.delete("train-10", "ml")
         assert short.line() == long.line()
 
 
-def test_a_pod_that_begins_to_run_joins_and_one_that_is_to_go_leaves(
+def test_a_pod_joins_when_it_runs_and_leaves_when_it_is_deleted(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.add(trainer(3, phase="Pending", node=None, ip=None))
@@ -117,12 +117,12 @@ def test_a_pod_that_begins_to_run_joins_and_one_that_is_to_go_leaves(
         assert watch.line().split()[:3] == ["LEFT", "worker", "2"]
 
 
-def test_where_nobody_is_there_yet_it_says_so_and_goes_on(
+def test_an_empty_cluster_is_reported_and_watched(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running(("watch", "kubernetes", "-l", "worker=app=late"), env) as watch:
         assert watch.line().split() == ["EVENT", "JOB", "TASK", "ADDRESS", "WAS"]
-        assert watch.complaint() == "nobody is there yet: -l worker=app=late"
+        assert watch.stderr_line() == "no tasks yet: -l worker=app=late"
         server.add(pod("late-0", "ml", labels={"app": "late"}, ip="10.0.1.1"))
         assert watch.line().split()[:4] == ["JOINED", "worker", "0", "10.0.1.1:8470"]
 
@@ -131,7 +131,7 @@ def test_where_nobody_is_there_yet_it_says_so_and_goes_on(
 
 
 def addresses(server: ThreadedKubernetesServer) -> set[str]:
-    """Where the running trainers of `ml` are, as the server holds them."""
+    """Return the addresses of the running trainers in `ml`."""
     return {
         f"{each['status']['podIP']}:8470"
         for each in server.pods
@@ -145,8 +145,8 @@ def found(document: dict[str, Any]) -> set[str]:
     return {task["address"] for task in document["jobs"]["worker"]}
 
 
-def folded(members: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    """Return the tasks by uid after what a line says of the change."""
+def apply_change(members: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the tasks by uid after the change in a document."""
     members = dict(members)
     for task in document["left"]:
         del members[task["uid"]]
@@ -159,7 +159,7 @@ def folded(members: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     return members
 
 
-def test_json_lines_fold_to_what_the_server_holds(
+def test_applying_json_lines_gives_the_pods_of_the_server(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     choose = random.Random(4)
@@ -168,7 +168,7 @@ def test_json_lines_fold_to_what_the_server_holds(
         for _ in range(25):
             while True:
                 document = json.loads(watch.line())
-                members = folded(members, document)
+                members = apply_change(members, document)
                 tasks = [{"job": "worker", **task} for task in document["jobs"]["worker"]]
                 assert sorted(members.values(), key=lambda task: int(task["task"])) == tasks
                 if found(document) == addresses(server):
@@ -193,7 +193,7 @@ def test_yaml_is_a_stream_of_documents(env: dict[str, str], server: ThreadedKube
         assert watch.line() == "---"
 
 
-def test_tf_config_is_a_line_for_each_spec_that_differs(
+def test_tf_config_is_printed_for_each_change_of_the_spec(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running((*TRAIN, "-o", "tf-config", "--task", "worker:2"), env) as watch:
@@ -201,50 +201,50 @@ def test_tf_config_is_a_line_for_each_spec_that_differs(
         assert first["task"] == {"type": "worker", "index": 2}
         assert len(first["cluster"]["worker"]) == 3
         server.delete("train-1", "ml")
-        assert "no task 2" in watch.complaint() or "nothing printed" in watch.complaint()
+        assert "no task 2" in watch.stderr_line() or "not printed" in watch.stderr_line()
         server.add(trainer(20))
         assert json.loads(watch.line())["cluster"]["worker"][2] == "10.0.0.20:8470"
 
 
-def test_a_list_of_names_is_no_form_of_changes(env: dict[str, str]) -> None:
+def test_a_list_of_names_cannot_show_changes(env: dict[str, str]) -> None:
     refused = run(("kubernetes", "-l", "worker=app=train", "-w", "-o", "name"), env)
     assert (refused.code, refused.stdout) == (2, "")
-    assert "-o name is of one moment and does not tell changes; give -o table" in refused.stderr
+    assert "-o name cannot show changes; pass -o table" in refused.stderr
     assert run((*TRAIN, "-o", "name"), env).code == 2
 
 
-# What is wrong meanwhile
+# Problems with the source
 
 
-def test_an_outage_is_told_on_stderr_and_misses_nothing(
+def test_an_outage_is_reported_and_no_change_is_lost(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running(TRAIN, env) as watch:
         watch.lines(4)
-        server.until(lambda: server.watches == 1, PATIENCE)
+        server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
-            said = watch.complaint()
-            assert said.startswith("not up to date since 20")
-            assert server.url in said
+            message = watch.stderr_line()
+            assert message.startswith("not up to date since 20")
+            assert server.url in message
             server.delete("train-10", "ml")
         assert watch.line().split()[0] == "LEFT"
-        said = watch.complaint()
-        while said != "up to date again":
-            assert said.startswith("not up to date")
-            said = watch.complaint()
+        message = watch.stderr_line()
+        while message != "up to date again":
+            assert message.startswith("not up to date")
+            message = watch.stderr_line()
 
 
-def test_quiet_says_nothing_of_an_outage(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_quiet_does_not_report_an_outage(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "-q"), env) as watch:
         watch.lines(4)
-        server.until(lambda: server.watches == 1, PATIENCE)
+        server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
             server.delete("train-10", "ml")
         watch.line()
-        assert watch.ended(signal.SIGTERM).stderr == ""
+        assert watch.wait_for_exit(signal.SIGTERM).stderr == ""
 
 
-def test_without_a_first_answer_the_deadline_ends_it(
+def test_the_deadline_ends_it_without_a_first_response(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.inject(Hang(), times=None)
@@ -254,64 +254,66 @@ def test_without_a_first_answer_the_deadline_ends_it(
     assert "raise --timeout" in late.stderr
 
 
-def test_an_error_that_does_not_pass_ends_it(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_an_error_that_is_not_retryable_ends_it(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
     server.allow = {"alice": []}
     refused = run(TRAIN, env)
     assert (refused.code, refused.stdout) == (1, "")
     assert [document["kind"] for document in yaml.safe_load_all(refused.stderr)] == ["Role", "RoleBinding"]
 
 
-# How it ends
+# Exiting
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_and_its_connections(
+def test_a_signal_closes_the_connections(
     env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
 ) -> None:
     with Running(TRAIN, env) as watch:
         watch.lines(4)
-        ended = watch.ended(number)
+        ended = watch.wait_for_exit(number)
     assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
     server.until(lambda: server.connections == 0)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_before_the_first_answer_as_well(
+def test_a_signal_ends_it_before_the_first_response(
     env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
 ) -> None:
     server.inject(Hang(), times=None)
     with Running(TRAIN, env) as watch:
-        server.until(lambda: len(server.requests) == 1, PATIENCE)
-        ended = watch.ended(number)
+        server.until(lambda: len(server.requests) == 1, TIMEOUT)
+        ended = watch.wait_for_exit(number)
     assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
 
 
-def test_a_hangup_kills_it_as_it_kills_others(env: dict[str, str]) -> None:
-    # Of whoever runs the tests under nohup, a child would inherit that.
+def test_sighup_kills_it(env: dict[str, str]) -> None:
+    # Under nohup, the child would inherit that SIGHUP is ignored.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with Running(TRAIN, env) as watch:
             watch.lines(4)
-            assert watch.ended(signal.SIGHUP).code == -signal.SIGHUP
+            assert watch.wait_for_exit(signal.SIGHUP).code == -signal.SIGHUP
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_reader_who_goes_ends_it_though_nothing_changes(
+def test_a_reader_that_closes_stdout_ends_it_without_a_change(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running(TRAIN, env) as watch:
         assert watch.first_line().startswith("EVENT")
-        watch.leave()
-        ended = watch.ended()
+        watch.close_stdout()
+        ended = watch.wait_for_exit()
     assert (ended.code, ended.stderr) == (141, "")
     server.until(lambda: server.connections == 0)
 
 
-def test_a_pipeline_ends_with_its_head(env: dict[str, str]) -> None:
+def test_a_pipeline_with_head_ends(env: dict[str, str]) -> None:
     script = f"{COMMAND[0]} -m aioresolve {' '.join(TRAIN)} | head -2"
     done = subprocess.run(
-        ["sh", "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True
+        ["sh", "-c", script], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=True
     )
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["EVENT", "JOINED"]
     assert done.stderr == ""
@@ -319,35 +321,35 @@ def test_a_pipeline_ends_with_its_head(env: dict[str, str]) -> None:
 
 @pytest.fixture
 def crowded(server: ThreadedKubernetesServer) -> ThreadedKubernetesServer:
-    """The cluster with so many pods that one state is more than a pipe holds."""
+    """A cluster with so many pods that one state does not fit into a pipe."""
     server.add(*(trainer(1000 + number, ip=f"10.1.{number // 250}.{number % 250}") for number in range(800)))
     return server
 
 
-def test_a_reader_who_does_not_read_holds_up_nothing(
+def test_a_reader_that_does_not_read_does_not_delay_the_exit(
     env: dict[str, str], crowded: ThreadedKubernetesServer
 ) -> None:
     with Running((*TRAIN, "-o", "json"), env) as watch:
         assert watch.process.stdout is not None
         assert watch.process.stdout.read(1) == b"{"
-        crowded.until(lambda: crowded.watches == 1, PATIENCE)
+        crowded.until(lambda: crowded.watches == 1, TIMEOUT)
         watch.process.send_signal(signal.SIGTERM)
-        assert watch.process.wait(PATIENCE) == 143
+        assert watch.process.wait(TIMEOUT) == 143
         crowded.until(lambda: crowded.connections == 0)
 
 
-def test_a_reader_who_is_slow_gets_the_newest_state_and_not_each_before_it(
+def test_a_slow_reader_skips_intermediate_states(
     env: dict[str, str], crowded: ThreadedKubernetesServer
 ) -> None:
     with Running((*TRAIN, "-o", "json"), env) as watch:
-        crowded.until(lambda: crowded.watches == 1, PATIENCE)
+        crowded.until(lambda: crowded.watches == 1, TIMEOUT)
         for number in range(60):
             crowded.delete(f"train-{1000 + number}", "ml")
         members: dict[str, Any] = {}
         read = 0
         while True:
             document = json.loads(watch.line())
-            members = folded(members, document)
+            members = apply_change(members, document)
             read += 1
             if found(document) == addresses(crowded):
                 break
@@ -360,7 +362,7 @@ def test_a_reader_who_is_slow_gets_the_newest_state_and_not_each_before_it(
 
 def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Terminal(TRAIN, env) as terminal:
-        shown = terminal.until_it_shows("3 tasks")
+        shown = terminal.wait_for_text("3 tasks")
         assert [line.split()[:3] for line in shown[:4]] == [
             ["JOB", "TASK", "ADDRESS"],
             ["worker", "0", "10.0.0.1:8470"],
@@ -368,9 +370,9 @@ def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: Thre
             ["worker", "2", "10.0.0.10:8470"],
         ]
         server.add(trainer(3, phase="Pending", node=None, ip=None))
-        terminal.until_it_shows("worker: ml/train-3: Pending (Unschedulable")
+        terminal.wait_for_text("worker: ml/train-3: Pending (Unschedulable")
         server.add(trainer(3))
-        shown = terminal.until_it_shows("4 tasks")
+        shown = terminal.wait_for_text("4 tasks")
         assert [line.split()[2] for line in shown[1:5]] == [
             *("10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470", "10.0.0.10:8470")
         ]
@@ -378,26 +380,26 @@ def test_a_terminal_shows_the_cluster_in_place(env: dict[str, str], server: Thre
         assert not any("Pending" in line for line in shown)
 
 
-def test_a_terminal_shows_since_when_it_is_out_of_date_and_why(
+def test_a_terminal_shows_the_age_of_the_state_and_the_error(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Terminal(TRAIN, env) as terminal:
-        terminal.until_it_shows("3 tasks")
-        server.until(lambda: server.watches == 1, PATIENCE)
+        terminal.wait_for_text("3 tasks")
+        server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
-            shown = terminal.until_it_shows("ago, and since then:")
+            shown = terminal.wait_for_text("ago; not up to date since:")
             assert any("10.0.0.1:8470" in line for line in shown)
             assert server.url in "".join(shown)
-        terminal.until(lambda shown: not any("since then" in line for line in shown))
+        terminal.wait_until(lambda shown: not any("not up to date" in line for line in shown))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_gives_the_terminal_back_with_the_last_table_on_it(
+def test_a_signal_keeps_the_last_table_and_shows_the_cursor_again(
     env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
 ) -> None:
     with Terminal(TRAIN, env) as terminal:
-        terminal.until_it_shows("3 tasks")
-        assert terminal.ended(number) == code
+        terminal.wait_for_text("3 tasks")
+        assert terminal.wait_for_exit(number) == code
         sent, shown = terminal.sent, terminal.shown
     assert sent.count(HIDE_CURSOR) == sent.count(SHOW_CURSOR) == 1
     assert sent.endswith(f"\r\n{SHOW_CURSOR}")
@@ -406,16 +408,16 @@ def test_a_signal_gives_the_terminal_back_with_the_last_table_on_it(
     server.until(lambda: server.connections == 0)
 
 
-def test_a_terminal_that_takes_no_more_holds_up_nothing(
+def test_a_stopped_terminal_does_not_delay_the_exit(
     env: dict[str, str], crowded: ThreadedKubernetesServer
 ) -> None:
     with Terminal((*TRAIN, "-o", "wide"), env, size=(60, 200)) as terminal:
-        terminal.until_it_shows("803 tasks")
+        terminal.wait_for_text("803 tasks")
         terminal.pause()
         for number in range(40):
             crowded.delete(f"train-{1000 + number}", "ml")
         terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.process.wait(PATIENCE) == 143
+        assert terminal.process.wait(TIMEOUT) == 143
         crowded.until(lambda: crowded.connections == 0)
 
 
@@ -423,9 +425,9 @@ def test_a_terminal_with_few_lines_shows_as_many_tasks_as_fit(
     env: dict[str, str], crowded: ThreadedKubernetesServer
 ) -> None:
     with Terminal(TRAIN, env, size=(12, 60)) as terminal:
-        shown = terminal.until_it_shows("803 tasks")
+        shown = terminal.wait_for_text("803 tasks")
         crowded.delete("train-1000", "ml")
-        shown = terminal.until_it_shows("802 tasks")
+        shown = terminal.wait_for_text("802 tasks")
     assert len(shown) <= 12
     assert shown[0].split() == ["JOB", "TASK", "ADDRESS"]
     assert any(line.startswith("... and ") and line.endswith(" more") for line in shown)
@@ -433,19 +435,17 @@ def test_a_terminal_with_few_lines_shows_as_many_tasks_as_fit(
 
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {}])
-def test_where_nothing_can_be_drawn_in_place_a_terminal_gets_rows(
-    env: dict[str, str], variables: dict[str, str]
-) -> None:
+def test_a_dumb_terminal_or_verbose_prints_rows(env: dict[str, str], variables: dict[str, str]) -> None:
     options = () if variables else ("-v",)
     with Terminal((*TRAIN, *options), env | variables) as terminal:
-        terminal.until_it_shows("10.0.0.10:8470")
+        terminal.wait_for_text("10.0.0.10:8470")
         assert any(line.startswith("EVENT") for line in terminal.shown)
         assert ESCAPE not in terminal.sent
 
 
-def test_a_terminal_whose_owner_wants_no_colours_gets_none(env: dict[str, str]) -> None:
+def test_no_color_disables_colors(env: dict[str, str]) -> None:
     with Terminal(TRAIN, env | {"NO_COLOR": "1"}) as terminal:
-        terminal.until_it_shows("3 tasks")
+        terminal.wait_for_text("3 tasks")
         assert set(re.findall(r"\x1b\[[0-9;]*m", terminal.sent)) <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}
 
 
@@ -459,7 +459,7 @@ def google() -> Iterator[ThreadedGoogleServer]:
         yield server
 
 
-def test_tpus_are_asked_again_and_again(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+def test_tpus_are_polled(google: ThreadedGoogleServer, tmp_path: Path) -> None:
     env = environment(tmp_path / "none") | google.environ()
     with Running(("watch", "tpu", "slice-0", "slice-1", "--interval", "50ms"), env) as watch:
         assert [line.split()[:4] for line in watch.lines(5)][1:] == [
@@ -472,22 +472,22 @@ def test_tpus_are_asked_again_and_again(google: ThreadedGoogleServer, tmp_path: 
             ["MOVED", "worker", "0"],
             ["MOVED", "worker", "1"],
         ]
-        assert watch.ended(signal.SIGINT).code == 130
+        assert watch.wait_for_exit(signal.SIGINT).code == 130
 
 
-def test_w_watches_no_list_of_tpus_and_no_probe(google: ThreadedGoogleServer, tmp_path: Path) -> None:
+def test_the_option_w_excludes_list_and_probe(google: ThreadedGoogleServer, tmp_path: Path) -> None:
     env = environment(tmp_path / "none") | google.environ()
     for option in ("--list", "--probe"):
         refused = run(("tpu", "-w", option), env)
         assert (refused.code, refused.stdout) == (2, "")
-        assert "leave out --list and --probe" in refused.stderr
+        assert "-w cannot be combined with --list or --probe" in refused.stderr
 
 
-# What is made of states
+# Formats
 
 
 def state(*members: tuple[str, str]) -> ClusterState:
-    """The state of one job whose tasks have these uids and addresses."""
+    """Return the state of one job whose tasks have these uids and addresses."""
     return ClusterState.of(
         {"worker": [Endpoint(address, name=f"pod-{uid}", uid=uid) for uid, address in members]}
     )
@@ -501,59 +501,59 @@ states = st.lists(
 
 
 @given(st.lists(states, min_size=1, max_size=6))
-def test_documents_fold_to_each_state(found: list[ClusterState]) -> None:
+def test_applying_documents_gives_each_state(found: list[ClusterState]) -> None:
     members: dict[str, Any] = {}
     for older, newer in zip([ClusterState.of({}), *found], found, strict=False):
         document = change_document(newer, older)
-        members = folded(members, document)
+        members = apply_change(members, document)
         tasks = [{"job": "worker", **task} for task in document["jobs"]["worker"]]
         assert sorted(members.values(), key=lambda task: int(task["task"])) == tasks
 
 
 @given(st.lists(states, min_size=1, max_size=6))
-def test_rows_fold_to_each_state_and_have_as_many_cells(found: list[ClusterState]) -> None:
+def test_applying_rows_gives_each_state(found: list[ClusterState]) -> None:
     rows, members = ChangeRows(is_wide=False), set[tuple[str, str]]()
     older = ClusterState.of({})
     for number, newer in enumerate(found):
-        lines = rows.text(newer, older).splitlines()
+        lines = rows.format(newer, older).splitlines()
         assert (lines[:1] == ["EVENT    JOB      TASK   ADDRESS                 WAS"]) is (number == 0)
-        gone, come = set[tuple[str, str]](), set[tuple[str, str]]()
+        left, joined = set[tuple[str, str]](), set[tuple[str, str]]()
         for event, job, task, address, was in (line.split() for line in lines[number == 0 :]):
             assert job == "worker"
             if event == "MOVED":
                 before, _, there = was.partition("@")
-                gone.add((before, there))
-            (gone if event == "LEFT" else come).add((task, address))
-        assert gone <= members
-        members = (members - gone) | come
+                left.add((before, there))
+            (left if event == "LEFT" else joined).add((task, address))
+        assert left <= members
+        members = (members - left) | joined
         assert members == {(str(one.task_index), one.endpoint.address) for one in newer.members}
         older = newer
 
 
-def test_spec_lines_are_for_the_task_that_reads_them() -> None:
-    lines = SpecLines(Task("worker", 1))
+def test_tf_config_lines_have_the_task_that_reads_them() -> None:
+    lines = TFConfigLines(Task("worker", 1))
     two = state(("a", "1:1"), ("b", "2:2"))
-    assert json.loads(lines.text(two, ClusterState.of({})))["task"] == {"type": "worker", "index": 1}
+    assert json.loads(lines.format(two, ClusterState.of({})))["task"] == {"type": "worker", "index": 1}
     replaced = state(("c", "1:1"), ("b", "2:2"))
-    assert lines.text(replaced, two) == ""
+    assert lines.format(replaced, two) == ""
     with pytest.raises(UnknownTaskError):
-        lines.text(state(("b", "2:2")), replaced)
+        lines.format(state(("b", "2:2")), replaced)
 
 
-def test_a_picture_never_has_more_lines_than_the_terminal() -> None:
-    picture = WatchPicture("-l worker=app=train", is_wide=True)
+def test_the_view_fits_the_terminal() -> None:
+    view = WatchView("-l worker=app=train", is_wide=True)
     now = datetime.now(UTC)
     many = state(*((str(number), f"{number}:1") for number in range(100)))
     few = state(*((str(number), f"{number}:1") for number in range(3)))
     missing = tuple(Missing("worker", f"ml/pod-{number}", "Pending") for number in range(30))
-    error = ConnectionFailedError("nobody answers " * 40)
+    error = ConnectionFailedError("no response " * 40)
     for shown in (
         Observation(few),
         Observation(many, missing),
         Observation(few, missing).stale(error, now),
         Observation(many, unready=missing),
     ):
-        picture.show(shown, now)
+        view.update(shown, now)
         for lines in range(24, 60):
-            drawn = picture.drawn(80, lines)
+            drawn = view.render(80, lines)
             assert len(getattr(drawn, "renderables", [])) <= lines

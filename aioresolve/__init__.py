@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._core.retry import Progress
+    from ._core.deadline import Progress
     from .errors import (
         APIError,
         ConfigurationError,
@@ -109,7 +109,7 @@ _MODULES = {
     "Move": "spec",
     "Observation": "spec",
     "Pod": "kubernetes",
-    "Progress": "_core.retry",
+    "Progress": "_core.deadline",
     "TargetStatus": "fleet",
     "SimpleClusterResolver": "resolver",
     "TPUClusterResolver": "tpu",

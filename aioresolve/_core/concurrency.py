@@ -1,6 +1,4 @@
-"""Many awaits at once: a bounded fan-out with one error, the newest value of work that goes on beside its
-consumer, and a lock that several event loops share.
-"""
+"""Concurrent calls with one error, the latest value of a background task, and a lock across event loops."""
 
 from __future__ import annotations
 
@@ -15,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from types import TracebackType
 
-__all__ = ["Newest", "Turn", "ended", "first_error", "gather", "newest_of"]
+__all__ = ["CrossLoopLock", "LatestValue", "first_error", "gather", "stream_latest", "wait_until_done"]
 
 T = TypeVar("T")
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> list[T]:
-    """Return the results of `calls`, in their order, at most `limit` of them running at a time.
+    """Return the results of `calls` in their order, running at most `limit` of them at a time.
 
-    The first failure cancels the others and is raised as it is, not inside an exception group: whoever asks
-    for one answer gets one error.
+    The first failure cancels the other calls. It is raised as it is, not inside an exception group: a caller
+    that wants one result gets one error.
     """
     if len(calls) == 1:
         return [await calls[0]()]
@@ -51,112 +49,114 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-class Newest(Generic[T]):
-    """A place for one value: the newest that was put there and not taken yet."""
+class LatestValue(Generic[T]):
+    """Holds one value: the latest that was put and not yet taken."""
 
     def __init__(self) -> None:
         self._values: list[T] = []
-        self._is_over = False
+        self._is_closed = False
         self._error: BaseException | None = None
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def put(self, value: T) -> None:
-        """Let `value` be the next to be taken, in the place of one that nobody took."""
+        """Store `value`; it replaces a value that was not taken."""
         self._values = [value]
-        self._stirred.set()
+        self._changed.set()
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Let nothing follow the value that is here, but `error`, if there is one."""
-        self._is_over, self._error = True, error
-        self._stirred.set()
+    def close(self, error: BaseException | None = None) -> None:
+        """Mark the stored value as the last one. `error`, if given, is raised after it was taken."""
+        self._is_closed, self._error = True, error
+        self._changed.set()
 
-    async def taken(self) -> T:
-        """Return the newest value as soon as there is one that was not taken yet.
+    async def get(self) -> T:
+        """Wait for a value that was not taken yet, take it and return it.
 
         Raises:
-            anyio.EndOfStream: nothing follows.
-            BaseException: what the values ended with.
+            anyio.EndOfStream: closed, and the last value was taken.
+            BaseException: the error that it was closed with.
         """
         while not self._values:
-            if self._is_over:
+            if self._is_closed:
                 raise anyio.EndOfStream if self._error is None else self._error
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self._values.pop()
 
 
-async def newest_of(work: Callable[[Newest[T]], Awaitable[None]]) -> AsyncGenerator[T, None]:
-    """Yield what `work` puts into a `Newest`: a slow consumer misses values, and never a newer one.
+async def stream_latest(work: Callable[[LatestValue[T]], Awaitable[None]]) -> AsyncGenerator[T, None]:
+    """Yield what `work` puts into a `LatestValue`.
 
-    `work` runs in a task of its own, which ends with this generator, whenever and wherever that is left. No
-    cancel scope spans a `yield`, as that of a task group would: whoever drops an async generator has another
-    task close it.
+    A slow consumer skips intermediate values but always gets the latest one. `work` runs in its own task,
+    which ends with this generator. No cancel scope spans a `yield`, as that of a task group would: a
+    generator that is dropped is closed by another task, and a cancel scope must exit in the task that
+    entered it.
 
     Raises:
-        BaseException: what `work` raised, once the last value was taken.
+        BaseException: the error of `work`, after its last value.
     """
-    newest: Newest[T] = Newest()
+    latest: LatestValue[T] = LatestValue()
 
     async def run() -> None:
         try:
-            await work(newest)
+            await work(latest)
         except BaseException as error:
-            newest.end(error)
+            latest.close(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
         else:
-            newest.end()
+            latest.close()
 
     task = asyncio.create_task(run())
     try:
         with suppress(anyio.EndOfStream):
             while True:
-                yield await newest.taken()
+                yield await latest.get()
     finally:
         task.cancel()
-        await ended(task)
+        await wait_until_done(task)
 
 
-async def ended(*tasks: asyncio.Task[None]) -> None:
-    """Return once tasks that were told to end have ended, even if the caller is cancelled meanwhile."""
+async def wait_until_done(*tasks: asyncio.Task[None]) -> None:
+    """Wait until every task is done, even if the caller is cancelled while waiting. Errors are not raised."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while running := [task for task in tasks if not task.done()]:
             try:
                 await asyncio.wait(running)
-            except asyncio.CancelledError as error:  # a second native `cancel()`, which no scope shields from
+            except asyncio.CancelledError as error:  # a native `cancel()`, which no scope shields from
                 cancelled = error
     if cancelled is not None:
         raise cancelled
 
 
-class Turn:
-    """A lock for tasks of several event loops; those of anyio and asyncio serve the tasks of one.
+class CrossLoopLock:
+    """A lock for tasks of several event loops; those of anyio and asyncio serve the tasks of one loop.
 
-    `async with turn:` lets one task in at a time; who is cancelled while waiting holds up nobody.
+    A task that is cancelled while it waits does not block the others.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._is_free = True
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._is_locked = False
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def __aenter__(self) -> None:
         while True:
             with self._mutex:
-                if self._is_free:
-                    self._is_free = False
+                if not self._is_locked:
+                    self._is_locked = True
                     return
-                woken = asyncio.Event()
-                self._waiting.append((asyncio.get_running_loop(), woken))
-            await woken.wait()
+                released = asyncio.Event()
+                self._waiters.append((asyncio.get_running_loop(), released))
+            await released.wait()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._mutex:
-            self._is_free = True
-            waiting, self._waiting = self._waiting, []
-        for loop, woken in waiting:
+            self._is_locked = False
+            waiters, self._waiters = self._waiters, []
+        # All of them, not one: the one chosen might have been cancelled, and nothing would wake the others.
+        for loop, released in waiters:
             with suppress(RuntimeError):  # that loop was closed, and its waiting task with it
-                loop.call_soon_threadsafe(woken.set)
+                loop.call_soon_threadsafe(released.set)

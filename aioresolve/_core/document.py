@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aioresolve.errors import ConfigurationError
 
-from .validation import seconds
+from .validation import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -328,7 +328,7 @@ def read_duration(node: Node) -> float:
     """Return seconds from `30s`, `2m`, `1m30s`, `500ms`, or a number of seconds."""
     text = read_text(node)
     with suppress(ValueError):
-        return seconds(text)
+        return parse_duration(text)
     raise DocumentError(
         node.location,
         f"{describe_text(node)} is not a duration above zero",

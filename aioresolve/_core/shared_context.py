@@ -1,9 +1,7 @@
-"""Stays inside `async with` that many tasks share, and the pools that several resolvers share.
+"""Contexts and connections that many tasks share.
 
-A `Stay` is entered by the first who visits it, in a task of its own, and left after the last. `Pools` enters
-resolvers that have a pool in common by that pool.
-
-Connections that calls share: those of a resolver's `async with`, or a pool that several resolvers use.
+`SharedContext` keeps one `async with` open for many tasks. `Pools` opens one connection pool for all
+resolvers that can share it. `PoolLease` decides which connections the calls of one resolver use.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
 
-from aioresolve.errors import ConfigurationError, DeadlineExceededError
+from aioresolve.errors import ConfigurationError, DeadlineExceededError, Hint
 
 if TYPE_CHECKING:
     import logging
@@ -24,20 +22,18 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Enterable", "Pool", "Poolable", "Pools", "Sharing", "Stay"]
+__all__ = ["Enterable", "Pool", "PoolLease", "Poolable", "Pools", "SharedContext"]
 
 
 class Enterable(Protocol):
-    """What is entered and left with `async with`, each within `timeout` seconds."""
+    """An async context manager that enters and exits within `timeout` seconds each."""
 
     @property
     def timeout(self) -> float:
         """Seconds."""
         ...
 
-    async def __aenter__(self) -> Self:
-        """Enter it."""
-        ...
+    async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
         self,
@@ -45,263 +41,261 @@ class Enterable(Protocol):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
         /,
-    ) -> bool | None:
-        """Leave it."""
+    ) -> bool | None: ...
+
+
+class Pool(Protocol):
+    """The connections of one event loop, opened when they are first needed."""
+
+    async def aclose(self) -> None:
+        """Close them. Closing twice has no effect."""
+
+
+class LoopPool(Pool, Protocol):
+    """A pool that knows the event loop to which its sockets belong."""
+
+    loop: asyncio.AbstractEventLoop
 
 
 class Poolable(Enterable, Protocol):
-    """A resolver, as far as its connections are concerned; see `ClusterResolver`."""
+    """The part of `ClusterResolver` that concerns connections."""
 
     @property
     def pool_key(self) -> Hashable | None:
-        """What its connections depend on; None where it has none to share."""
+        """Equal for resolvers that can share a pool; None for a resolver that cannot."""
 
     def new_pool(self) -> Pool:
-        """Return a pool for all that have this `pool_key`."""
+        """Return a pool for every resolver with this `pool_key`."""
         ...
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Let it use `pool` inside the block."""
+        """Use `pool` for the calls inside the block."""
         ...
 
 
 EnterableT = TypeVar("EnterableT", bound=Enterable)
+LoopPoolT = TypeVar("LoopPoolT", bound=LoopPool)
 
 
-class Stay(Generic[EnterableT]):
-    """One stay inside `async with`, in a task of its own, for cancel scopes are left where they were entered.
+class SharedContext(Generic[EnterableT]):
+    """Keeps an async context manager open in its own task, so that many tasks can share it.
 
-    Who needs it open visits it. It ends when it was told to and the last visitor is gone.
+    A cancel scope must exit in the task that entered it, so none of the tasks that share the resource can
+    enter it: `run` does, in a task that the owner of the context starts. The context exits after `close` was
+    called and the last `acquire` has ended.
 
     Args:
-        entered: what is entered, and what the visitors get.
-        logger: told of an error on leaving that nobody waits for.
-        inside: returns what to be inside of; `entered` itself where None.
-        after: the stay before this one, whose end is waited for first.
+        resource: the context manager, yielded by `acquire`.
+        logger: logs an error of exiting that no caller waits for.
+        enter: returns the context manager to enter in place of `resource`.
+        after: the previous context of this resource; it exits before this one enters.
 
     Attributes:
-        is_over: whether it takes no visitors any more.
+        is_closed: whether it can no longer be acquired.
     """
 
     def __init__(
         self,
-        entered: EnterableT,
+        resource: EnterableT,
         *,
         logger: logging.Logger,
-        inside: Callable[[], AbstractAsyncContextManager[object]] | None = None,
-        after: Stay[EnterableT] | None = None,
+        enter: Callable[[], AbstractAsyncContextManager[object]] | None = None,
+        after: SharedContext[EnterableT] | None = None,
     ) -> None:
-        self.is_over = False
-        self._entered = entered
-        self._inside = inside or (lambda: entered)
+        self.is_closed = False
+        self._resource = resource
+        self._enter = enter or (lambda: resource)
         self._logger = logger
         self._after = after
         self._entering: anyio.CancelScope | None = None
-        self._visitors = 0
+        self._users = 0
         self._endless: set[anyio.CancelScope] = set()
         self._is_entered = False
-        self._opened = anyio.Event()
-        self._vacated = anyio.Event()
-        self._ended = anyio.Event()
+        self._opened = anyio.Event()  # set also if entering failed
+        self._unused = anyio.Event()
+        self._exited = anyio.Event()
         self._error: BaseException | None = None
         self._closers = 0
 
-    async def stay(self) -> None:
-        """Enter, and leave when told to."""
+    async def run(self) -> None:
+        """Enter the context, wait until it is closed and unused, and exit it."""
         try:
-            await self._stay_inside()
-        except BaseException as error:  # theirs who wait for it; here it would end the loop for everybody
+            await self._run()
+        except BaseException as error:  # for those that wait; raised here it would end the whole event loop
             self._error = error
-        self.is_over = True
+        self.is_closed = True
         self._opened.set()
-        self._ended.set()
+        self._exited.set()
         if self._error is not None and self._is_entered and not self._closers:
-            self._logger.warning("%r was not left cleanly", self._entered, exc_info=self._error)
+            self._logger.warning("%r was not exited cleanly", self._resource, exc_info=self._error)
 
-    def leave(self) -> None:
-        """Take no new visitor, send those away that would stay without end, and end with the last of them."""
-        self.is_over = True
+    def close(self) -> None:
+        """Refuse new users, cancel `run_until_closed`, and exit after the last user. Does not wait."""
+        self.is_closed = True
         for scope in tuple(self._endless):
             scope.cancel()
-        if not self._visitors:
-            self._vacated.set()
+        if not self._users:
+            self._unused.set()
             if self._entering is not None:
                 self._entering.cancel()
 
-    async def left(self) -> None:
-        """Leave and wait for it.
+    async def aclose(self) -> None:
+        """Close the context and wait until it has exited.
 
         Raises:
-            BaseException: what leaving raised.
+            BaseException: the error of exiting.
         """
         self._closers += 1
         try:
-            self.leave()
-            await self._ended.wait()
+            self.close()
+            await self._exited.wait()
         finally:
             self._closers -= 1
         if self._error is not None and self._is_entered:
             raise self._error
 
     @asynccontextmanager
-    async def visit(self) -> AsyncIterator[EnterableT]:
-        """Yield what was entered.
+    async def acquire(self) -> AsyncIterator[EnterableT]:
+        """Yield the entered resource; it is not exited inside the block.
 
         Raises:
-            BaseException: what entering raised.
+            BaseException: the error of entering.
         """
-        self._visitors += 1
+        self._users += 1
         try:
             await self._opened.wait()
             if self._error is not None and not self._is_entered:
                 raise self._error
-            yield self._entered
+            yield self._resource
         finally:
-            self._visitors -= 1
-            if self.is_over:
-                self.leave()
+            self._users -= 1
+            if self.is_closed:
+                self.close()
 
-    async def visit_until_left(self, work: Callable[[EnterableT], Awaitable[object]]) -> None:
-        """Do `work`, which may have no end, with what was entered; `leave` cancels it.
+    async def run_until_closed(self, work: Callable[[EnterableT], Awaitable[object]]) -> None:
+        """Await `work`, which may be endless, with the entered resource; `close` cancels it.
 
         Raises:
-            BaseException: what entering raised, or the work.
+            BaseException: the error of entering, or of `work`.
         """
         with anyio.CancelScope() as scope:
             self._endless.add(scope)
             try:
-                async with self.visit() as entered:
+                async with self.acquire() as entered:
                     await work(entered)
             finally:
                 self._endless.discard(scope)
 
-    async def _stay_inside(self) -> None:
-        timeout = self._entered.timeout
+    async def _run(self) -> None:
+        timeout = self._resource.timeout
         if self._after is not None:
-            await self._after._ended.wait()
+            await self._after._exited.wait()
             self._after = None
-        if self._vacated.is_set():
+        if self._unused.is_set():
             return
-        # Shielded, because cancelling would not close what is open: it ends by being told to.
+        # Shielded, because cancellation would not close what is open: the context ends by `close` only.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
             self._entering = scope
-            async with self._inside():
+            async with self._enter():
                 self._entering = None
                 scope.deadline = math.inf
                 self._is_entered = True
                 self._opened.set()
-                await self._vacated.wait()
+                await self._unused.wait()
                 scope.deadline = anyio.current_time() + timeout
-        if scope.cancelled_caught and (self._is_entered or not self._vacated.is_set()):
+        if scope.cancelled_caught and (self._is_entered or not self._unused.is_set()):
+            step = "exited" if self._is_entered else "entered"
             raise DeadlineExceededError(
-                f"{self._entered!r} was not {'left' if self._is_entered else 'entered'} within"
-                f" {timeout:g} s; raise its `timeout`, or see what its `async with` waits for",
+                f"{self._resource!r} was not {step} within {timeout:g} s",
+                hint=Hint("Raise its {timeout}, or check what its `async with` waits for."),
                 timeout=timeout,
             )
 
 
 class Pools:
-    """The pools of one event loop: one for all resolvers of a `pool_key`, closed after the last of them."""
+    """The pools of one event loop: one for each `pool_key`, closed after its last resolver."""
 
     def __init__(self) -> None:
-        self._pools: dict[Hashable, _SharedPool] = {}
+        self._pools: dict[Hashable, _CountedPool] = {}
 
     @asynccontextmanager
-    async def inside(self, resolver: Poolable) -> AsyncIterator[None]:
-        """Be inside `resolver`: by the pool of its `pool_key`, or by its own `async with` without one."""
+    async def enter(self, resolver: Poolable) -> AsyncIterator[None]:
+        """Connect `resolver` to the pool of its `pool_key`; without a key, enter the resolver itself."""
         key = resolver.pool_key
         if key is None:
             async with resolver:
                 yield
             return
-        shared = self._pools.get(key)
-        if shared is None:
-            shared = self._pools[key] = _SharedPool(resolver.new_pool())
-        shared.users += 1
+        counted = self._pools.get(key)
+        if counted is None:
+            counted = self._pools[key] = _CountedPool(resolver.new_pool())
+        counted.users += 1
         try:
-            with resolver.using(shared.pool):
+            with resolver.using(counted.pool):
                 yield
         finally:
-            shared.users -= 1
-            if not shared.users:
+            counted.users -= 1
+            if not counted.users:
                 del self._pools[key]
-                await shared.pool.aclose()
+                await counted.pool.aclose()
 
 
-class _SharedPool:
-    """A pool, and how many use it."""
-
+class _CountedPool:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.users = 0
 
 
-class Pool(Protocol):
-    """The connections of one event loop, opened as they are needed."""
-
-    async def aclose(self) -> None:
-        """Close them. Closing twice does nothing."""
-
-
-class PoolOfLoop(Pool, Protocol):
-    """A pool that says which event loop its sockets belong to."""
-
-    loop: asyncio.AbstractEventLoop
-
-
-P = TypeVar("P", bound=PoolOfLoop)
-
-
-class Sharing(Generic[P]):
-    """Which connections the calls of a resolver use: those of its `async with`, a pool's, or each its own.
+class PoolLease(Generic[LoopPoolT]):
+    """The connections that the calls of a resolver use: those of its `async with`, a lent pool, or their own.
 
     Args:
-        resolver: whose calls, for messages.
-        new: returns connections of the event loop that is running, none of them open yet.
+        resolver: the resolver, for messages.
+        new: returns a new pool for the running event loop, without open connections.
     """
 
-    def __init__(self, resolver: object, new: Callable[[], P]) -> None:
+    def __init__(self, resolver: object, new: Callable[[], LoopPoolT]) -> None:
         self._resolver = resolver
         self._new = new
-        self._shared: P | None = None
+        self._pool: LoopPoolT | None = None
         self._is_lent = False
 
     def enter(self) -> None:
-        """Let the calls from now on share connections, until `aclose`.
+        """Share one new pool between all calls until `aclose`.
 
         Raises:
-            ConfigurationError: they do already.
+            ConfigurationError: the resolver has a pool already.
         """
         self._check_free()
-        self._shared, self._is_lent = self._new(), False
+        self._pool, self._is_lent = self._new(), False
 
     async def aclose(self) -> None:
-        """Close the connections of `enter`; those of a pool are its owner's."""
-        if self._shared is not None and not self._is_lent:
-            shared, self._shared = self._shared, None
-            await shared.aclose()
+        """Close the pool of `enter`. A lent pool belongs to its owner."""
+        if self._pool is not None and not self._is_lent:
+            pool, self._pool = self._pool, None
+            await pool.aclose()
 
     @contextmanager
-    def using(self, pool: P) -> Iterator[None]:
-        """Let the calls inside the block share the connections of `pool`.
+    def using(self, pool: LoopPoolT) -> Iterator[None]:
+        """Use `pool` for the calls inside the block.
 
         Raises:
-            ConfigurationError: they share others already.
+            ConfigurationError: the resolver has a pool already.
         """
         self._check_free()
-        self._shared, self._is_lent = pool, True
+        self._pool, self._is_lent = pool, True
         try:
             yield
         finally:
-            self._shared = None
+            self._pool = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[P]:
-        """Yield the connections that calls share, or one call's own where they share none."""
-        shared = self._shared
-        # Sockets belong to the loop that opened them: a call from another one brings its own.
-        if shared is not None and shared.loop is asyncio.get_running_loop():
-            yield shared
+    async def acquire(self) -> AsyncIterator[LoopPoolT]:
+        """Yield the shared pool, or a new one for this call only if the resolver has none in this loop."""
+        pool = self._pool
+        # Sockets belong to the loop that opened them: a call from another loop uses its own.
+        if pool is not None and pool.loop is asyncio.get_running_loop():
+            yield pool
             return
         own = self._new()
         try:
@@ -309,14 +303,15 @@ class Sharing(Generic[P]):
         finally:
             await own.aclose()
 
-    def unfit(self, pool: Pool) -> ConfigurationError:
-        """Return the error for a pool that is not of this kind of resolver."""
+    def mismatch(self, pool: Pool) -> ConfigurationError:
+        """Return the error for a pool of another kind of resolver."""
         return ConfigurationError(
-            f"{pool!r} is no pool for {self._resolver!r}; take that of a resolver with its pool_key"
+            f"{pool!r} is not a pool for {self._resolver!r}",
+            hint="Pass the pool of a resolver with the same pool_key.",
         )
 
     def _check_free(self) -> None:
-        if self._shared is not None:
+        if self._pool is not None:
             raise ConfigurationError(
-                f"{self._resolver!r} is entered already; use the one resolver, or make another"
+                f"{self._resolver!r} is already entered", hint="Use that resolver, or create another one."
             )

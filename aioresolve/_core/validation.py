@@ -1,7 +1,4 @@
-"""Numbers that callers give, checked: an error names the argument, what was given and what would do. Pure.
-
-Spans of time as people type them: `30s`, `1m30s`, `500ms`, or a plain number of seconds. Pure.
-"""
+"""Validation of numbers that callers pass, and durations as people write them (`30s`, `1m30s`, `500ms`)."""
 
 from __future__ import annotations
 
@@ -12,39 +9,43 @@ from typing import Any
 
 from aioresolve.errors import ConfigurationError
 
-__all__ = ["checked_count", "checked_seconds", "seconds"]
+__all__ = ["parse_duration", "validate_count", "validate_seconds"]
 
 
-def checked_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> float:
-    """Return `seconds` where it is a span of time that ends: nothing in aioresolve waits for ever.
+def validate_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> float:
+    """Return `seconds` as a float if it is a finite duration: nothing in aioresolve waits forever.
 
     Args:
-        name: the argument that it was given as.
-        seconds: what was given.
-        may_be_zero: whether no time at all is one too.
+        name: the argument that was passed, for the error.
+        seconds: its value.
+        may_be_zero: whether zero is allowed.
 
     Raises:
-        ConfigurationError: it is not a finite number above zero.
+        ConfigurationError: it is not a finite number, or not above zero.
     """
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds < math.inf or (seconds == 0 and not may_be_zero):
-        bound = "" if may_be_zero else " above zero"
-        raise ConfigurationError(f"{name}={seconds!r}: give a finite number of seconds{bound}, such as 30.0")
+        bound = "not below zero" if may_be_zero else "above zero"
+        raise ConfigurationError(
+            f"{seconds!r} is not a finite number of seconds {bound}",
+            argument=name,
+            hint="Pass a number such as 30.0.",
+        )
     return float(seconds)
 
 
-def checked_count(name: str, count: Any) -> int:
-    """Return `count` where it is a whole number, at least 1.
+def validate_count(name: str, count: Any) -> int:
+    """Return `count` if it is an integer of at least 1.
 
     Args:
-        name: the argument that it was given as.
-        count: what was given.
+        name: the argument that was passed, for the error.
+        count: its value.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: it is not an integer, or below 1.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigurationError(f"{name}={count!r}: give a whole number, at least 1")
+        raise ConfigurationError(f"{count!r} is not an integer of at least 1", argument=name)
     return count
 
 
@@ -55,21 +56,22 @@ _TERM = re.compile(f"({_NUMBER})(ms|s|m|h)")
 _TERMS = re.compile(f"(?:{_TERM.pattern})+")
 
 
-def seconds(text: str) -> float:
-    """Return the seconds that `text` says.
+def parse_duration(text: str) -> float:
+    """Return a duration in seconds.
 
-    The grammar is that of Go's `time.ParseDuration`, which kubectl's options take, above zero and down to
-    milliseconds: numbers, each with its unit (`h`, `m`, `s`, `ms`), added up. A number alone is seconds.
+    The grammar is that of Go's `time.ParseDuration`, which kubectl's options use, for positive durations and
+    down to milliseconds: numbers, each with its unit (`h`, `m`, `s`, `ms`), added up. A plain number is in
+    seconds.
 
     Raises:
-        ValueError: it is none of this, or no time at all; the message says what would be.
+        ValueError: the text is not a duration, or the duration is zero.
     """
     if _PLAIN.fullmatch(text):
-        span = Decimal(text)
+        duration = Decimal(text)
     elif _TERMS.fullmatch(text):
-        span = sum((Decimal(number) * _UNITS[unit] for number, unit in _TERM.findall(text)), Decimal(0))
+        duration = sum((Decimal(number) * _UNITS[unit] for number, unit in _TERM.findall(text)), Decimal(0))
     else:
-        raise ValueError(f"{text!r} is no span of time; give one such as 30s, 2m, 1m30s, 500ms or 30")
-    if not span:
-        raise ValueError(f"{text!r} is no time at all; give a span above zero, such as 30s")
-    return float(span)
+        raise ValueError(f"{text!r} is not a duration; write one such as 30s, 2m, 1m30s, 500ms or 30")
+    if not duration:
+        raise ValueError(f"{text!r} is zero; write a duration above zero, such as 30s")
+    return float(duration)

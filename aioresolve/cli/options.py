@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from aioresolve._core.validation import seconds
 from aioresolve.errors import ConfigurationError
 
 from .output.formats import WATCH_OUTPUTS
@@ -295,7 +294,7 @@ def duration_option(name: str, help_text: str, default: str | None = None) -> Ca
     return click.option(
         name,
         metavar="DURATION",
-        callback=parse_with(seconds),
+        callback=parse_with(parse_duration),
         default=default,
         show_default=default is not None,
         help=help_text,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from aioresolve._core.concurrency import ended
-from aioresolve._core.shared_context import Pools, Stay
+from aioresolve._core.concurrency import wait_until_done
+from aioresolve._core.shared_context import Pools, SharedContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,8 +29,8 @@ class Connections:
     def __init__(self) -> None:
         self._pools = Pools()
         # By identity: one resolver may have several names in a fleet.
-        self._shared: dict[int, Stay[ClusterResolver]] = {}
-        self._tasks: dict[Stay[ClusterResolver], asyncio.Task[None]] = {}
+        self._contexts: dict[int, SharedContext[ClusterResolver]] = {}
+        self._tasks: dict[SharedContext[ClusterResolver], asyncio.Task[None]] = {}
         self._num_keepers = 0
 
     @asynccontextmanager
@@ -54,33 +54,35 @@ class Connections:
         # A target that was removed while it waited for a slot is cancelled here at the latest: it must not
         # open its resolver again after `release`.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        shared = self._shared.get(id(resolver))
-        if shared is None or shared.is_over:
-            shared = self._shared[id(resolver)] = self._enter(resolver, after=shared)
-        async with shared.visit() as entered:
+        context = self._contexts.get(id(resolver))
+        if context is None or context.is_closed:
+            context = self._contexts[id(resolver)] = self._enter(resolver, after=context)
+        async with context.acquire() as entered:
             yield entered
 
     def release(self, resolver: ClusterResolver) -> None:
         """Close `resolver` as soon as no lease of it is held."""
-        shared = self._shared.get(id(resolver))
-        if shared is not None:
-            shared.leave()
+        context = self._contexts.get(id(resolver))
+        if context is not None:
+            context.close()
 
     def _enter(
-        self, resolver: ClusterResolver, *, after: Stay[ClusterResolver] | None
-    ) -> Stay[ClusterResolver]:
-        shared = Stay(resolver, logger=logger, inside=partial(self._pools.inside, resolver), after=after)
-        task = self._tasks[shared] = asyncio.create_task(shared.stay())
-        task.add_done_callback(lambda _: self._discard(resolver, shared))
-        return shared
+        self, resolver: ClusterResolver, *, after: SharedContext[ClusterResolver] | None
+    ) -> SharedContext[ClusterResolver]:
+        context = SharedContext(
+            resolver, logger=logger, enter=partial(self._pools.enter, resolver), after=after
+        )
+        task = self._tasks[context] = asyncio.create_task(context.run())
+        task.add_done_callback(lambda _: self._discard(resolver, context))
+        return context
 
-    def _discard(self, resolver: ClusterResolver, shared: Stay[ClusterResolver]) -> None:
-        del self._tasks[shared]
-        if self._shared.get(id(resolver)) is shared:
-            del self._shared[id(resolver)]
+    def _discard(self, resolver: ClusterResolver, context: SharedContext[ClusterResolver]) -> None:
+        del self._tasks[context]
+        if self._contexts.get(id(resolver)) is context:
+            del self._contexts[id(resolver)]
 
     async def _close(self) -> None:
         """Close every resolver, each within its own `timeout`."""
-        for shared in self._shared.values():
-            shared.leave()
-        await ended(*self._tasks.values())
+        for context in self._contexts.values():
+            context.close()
+        await wait_until_done(*self._tasks.values())

@@ -10,8 +10,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from aioresolve._core.concurrency import gather, newest_of
-from aioresolve._core.validation import checked_count, checked_seconds
+from aioresolve._core.concurrency import gather, stream_latest
+from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from aioresolve._core.concurrency import Newest
+    from aioresolve._core.concurrency import LatestValue
 
     from .poller import TargetWork
     from .target import TargetStatus
@@ -73,8 +73,8 @@ class Fleet:
         max_concurrency: int = 256,
         shard: tuple[int, int] | int | None = None,
     ) -> None:
-        self._timeout = checked_seconds("timeout", timeout)
-        self._max_concurrency = checked_count("max_concurrency", max_concurrency)
+        self._timeout = validate_seconds("timeout", timeout)
+        self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._shard = validate_shard(shard, os.environ)
         self._targets: dict[str, Target] = {}
         self._resolvers: dict[str, ClusterResolver] = {}
@@ -185,7 +185,7 @@ class Fleet:
         Raises:
             ConfigurationError: (a ValueError) `interval` is not a positive number of seconds.
         """
-        seconds = checked_seconds("interval", interval)
+        seconds = validate_seconds("interval", interval)
         stream = self._stream(lambda poller: partial(poller.poll, interval=seconds))
         async with aclosing(stream) as statuses:
             async for status in statuses:
@@ -207,7 +207,7 @@ class Fleet:
         Raises:
             ConfigurationError: (a ValueError) `interval` is not a positive number of seconds.
         """
-        seconds = checked_seconds("interval", interval)
+        seconds = validate_seconds("interval", interval)
         stream = self._stream(lambda poller: partial(poller.watch, interval=seconds))
         async with aclosing(stream) as statuses:
             async for status in statuses:
@@ -250,7 +250,7 @@ class Fleet:
         """Run `work` for every target, and yield the latest status of each target."""
         stream = StatusStream()
 
-        async def run(wakeup: Newest[None]) -> None:
+        async def run(wakeup: LatestValue[None]) -> None:
             async with self._open_poller() as poller:
                 self._streams.add(stream)
                 try:
@@ -258,7 +258,7 @@ class Fleet:
                 finally:
                     self._streams.discard(stream)
 
-        async with aclosing(newest_of(run)) as wakeups:
+        async with aclosing(stream_latest(run)) as wakeups:
             async for _ in wakeups:
                 while (status := stream.take()) is not None:
                     yield status

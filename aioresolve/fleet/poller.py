@@ -18,7 +18,7 @@ import anyio
 
 from aioresolve._core import telemetry
 from aioresolve._core.concurrency import first_error, gather
-from aioresolve._core.retry import within_deadline
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from aioresolve._core.concurrency import Newest
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.concurrency import LatestValue
+    from aioresolve._core.deadline import Progress
     from aioresolve.spec import Observation
 
     from .target import Target, TargetStatus
@@ -183,7 +183,7 @@ class StatusStream:
         self._run_target: Callable[[Target], Coroutine[None, None, None]]
         self._pending: dict[Target, TargetStatus] = {}
 
-    async def run(self, targets: Iterable[Target], work: TargetWork, wakeup: Newest[None]) -> None:
+    async def run(self, targets: Iterable[Target], work: TargetWork, wakeup: LatestValue[None]) -> None:
         """Run `work` for each target, in its own task; endless.
 
         Args:
@@ -201,15 +201,15 @@ class StatusStream:
             def report(status: TargetStatus) -> None:
                 self._pending[target] = status
                 wakeup.put(None)
-                outage.note(status.error)
-                telemetry.staleness(target.name, target.failing_since)
+                outage.update(status.error)
+                telemetry.record_staleness(target.name, target.failing_since)
                 if status.state is not None:
-                    telemetry.members(status.state.endpoints, target=target.name)
+                    telemetry.record_members(status.state.endpoints, target=target.name)
 
             try:
                 await target.run_unless_removed(partial(work, target, report))
             finally:
-                telemetry.forget(target.name)
+                telemetry.remove_target(target.name)
 
         self._run_target = run_target
         try:

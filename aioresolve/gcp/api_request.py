@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
     from .client import GoogleSession
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from google.auth.credentials import Credentials
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
     from .metadata_server import MetadataServer
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Self
 import anyio
 from yarl import URL
 
-from aioresolve._core.retry import RetryPolicy, retrying
-from aioresolve._core.telemetry import HTTPRequest
+from aioresolve._core.retry import RetryPolicy, call_with_retries
+from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .access_token import ANONYMOUS, Grant
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
     from .credentials import AnyCredentials
     from .transport import Answer
@@ -126,7 +126,7 @@ class GoogleSession:
                 return await self._answer(opened.client, question, attempts, progress)
 
         scope = question.scope
-        answer = await retrying(
+        answer = await call_with_retries(
             attempt, policy=self._policy, on_failure=lambda error, wait: progress.failed(scope, error)
         )
         progress.done(scope, "answered")
@@ -190,7 +190,7 @@ class GoogleSession:
         condition = {"If-None-Match": question.known_tag} if question.known_tag else {}
         values = [value for name, value in grant.headers.items() if name.lower() in SECRET_HEADERS]
         url, host = URL(self._endpoints[question.service] + question.path), self.host(question.service)
-        with HTTPRequest(
+        with HTTPCall(
             logger, question.method, host, url.raw_path, scope=question.scope, attempt=attempt
         ) as request:
             answer = await client.send(
@@ -202,7 +202,7 @@ class GoogleSession:
                 body=question.body,
                 secrets={secret for value in values for secret in (value, value.partition(" ")[2])},
             )
-            request.answered(answer.status, len(answer.body))
+            request.set_response(answer.status, len(answer.body))
         return answer
 
 

@@ -6,7 +6,7 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from aioresolve._core.concurrency import Turn
+from aioresolve._core.concurrency import CrossLoopLock
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
 from .access_token import Grant
@@ -58,7 +58,7 @@ class GoogleCredentials:
         self._grant: Grant | None = None
         self._error: ResolveError | None = None
         self._fetches = 0
-        self._turn = Turn()
+        self._turn = CrossLoopLock()
 
     def __repr__(self) -> str:
         return f"<GoogleCredentials {self._source.name}>"

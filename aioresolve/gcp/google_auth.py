@@ -29,8 +29,8 @@ from google.auth.credentials import AnonymousCredentials
 from yarl import URL
 
 from aioresolve._core.http.tls import closing_one_sidedly
-from aioresolve._core.retry import PASSING
-from aioresolve._core.telemetry import HTTPRequest
+from aioresolve._core.retry import RETRYABLE_STATUSES
+from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -139,7 +139,7 @@ async def ask_token_server(
     """
     host, path = checked_host(url), URL(url).path
     scope, context = f"{method} {path}", await _showing(certificate)
-    with HTTPRequest(logger, method, host, path, scope=scope) as request:
+    with HTTPCall(logger, method, host, path, scope=scope) as request:
         answer = await client.send(
             method,
             url,
@@ -150,8 +150,8 @@ async def ask_token_server(
             secrets=_secrets(headers, body),
             ssl_context=context,
         )
-        request.answered(answer.status, len(answer.body))
-    if answer.status in PASSING:
+        request.set_response(answer.status, len(answer.body))
+    if answer.status in RETRYABLE_STATUSES:
         raise APIError(
             f"the token server {host} answered {answer.status} for {scope}; try again later",
             host=host,

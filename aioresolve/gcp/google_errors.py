@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aioresolve._core.retry import PASSING
+from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -119,7 +119,7 @@ def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> R
             quota = reported.metadata.get("quota_metric") or reported.metadata.get("quota_limit")
             cause = f"the quota {quota or 'of requests'} is exhausted"
             hint = Hint("Send fewer requests, or request a higher quota.")
-        case _ if status in PASSING:
+        case _ if status in RETRYABLE_STATUSES:
             cause, hint = "the server is overloaded or unavailable", Hint("Try again later.")
         case _:
             cause, hint = "unexpected status", Hint("Check that the endpoint is the API itself.")
@@ -131,7 +131,7 @@ def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> R
         status=status,
         reason=reason,
         retry_after=reported.retry_delay if answer.retry_after is None else answer.retry_after,
-        retryable=status in PASSING or is_rate_limited,
+        retryable=status in RETRYABLE_STATUSES or is_rate_limited,
     )
 
 

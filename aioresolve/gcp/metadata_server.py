@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Self
 import anyio
 from yarl import URL
 
-from aioresolve._core.retry import PASSING, Progress, RetryPolicy, retrying
-from aioresolve._core.telemetry import HTTPRequest
+from aioresolve._core.deadline import Progress
+from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, call_with_retries
+from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 
 from .resource_names import validate_project, validate_zone
@@ -229,7 +230,7 @@ class MetadataServer:
                 return await _answer(client, url, f"http://{host}", scope, next(attempts), timeout)
 
             progress.waiting(scope, f"{host} has not answered")
-            answer = await retrying(
+            answer = await call_with_retries(
                 attempt, policy=POLICY, on_failure=lambda error, wait: progress.failed(scope, error)
             )
         progress.done(scope, "answered")
@@ -269,12 +270,12 @@ async def _answer(
 ) -> Answer:
     """Return the metadata server's answer, 200 or 404, once it is sure to be the metadata server's."""
     answer = None
-    request = HTTPRequest(logger, "GET", host, url.raw_path, scope=scope, attempt=attempt, expected=(404,))
+    request = HTTPCall(logger, "GET", host, url.raw_path, scope=scope, attempt=attempt, expected=(404,))
     with anyio.move_on_after(timeout):
         try:
             with request:
                 answer = await client.send("GET", str(url), scope=scope, mend=MEND, headers=FLAVOR)
-                request.answered(answer.status, len(answer.body))
+                request.set_response(answer.status, len(answer.body))
         except ConnectionFailedError as error:
             # Whoever is on Google Cloud reaches it at once; whoever is not would be kept waiting.
             error.retryable = False
@@ -302,6 +303,6 @@ async def _answer(
             scope=scope,
             status=answer.status,
             retry_after=answer.retry_after,
-            retryable=answer.status in PASSING,
+            retryable=answer.status in RETRYABLE_STATUSES,
         )
     return answer

@@ -19,7 +19,7 @@ from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
     from .api_request import KnownAnswers
     from .client import GoogleSession

@@ -9,7 +9,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from aioresolve._core.retry import PASSING
+from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -153,7 +153,7 @@ def _error(
         case 410:
             summary = f"{summary}: the pages of the list expired faster than they could be read"
             hint = "Try again."
-        case _ if code in PASSING:
+        case _ if code in RETRYABLE_STATUSES:
             summary = f"{summary}: the server is overloaded or unhealthy"
             hint = "Try again later."
         case _:
@@ -168,7 +168,7 @@ def _error(
         status=code,
         reason=status.reason,
         retry_after=retry_after,
-        retryable=code in PASSING,
+        retryable=code in RETRYABLE_STATUSES,
     )
 
 

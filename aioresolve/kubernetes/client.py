@@ -21,8 +21,8 @@ from yarl import URL
 from aioresolve._core.http.client import CONNECT_TIMEOUT, Answer, HTTPSession, OpenAnswer, origin
 from aioresolve._core.http.dns import AbandonableResolver
 from aioresolve._core.http.errors import Exchange, Mends
-from aioresolve._core.retry import RetryPolicy, retrying
-from aioresolve._core.telemetry import HTTPRequest
+from aioresolve._core.retry import RetryPolicy, call_with_retries
+from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .api_errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
     from .auth import Connection
     from .objects import PodQuery
@@ -373,11 +373,11 @@ class PodAPI:
             "timeoutSeconds": f"{lifetime:.0f}",
         }
         async with AsyncExitStack() as opened:
-            with HTTPRequest(
+            with HTTPCall(
                 logger, "GET", transport.host, query.path, scope=f"watch of {query.scope}", query=parameters
             ) as request:
                 stream = await opened.enter_async_context(transport.stream(query.path, parameters, AS_LIST))
-                request.answered(stream.answer.status)
+                request.set_response(stream.answer.status)
             if stream.answer.status != 200:
                 raise error_from_watch_response(
                     stream.answer, query, host=transport.host, source=transport.source
@@ -459,7 +459,7 @@ class PodAPI:
 
         async def attempt() -> Answer:
             async with self._turns:
-                with HTTPRequest(
+                with HTTPCall(
                     logger,
                     "GET",
                     transport.host,
@@ -469,7 +469,7 @@ class PodAPI:
                     query=parameters,
                 ) as request:
                     answer = await transport.get(query.path, parameters, accept)
-                    request.answered(answer.status, len(answer.body))
+                    request.set_response(answer.status, len(answer.body))
             if answer.status == 200:
                 return answer
             error = error_from_response(
@@ -483,7 +483,7 @@ class PodAPI:
         progress.waiting(scope, f"the credentials of {transport.source} are not there yet")
         await transport.prepare()
         progress.waiting(scope, f"{transport.host} has not answered")
-        answer = await retrying(
+        answer = await call_with_retries(
             attempt, policy=self._policy, on_failure=lambda error, wait: progress.failed(scope, error)
         )
         try:

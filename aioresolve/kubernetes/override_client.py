@@ -23,7 +23,7 @@ from aioresolve._core.http.client import (
     without,
 )
 from aioresolve._core.http.errors import FAILURES, Exchange
-from aioresolve._core.retry import retry_after
+from aioresolve._core.retry import parse_retry_after
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
 
 from .client import MENDS, Answer, Stream, Transport, started
@@ -253,7 +253,7 @@ class ThreadedClientTransport(ClientTransport):
                 # urllib3's timeout is for each piece, and a slow server may send any number of them.
                 raise TimeoutError("the answer was not whole in time")
         headers = response.headers
-        return Answer(response.status, bytes(body), headers, retry_after(headers.get("Retry-After")))
+        return Answer(response.status, bytes(body), headers, parse_retry_after(headers.get("Retry-After")))
 
     def _not_reached(self, reason: object, scope: str) -> ConnectionFailedError:
         # An error of urllib3, or its text from kubernetes, which starts with the type.
@@ -270,4 +270,4 @@ class ThreadedClientTransport(ClientTransport):
 def _raised_answer(error: Any) -> Answer:
     body, headers = error.body or b"", error.headers or {}
     whole = body.encode() if isinstance(body, str) else body
-    return Answer(error.status, whole, headers, retry_after(headers.get("Retry-After")))
+    return Answer(error.status, whole, headers, parse_retry_after(headers.get("Retry-After")))

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aioresolve._core.concurrency import gather
-from aioresolve._core.retry import Backoff, RetryPolicy, within_deadline
-from aioresolve._core.telemetry import Outage, retried, watch_restarted
+from aioresolve._core.deadline import within_deadline
+from aioresolve._core.retry import Backoff, RetryPolicy
+from aioresolve._core.telemetry import Outage, record_retry, record_watch_restart
 from aioresolve.errors import (
     APIError,
     ConnectionFailedError,
@@ -40,8 +41,8 @@ from .objects import EventLines, Failed, with_message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from aioresolve._core.concurrency import Newest
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.concurrency import LatestValue
+    from aioresolve._core.deadline import Progress
 
     from .client import FoundPods, PodAPI, Stream
     from .objects import PodQuery
@@ -138,7 +139,7 @@ class Feed:
         """Note that the query cannot be answered at present."""
         self.error = error.with_traceback(None)
         self.stale_since = self.stale_since or datetime.now(UTC)
-        self._outage.note(error)
+        self._outage.update(error)
 
     def wait_after(self, error: ResolveError) -> float:
         """Return the seconds to wait after a failure, and decide whether a list follows or a watch.
@@ -166,7 +167,7 @@ class Feed:
 
     def _answered(self) -> None:
         self.error = self.stale_since = None
-        self._outage.note(None)
+        self._outage.update(None)
 
 
 def _may_be_the_versions_fault(error: ResolveError) -> bool:
@@ -234,7 +235,7 @@ class PodReflector:
         api: PodAPI,
         membership: PodCache,
         queries: Iterable[PodQuery],
-        newest: Newest[Callable[[], Observation]],
+        newest: LatestValue[Callable[[], Observation]],
         policy: WatchPolicy,
         *,
         timeout: float,
@@ -297,7 +298,7 @@ class PodReflector:
             lived = feed.ends(anyio.current_time())
             if lived is not None:
                 why = "ended" if error is None else reason(error)
-                watch_restarted(self._api.host, feed.query.scope, why, seconds=lived)
+                record_watch_restart(self._api.host, feed.query.scope, why, seconds=lived)
             if error is not None:
                 await self._recover(feed, error)
 
@@ -312,7 +313,7 @@ class PodReflector:
         wait = feed.wait_after(error)
         if feed.stale_since is not None:
             self._stir()
-        retried(error, attempt=feed.failures, wait=wait)
+        record_retry(error, attempt=feed.failures, wait=wait)
         await self._api.sleep(wait)
 
     async def _list(self, feed: Feed) -> None:

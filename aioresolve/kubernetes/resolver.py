@@ -11,10 +11,10 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from aioresolve._core.concurrency import gather, newest_of
-from aioresolve._core.retry import Progress
-from aioresolve._core.shared_context import Sharing
-from aioresolve._core.validation import checked_count
+from aioresolve._core.concurrency import gather, stream_latest
+from aioresolve._core.deadline import Progress
+from aioresolve._core.shared_context import PoolLease
+from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable
     from contextlib import AbstractContextManager
 
-    from aioresolve._core.concurrency import Newest
+    from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.shared_context import Pool
     from aioresolve.spec import Observation
 
@@ -109,7 +109,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
         self._order_by = validate_choice("order_by", order_by, ("name", "index"))
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
-        self._max_concurrency = checked_count("max_concurrency", max_concurrency)
+        self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._executable_location = checked_location(
             executable_location, kubeconfig=kubeconfig, context=context
         )
@@ -119,7 +119,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._context = context
         self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
-        self._sharing = Sharing(self, self.new_pool)
+        self._lease = PoolLease(self, self.new_pool)
 
     watch_policy = WatchPolicy()
     """The timing of watches. Change it for tests and for unusual networks."""
@@ -171,7 +171,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 async for observation in polled:
                     yield observation
 
-        async def follow(newest: Newest[Callable[[], Observation]]) -> None:
+        async def follow(newest: LatestValue[Callable[[], Observation]]) -> None:
             # The connection is opened in the task that uses it, because the generator around it may be closed
             # in another task.
             async with self._connected(Progress()) as api:
@@ -184,12 +184,12 @@ class KubernetesClusterResolver(ClusterResolver):
                     timeout=self._timeout,
                 ).run()
 
-        async with aclosing(newest_of(follow)) as newest:
+        async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
                 yield observe()
 
     async def __aenter__(self) -> Self:
-        self._sharing.enter()
+        self._lease.enter()
         return self
 
     @property
@@ -203,12 +203,12 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
         if not isinstance(pool, ConnectionPool):
-            raise self._sharing.unfit(pool)
-        return self._sharing.using(pool)
+            raise self._lease.mismatch(pool)
+        return self._lease.using(pool)
 
     async def aclose(self) -> None:
         """Close the connections that the calls inside `async with` share."""
-        await self._sharing.aclose()
+        await self._lease.aclose()
 
     async def _run_queries(self, call: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
         """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
@@ -269,7 +269,7 @@ class KubernetesClusterResolver(ClusterResolver):
     @asynccontextmanager
     async def _connected(self, progress: Progress) -> AsyncIterator[PodAPI]:
         """Yield the shared PodAPI inside `async with`, and a separate one for this call outside it."""
-        async with self._sharing.opened() as pool:
+        async with self._lease.acquire() as pool:
             yield await pool.opened(partial(self._connect, progress))
 
     async def _connect(self, progress: Progress) -> PodAPI:

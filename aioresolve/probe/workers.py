@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aioresolve._core.telemetry import WorkerProbing
-from aioresolve._core.validation import checked_count, checked_seconds
+from aioresolve._core.telemetry import ProbeCall
+from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
 
 from .channels import Deadline, ProbeChannels, validate_address
@@ -175,9 +175,9 @@ class _Batch:
             )
         return cls(
             tuple(map(validate_address, addresses)),
-            checked_seconds("timeout", timeout),
-            checked_seconds("worker_timeout", worker_timeout),
-            checked_count("max_concurrency", max_concurrency),
+            validate_seconds("timeout", timeout),
+            validate_seconds("worker_timeout", worker_timeout),
+            validate_count("max_concurrency", max_concurrency),
             tuple(libtpu_ports),
             ProbeChannels() if channels is None else channels,
         )
@@ -207,10 +207,10 @@ class _Batch:
     async def _probe(self, address: str) -> WorkerProbe:
         started_at = time.monotonic()
         try:
-            with WorkerProbing(logger, address, GET_STATUS) as probing:
+            with ProbeCall(logger, address, GET_STATUS) as probing:
                 probe = await self._fetch(address, Deadline.after(self.worker_timeout))
                 assert probe.source is not None
-                probing.answered(probe.source, METHODS[probe.source])
+                probing.set_response(probe.source, METHODS[probe.source])
         except ProbeError as error:
             probe = WorkerProbe(address, error=_without_frames(error))
         return replace(probe, latency=time.monotonic() - started_at)

@@ -7,8 +7,8 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from aioresolve._core.retry import Progress, within_deadline
-from aioresolve._core.validation import checked_seconds
+from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
 from aioresolve.spec import Observation
 
@@ -66,7 +66,7 @@ class ClusterResolver(abc.ABC):
         self._task_type = task_type
         self._task_id = task_id
         self._rpc_layer = rpc_layer
-        self._timeout = checked_seconds("timeout", timeout)
+        self._timeout = validate_seconds("timeout", timeout)
 
     @property
     def task_type(self) -> str | None:
@@ -138,7 +138,7 @@ class ClusterResolver(abc.ABC):
         async def fetch() -> Observation:
             return await within_deadline(self._timeout, f"a poll of {self!r}", self.fetch_observation)
 
-        async with aclosing(poll(fetch, checked_seconds("interval", interval))) as observations:
+        async with aclosing(poll(fetch, validate_seconds("interval", interval))) as observations:
             async for observation in observations:
                 yield observation
 
@@ -212,9 +212,9 @@ class ClusterResolver(abc.ABC):
         """
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
         return await wait_until_complete(
-            self.observations(interval=checked_seconds("interval", interval)),
+            self.observations(interval=validate_seconds("interval", interval)),
             condition,
-            timeout=checked_seconds("timeout", timeout),
+            timeout=validate_seconds("timeout", timeout),
             source=repr(self),
         )
 
@@ -339,7 +339,7 @@ class ClusterResolver(abc.ABC):
         await self.aclose()
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else checked_seconds("timeout", timeout)
+        return self._timeout if timeout is None else validate_seconds("timeout", timeout)
 
     def _no_pool(self) -> ConfigurationError:
         return ConfigurationError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aioresolve._core.retry import Progress
+from aioresolve._core.deadline import Progress
 from aioresolve.errors import InvalidClusterError
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 

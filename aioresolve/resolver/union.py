@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from aioresolve._core.concurrency import gather, newest_of
+from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
@@ -19,8 +19,8 @@ from .base import ClusterResolver, master_url
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
-    from aioresolve._core.concurrency import Newest
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.concurrency import LatestValue
+    from aioresolve._core.deadline import Progress
     from aioresolve.spec import Endpoint
 
 __all__ = ["UnionClusterResolver"]
@@ -135,11 +135,11 @@ class UnionClusterResolver(ClusterResolver):
             TaskConflictError: two resolvers return the same task in the first state.
             ResolveError: an error of a resolver that is not retryable.
         """
-        async with aclosing(newest_of(partial(self._follow_all, interval))) as observations:
+        async with aclosing(stream_latest(partial(self._follow_all, interval))) as observations:
             async for observation in observations:
                 yield observation
 
-    async def _follow_all(self, interval: float, latest: Newest[Observation]) -> None:
+    async def _follow_all(self, interval: float, latest: LatestValue[Observation]) -> None:
         parts = [Observation(None)] * len(self._resolvers)
         merged = Observation(None)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
-from aioresolve._core.concurrency import Newest, first_error, gather
-from aioresolve._core.validation import checked_count, checked_seconds
+from aioresolve._core.concurrency import LatestValue, first_error, gather
+from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError
 from aioresolve.spec import Missing
 
@@ -85,7 +85,7 @@ def validate_condition(
             hint="Pass {count} for the total of all jobs, or {jobs} for a number per job.",
         )
     if count is not None:
-        checked_count("count", count)
+        validate_count("count", count)
     if jobs is not None:
         if not isinstance(jobs, Mapping) or not jobs:
             raise ConfigurationError(
@@ -94,13 +94,13 @@ def validate_condition(
                 hint="Pass one such as `{'worker': 16}`.",
             )
         for job, number in jobs.items():
-            checked_count(f"jobs[{job!r}]", number)
+            validate_count(f"jobs[{job!r}]", number)
     return WaitCondition(
         count,
         None if jobs is None else dict(jobs),
         ready,
         _validate_reachable(reachable),
-        checked_seconds("stable_for", stable_for, may_be_zero=True),
+        validate_seconds("stable_for", stable_for, may_be_zero=True),
     )
 
 
@@ -277,7 +277,7 @@ class _Waiter:
         self._source = source
         self._on_shortfall = on_shortfall
         self._lacking = Shortfall({}, _required_numbers(condition))
-        self._latest: Newest[Observation] = Newest()
+        self._latest: LatestValue[Observation] = LatestValue()
 
     @property
     def lacking(self) -> Shortfall:
@@ -296,9 +296,9 @@ class _Waiter:
                 async for observation in observations:
                     self._latest.put(observation)
         except Exception as error:
-            self._latest.end(error)
+            self._latest.close(error)
         else:
-            self._latest.end(
+            self._latest.close(
                 ConfigurationError(f"the observations of {self._source} ended; they must not end")
             )
 
@@ -307,14 +307,14 @@ class _Waiter:
         members: frozenset[Member] | None = None
         due = 0.0
         is_reachable = False
-        observation = await self._latest.taken()
+        observation = await self._latest.get()
         while True:
             lacking = shortfall(observation, self._condition)
             if lacking is not None:
                 self.lacking, members = lacking, None
                 if lacking.is_final:
                     raise self._failed(lacking)
-                observation = await self._latest.taken()
+                observation = await self._latest.get()
                 continue
             state = observation.state
             assert state is not None
@@ -336,7 +336,7 @@ class _Waiter:
     async def _next_before(self, deadline: float) -> Observation | None:
         """Return the next observation, or None if none arrives before `deadline`."""
         with anyio.CancelScope(deadline=deadline):
-            return await self._latest.taken()
+            return await self._latest.get()
         return None
 
     def _not_yet_proven(self, state: ClusterState) -> Shortfall:

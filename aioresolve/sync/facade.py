@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from aioresolve._core.concurrency import newest_of
+from aioresolve._core.concurrency import stream_latest
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.resolver import base
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from types import TracebackType
 
-    from aioresolve._core.concurrency import Newest
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.concurrency import LatestValue
+    from aioresolve._core.deadline import Progress
     from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
     from .shared import SharedResolver
@@ -175,11 +175,11 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
         return observation
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        async with aclosing(newest_of(partial(self._observe, interval))) as observations:
+        async with aclosing(stream_latest(partial(self._observe, interval))) as observations:
             async for observation in observations:
                 yield observation
 
-    async def _observe(self, interval: float, latest: Newest[Observation]) -> None:
+    async def _observe(self, interval: float, latest: LatestValue[Observation]) -> None:
         async def follow(resolver: base.ClusterResolver) -> None:
             async with aclosing(resolver.observations(interval=interval)) as observations:
                 async for observation in observations:

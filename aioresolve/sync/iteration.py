@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
-from aioresolve._core.concurrency import Newest
+from aioresolve._core.concurrency import LatestValue
 from aioresolve.errors import ConfigurationError, ResolveError
 
 from .loop_thread import current_loop_thread, get_loop_thread
@@ -114,7 +114,7 @@ class _GeneratorTask(Generic[T]):
         self._consumer_lock = asyncio.Lock()
         self._requested = asyncio.Event()
         self._is_requested = False  # remains set if a consumer was interrupted before it got its item
-        self._item: Newest[T] = Newest()
+        self._item: LatestValue[T] = LatestValue()
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -123,12 +123,12 @@ class _GeneratorTask(Generic[T]):
             with self._scope:
                 await self._shared.run_until_closed(self._advance)
         except asyncio.CancelledError:
-            self._item.end()
+            self._item.close()
             raise
         except BaseException as error:  # raised by `next_item`; here it would end the loop
-            self._item.end(error)
+            self._item.close(error)
         else:
-            self._item.end()
+            self._item.close()
         finally:
             self._ended.set()
 
@@ -153,11 +153,11 @@ class _GeneratorTask(Generic[T]):
                 self._is_requested = True
                 self._requested.set()
             try:
-                item = await self._item.taken()
+                item = await self._item.get()
             except asyncio.CancelledError:
                 raise
             except BaseException:
-                self._item.end()
+                self._item.close()
                 raise
             self._is_requested = False
             return item

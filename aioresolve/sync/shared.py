@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aioresolve._core.shared_context import Enterable, Stay
+from aioresolve._core.shared_context import Enterable, SharedContext
 
 from .loop_thread import current_loop_thread, get_loop_thread
 
@@ -62,32 +62,32 @@ class SharedResource(Generic[ResourceT]):
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[ResourceT]:
         """Yield the entered resource, which is not exited inside the block. For the loop thread."""
-        async with self._current_context().visit() as entered:
+        async with self._current_context().acquire() as entered:
             yield entered
 
     async def run_until_closed(self, function: Callable[[ResourceT], Awaitable[object]]) -> None:
         """Await `function` with the entered resource; closing it cancels that. For the loop thread."""
-        await self._current_context().visit_until_left(function)
+        await self._current_context().run_until_closed(function)
 
     def close(self) -> None:
         """Wait for the calls in progress, and exit the resource; the next call enters it again."""
         thread, context = current_loop_thread(), self._context
         if thread is not None and thread.is_running and context is not None and context.thread is thread:
-            thread.run(context.left)
+            thread.run(context.aclose)
 
     def close_soon(self) -> None:
         """Close the resource without waiting. Can be called in any thread."""
         if self._context is not None:
-            self._context.thread.call_soon(self._context.leave)
+            self._context.thread.call_soon(self._context.close)
 
     def _current_context(self) -> _LoopContext[ResourceT]:
         thread, context = current_loop_thread(), self._context
         assert thread is not None
         if context is not None and context.thread is not thread:
             self.resource, context = self._recreate(self.resource), None
-        if context is None or context.is_over:
+        if context is None or context.is_closed:
             context = self._context = _LoopContext(thread, self.resource, after=context)
-            thread.start_service(context.stay, context.leave)
+            thread.start_service(context.run, context.close)
         return context
 
 
@@ -108,7 +108,7 @@ class SharedResolver(SharedResource["ClusterResolver"]):
         return self.resource
 
 
-class _LoopContext(Stay[ResourceT]):
+class _LoopContext(SharedContext[ResourceT]):
     """A shared context in the loop of `thread`."""
 
     def __init__(

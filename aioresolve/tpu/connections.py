@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.api_request import KnownAnswers
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.credentials import AnyCredentials

@@ -18,7 +18,7 @@ from aioresolve.spec import Observation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.metadata_server import MetadataServer
 
     from .discovery import MetadataSource

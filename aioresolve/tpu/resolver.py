@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from aioresolve._core.retry import within_deadline
-from aioresolve._core.shared_context import Sharing
-from aioresolve._core.validation import checked_seconds
+from aioresolve._core.deadline import within_deadline
+from aioresolve._core.shared_context import PoolLease
+from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve._core.shared_context import Pool
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
@@ -143,24 +143,24 @@ class TPUClusterResolver(ClusterResolver):
         base_url = api_base_url(discovery_url, os.environ, version)
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
-        self._sharing = Sharing(self, self.new_pool)
+        self._lease = PoolLease(self, self.new_pool)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
 
     async def __aenter__(self) -> Self:
-        self._sharing.enter()
+        self._lease.enter()
         return self
 
     async def aclose(self) -> None:
         """Close the connections that the calls inside `async with` shared."""
-        await self._sharing.aclose()
+        await self._lease.aclose()
 
     # Resolving
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Request every TPU, all at once, and return their workers, slice after slice."""
-        async with self._sharing.opened() as connections:
+        async with self._lease.acquire() as connections:
             slices = await self._finder.find_ready(self._source(), connections, progress)
             others = await self._coordinator_jobs(connections, progress) if slices else {}
         return cluster_of(slices, self.get_job_name(), others, datetime.now(UTC))
@@ -182,7 +182,7 @@ class TPUClusterResolver(ClusterResolver):
         Raises:
             ResolveError: see `slices`.
         """
-        async with self._sharing.opened() as connections:
+        async with self._lease.acquire() as connections:
             return await self._finder.find_ready(self._source(), connections, progress)
 
     async def master(
@@ -224,7 +224,7 @@ class TPUClusterResolver(ClusterResolver):
 
     async def fetch_observation(self, progress: Progress) -> Observation:
         """Request every TPU, all at once, and return the workers that are ready and what is missing."""
-        async with self._sharing.opened() as connections:
+        async with self._lease.acquire() as connections:
             return await self._observe(self._source(), self._finder, connections, progress)
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
@@ -235,8 +235,8 @@ class TPUClusterResolver(ClusterResolver):
         determined once, when the watch starts.
         """
         source, finder = self._source(), self._finder.for_watch()
-        interval = checked_seconds("interval", interval)
-        async with self._sharing.opened() as connections:
+        interval = validate_seconds("interval", interval)
+        async with self._lease.acquire() as connections:
 
             async def fetch() -> Observation:
                 observe = partial(self._observe, source, finder, connections)
@@ -445,8 +445,8 @@ class TPUClusterResolver(ClusterResolver):
             ConfigurationError: the resolver is already entered, or the pool has another `pool_key`.
         """
         if not isinstance(pool, Connections) or pool.key != self._configuration.key:
-            raise self._sharing.unfit(pool)
-        return self._sharing.using(pool)
+            raise self._lease.mismatch(pool)
+        return self._lease.using(pool)
 
     def _source(self) -> Source:
         return tpu_source(self._tpu, os.environ)
@@ -470,7 +470,7 @@ class TPUClusterResolver(ClusterResolver):
         source = self._source()
         if not isinstance(source, NamedTPUs):
             return ()
-        async with self._sharing.opened() as connections:
+        async with self._lease.acquire() as connections:
             return tuple(await self._finder.find_nodes(source, connections, progress))
 
     async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
@@ -491,7 +491,7 @@ class TPUClusterResolver(ClusterResolver):
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
         left = max(deadline.left, MIN_TIMEOUT)
-        async with self._sharing.opened() as connections:
+        async with self._lease.acquire() as connections:
             return slices, await probe_slices(slices, left, await connections.channels()), left
 
     def _only(self, found: Sequence[T], method: str) -> T | None:

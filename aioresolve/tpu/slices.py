@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
     from aioresolve.gcp.tpu_api import Node
 

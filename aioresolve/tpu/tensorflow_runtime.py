@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import anyio
 import anyio.to_thread
 
-from aioresolve._core.concurrency import Turn
+from aioresolve._core.concurrency import CrossLoopLock
 from aioresolve.errors import (
     ConfigurationError,
     MissingDependencyError,
@@ -24,7 +24,7 @@ from aioresolve.spec import host_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.probe import Device, WorkerProbe
 
     from .connections import Connections
@@ -47,7 +47,7 @@ class Coordinator:
         self._name = name
         self._given_address = address
         self._server: tuple[Any, str] | None = None
-        self._lock = Turn()
+        self._lock = CrossLoopLock()
 
     async def jobs(self, connections: Connections, progress: Progress) -> dict[str, str]:
         """Return the name of its job and its address, `host:port`.

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from aioresolve._core.concurrency import Turn
-from aioresolve._core.retry import PASSING
+from aioresolve._core.concurrency import CrossLoopLock
+from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.api_request import KnownAnswers
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 
@@ -48,7 +48,7 @@ class UserClient:
                 hint="Pass what googleapiclient.discovery.build('tpu', 'v2') returns.",
             )
         self._service = service
-        self._lock = Turn()
+        self._lock = CrossLoopLock()
         # A cancelled call abandons its thread, which may still be running: the next call waits for it.
         self._thread_lock = threading.Lock()
 
@@ -130,5 +130,5 @@ def _translate_error(error: Exception, scope: str) -> APIError | ConnectionFaile
         f"{SOURCE} received status {status} for {scope}: {message}",
         scope=scope,
         status=status,
-        retryable=status in PASSING,
+        retryable=status in RETRYABLE_STATUSES,
     )

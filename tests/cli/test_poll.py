@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.testing import ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals")
@@ -113,7 +113,7 @@ def test_a_round_in_which_only_deadlines_passed_exits_with_3(
     west.inject(Hang(), times=None)
     late = run(("poll", str(fleet), "--once", "--timeout", "800ms"), env)
     assert late.code == 3
-    assert "no complete answer" in late.stdout
+    assert "no complete response" in late.stdout
     east.inject(Answer(403), times=None)
     assert run(("poll", str(fleet), "--once", "--timeout", "800ms"), env).code == 1
 
@@ -287,7 +287,7 @@ def test_a_missing_file_is_invalid_configuration(tmp_path: Path, env: dict[str, 
         (("--once", "--watch"), "--once and --watch exclude each other"),
         (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
         (("--shards", "4/4"), "the index counts from 0 and must be less than 4"),
-        (("--interval", "0"), "is no time at all"),
+        (("--interval", "0"), "is zero"),
     ],
 )
 def test_invalid_usage_exits_with_2(
@@ -317,7 +317,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 STATE = ClusterState.from_spec(
     ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"], "ps": []}), version="41", observed_at=NOW
 )
-LATE = DeadlineExceededError("no complete answer to it within 1 s", hint="Raise {timeout}.")
+LATE = DeadlineExceededError("no complete response to it within 1 s", hint="Raise {timeout}.")
 BROKEN = ConnectionFailedError("nothing listens; connection refused")
 
 
@@ -328,7 +328,7 @@ def test_a_status_is_a_row() -> None:
     old = TargetStatus("b", STATE, LATE, 1.0, NOW)
     assert status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
         *("b", "worker:2,ps:0", "0", "5m12s", "1.00s"),
-        "no complete answer to it within 1 s",
+        "no complete response to it within 1 s",
     )
     never = TargetStatus("c", None, BROKEN)
     assert status_row(never, NOW, NOW) == ("c", "", "", "", "", "nothing listens")
@@ -348,7 +348,7 @@ def test_a_status_is_a_document() -> None:
     assert document["stale_since"] == document["observed_at"] == "2026-01-02T03:04:05Z"
     assert document["error"] == {
         "type": "DeadlineExceededError",
-        "message": "no complete answer to it within 1 s. Raise --timeout.",
+        "message": "no complete response to it within 1 s. Raise --timeout.",
         "retryable": True,
     }
 

@@ -194,7 +194,7 @@ def test_quiet_writes_nothing(env: dict[str, str], server: ThreadedKubernetesSer
         ),
         (("--jobs", "worker"), "write JOB=N"),
         (("--count", "0"), "0 is not in the range"),
-        (("--stable-for", "long"), "'long' is no span of time"),
+        (("--stable-for", "long"), "'long' is not a duration"),
         (("--task", "worker:0"), "--task requires -o tf-config"),
     ],
 )

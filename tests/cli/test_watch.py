@@ -250,7 +250,7 @@ def test_the_deadline_ends_it_without_a_first_response(
     server.inject(Hang(), times=None)
     late = run((*TRAIN, "--timeout", "300ms"), env)
     assert (late.code, late.stdout) == (3, "")
-    assert "no complete answer to -l worker=app=train within 0.3 s" in late.stderr
+    assert "no complete response to -l worker=app=train within 0.3 s" in late.stderr
     assert "raise --timeout" in late.stderr
 
 

@@ -1,4 +1,4 @@
-"""Bounded fan-out, and the newest value of work that goes on beside its consumer."""
+"""Concurrent calls with a limit, and the latest value of a background task."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core.concurrency import Newest, gather, newest_of
+from aioresolve._core.concurrency import LatestValue, gather, stream_latest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
 
-async def after(event: anyio.Event, answer: int) -> int:
+async def after(event: anyio.Event, result: int) -> int:
     await event.wait()
-    return answer
+    return result
 
 
-async def test_results_stand_in_the_order_of_the_calls_whichever_ends_first() -> None:
+async def test_results_are_in_the_order_of_the_calls() -> None:
     events = [anyio.Event() for _ in range(3)]
 
     async def open_backwards() -> int:
@@ -37,7 +37,7 @@ async def test_results_stand_in_the_order_of_the_calls_whichever_ends_first() ->
     assert await gather([*calls, open_backwards], limit=4) == [0, 1, 2, -1]
 
 
-async def test_no_more_than_the_limit_run_at_a_time() -> None:
+async def test_at_most_limit_calls_run_at_a_time() -> None:
     running = most = 0
 
     async def call() -> None:
@@ -51,7 +51,7 @@ async def test_no_more_than_the_limit_run_at_a_time() -> None:
     assert most == 7
 
 
-async def test_the_first_failure_cancels_the_others_and_comes_alone() -> None:
+async def test_first_failure_cancels_the_others_and_is_raised_alone() -> None:
     cancelled = []
 
     async def wait() -> None:
@@ -70,7 +70,7 @@ async def test_the_first_failure_cancels_the_others_and_comes_alone() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-async def test_cancelling_cancels_every_call() -> None:
+async def test_cancelling_gather_cancels_every_call() -> None:
     cancelled = []
     started = anyio.Event()
 
@@ -89,81 +89,81 @@ async def test_cancelling_cancels_every_call() -> None:
     assert cancelled == [True, True]
 
 
-async def test_nothing_to_do_is_no_results() -> None:
+async def test_no_calls_return_no_results() -> None:
     assert await gather([], limit=4) == []
 
 
 PATIENCE = 5.0
 
 
-class TestNewest:
-    async def test_what_was_put_is_taken_once(self) -> None:
-        newest: Newest[int] = Newest()
-        newest.put(1)
-        assert await newest.taken() == 1
+class TestLatestValue:
+    async def test_value_is_taken_once(self) -> None:
+        latest: LatestValue[int] = LatestValue()
+        latest.put(1)
+        assert await latest.get() == 1
         with anyio.move_on_after(0.01) as scope:
-            await newest.taken()
+            await latest.get()
         assert scope.cancelled_caught
 
-    async def test_only_the_newest_is_taken(self) -> None:
-        newest: Newest[int] = Newest()
+    async def test_only_the_latest_value_is_taken(self) -> None:
+        latest: LatestValue[int] = LatestValue()
         for number in range(100):
-            newest.put(number)
-        assert await newest.taken() == 99
+            latest.put(number)
+        assert await latest.get() == 99
 
-    async def test_who_waits_is_told_at_once(self) -> None:
-        newest: Newest[int] = Newest()
-        task = asyncio.create_task(newest.taken())
+    async def test_waiting_task_gets_the_first_value_put(self) -> None:
+        latest: LatestValue[int] = LatestValue()
+        task = asyncio.create_task(latest.get())
         await anyio.lowlevel.checkpoint()
-        newest.put(1)
-        newest.put(2)
+        latest.put(1)
+        latest.put(2)
         assert await task == 2
 
-    async def test_nothing_and_none_are_values_as_well(self) -> None:
-        newest: Newest[int | None] = Newest()
-        newest.put(None)
-        assert await newest.taken() is None
+    async def test_none_is_a_value(self) -> None:
+        latest: LatestValue[int | None] = LatestValue()
+        latest.put(None)
+        assert await latest.get() is None
 
-    async def test_the_end_comes_after_the_last_value(self) -> None:
-        newest: Newest[int] = Newest()
-        newest.put(1)
-        newest.end()
-        assert await newest.taken() == 1
+    async def test_end_comes_after_the_last_value(self) -> None:
+        latest: LatestValue[int] = LatestValue()
+        latest.put(1)
+        latest.close()
+        assert await latest.get() == 1
         for _ in range(2):
             with pytest.raises(anyio.EndOfStream):
-                await newest.taken()
+                await latest.get()
 
-    async def test_an_error_comes_after_the_last_value(self) -> None:
-        newest: Newest[int] = Newest()
+    async def test_error_comes_after_the_last_value(self) -> None:
+        latest: LatestValue[int] = LatestValue()
         error = ValueError("over")
-        newest.put(1)
-        newest.end(error)
-        assert await newest.taken() == 1
+        latest.put(1)
+        latest.close(error)
+        assert await latest.get() == 1
         with pytest.raises(ValueError, match="over") as caught:
-            await newest.taken()
+            await latest.get()
         assert caught.value is error
 
-    async def test_who_waits_is_told_of_the_end(self) -> None:
-        newest: Newest[int] = Newest()
-        task = asyncio.create_task(newest.taken())
+    async def test_close_wakes_a_waiting_task(self) -> None:
+        latest: LatestValue[int] = LatestValue()
+        task = asyncio.create_task(latest.get())
         await anyio.lowlevel.checkpoint()
-        newest.end(ValueError("over"))
+        latest.close(ValueError("over"))
         with pytest.raises(ValueError, match="over"):
             await task
 
-    async def test_who_is_cancelled_while_a_value_comes_loses_nothing(self) -> None:
-        newest: Newest[int] = Newest()
-        task = asyncio.create_task(newest.taken())
+    async def test_cancelled_get_loses_no_value(self) -> None:
+        latest: LatestValue[int] = LatestValue()
+        task = asyncio.create_task(latest.get())
         await anyio.lowlevel.checkpoint()
-        newest.put(1)
+        latest.put(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await newest.taken() == 1
+        assert await latest.get() == 1
 
 
 class Counting:
-    """Work that puts 0, 1, 2 ... as it is let to, and notes how it ended."""
+    """Work that puts 0, 1, 2 ... when permitted, and records how it ended."""
 
     def __init__(self) -> None:
         self.turns = asyncio.Semaphore(0)
@@ -171,19 +171,19 @@ class Counting:
         self.put = 0
         self.ended_by: BaseException | None = None
 
-    async def __call__(self, newest: Newest[int]) -> None:
+    async def __call__(self, latest: LatestValue[int]) -> None:
         self.task = asyncio.current_task()
         try:
             while True:
-                newest.put(self.put)
+                latest.put(self.put)
                 self.put += 1
                 await self.turns.acquire()
         except BaseException as error:
             self.ended_by = error
             raise
 
-    async def let_go(self, times: int) -> None:
-        """Let so many values be put."""
+    async def permit(self, times: int) -> None:
+        """Wait until the work has put so many more values."""
         wanted = self.put + times
         for _ in range(times):
             self.turns.release()
@@ -197,55 +197,55 @@ class Counting:
 
 
 @pytest.mark.usefixtures("no_leak")
-class TestNewestOf:
-    async def test_a_slow_consumer_misses_values_and_never_the_newest(self) -> None:
+class TestStreamLatest:
+    async def test_slow_consumer_skips_values_but_gets_the_latest(self) -> None:
         work = Counting()
-        async with aclosing(newest_of(work)) as values:
+        async with aclosing(stream_latest(work)) as values:
             assert await anext(values) == 0
-            await work.let_go(10)
+            await work.permit(10)
             assert await anext(values) == 10
             work.turns.release()
             assert await anext(values) == 11
 
-    async def test_a_loop_that_is_left_ends_the_work(self) -> None:
+    async def test_leaving_the_loop_ends_the_work(self) -> None:
         work = Counting()
-        async with aclosing(newest_of(work)) as values:
+        async with aclosing(stream_latest(work)) as values:
             async for _ in values:
                 break
         assert work.was_cancelled
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    async def test_a_generator_that_was_never_begun_begins_no_work(self) -> None:
+    async def test_generator_that_was_never_started_starts_no_work(self) -> None:
         work = Counting()
-        await newest_of(work).aclose()
+        await stream_latest(work).aclose()
         assert work.task is None
 
-    async def test_a_generator_that_is_dropped_ends_the_work_soon(self) -> None:
+    async def test_dropped_generator_ends_the_work_soon(self) -> None:
         work = Counting()
-        async for _ in newest_of(work):
+        async for _ in stream_latest(work):
             break
         with anyio.fail_after(PATIENCE):
-            while not work.was_cancelled:  # noqa: ASYNC110 - the event loop closes it when it finds the time
+            while not work.was_cancelled:  # noqa: ASYNC110 - the event loop closes it later
                 await anyio.sleep(0.001)
 
-    async def test_who_is_cancelled_while_waiting_ends_the_work(self) -> None:
+    async def test_cancelling_the_consumer_ends_the_work(self) -> None:
         work = Counting()
 
         async def consume() -> None:
-            async for _ in newest_of(work):
+            async for _ in stream_latest(work):
                 pass
 
         task = asyncio.create_task(consume())
-        await work.let_go(2)
+        await work.permit(2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.was_cancelled
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    async def test_a_deadline_around_one_step_ends_the_work(self) -> None:
+    async def test_deadline_around_one_step_ends_the_work(self) -> None:
         work = Counting()
-        values = newest_of(work)
+        values = stream_latest(work)
         await anext(values)
         with anyio.move_on_after(0.01) as scope:
             await anext(values)
@@ -254,21 +254,21 @@ class TestNewestOf:
         with pytest.raises(StopAsyncIteration):
             await anext(values)
 
-    async def test_it_may_be_closed_by_another_task(self) -> None:
+    async def test_another_task_can_close_the_generator(self) -> None:
         work = Counting()
-        values = newest_of(work)
+        values = stream_latest(work)
         await anext(values)
         await asyncio.create_task(values.aclose())
         assert work.was_cancelled
 
-    async def test_a_second_cancel_does_not_leave_the_work_behind(self) -> None:
+    async def test_second_cancel_still_waits_for_the_work(self) -> None:
         ending = asyncio.Event()
         may_end = asyncio.Event()
         has_ended = False
 
-        async def reluctant(newest: Newest[int]) -> None:
+        async def reluctant(latest: LatestValue[int]) -> None:
             nonlocal has_ended
-            newest.put(1)
+            latest.put(1)
             try:
                 await anyio.sleep_forever()
             finally:
@@ -278,7 +278,7 @@ class TestNewestOf:
                 has_ended = True
 
         async def consume() -> None:
-            async with aclosing(newest_of(reluctant)) as values:
+            async with aclosing(stream_latest(reluctant)) as values:
                 async for _ in values:
                     pass
 
@@ -295,28 +295,28 @@ class TestNewestOf:
         assert has_ended
 
     @pytest.mark.parametrize("error", [ValueError("it broke"), SystemExit(3), KeyboardInterrupt()])
-    async def test_what_the_work_raises_comes_after_its_last_value_as_it_is(
+    async def test_error_of_the_work_is_raised_unchanged_after_its_last_value(
         self, error: BaseException
     ) -> None:
-        async def failing(newest: Newest[int]) -> None:
-            newest.put(1)
+        async def failing(latest: LatestValue[int]) -> None:
+            latest.put(1)
             raise error
 
-        values = newest_of(failing)
+        values = stream_latest(failing)
         assert await anext(values) == 1
         with pytest.raises(type(error)) as caught:
             await anext(values)
         assert caught.value is error
 
-    async def test_work_that_ends_ends_the_loop(self) -> None:
-        async def brief(newest: Newest[int]) -> None:
-            newest.put(1)
+    async def test_end_of_the_work_ends_the_loop(self) -> None:
+        async def brief(latest: LatestValue[int]) -> None:
+            latest.put(1)
             await anyio.lowlevel.checkpoint()
-            newest.put(2)
+            latest.put(2)
 
-        assert [value async for value in newest_of(brief)] == [1, 2]
+        assert [value async for value in stream_latest(brief)] == [1, 2]
 
-    async def test_what_the_consumer_raises_ends_the_work(self) -> None:
+    async def test_error_of_the_consumer_ends_the_work(self) -> None:
         work = Counting()
 
         async def consume(values: AsyncGenerator[int, None]) -> None:
@@ -325,5 +325,5 @@ class TestNewestOf:
                     raise KeyError("mine")
 
         with pytest.raises(KeyError, match="mine"):
-            await consume(newest_of(work))
+            await consume(stream_latest(work))
         assert work.was_cancelled

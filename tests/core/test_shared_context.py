@@ -1,4 +1,4 @@
-"""Stays that many share, and pools that several resolvers share."""
+"""Contexts that many tasks share, and pools that several resolvers share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve._core.shared_context import Pools, Stay
+from aioresolve._core.shared_context import Pools, SharedContext
 from aioresolve.errors import ConnectionFailedError
 from tests.fleet.fleets import Pooled, Scripted, ScriptedPool
 
@@ -19,63 +19,63 @@ if TYPE_CHECKING:
 
     from aioresolve._core.shared_context import Pool
 
-logger = logging.getLogger("stays")
+logger = logging.getLogger("contexts")
 
 
 @asynccontextmanager
-async def staying(resolver: Scripted) -> AsyncIterator[Stay[Scripted]]:
-    """Yield a stay inside `resolver`, and end it."""
-    stay = Stay(resolver, logger=logger)
-    task = asyncio.create_task(stay.stay())
-    yield stay
-    stay.leave()
+async def running(resolver: Scripted) -> AsyncIterator[SharedContext[Scripted]]:
+    """Yield a running context of `resolver`, and close it."""
+    context = SharedContext(resolver, logger=logger)
+    task = asyncio.create_task(context.run())
+    yield context
+    context.close()
     await task
 
 
-class TestStay:
-    async def test_it_is_entered_once_for_all_visitors_and_left_after_the_last(self) -> None:
+class TestSharedContext:
+    async def test_resource_is_entered_once_and_exited_after_the_last_user(self) -> None:
         resolver = Scripted()
-        async with staying(resolver) as stay:
-            async with stay.visit() as one, stay.visit() as other:
+        async with running(resolver) as context:
+            async with context.acquire() as one, context.acquire() as other:
                 assert one is other is resolver
-                stay.leave()
+                context.close()
                 await anyio.wait_all_tasks_blocked()
                 assert resolver.history == ["entered"]
-            await stay.left()
+            await context.aclose()
             assert resolver.history == ["entered", "left"]
 
-    async def test_leaving_cancels_what_would_go_on_without_end(self) -> None:
+    async def test_closing_cancels_endless_work(self) -> None:
         resolver = Scripted()
         history = []
 
-        async def work(visited: Scripted) -> None:
+        async def work(entered: Scripted) -> None:
             try:
                 await anyio.sleep_forever()
             finally:
-                history.append(list(visited.history))
+                history.append(list(entered.history))
 
-        async with staying(resolver) as stay, anyio.create_task_group() as group:
-            group.start_soon(stay.visit_until_left, work)
+        async with running(resolver) as context, anyio.create_task_group() as group:
+            group.start_soon(context.run_until_closed, work)
             await anyio.wait_all_tasks_blocked()
-            await stay.left()
+            await context.aclose()
         assert history == [["entered"]]
         assert resolver.history == ["entered", "left"]
 
-    async def test_leaving_before_it_is_entered_begins_nothing(self) -> None:
+    async def test_closing_before_entering_enters_nothing(self) -> None:
         resolver = Scripted()
 
-        async def work(visited: Scripted) -> None:
+        async def work(entered: Scripted) -> None:
             raise AssertionError
 
-        stay = Stay(resolver, logger=logger)
+        context = SharedContext(resolver, logger=logger)
         async with anyio.create_task_group() as group:
-            group.start_soon(stay.visit_until_left, work)
+            group.start_soon(context.run_until_closed, work)
             await anyio.wait_all_tasks_blocked()
-            stay.leave()
-        await stay.stay()
+            context.close()
+        await context.run()
         assert resolver.history == []
 
-    async def test_leaving_does_not_wait_until_it_is_entered(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_closing_does_not_wait_for_entering(self, caplog: pytest.LogCaptureFixture) -> None:
         class Slow(Scripted):
             async def __aenter__(self) -> Any:
                 self.history.append("entering")
@@ -85,61 +85,61 @@ class TestStay:
                     self.history.append("given up")
 
         resolver = Slow(timeout=3600.0)
-        async with staying(resolver) as stay:
+        async with running(resolver) as context:
             with anyio.move_on_after(0.01):
-                async with stay.visit():
+                async with context.acquire():
                     raise AssertionError
             assert resolver.history == ["entering"]
-            await stay.left()
+            await context.aclose()
         assert resolver.history == ["entering", "given up"]
         assert not caplog.records
 
-    async def test_what_the_work_raises_is_raised(self) -> None:
-        async def work(visited: Scripted) -> None:
+    async def test_error_of_the_work_is_raised(self) -> None:
+        async def work(entered: Scripted) -> None:
             raise ZeroDivisionError("a bug")
 
-        async with staying(Scripted()) as stay:
+        async with running(Scripted()) as context:
             with pytest.raises(ZeroDivisionError, match="a bug"):
-                await stay.visit_until_left(work)
+                await context.run_until_closed(work)
 
-    async def test_what_entering_raises_is_raised(self) -> None:
+    async def test_error_of_entering_is_raised(self) -> None:
         class Broken(Scripted):
             async def __aenter__(self) -> Any:
-                raise ConnectionFailedError("nobody there")
+                raise ConnectionFailedError("no route")
 
-        async def work(visited: Scripted) -> None:
+        async def work(entered: Scripted) -> None:
             raise AssertionError
 
-        async with staying(Broken()) as stay:
-            with pytest.raises(ConnectionFailedError, match="nobody there"):
-                await stay.visit_until_left(work)
+        async with running(Broken()) as context:
+            with pytest.raises(ConnectionFailedError, match="no route"):
+                await context.run_until_closed(work)
 
 
 class TestPools:
-    async def test_a_resolver_without_a_key_is_entered_itself(self) -> None:
+    async def test_resolver_without_a_key_is_entered_itself(self) -> None:
         resolver = Scripted()
-        async with Pools().inside(resolver):
+        async with Pools().enter(resolver):
             assert resolver.history == ["entered"]
         assert resolver.history == ["entered", "left"]
 
-    async def test_those_of_one_key_use_one_pool_at_a_time_and_another_after_it_was_closed(self) -> None:
+    async def test_resolvers_with_one_key_share_a_pool_until_it_is_closed(self) -> None:
         made: list[ScriptedPool] = []
         pools, one, other = Pools(), Pooled("key", made), Pooled("key", made)
-        async with pools.inside(one):
-            async with pools.inside(other):
+        async with pools.enter(one):
+            async with pools.enter(other):
                 assert made[0].users == [one, other]
             assert [pool.is_closed for pool in made] == [False]
         assert [pool.is_closed for pool in made] == [True]
-        async with pools.inside(one):
+        async with pools.enter(one):
             assert [pool.is_closed for pool in made] == [True, False]
 
-    async def test_a_pool_that_nobody_could_use_is_closed(self) -> None:
+    async def test_pool_that_no_resolver_could_use_is_closed(self) -> None:
         class Busy(Pooled):
             def using(self, pool: Pool) -> Any:
-                raise ConnectionFailedError("is entered already")
+                raise ConnectionFailedError("is already entered")
 
         made: list[ScriptedPool] = []
-        inside = Pools().inside(Busy("key", made))
-        with pytest.raises(ConnectionFailedError, match="is entered already"):
-            await inside.__aenter__()
+        context = Pools().enter(Busy("key", made))
+        with pytest.raises(ConnectionFailedError, match="is already entered"):
+            await context.__aenter__()
         assert [pool.is_closed for pool in made] == [True]

@@ -15,7 +15,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, Observation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve._core.shared_context import Pool
     from aioresolve.fleet import TargetStatus
 

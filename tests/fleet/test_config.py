@@ -607,7 +607,7 @@ class TestFields:
             not_running="skip",
             max_concurrency=3,
         )
-        own = {"credentials": None, "sharing": None}
+        own = {"credentials": None, "lease": None}
         assert kubernetes | own == arguments_of(expected) | own
 
     @pytest.mark.parametrize("kind", KINDS)

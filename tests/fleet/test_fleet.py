@@ -93,12 +93,12 @@ class TestTargets:
 
     @pytest.mark.parametrize("number", [0, -1, True, 1.5, "4", None])
     def test_invalid_concurrency_is_rejected(self, number: Any) -> None:
-        with pytest.raises(ConfigurationError, match=f"max_concurrency={number!r}"):
+        with pytest.raises(ConfigurationError, match=f"`max_concurrency=`: {number!r}"):
             Fleet(max_concurrency=number)
 
     @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
     def test_invalid_timeout_is_rejected(self, timeout: Any) -> None:
-        with pytest.raises(ConfigurationError, match="timeout="):
+        with pytest.raises(ConfigurationError, match="`timeout=`"):
             Fleet(timeout=timeout)
 
     @pytest.mark.parametrize("interval", [0, -1, float("nan"), None, True])

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core.telemetry.otel import stale_since, task_counts
+from aioresolve._core.telemetry.calls import stale_since, task_counts
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.fleet.connections import Connections
@@ -417,7 +417,7 @@ class TestTelemetry:
             resolver.respond = respond_with(1)
             await until(lambda: len(caplog.records) == 2)
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-        assert "target 'us-east' cannot be asked: connection refused" in caplog.text
+        assert "target 'us-east' is unavailable: connection refused" in caplog.text
         assert [vars(record)["target"] for record in caplog.records] == ["us-east"] * 2
 
     async def test_gauges_include_a_target_while_it_is_polled(self) -> None:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.retry import Progress, RetryPolicy
+from aioresolve._core.deadline import Progress
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.gcp.client import GoogleSession
 from aioresolve.gcp.resource_names import NodeName

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aioresolve._core.retry import Progress
+from aioresolve._core.deadline import Progress
 from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.api_request import KnownAnswers

@@ -15,7 +15,8 @@ import google.auth.exceptions
 import google.oauth2.service_account
 import pytest
 
-from aioresolve._core.retry import RetryPolicy, within_deadline
+from aioresolve._core.deadline import within_deadline
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

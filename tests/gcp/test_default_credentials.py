@@ -9,7 +9,7 @@ import google.oauth2.credentials
 import pytest
 from google.auth import iam
 
-from aioresolve._core.retry import within_deadline
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import APIError, ConfigurationError, CredentialsError
 from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer

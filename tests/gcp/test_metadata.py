@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aioresolve._core.retry import Progress, within_deadline
+from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
 from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aioresolve._core.retry import Progress, RetryPolicy, within_deadline
+from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import (
     APIError,
     ConfigurationError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve._core.retry import Progress
+from aioresolve._core.deadline import Progress
 from aioresolve.errors import APIError, ConfigurationError, ProtocolError
 from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI

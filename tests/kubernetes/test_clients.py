@@ -160,7 +160,7 @@ def _core(kind: str, client: Any) -> Any:
     return SyncCoreV1Api(client)
 
 
-PASSING: list[tuple[Fault, ...]] = [
+TRANSIENT: list[tuple[Fault, ...]] = [
     (Reset(after=10),),
     (Cut(after=10),),
     (Answer(429, headers={"Retry-After": "0"}),),
@@ -171,7 +171,7 @@ PASSING: list[tuple[Fault, ...]] = [
 
 
 @both_clients
-@pytest.mark.parametrize("faults", PASSING, ids=str)
+@pytest.mark.parametrize("faults", TRANSIENT, ids=str)
 async def test_a_fault_that_passes_is_tried_again(
     loopback: Loopback, kind: str, faults: tuple[Fault, ...]
 ) -> None:

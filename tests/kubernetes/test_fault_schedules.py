@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KINDS = ["rows", "named", "first page", "next page"]
 SELECTORS = ["app=a", "app=b", "app=c", "app=d"]
-PASSING = [408, 429, 500, 502, 503, 504]
+RETRYABLE_STATUSES = [408, 429, 500, 502, 503, 504]
 SLACK = 3.0
 AT_ONCE = Trickle(1 << 16, 0.0)
 
@@ -33,7 +33,7 @@ passing = st.one_of(
     st.just(Reset()),
     st.builds(Reset, after=st.integers(1, 400)),
     st.builds(Cut, after=st.integers(0, 400)),
-    st.builds(Answer, st.sampled_from(PASSING)),
+    st.builds(Answer, st.sampled_from(RETRYABLE_STATUSES)),
     st.just(Answer(429, headers={"Retry-After": "0"})),
     st.just(Answer(200, b"no gzip", {"Content-Encoding": "gzip"})),
 )
@@ -107,7 +107,7 @@ def must_pass(schedule: list[Step]) -> bool:
 
 def passes(fault: Fault) -> bool:
     if isinstance(fault, Answer):
-        is_passing = fault.status in PASSING or fault.body == b"no gzip"
+        is_passing = fault.status in RETRYABLE_STATUSES or fault.body == b"no gzip"
         return is_passing and fault.headers.get("Retry-After") != "3600"
     return isinstance(fault, Reset | Cut | Trickle | Delay)
 

@@ -127,7 +127,7 @@ def status(code: int, message: str = "", **details: Any) -> bytes:
     return json.dumps({**body, "message": message, "details": details}).encode()
 
 
-PASSING: dict[str, tuple[Fault, ...]] = {
+TRANSIENT: dict[str, tuple[Fault, ...]] = {
     "reset before the answer": (Reset(),),
     "reset in the body": (Reset(after=10),),
     "cut in the body": (Cut(after=10),),
@@ -152,11 +152,13 @@ PASSING: dict[str, tuple[Fault, ...]] = {
 
 
 @each_kind
-@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("fault", TRANSIENT)
 async def test_a_fault_that_passes_costs_a_second_attempt_and_nothing_else(
     loopback: Loopback, kind: str, fault: str
 ) -> None:
-    loopback.server.inject(*PASSING[fault], match=befalls(kind), times=2 if fault != "401, then fine" else 1)
+    loopback.server.inject(
+        *TRANSIENT[fault], match=befalls(kind), times=2 if fault != "401, then fine" else 1
+    )
     assert_right(loopback, await outcome(resolved(loopback, kind), within=10 + SLACK))
     assert loopback.server.faults == ()
     assert attempts(loopback, kind) >= 2
@@ -199,7 +201,7 @@ def garbage(*faults: Fault, words: str = "") -> Lasting:
 
 BROKE = ("broke during GET /api/v1/pods", "try again")
 ILL = ("overloaded or unhealthy", "Try again later.")
-LATE = ("no complete answer", "raise `timeout=`")
+LATE = ("no complete response", "raise `timeout=`")
 AT_ONCE = Trickle(1 << 16, 0.0)
 NO_POD_LIST = {"kind": "PodList", "metadata": {}}
 

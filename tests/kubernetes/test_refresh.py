@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-from aioresolve._core.concurrency import Turn
+from aioresolve._core.concurrency import CrossLoopLock
 from aioresolve.errors import CredentialsError
 from aioresolve.kubernetes.auth.connection import EXPIRY_MARGIN, IdentitySource
 from aioresolve.kubernetes.auth.identity import Identity
@@ -145,7 +145,7 @@ async def test_one_who_stops_waiting_stops_nobody_else() -> None:
 
 
 def test_tasks_of_several_event_loops_take_turns() -> None:
-    turn = Turn()
+    turn = CrossLoopLock()
     inside = 0
     entered = 0
 
@@ -172,7 +172,7 @@ def test_tasks_of_several_event_loops_take_turns() -> None:
 
 
 def test_a_loop_that_was_closed_while_it_waited_is_passed_over() -> None:
-    turn = Turn()
+    turn = CrossLoopLock()
 
     async def hold(entered: threading.Event, leave: threading.Event) -> None:
         async with turn:

@@ -657,7 +657,7 @@ class TestConnections:
 
     async def test_entering_twice_is_refused(self, loopback: Loopback) -> None:
         async with loopback.resolver() as resolver:
-            with pytest.raises(ConfigurationError, match="entered already"):
+            with pytest.raises(ConfigurationError, match="already entered"):
                 await resolver.__aenter__()
             await resolver.cluster_spec()
 

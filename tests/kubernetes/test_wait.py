@@ -269,16 +269,16 @@ async def test_a_wait_that_is_cancelled_leaves_nothing(loopback: Loopback) -> No
 @pytest.mark.parametrize(
     ("arguments", "place"),
     [
-        ({"count": 0}, "count=0"),
-        ({"count": True}, "count=True"),
+        ({"count": 0}, "`count=`: 0"),
+        ({"count": True}, "`count=`: True"),
         ({"count": 2, "jobs": {"worker": 2}}, "cannot be combined"),
         ({"jobs": {}}, "jobs="),
         ({"jobs": {"worker": -1}}, "jobs\\['worker'\\]=-1"),
         ({"jobs": ["worker"]}, "jobs="),
         ({"reachable": "udp"}, "`reachable=`: 'udp' is invalid"),
-        ({"stable_for": -1.0}, "stable_for=-1.0"),
-        ({"stable_for": float("inf")}, "stable_for=inf"),
-        ({"timeout": 0}, "timeout=0"),
+        ({"stable_for": -1.0}, "`stable_for=`: -1.0"),
+        ({"stable_for": float("inf")}, "`stable_for=`: inf"),
+        ({"timeout": 0}, "`timeout=`: 0"),
         ({"interval": 0}, "interval=0"),
     ],
 )

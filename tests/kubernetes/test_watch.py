@@ -435,7 +435,7 @@ async def test_leaving_the_resolver_ends_a_watch_that_waits_for_its_next_attempt
         states = resolver.watch()
         await following(states)
         with anyio.fail_after(10):
-            while "is made again in" not in caplog.text:  # noqa: ASYNC110 - a log tells nobody when it grows
+            while "retrying in" not in caplog.text:  # noqa: ASYNC110 - a log tells nobody when it grows
                 await anyio.sleep(0.001)
     with pytest.raises(ResolveError, match="closed meanwhile"):
         await following(states)

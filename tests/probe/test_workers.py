@@ -271,9 +271,9 @@ async def test_no_addresses_give_no_results() -> None:
     [
         ({"addresses": "a:1"}, "probe_worker"),
         ({"addresses": ["a"]}, "'a' is not a worker address"),
-        ({"timeout": 0}, "timeout=0"),
-        ({"worker_timeout": float("inf")}, "worker_timeout=inf"),
-        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"timeout": 0}, "`timeout=`: 0"),
+        ({"worker_timeout": float("inf")}, "`worker_timeout=`: inf"),
+        ({"max_concurrency": 0}, "`max_concurrency=`: 0"),
         ({"libtpu_ports": [0]}, "libtpu_ports"),
     ],
 )

@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core.concurrency import Newest
-from aioresolve._core.retry import within_deadline
+from aioresolve._core.concurrency import LatestValue
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,
@@ -32,7 +32,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, Endpoint, Missing, Observ
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
 WORKERS = ClusterSpec({"worker": ["a:1", "b:2"]})
 TRAINING = ClusterSpec({"worker": ["a:1", "b:2"], "ps": {3: "c:4"}})
@@ -292,7 +292,7 @@ class Controlled(ClusterResolver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.newest: Newest[Observation] = Newest()
+        self.newest: LatestValue[Observation] = LatestValue()
         self.last = Observation(None)
         self.intervals: list[float] = []
         self.closed = anyio.Event()
@@ -312,7 +312,7 @@ class Controlled(ClusterResolver):
         self.intervals.append(interval)
         try:
             while True:
-                yield await self.newest.taken()
+                yield await self.newest.get()
         finally:
             self.closed.set()
 
@@ -406,7 +406,7 @@ class TestWatchingUnionClusterResolver:
         one.show(observe(worker=["a:1"]))
         other.show(observe(worker=["b:2"]))
         await anext(states)
-        other.newest.end(TaskConflictError("for good"))
+        other.newest.close(TaskConflictError("for good"))
         with pytest.raises(TaskConflictError, match="for good"):
             await anext(states)
         assert one.closed.is_set()

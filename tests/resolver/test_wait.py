@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve._core.concurrency import Newest
+from aioresolve._core.concurrency import LatestValue
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -40,7 +40,7 @@ from aioresolve.testing import TPUWorker
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
 PATIENCE = 10.0
 """A timeout in seconds that does not pass, even on a busy machine."""
@@ -72,21 +72,21 @@ def lost(name: str, job: str = "worker") -> Missing:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"count": 0}, "count=0"),
-        ({"count": -1}, "count=-1"),
-        ({"count": 2.0}, "count=2.0"),
-        ({"count": True}, "count=True"),
+        ({"count": 0}, "`count=`: 0"),
+        ({"count": -1}, "`count=`: -1"),
+        ({"count": 2.0}, "`count=`: 2.0"),
+        ({"count": True}, "`count=`: True"),
         ({"count": 2, "jobs": {"worker": 2}}, "count and jobs cannot be combined"),
         ({"jobs": {}}, "`jobs=`: {} is not a mapping"),
         ({"jobs": ["worker"]}, r"`jobs=`: \['worker'\] is not a mapping"),
-        ({"jobs": {"worker": 0}}, r"jobs\['worker'\]=0"),
+        ({"jobs": {"worker": 0}}, r"`jobs\['worker'\]=`: 0"),
         ({"reachable": "grpc"}, "`reachable=`: 'grpc'"),
         ({"reachable": 1.5}, "`reachable=`: 1.5"),
-        ({"stable_for": -1}, "stable_for=-1"),
-        ({"stable_for": float("inf")}, "stable_for=inf"),
-        ({"stable_for": float("nan")}, "stable_for=nan"),
-        ({"stable_for": "10"}, "stable_for='10'"),
-        ({"stable_for": True}, "stable_for=True"),
+        ({"stable_for": -1}, "`stable_for=`: -1"),
+        ({"stable_for": float("inf")}, "`stable_for=`: inf"),
+        ({"stable_for": float("nan")}, "`stable_for=`: nan"),
+        ({"stable_for": "10"}, "`stable_for=`: '10'"),
+        ({"stable_for": True}, "`stable_for=`: True"),
     ],
 )
 def test_invalid_argument_is_named(arguments: dict[str, Any], text: str) -> None:
@@ -314,7 +314,7 @@ class Scripted(ClusterResolver):
 
     def __init__(self, *first: Observation) -> None:
         super().__init__()
-        self._newest: Newest[Observation] = Newest()
+        self._newest: LatestValue[Observation] = LatestValue()
         self.taken = 0
         self.is_closed = False
         for observation in first:
@@ -327,7 +327,7 @@ class Scripted(ClusterResolver):
         self._newest.put(observation)
 
     def fail(self, error: BaseException) -> None:
-        self._newest.end(error)
+        self._newest.close(error)
 
     async def seen(self, number: int) -> None:
         """Wait until `number` observations have been taken and processed."""
@@ -343,7 +343,7 @@ class Scripted(ClusterResolver):
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
         try:
             while True:
-                observation = await self._newest.taken()
+                observation = await self._newest.get()
                 self.taken += 1
                 yield observation
         finally:

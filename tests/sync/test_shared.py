@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
 
 THREADS = 32
 WORKERS = ClusterSpec({"worker": ["a:1"]})
@@ -282,7 +282,7 @@ def test_close_raises_the_error_of_closing() -> None:
 def test_closing_has_a_deadline() -> None:
     shared = share(Scripted(closing=anyio.sleep_forever, timeout=0.05))
     shared.call("cluster_spec")
-    with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not left within 0\.05 s"):
+    with pytest.raises(DeadlineExceededError, match=r"Scripted object at .* was not exited within 0\.05 s"):
         shared.close()
 
 
@@ -322,7 +322,7 @@ def test_error_of_close_soon_is_logged(caplog: pytest.LogCaptureFixture) -> None
     shared.close_soon()
     settle()
     assert [record.name for record in caplog.records] == ["aioresolve.sync.shared"]
-    assert "was not left cleanly" in caplog.text
+    assert "was not exited cleanly" in caplog.text
     assert "broken pipe" in caplog.text
 
 
@@ -378,7 +378,7 @@ def test_in_another_thread_the_resolver_is_created_again_with_its_attributes(
     shared.call("cluster_spec")
     shared.call("cluster_spec")
     shared.close()
-    context.thread.run(context.left)
+    context.thread.run(context.aclose)
     assert first.history == ["entered", "called", "closed"]
     assert second.history == ["entered", "called", "called", "closed"]
     assert shared.resolver is second

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.testing import ThreadedKubernetesServer
 
 THREADS = 32

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from aioresolve import sync
-from aioresolve._core.concurrency import Newest, newest_of
+from aioresolve._core.concurrency import LatestValue, stream_latest
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, IncompleteClusterError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, Observation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.spec import ClusterState
     from aioresolve.testing import ThreadedKubernetesServer
 
@@ -119,11 +119,11 @@ def test_watch_starts_with_the_first_next(source: Source) -> None:
 def test_slow_consumer_gets_the_latest_state() -> None:
     class Eager(Source):
         async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-            async def work(newest: Newest[Observation]) -> None:
+            async def work(newest: LatestValue[Observation]) -> None:
                 async for observation in super(Eager, self).observations():
                     newest.put(observation)
 
-            async with aclosing(newest_of(work)) as observations:
+            async with aclosing(stream_latest(work)) as observations:
                 async for observation in observations:
                     yield observation
 
@@ -280,7 +280,7 @@ def test_first_next_raises_an_error_for_an_invalid_argument(source: Source) -> N
     resolver: Any = sync.ClusterResolver(source)
     with pytest.raises(TypeError, match="unexpected keyword argument 'intervall'"):
         next(resolver.watch(intervall=1.0))
-    with pytest.raises(ConfigurationError, match="interval=0"):
+    with pytest.raises(ConfigurationError, match="`interval=`: 0"):
         next(sync.ClusterResolver(Scripted()).watch(interval=0))
 
 

@@ -25,7 +25,7 @@ from aioresolve.testing.tpu_worker import TPUWorker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.testing import GoogleServer
 
 UNUSED_ADDRESS = "127.0.0.1:1"

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from aioresolve import ClusterSpec, TPUClusterResolver
-from aioresolve._core.retry import Progress
+from aioresolve._core.deadline import Progress
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -360,7 +360,7 @@ async def test_calls_inside_async_with_share_a_connection(google: GoogleServer) 
     async with TPUClusterResolver("my-tpu") as resolver:
         for _ in range(3):
             await resolver.cluster_spec()
-        with pytest.raises(ConfigurationError, match="entered already"):
+        with pytest.raises(ConfigurationError, match="already entered"):
             await resolver.__aenter__()
 
 

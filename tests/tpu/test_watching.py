@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from aioresolve import TPUClusterResolver
-from aioresolve._core.retry import within_deadline
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -475,14 +475,14 @@ def _credentials() -> Any:
 async def test_a_pool_with_another_key_or_an_entered_resolver_is_rejected(google: GoogleServer) -> None:
     source, other = resolver("a"), resolver("b", api_version="v1")
     pool = source.new_pool()
-    with pytest.raises(ConfigurationError, match="is no pool for"), other.using(pool):
+    with pytest.raises(ConfigurationError, match="is not a pool for"), other.using(pool):
         pass
     with source.using(pool):
-        with pytest.raises(ConfigurationError, match="is entered already"):
+        with pytest.raises(ConfigurationError, match="is already entered"):
             await source.__aenter__()
-        with pytest.raises(ConfigurationError, match="is entered already"), source.using(pool):
+        with pytest.raises(ConfigurationError, match="is already entered"), source.using(pool):
             pass
     async with source:
-        with pytest.raises(ConfigurationError, match="is entered already"), source.using(pool):
+        with pytest.raises(ConfigurationError, match="is already entered"), source.using(pool):
             pass
     await pool.aclose()

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 from yarl import URL
 
-from aioresolve._core.retry import retry_after
+from aioresolve._core.retry import parse_retry_after
 from aioresolve._version import __version__
 from aioresolve.errors import ConfigurationError, ResolveError
 
@@ -92,7 +92,7 @@ class OpenAnswer:
             response.status,
             b"",
             response.headers,
-            retry_after(response.headers.get("Retry-After")),
+            parse_retry_after(response.headers.get("Retry-After")),
             _location(response),
         )
         self._response = response

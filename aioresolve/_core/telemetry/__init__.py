@@ -1,66 +1,73 @@
-"""What an operator sees: log records with structured `extra`, and OpenTelemetry where the process uses it.
+"""Log records with structured `extra`, and OpenTelemetry spans and metrics if the process uses it.
 
-Nothing has to be switched on. Log records go to the standard library's loggers. Spans and metrics go to the
-global providers of OpenTelemetry once the process itself has imported `opentelemetry.trace` or
-`opentelemetry.metrics`, as whoever sets up its SDK does; in any other process they cost a look into
-`sys.modules`. The package needed is `opentelemetry-api` (`pip install 'aioresolve[otel]'`).
+Nothing has to be enabled. Log records go to loggers of the standard library. Spans and metrics go to the
+global providers of OpenTelemetry after the process has imported `opentelemetry.trace` or
+`opentelemetry.metrics`, as any setup of its SDK does; in any other process they cost one look-up in
+`sys.modules`. They need the package `opentelemetry-api` (`pip install 'aioresolve[otel]'`).
 
 Loggers: `aioresolve.kubernetes`, `.gcp`, `.probe`, `.watch`, `.fleet` and `.retry`. At INFO: each request,
-each probe, a watch that begins again, the end of an outage. At WARNING: the beginning of an outage. At DEBUG:
-the wait before a retry. The keys of `extra`, each where it applies, are strings and numbers:
+each probe, each restart of a watch, the end of an outage. At WARNING: the start of an outage. At DEBUG: the
+wait before a retry. The values of `extra` are strings and numbers; those that apply are present:
 
-| key | what it is |
+| key | meaning |
 | --- | --- |
 | `server` | `scheme://host:port` of an API, `host:port` of a worker |
-| `scope` | what was asked, in words |
-| `method`, `path` | of an HTTP request, without the query |
-| `status` | the HTTP status of the answer |
-| `size` | bytes of the answer, decompressed |
-| `seconds` | how long it took: a request, a probe, a watch's connection, an outage |
-| `attempt` | which attempt it was, from 1 |
-| `wait` | seconds until the next attempt |
-| `error`, `error_type` | a failure in words, and its `error.type` as below |
-| `reason` | why a watch begins again |
-| `source` | who told a worker's devices: `tensorflow` or `libtpu` |
-| `target` | the target's name in its fleet |
+| `scope` | what was requested, as text |
+| `method`, `path` | of the HTTP request, without the query |
+| `status` | the HTTP status code |
+| `size` | the size of the response, decompressed, in bytes |
+| `seconds` | the duration of the request, probe, watch connection or outage |
+| `attempt` | the number of the attempt, from 1 |
+| `wait` | the seconds until the next attempt |
+| `error`, `error_type` | a failure as text, and its `error.type` (see below) |
+| `reason` | why a watch restarts |
+| `source` | which service reported the devices of a worker: `tensorflow` or `libtpu` |
+| `target` | the name of the target in its fleet |
 
-Spans are of kind CLIENT, children of the span that is current where the call is made, and have the attributes
-of the conventions for HTTP clients and for RPC (https://opentelemetry.io/docs/specs/semconv/):
+Spans have the kind CLIENT, are children of the current span, and have the attributes of the semantic
+conventions for HTTP and RPC clients (https://opentelemetry.io/docs/specs/semconv/):
 
-- `GET /api/v1/namespaces/{namespace}/pods` and the like: an HTTP request, until its answer is whole. That of
-  a watch ends when the watch is established: a span is not seen before it ends, and a connection lives for
-  minutes. How long it lived is told by the log when it ends.
-- `tensorflow.WorkerService/GetStatus`: the probe of a worker; it has the name of libtpu's method where that
-  told.
+- `GET /api/v1/namespaces/{namespace}/pods` and similar: an HTTP request, until its response is complete. The
+  span of a watch ends when the watch is established: a span is exported only after it ends, and a watch
+  connection lives for minutes. The log has the lifetime of the connection.
+- `tensorflow.WorkerService/GetStatus`: the probe of a worker; named for libtpu's method if libtpu reported
+  the devices.
 
-`aioresolve.scope` is the question in words. `error.type` is the status of an answer that is a failure, the
-code of a `ProbeError`, the class of any other error, or `cancelled`: the caller gave up, or its deadline
-passed.
+`aioresolve.scope` describes the request as text. `error.type` is the status of a failure response, the code
+of a `ProbeError`, the class of any other error, or `cancelled` if the caller cancelled the call or its
+deadline passed.
 
-| metric | what it is | attributes besides `error.type` |
+| metric | instrument and unit | attributes in addition to `error.type` |
 | --- | --- | --- |
 | `http.client.request.duration` | histogram, seconds | server, status, method, scheme |
-| `rpc.client.call.duration` | histogram, seconds; of probes | `rpc.system.name`, `rpc.method`; no worker |
+| `rpc.client.call.duration` | histogram, seconds; probes | `rpc.system.name`, `rpc.method`; not the worker |
 | `aioresolve.requests` | counter of HTTP requests | server, status |
-| `aioresolve.retries` | counter of requests made again | server |
+| `aioresolve.retries` | counter of retried requests | server |
 | `aioresolve.watch.restarts` | counter | server, `aioresolve.watch.reason` |
 | `aioresolve.members` | gauge, tasks | `aioresolve.job`, `aioresolve.target` |
-| `aioresolve.target.staleness` | gauge, seconds; 0 while the target answers | `aioresolve.target` |
+| `aioresolve.target.staleness` | gauge, seconds; 0 if the latest request succeeded | `aioresolve.target` |
 
-Of a URL's query only the selectors of Kubernetes are told, in the scope and in the text of log records; of
-headers and bodies nothing.
+Records, spans and metrics contain no headers and no bodies. From the query of a URL they contain only the
+selectors of Kubernetes, in the scope and in the text of log records.
 """
 
-from .calls import HTTPRequest, WorkerProbing
-from .events import Outage, forget, members, retried, staleness, watch_restarted
+from .calls import HTTPCall, ProbeCall
+from .events import (
+    Outage,
+    record_members,
+    record_retry,
+    record_staleness,
+    record_watch_restart,
+    remove_target,
+)
 
 __all__ = [
-    "HTTPRequest",
+    "HTTPCall",
     "Outage",
-    "WorkerProbing",
-    "forget",
-    "members",
-    "retried",
-    "staleness",
-    "watch_restarted",
+    "ProbeCall",
+    "record_members",
+    "record_retry",
+    "record_staleness",
+    "record_watch_restart",
+    "remove_target",
 ]

@@ -1,143 +1,113 @@
-"""What is told of servers, paths and errors, in the words of OpenTelemetry's conventions. Pure.
+"""A call to a server as a log record, an OpenTelemetry span and a measurement.
 
-One call of a server, in a `with` block: a log record, a span and a measurement when the block is left.
+Attributes and metric names follow OpenTelemetry's semantic conventions.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
-from typing import TYPE_CHECKING, Any, Self
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from .otel import client_span, instruments
+from aioresolve._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from types import TracebackType
 
-    from .otel import ClientSpan, Instruments
+    from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
+    from opentelemetry.trace import Tracer
 
 __all__ = [
     "Attributes",
-    "HTTPRequest",
-    "WorkerProbing",
+    "HTTPCall",
+    "ProbeCall",
+    "error_text",
     "error_type",
+    "instruments",
     "path_template",
     "server_attributes",
-    "words",
+    "stale_since",
+    "task_counts",
 ]
 
 Attributes = dict[str, str | int]
 
-NAMED = re.compile(
-    r"(?<=/)(namespace|project|location|zone|node|queuedResource|instanceGroup|serviceAccount)s/[^/:]+"
-)
-"""What makes a path one of many: the name of something in a collection."""
 
-PORTS = {"http": 80, "https": 443}
+class _Call:
+    """A call to a server, used as a context manager: it has a duration, and a response or an error."""
 
-
-def server_attributes(url: str) -> Attributes:
-    """Return what names a server, `scheme://host:port` or `//host:port`: its address and its port."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme)
-    except ValueError:  # no URL, which is for whoever asks there to say
-        return {"server.address": ""}
-    address: Attributes = {"server.address": parts.hostname or ""}
-    return address if port is None else {**address, "server.port": port}
-
-
-def path_template(path: str) -> str:
-    """Return a path with `{namespace}` and the like in the place of names: there are few of these."""
-    return NAMED.sub(r"\1s/{\1}", path)
-
-
-def error_type(error: BaseException) -> str:
-    """Return the `error.type` of what was raised: a status, a probe's code, a class, or `cancelled`."""
-    if not isinstance(error, Exception):
-        return "cancelled"
-    told = getattr(error, "status", None) or getattr(error, "code", None)
-    kind = type(error)
-    return str(told) if isinstance(told, str | int) else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def words(error: BaseException) -> str:
-    """Return what was raised, in words."""
-    if not isinstance(error, Exception):
-        return "it was given up"
-    return str(error) or type(error).__name__
-
-
-class Call:
-    """What calls have in common: they take time and end with an answer or an error."""
-
-    __slots__ = ("_began", "_logger", "_span")
+    __slots__ = ("_logger", "_span", "_started")
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._span: ClientSpan | None = None
-        self._began = 0.0
+        self._span: _ClientSpan | None = None
+        self._started = 0.0
 
     def __enter__(self) -> Self:
-        self._span = client_span(self._name, self._question)
-        self._began = time.perf_counter()
+        # A process that uses OpenTelemetry has imported it; no other process should pay for the import.
+        if sys.modules.get("opentelemetry.trace") is not None:
+            self._span = _ClientSpan(self._name(), self._request_attributes())
+        self._started = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.perf_counter() - self._began
-        span, told_to = self._span, instruments()
+        seconds = time.perf_counter() - self._started
+        span, metrics = self._span, instruments()
         if self._logger.isEnabledFor(logging.INFO):
             self._log(seconds, error)
-        if span is None and told_to is None:
+        if span is None and metrics is None:
             return
-        outcome = self._outcome(error)
-        if told_to is not None:  # while the span is current: an exporter may link the two
-            self._measure(told_to, seconds, outcome)
+        outcome = self._outcome_attributes(error)
+        if metrics is not None:  # while the span is current, because an exporter may link the two
+            self._measure(metrics, seconds, outcome)
         if span is not None:
-            span.end(outcome, None if error is None else words(error))
+            span.end(outcome, None if error is None else error_text(error))
 
     def _name(self) -> str:
-        """Return the span's name, one of few."""
+        """Return the name of the span, one of a small set."""
         raise NotImplementedError
 
-    def _question(self) -> Attributes:
-        """Return the span's attributes that are known beforehand."""
+    def _request_attributes(self) -> Attributes:
+        """Return the attributes of the span that are known before the call."""
         raise NotImplementedError
 
-    def _outcome(self, error: BaseException | None) -> Attributes:
-        """Return the attributes, of the span and of measurements, that tell how it ended."""
+    def _outcome_attributes(self, error: BaseException | None) -> Attributes:
+        """Return the attributes of the span and of measurements that are known after the call."""
         raise NotImplementedError
 
     def _log(self, seconds: float, error: BaseException | None) -> None:
         raise NotImplementedError
 
-    def _measure(self, told_to: Instruments, seconds: float, outcome: Attributes) -> None:
+    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
         raise NotImplementedError
 
 
-class HTTPRequest(Call):
+class HTTPCall(_Call):
     """One HTTP request.
 
     ```
-    with HTTPRequest(logger, "GET", "https://10.0.0.1:6443", "/api/v1/pods", scope="all pods") as request:
-        answer = await transport.get(...)
-        request.answered(answer.status, len(answer.body))
+    with HTTPCall(logger, "GET", "https://10.0.0.1:6443", "/api/v1/pods", scope="all pods") as call:
+        response = await client.send(...)
+        call.set_response(response.status, len(response.body))
     ```
 
     Args:
-        logger: whose record it becomes.
+        logger: where the record goes.
         method: such as `GET`.
         server: `scheme://host:port`, without credentials.
         path: from `/`, without the query.
-        scope: what is asked, in words.
-        attempt: which attempt it is, from 1.
-        query: what of the URL's query the text of the record shows.
-        expected: statuses that are no failure here, whatever they are elsewhere.
+        scope: what is requested, as text.
+        attempt: the number of the attempt, from 1.
+        query: the part of the URL's query that the log record shows.
+        expected: statuses that are not failures here, although they are elsewhere.
     """
 
     __slots__ = (
@@ -175,14 +145,14 @@ class HTTPRequest(Call):
         self._status: int | None = None
         self._size: int | None = None
 
-    def answered(self, status: int, size: int | None = None) -> None:
-        """Note the answer: its HTTP status, and its bytes where it is whole by now."""
+    def set_response(self, status: int, size: int | None = None) -> None:
+        """Set the HTTP status of the response, and its size in bytes if the body is complete."""
         self._status, self._size = status, size
 
     def _name(self) -> str:
         return f"{self._method} {path_template(self._path)}"
 
-    def _question(self) -> Attributes:
+    def _request_attributes(self) -> Attributes:
         attributes: Attributes = {
             "http.request.method": self._method,
             **server_attributes(self._server),
@@ -196,7 +166,7 @@ class HTTPRequest(Call):
             attributes["http.request.resend_count"] = self._attempt - 1
         return attributes
 
-    def _outcome(self, error: BaseException | None) -> Attributes:
+    def _outcome_attributes(self, error: BaseException | None) -> Attributes:
         outcome: Attributes = {} if self._status is None else {"http.response.status_code": self._status}
         if error is not None:
             outcome["error.type"] = error_type(error)
@@ -217,28 +187,30 @@ class HTTPRequest(Call):
             extra["status"] = self._status
         if self._size is not None:
             extra["size"] = self._size
-        asked = f"{self._method} {self._server}{self._path}{'' if self._query is None else f' {self._query}'}"
+        request = (
+            f"{self._method} {self._server}{self._path}{'' if self._query is None else f' {self._query}'}"
+        )
         if error is not None:
-            extra |= {"error": words(error), "error_type": error_type(error)}
-            self._logger.info("%s failed after %.3f s: %s", asked, seconds, words(error), extra=extra)
+            extra |= {"error": error_text(error), "error_type": error_type(error)}
+            self._logger.info("%s failed after %.3f s: %s", request, seconds, error_text(error), extra=extra)
         else:
             size = "" if self._size is None else f", {self._size} bytes"
-            self._logger.info("%s: %s%s in %.3f s", asked, self._status, size, seconds, extra=extra)
+            self._logger.info("%s: %s%s in %.3f s", request, self._status, size, seconds, extra=extra)
 
-    def _measure(self, told_to: Instruments, seconds: float, outcome: Attributes) -> None:
+    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
         attributes = {**server_attributes(self._server), **outcome}
-        told_to.requests.add(1, attributes)
-        asked = {"http.request.method": self._method, "url.scheme": urlsplit(self._server).scheme}
-        told_to.request_seconds.record(seconds, {**attributes, **asked})
+        metrics.requests.add(1, attributes)
+        request = {"http.request.method": self._method, "url.scheme": urlsplit(self._server).scheme}
+        metrics.request_seconds.record(seconds, {**attributes, **request})
 
 
-class WorkerProbing(Call):
+class ProbeCall(_Call):
     """The probe of one worker over gRPC.
 
     Args:
-        logger: whose record it becomes.
+        logger: where the record goes.
         address: the worker, `host:port`.
-        method: what it is asked first, `/package.Service/Method`.
+        method: the first gRPC method called, `/package.Service/Method`.
     """
 
     __slots__ = ("_address", "_method", "_source")
@@ -249,8 +221,8 @@ class WorkerProbing(Call):
         self._method = method.lstrip("/")
         self._source: str | None = None
 
-    def answered(self, source: str, method: str) -> None:
-        """Note who told the devices, `tensorflow` or `libtpu`, and what that was asked."""
+    def set_response(self, source: str, method: str) -> None:
+        """Set which service reported the devices, `tensorflow` or `libtpu`, and its gRPC method."""
         self._source = source
         self._method = method.lstrip("/")
         if self._span is not None:
@@ -259,14 +231,14 @@ class WorkerProbing(Call):
     def _name(self) -> str:
         return self._method
 
-    def _question(self) -> Attributes:
+    def _request_attributes(self) -> Attributes:
         system: Attributes = {
-            "rpc.system": "grpc",  # its name until 1.38 of the conventions, by which many still look for it
+            "rpc.system": "grpc",  # the name until 1.38 of the conventions, which many dashboards still use
             "rpc.system.name": "grpc",
         }
         return {**system, **server_attributes(f"//{self._address}")}
 
-    def _outcome(self, error: BaseException | None) -> Attributes:
+    def _outcome_attributes(self, error: BaseException | None) -> Attributes:
         outcome: Attributes = {"rpc.method": self._method}
         if error is not None:
             outcome["error.type"] = error_type(error)
@@ -277,16 +249,178 @@ class WorkerProbing(Call):
     def _log(self, seconds: float, error: BaseException | None) -> None:
         extra: dict[str, Any] = {"server": self._address, "seconds": seconds}
         if error is not None:
-            extra |= {"error": words(error), "error_type": error_type(error)}
+            text = error_text(error)
+            extra |= {"error": text, "error_type": error_type(error)}
             self._logger.info(
-                "probe of %s failed after %.3f s: %s", self._address, seconds, words(error), extra=extra
+                "probe of %s failed after %.3f s: %s", self._address, seconds, text, extra=extra
             )
         else:
             extra["source"] = self._source
             self._logger.info(
-                "probe of %s: told by %s in %.3f s", self._address, self._source, seconds, extra=extra
+                "probe of %s: reported by %s in %.3f s", self._address, self._source, seconds, extra=extra
             )
 
-    def _measure(self, told_to: Instruments, seconds: float, outcome: Attributes) -> None:
-        # Not by worker: a thousand of them would be a thousand histograms.
-        told_to.probe_seconds.record(seconds, {"rpc.system.name": "grpc", **outcome})
+    def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
+        # Without the worker: a thousand workers would make a thousand histograms.
+        metrics.probe_seconds.record(seconds, {"rpc.system.name": "grpc", **outcome})
+
+
+# Attributes
+
+_NAMES_IN_PATHS = re.compile(
+    r"(?<=/)(namespace|project|location|zone|node|queuedResource|instanceGroup|serviceAccount)s/[^/:]+"
+)
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def server_attributes(url: str) -> Attributes:
+    """Return the address and port of a server, given as `scheme://host:port` or `//host:port`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:  # an invalid URL; the request to it raises the error
+        return {"server.address": ""}
+    address: Attributes = {"server.address": parts.hostname or ""}
+    return address if port is None else {**address, "server.port": port}
+
+
+def path_template(path: str) -> str:
+    """Return a path with placeholders such as `{namespace}` for names, so that few templates exist."""
+    return _NAMES_IN_PATHS.sub(r"\1s/{\1}", path)
+
+
+def error_type(error: BaseException) -> str:
+    """Return the `error.type` of an exception: a status, the code of a probe, a class, or `cancelled`."""
+    if not isinstance(error, Exception):
+        return "cancelled"
+    code = getattr(error, "status", None) or getattr(error, "code", None)
+    kind = type(error)
+    return str(code) if isinstance(code, str | int) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def error_text(error: BaseException) -> str:
+    """Return the message of an exception, or its type if it has none."""
+    if not isinstance(error, Exception):
+        return "cancelled"
+    return str(error) or type(error).__name__
+
+
+# OpenTelemetry
+
+_INSTRUMENTATION = "aioresolve"
+
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""Bucket boundaries of histograms in seconds, as in the conventions."""
+
+# What gauges show. An exporter reads it at any time, in its own thread.
+task_counts: dict[str | None, dict[str, int]] = {}
+"""Target to the number of tasks of each job; the target is None for a cluster outside of a fleet."""
+
+stale_since: dict[str | None, datetime | None] = {}
+"""Target to the time since which its state is stale; None if the latest request succeeded."""
+
+
+class _ClientSpan:
+    """A span of kind CLIENT, the current span until `end`."""
+
+    def __init__(self, name: str, attributes: Attributes) -> None:
+        from opentelemetry.trace import SpanKind
+
+        self._context = _tracer().start_as_current_span(
+            name,
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            record_exception=False,  # the status has the message; the stack of each retry helps no one
+            set_status_on_exception=False,
+        )
+        self._span = self._context.__enter__()
+
+    def rename(self, name: str) -> None:
+        self._span.update_name(name)
+
+    def end(self, attributes: Attributes, error: str | None) -> None:
+        """Add attributes and end the span; with `error.type` among them, as a failure."""
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attributes(attributes)
+        if "error.type" in attributes:
+            self._span.set_status(StatusCode.ERROR, error)
+        self._context.__exit__(None, None, None)
+
+
+class _Instruments(NamedTuple):
+    requests: Counter
+    request_seconds: Histogram
+    probe_seconds: Histogram
+    retries: Counter
+    restarts: Counter
+
+
+def instruments() -> _Instruments | None:
+    """Return the metric instruments; None in a process that does not use OpenTelemetry's metrics."""
+    return None if sys.modules.get("opentelemetry.metrics") is None else _instruments()
+
+
+@cache
+def _tracer() -> Tracer:
+    # Before a provider is set this is a proxy, which uses the provider as soon as there is one.
+    from opentelemetry import trace
+
+    return trace.get_tracer(_INSTRUMENTATION, __version__)
+
+
+@cache
+def _instruments() -> _Instruments:
+    # Proxies as well. A process has one provider, and its instruments are created once.
+    from opentelemetry import metrics
+
+    meter = metrics.get_meter(_INSTRUMENTATION, __version__)
+    meter.create_observable_gauge(
+        "aioresolve.members", [_callback(_observed_tasks)], "{task}", "Tasks that are members of a cluster."
+    )
+    meter.create_observable_gauge(
+        "aioresolve.target.staleness",
+        [_callback(_observed_staleness)],
+        "s",
+        "Time since the state of a target was last up to date; 0 if the latest request succeeded.",
+    )
+    return _Instruments(
+        requests=meter.create_counter("aioresolve.requests", "{request}", "HTTP requests."),
+        request_seconds=meter.create_histogram(
+            "http.client.request.duration",
+            "s",
+            "Duration of HTTP client requests.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        ),
+        probe_seconds=meter.create_histogram(
+            "rpc.client.call.duration",
+            "s",
+            "Duration of probes of workers.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        ),
+        retries=meter.create_counter("aioresolve.retries", "{retry}", "Requests repeated after a failure."),
+        restarts=meter.create_counter("aioresolve.watch.restarts", "{restart}", "Restarts of watches."),
+    )
+
+
+def _observed_tasks() -> Iterator[tuple[int, Attributes]]:
+    for target, jobs in task_counts.copy().items():
+        attributes: Attributes = {} if target is None else {"aioresolve.target": target}
+        for job, tasks in jobs.items():
+            yield tasks, {"aioresolve.job": job, **attributes}
+
+
+def _observed_staleness() -> Iterator[tuple[float, Attributes]]:
+    now = datetime.now(UTC)
+    for target, since in stale_since.copy().items():
+        seconds = 0.0 if since is None else max(0.0, (now - since).total_seconds())
+        yield seconds, {} if target is None else {"aioresolve.target": target}
+
+
+def _callback(
+    values: Callable[[], Iterator[tuple[float, Attributes]]],
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    from opentelemetry.metrics import Observation
+
+    return lambda _: [Observation(value, attributes) for value, attributes in values()]

@@ -1,4 +1,4 @@
-"""What happens between calls: retries, outages, watches that begin again; and what is known of a target."""
+"""Events between calls: retries, outages, restarts of watches; and the state of targets for gauges."""
 
 from __future__ import annotations
 
@@ -6,116 +6,122 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from .calls import error_type, server_attributes, words
-from .otel import instruments, stale_since, task_counts
+from .calls import error_text, error_type, instruments, server_attributes, stale_since, task_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
     from datetime import datetime
 
-__all__ = ["Outage", "forget", "members", "retried", "staleness", "watch_restarted"]
+__all__ = [
+    "Outage",
+    "record_members",
+    "record_retry",
+    "record_staleness",
+    "record_watch_restart",
+    "remove_target",
+]
 
 watch_logger = logging.getLogger("aioresolve.watch")
 retry_logger = logging.getLogger("aioresolve.retry")
 
 
 class Outage:
-    """The time in which a source cannot be asked: told when it begins and when it ends, not at each retry.
+    """Logs when a source becomes unavailable and when it is available again, but not each retry between.
 
     Args:
-        logger: whose records they become.
-        what: the source, in words.
-        extra: what else is known of it, by the keys of `aioresolve.telemetry`: `server`, `scope`, `target`.
+        logger: where the records go.
+        source: the source, as text.
+        extra: more about it, by the keys of `aioresolve._core.telemetry`: `server`, `scope`, `target`.
     """
 
-    __slots__ = ("_began", "_extra", "_logger", "_what")
+    __slots__ = ("_extra", "_logger", "_source", "_started")
 
-    def __init__(self, logger: logging.Logger, what: str, **extra: str) -> None:
+    def __init__(self, logger: logging.Logger, source: str, **extra: str) -> None:
         self._logger = logger
-        self._what = what
+        self._source = source
         self._extra = extra
-        self._began: float | None = None
+        self._started: float | None = None
 
-    def note(self, error: Exception | None) -> None:
-        """Note that the source has answered, or that it could not be asked because of `error`."""
-        if error is not None and self._began is None:
-            self._began = time.monotonic()
-            extra = {**self._extra, "error": words(error), "error_type": error_type(error)}
-            self._logger.warning("%s cannot be asked: %s", self._what, words(error), extra=extra)
-        elif error is None and self._began is not None:
-            seconds = time.monotonic() - self._began
-            self._began = None
+    def update(self, error: Exception | None) -> None:
+        """Note the outcome of a request to the source: its error, or None if it succeeded."""
+        if error is not None and self._started is None:
+            self._started = time.monotonic()
+            extra = {**self._extra, "error": error_text(error), "error_type": error_type(error)}
+            self._logger.warning("%s is unavailable: %s", self._source, error_text(error), extra=extra)
+        elif error is None and self._started is not None:
+            seconds = time.monotonic() - self._started
+            self._started = None
             self._logger.info(
-                "%s answers again after %.1f s",
-                self._what,
+                "%s is available again after %.1f s",
+                self._source,
                 seconds,
                 extra={**self._extra, "seconds": seconds},
             )
 
 
-def retried(error: Exception, *, attempt: int, wait: float) -> None:
-    """Tell that a request is to be made again.
+def record_retry(error: Exception, *, attempt: int, wait: float) -> None:
+    """Log and count a retry.
 
     Args:
-        error: what the last attempt failed with.
-        attempt: which one that was, from 1.
-        wait: seconds until the next.
+        error: the error of the last attempt.
+        attempt: the number of that attempt, from 1.
+        wait: seconds until the next attempt.
     """
     server: str | None = getattr(error, "host", None)
     if retry_logger.isEnabledFor(logging.DEBUG):
-        extra: dict[str, Any] = {"error": words(error), "error_type": error_type(error)}
+        extra: dict[str, Any] = {"error": error_text(error), "error_type": error_type(error)}
         extra |= {"attempt": attempt, "wait": wait} | ({} if server is None else {"server": server})
         retry_logger.debug(
-            "attempt %d failed and is made again in %.3f s: %s", attempt, wait, words(error), extra=extra
+            "attempt %d failed, retrying in %.3f s: %s", attempt, wait, error_text(error), extra=extra
         )
-    told_to = instruments()
-    if told_to is not None:
-        where = {} if server is None else server_attributes(server)
-        told_to.retries.add(1, {**where, "error.type": error_type(error)})
+    metrics = instruments()
+    if metrics is not None:
+        attributes = {} if server is None else server_attributes(server)
+        metrics.retries.add(1, {**attributes, "error.type": error_type(error)})
 
 
-def watch_restarted(server: str, scope: str, reason: str, *, seconds: float) -> None:
-    """Tell that a watch begins again.
+def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float) -> None:
+    """Log and count the restart of a watch.
 
     Args:
         server: the API server, `scheme://host:port`.
-        scope: what is watched, in words.
-        reason: why, one of few words: `ended`, `broken`, `silent`, `expired`, ...
-        seconds: how long its last connection lived.
+        scope: what is watched, as text.
+        reason: one of a small set: `ended`, `broken`, `silent`, `expired`, ...
+        seconds: the lifetime of the last connection.
     """
     if watch_logger.isEnabledFor(logging.INFO):
         extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
         watch_logger.info(
-            "watch of %s at %s begins again after %.1f s: %s", scope, server, seconds, reason, extra=extra
+            "watch of %s at %s restarts after %.1f s: %s", scope, server, seconds, reason, extra=extra
         )
-    told_to = instruments()
-    if told_to is not None:
-        told_to.restarts.add(1, {**server_attributes(server), "aioresolve.watch.reason": reason})
+    metrics = instruments()
+    if metrics is not None:
+        metrics.restarts.add(1, {**server_attributes(server), "aioresolve.watch.reason": reason})
 
 
-def members(tasks: Mapping[str, Sized], *, target: str | None = None) -> None:
-    """Tell the members of a cluster to the gauge, which shows them until they are told anew or forgotten.
+def record_members(tasks: Mapping[str, Sized], *, target: str | None = None) -> None:
+    """Set the number of tasks that the gauge shows for a cluster, until `remove_target`.
 
     Args:
-        tasks: by job, such as `ClusterState.endpoints`.
-        target: the cluster's name in its fleet; None outside of one.
+        tasks: job to its tasks, such as `ClusterState.endpoints`.
+        target: the name of the cluster in its fleet; None outside of a fleet.
     """
     task_counts[target] = {job: len(each) for job, each in tasks.items()}
-    instruments()
+    instruments()  # creates the gauge, if metrics are in use
 
 
-def staleness(target: str, since: datetime | None) -> None:
-    """Tell since when what is known of a target is stale to the gauge, which then grows by itself.
+def record_staleness(target: str, since: datetime | None) -> None:
+    """Set the time since which the state of a target is stale; the gauge grows from then on.
 
     Args:
         target: its name in its fleet.
-        since: that moment, with a time zone; None while the target answers.
+        since: a time with a time zone; None if the latest request succeeded.
     """
     stale_since[target] = since
     instruments()
 
 
-def forget(target: str | None = None) -> None:
-    """Take a target that is asked no more out of the gauges."""
+def remove_target(target: str | None = None) -> None:
+    """Remove a target from the gauges."""
     task_counts.pop(target, None)
     stale_since.pop(target, None)

@@ -28,7 +28,7 @@ from aioresolve.cli.terminal import streams
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.spec import ClusterSpec, ClusterState
 
@@ -122,7 +122,7 @@ class _FoundPods:
 
 
 async def _resolve(request: PodRequest) -> _FoundPods:
-    from aioresolve._core.retry import within_deadline
+    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.progress import show_progress
 
     new_resolver = pod_resolver_factory(request)

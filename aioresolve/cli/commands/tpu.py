@@ -31,7 +31,7 @@ from aioresolve.cli.terminal import streams
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
     from aioresolve.spec import ClusterState
@@ -210,7 +210,7 @@ def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:
 
 
 async def _resolve(request: TPURequest) -> FoundTPUs:
-    from aioresolve._core.retry import within_deadline
+    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.progress import show_progress
 
     resolver = new_tpu_resolver(request)
@@ -246,7 +246,7 @@ async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float)
 
 
 async def _list_nodes(request: TPURequest) -> NodeList:
-    from aioresolve._core.retry import within_deadline
+    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.progress import show_progress
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI

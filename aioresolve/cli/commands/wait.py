@@ -38,7 +38,7 @@ from aioresolve.errors import IncompleteClusterError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
     from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.resolver.base import ClusterResolver
@@ -226,7 +226,7 @@ async def _wait_for_pods(
     new_resolver: PodResolverFactory,
     exit_request: ExitRequest,
 ) -> ClusterState:
-    from aioresolve._core.retry import within_deadline
+    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.progress import show_progress
 
     async def open_resolver(progress: Progress) -> KubernetesClusterResolver:

@@ -33,7 +33,7 @@ from aioresolve.errors import UnknownTaskError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
     from aioresolve.cli.terminal.background_writer import BackgroundWriter
     from aioresolve.resolver.base import ClusterResolver
@@ -174,7 +174,7 @@ async def _watch(
     interval: float,
     exit_request: ExitRequest,
 ) -> None:
-    from aioresolve._core.retry import within_deadline
+    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.background_writer import background_writer
     from aioresolve.cli.terminal.progress import show_progress
 
@@ -195,7 +195,7 @@ async def _first_observation(
     request: PodRequest | TPURequest, observations: AsyncGenerator[Observation, None]
 ) -> Observation:
     """Return the first observation that has a state, and show on stderr what it is waiting for."""
-    from aioresolve._core.retry import within_deadline
+    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.progress import show_progress
 
     async def operation(progress: Progress) -> Observation:

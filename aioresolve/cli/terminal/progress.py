@@ -17,7 +17,7 @@ from . import streams
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aioresolve._core.retry import Progress
+    from aioresolve._core.deadline import Progress
     from aioresolve.spec import Observation
 
     from .drawing import Spinner

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio.to_thread
 
-from aioresolve._core.concurrency import Turn
+from aioresolve._core.concurrency import CrossLoopLock
 from aioresolve.errors import ConfigurationError, ResolveError
 
 from .discovery import DiscoveredServer, ExecutableLocation, discover_server
@@ -76,7 +76,7 @@ class IdentitySource:
         self._fetched_at = monotonic()
         self._error: ResolveError | None = None
         self._fetches = 0
-        self._turn = Turn()
+        self._turn = CrossLoopLock()
 
     async def current(self) -> Identity:
         """Return the identity, fetched anew where it is no longer good.

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from aioresolve._core.telemetry import otel
-from aioresolve._core.telemetry import otel as gauges
+from aioresolve._core.telemetry import calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +97,7 @@ def recorded() -> Iterator[Recording]:
 
 
 def _forget() -> None:
-    otel._tracer.cache_clear()
-    otel._instruments.cache_clear()
-    gauges.task_counts.clear()
-    gauges.stale_since.clear()
+    calls._tracer.cache_clear()
+    calls._instruments.cache_clear()
+    calls.task_counts.clear()
+    calls.stale_since.clear()

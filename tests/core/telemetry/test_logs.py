@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve._core import telemetry
-from aioresolve._core.telemetry import Outage, watch_restarted
+from aioresolve._core.telemetry import Outage, record_watch_restart
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.probe import ProbeChannels, probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker
@@ -92,7 +92,7 @@ async def test_a_request_that_was_given_up_is_told(
         await loopback.resolver(timeout=0.3).cluster_spec()
     (record,) = ours(caplog)
     assert timeless(record)["error_type"] == "cancelled"
-    assert record.getMessage().endswith("it was given up")
+    assert record.getMessage().endswith(": cancelled")
 
 
 async def test_each_probe_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,30 +105,30 @@ async def test_each_probe_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_outage_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(logging.getLogger("aioresolve.fleet"), "target 'us-east'", target="us-east")
-    outage.note(None)
+    outage.update(None)
     for _ in range(3):
-        outage.note(ConnectionFailedError("no route"))
-    outage.note(None)
-    outage.note(None)
+        outage.update(ConnectionFailedError("no route"))
+    outage.update(None)
+    outage.update(None)
     began, ended = ours(caplog, "aioresolve.fleet")
     assert (began.levelno, ended.levelno) == (logging.WARNING, logging.INFO)
-    assert began.getMessage() == "target 'us-east' cannot be asked: no route"
+    assert began.getMessage() == "target 'us-east' is unavailable: no route"
     assert extra(began) == {
         "target": "us-east",
         "error": "no route",
         "error_type": "aioresolve.errors.ConnectionFailedError",
     }
     assert timeless(ended) == {"target": "us-east"}
-    outage.note(APIError("busy", status=503))
+    outage.update(APIError("busy", status=503))
     assert extra(ours(caplog)[-1])["error_type"] == "503"
 
 
 def test_a_watch_that_begins_again_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    watch_restarted(SERVER, SCOPE, "ended", seconds=312.4)
+    record_watch_restart(SERVER, SCOPE, "ended", seconds=312.4)
     (record,) = ours(caplog, "aioresolve.watch")
     assert record.levelno == logging.INFO
     assert extra(record) == {"server": SERVER, "scope": SCOPE, "reason": "ended", "seconds": 312.4}
-    assert record.getMessage() == f"watch of {SCOPE} at {SERVER} begins again after 312.4 s: ended"
+    assert record.getMessage() == f"watch of {SCOPE} at {SERVER} restarts after 312.4 s: ended"
 
 
 async def test_every_key_is_documented_and_none_is_pythons_own(
@@ -139,8 +139,8 @@ async def test_every_key_is_documented_and_none_is_pythons_own(
     await probe_workers(["127.0.0.1:9"], libtpu_ports=[])
     async with TPUWorker() as worker:
         await probe_workers([worker.address])
-    watch_restarted(SERVER, SCOPE, "ended", seconds=1.0)
-    Outage(logging.getLogger("aioresolve.fleet"), "t", target="t").note(ConnectionFailedError("gone"))
+    record_watch_restart(SERVER, SCOPE, "ended", seconds=1.0)
+    Outage(logging.getLogger("aioresolve.fleet"), "t", target="t").update(ConnectionFailedError("gone"))
     found = {key for record in ours(caplog) for key in extra(record)}
     table = (telemetry.__doc__ or "").partition("| key |")[2].partition("\n\n")[0]
     documented = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()[2:]]

@@ -9,7 +9,13 @@ import pytest
 from opentelemetry.sdk.metrics.export import Histogram, HistogramDataPoint
 
 from aioresolve import ClusterState, Endpoint
-from aioresolve._core.telemetry import forget, members, retried, staleness, watch_restarted
+from aioresolve._core.telemetry import (
+    record_members,
+    record_retry,
+    record_staleness,
+    record_watch_restart,
+    remove_target,
+)
 from aioresolve.errors import APIError, CredentialsError, DeadlineExceededError
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, Hang, Reset, TPUWorker
@@ -77,8 +83,8 @@ async def test_probes_are_measured_together(recording: Recording) -> None:
 
 
 def test_a_retry_whose_error_names_no_server_is_counted(recording: Recording) -> None:
-    retried(CredentialsError("no token"), attempt=1, wait=0.1)
-    retried(APIError("busy", host=SERVER, status=429), attempt=2, wait=0.1)
+    record_retry(CredentialsError("no token"), attempt=1, wait=0.1)
+    record_retry(APIError("busy", host=SERVER, status=429), attempt=2, wait=0.1)
     assert in_order(recording.points("aioresolve.retries")) == in_order(
         [
             ({"error.type": "aioresolve.errors.CredentialsError"}, 1),
@@ -89,7 +95,7 @@ def test_a_retry_whose_error_names_no_server_is_counted(recording: Recording) ->
 
 def test_watches_that_begin_again_are_counted_by_reason(recording: Recording) -> None:
     for reason in ("ended", "broken", "ended"):
-        watch_restarted(SERVER, "selector 'app=train'", reason, seconds=300.0)
+        record_watch_restart(SERVER, "selector 'app=train'", reason, seconds=300.0)
     assert in_order(recording.points("aioresolve.watch.restarts")) == in_order(
         [
             ({**AT_SERVER, "aioresolve.watch.reason": "ended"}, 2),
@@ -100,8 +106,8 @@ def test_watches_that_begin_again_are_counted_by_reason(recording: Recording) ->
 
 def test_members_are_shown_by_job_and_target(recording: Recording) -> None:
     east = ClusterState.of({"worker": [Endpoint("a:1"), Endpoint("b:1")], "ps": [Endpoint("c:1")]})
-    members(east.endpoints, target="us-east")
-    members({"worker": ["d:1"]})
+    record_members(east.endpoints, target="us-east")
+    record_members({"worker": ["d:1"]})
     assert in_order(recording.points("aioresolve.members")) == in_order(
         [
             ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
@@ -109,28 +115,28 @@ def test_members_are_shown_by_job_and_target(recording: Recording) -> None:
             ({"aioresolve.job": "worker"}, 1),
         ]
     )
-    members({"worker": []}, target="us-east")
-    forget()
+    record_members({"worker": []}, target="us-east")
+    remove_target()
     assert recording.points("aioresolve.members") == [
         ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 0)
     ]
 
 
 def test_staleness_grows_until_the_target_answers_or_is_forgotten(recording: Recording) -> None:
-    staleness("us-east", datetime.now(UTC) - timedelta(seconds=90))
-    staleness("us-west", None)
+    record_staleness("us-east", datetime.now(UTC) - timedelta(seconds=90))
+    record_staleness("us-west", None)
     first = stale_seconds(recording)
     assert first["us-east"] >= 90.0
     assert first["us-west"] == 0.0
     assert stale_seconds(recording)["us-east"] > first["us-east"]
-    staleness("us-east", None)
+    record_staleness("us-east", None)
     assert stale_seconds(recording) == {"us-east": 0.0, "us-west": 0.0}
-    forget("us-east")
+    remove_target("us-east")
     assert stale_seconds(recording) == {"us-west": 0.0}
 
 
 def test_a_clock_that_was_set_back_makes_nothing_fresher_than_fresh(recording: Recording) -> None:
-    staleness("us-east", datetime.now(UTC) + timedelta(hours=1))
+    record_staleness("us-east", datetime.now(UTC) + timedelta(hours=1))
     assert stale_seconds(recording) == {"us-east": 0.0}
 
 

@@ -67,7 +67,7 @@ def test_what_is_set_up_late_is_told_from_then_on(tmp_path: object) -> None:
     script = """
         from opentelemetry import metrics, trace
         from aioresolve._core import telemetry
-        telemetry.members({"worker": ["a:1", "b:1"]})
+        telemetry.record_members({"worker": ["a:1", "b:1"]})
         asyncio.run(resolve())
 
         from opentelemetry.sdk.metrics import MeterProvider

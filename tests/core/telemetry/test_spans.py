@@ -205,7 +205,7 @@ async def test_a_worker_that_does_not_tell_is_a_failure_by_its_code(recording: R
         await probe_workers([silent.address], worker_timeout=0.3)
         await probe_workers([silent.address], timeout=0.3)
     assert failures(recording) == ["deadline", "cancelled"]
-    assert "did not answer" in str(recording.spans[0].status.description)
+    assert "did not respond" in str(recording.spans[0].status.description)
 
 
 async def test_every_attribute_is_one_of_the_conventions_or_ours(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from aioresolve._core.validation import parse_duration
 from aioresolve.errors import ConfigurationError
 
 from .output.formats import WATCH_OUTPUTS

@@ -1,11 +1,11 @@
-"""A large fleet under random faults for minutes, in processes of their own: `python -m tests.long_fleet`.
+"""A large fleet under random faults for minutes, with servers in their own processes.
 
-    python -m tests.long_fleet --minutes 10 --targets 1000 --servers 4
+    python -m tests.fleet.long_fleet --minutes 10 --targets 1000 --servers 4
 
-Each server holds the pods of its share of the targets, and changes them, fails, hangs, cuts and restarts at
-random. All targets are watched and polled at the same time, by one fleet. Every 30 seconds a line of figures
-is printed. In the end the faults cease, and every target has to be read as it is. The exit code is 1 where it
-is not, or where memory, sockets or tasks have grown.
+Each server has the pods of its share of the targets, and changes them, fails, hangs, cuts connections and
+restarts at random. One fleet watches and polls all targets at the same time. Every 30 seconds it prints a
+line of figures. At the end the faults stop, and the status of every target must become correct. The exit code
+is 1 if it does not, or if memory, sockets or tasks have grown.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LINE_EVERY = 30.0
+REPORT_INTERVAL = 30.0
 """Seconds."""
 
-POLL_EVERY = 20.0
+POLL_INTERVAL = 20.0
 """Seconds."""
 
-CONVERGING = 330.0
-"""Seconds that all have to be read as they are once the faults cease: a backoff is five minutes at most."""
+CONVERGENCE_TIMEOUT = 330.0
+"""Seconds until every status must be correct after the faults stop: a backoff is at most five minutes."""
 
-GROWTH = 1.1
-"""How much more memory and how many more tasks there may be in the last third of the time than before."""
+MAX_GROWTH = 1.1
+"""Limit for the ratio of memory, and of tasks, in the last third of the time to those before."""
 
-BESIDE_WATCHES = 150
-"""How many more descriptors there may be than targets: a poll shares the connections of a pool."""
+EXTRA_DESCRIPTORS = 150
+"""Descriptors allowed in addition to one per target: polls share the connections of a pool."""
 
-FAULTS_BEFORE = [
+REQUEST_FAULTS = [
     (Answer(500),),
     (Answer(503),),
     (Answer(429, headers={"Retry-After": "1"}),),
@@ -67,26 +67,28 @@ FAULTS_BEFORE = [
     (Reset(after=100),),
     (Cut(after=100),),
 ]
-"""What befalls a request."""
+"""Faults of requests."""
 
-FAULTS_WITHIN = [Cut(after=20), Cut(after=0), End(after=0), Reset(after=0), Stall(after=0), Delay(1.0)]
-"""What befalls watches under way."""
+WATCH_FAULTS = [Cut(after=20), Cut(after=0), End(after=0), Reset(after=0), Stall(after=0), Delay(1.0)]
+"""Faults of running watches."""
 
 
-# A server, in a process of its own
+# A server, in its own process
 
 
 async def serve(index: int, targets: int, pods: int, kubeconfig: str) -> None:
-    """Run one server, at random unwell until a line is written to stdin; then write the truth as JSON."""
+    """Run one server with random faults until stdin has a line; then print the correct counts as JSON."""
     chance = random.Random(index)
     names = names_of(index, targets)
-    held = [pod(f"{name}-{number}", labels={"app": name}) for name in names for number in range(pods)]
-    async with KubernetesServer(held, bookmark_interval=10.0) as server:
+    pods_at_start = [
+        pod(f"{name}-{number}", labels={"app": name}) for name in names for number in range(pods)
+    ]
+    async with KubernetesServer(pods_at_start, bookmark_interval=10.0) as server:
         server.write_kubeconfig(Path(kubeconfig))
         print("ready", flush=True)
         async with anyio.create_task_group() as group:
-            group.start_soon(unwell, server, chance)
-            group.start_soon(change, server, chance, names)
+            group.start_soon(inject_faults, server, chance)
+            group.start_soon(change_pods, server, chance, names)
             await anyio.to_thread.run_sync(sys.stdin.readline)
             group.cancel_scope.cancel()
         server.clear_faults()
@@ -97,25 +99,25 @@ async def serve(index: int, targets: int, pods: int, kubeconfig: str) -> None:
 
 
 def names_of(index: int, targets: int) -> list[str]:
-    """Return the names of the targets whose pods the server `index` holds."""
+    """Return the names of the targets on the server `index`."""
     return [f"s{index}-t{number}" for number in range(targets)]
 
 
-async def change(server: KubernetesServer, chance: random.Random, names: Sequence[str]) -> None:
-    """Let pods come and go, ten changes a second."""
-    born: list[str] = []
+async def change_pods(server: KubernetesServer, chance: random.Random, names: Sequence[str]) -> None:
+    """Add and delete pods, ten changes per second."""
+    added: list[str] = []
     for number in range(sys.maxsize):
         await anyio.sleep(0.1)
-        if born and chance.random() < 0.5:
-            server.delete(born.pop(chance.randrange(len(born))))
+        if added and chance.random() < 0.5:
+            server.delete(added.pop(chance.randrange(len(added))))
         else:
             name = chance.choice(names)
-            born.append(f"{name}-new-{number}")
-            server.add(pod(born[-1], labels={"app": name}))
+            added.append(f"{name}-new-{number}")
+            server.add(pod(added[-1], labels={"app": name}))
 
 
-async def unwell(server: KubernetesServer, chance: random.Random) -> None:
-    """Let all kinds of things go wrong, one or two a second."""
+async def inject_faults(server: KubernetesServer, chance: random.Random) -> None:
+    """Inject random faults, one or two per second."""
     while True:
         await anyio.sleep(chance.uniform(0.0, 1.5))
         server.forget_requests()
@@ -128,31 +130,37 @@ async def unwell(server: KubernetesServer, chance: random.Random) -> None:
             case 2:
                 server.compact()
             case kind if kind < 8:
-                server.disturb(chance.choice(FAULTS_WITHIN), match=lambda _: chance.random() < 0.3)
+                server.disturb(chance.choice(WATCH_FAULTS), match=lambda _: chance.random() < 0.3)
             case _ if len(server.faults) < 50:
-                server.inject(*chance.choice(FAULTS_BEFORE), times=chance.randrange(1, 5))
+                server.inject(*chance.choice(REQUEST_FAULTS), times=chance.randrange(1, 5))
 
 
 class ServerProcess:
-    """A server, and the talk with it."""
+    """A server process, and the communication with it."""
 
     def __init__(self, index: int, targets: int, pods: int, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
-        command = [sys.executable, "-m", "tests.long_fleet", "--serve", *map(str, (index, targets, pods))]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fleet.long_fleet",
+            "--serve",
+            *map(str, (index, targets, pods)),
+        ]
         self._process = subprocess.Popen(
             [*command, str(kubeconfig)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._line()
+        self._read_line()
 
-    def truth(self) -> dict[str, int]:
-        """Let the faults cease, and return how many pods each target has from now on."""
+    def stop_faults(self) -> dict[str, int]:
+        """Stop the faults, and return the final number of pods of each target."""
         self._stdin.write("\n")
         self._stdin.flush()
-        counts: dict[str, int] = json.loads(self._line())
+        counts: dict[str, int] = json.loads(self._read_line())
         return counts
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         with suppress(OSError):
             self._stdin.close()
         self._process.wait(30)
@@ -162,7 +170,7 @@ class ServerProcess:
         assert self._process.stdin is not None
         return self._process.stdin
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
@@ -172,13 +180,13 @@ class ServerProcess:
 
 @dataclass
 class Figures:
-    """What is printed every while, and compared in the end."""
+    """The figures that are printed at intervals, and compared at the end."""
 
     seconds: float
     rss: float
     descriptors: int
     tasks: int
-    readings: float
+    statuses: float
     failing: int
     errors: dict[str, int]
 
@@ -186,70 +194,70 @@ class Figures:
         errors = ", ".join(f"{name} {count}" for name, count in sorted(self.errors.items())) or "none"
         return (
             f"{self.seconds:6.0f} s  rss {self.rss:7.1f} MB  descriptors {self.descriptors:5}"
-            f"  tasks {self.tasks:5}  readings/s {self.readings:7.1f}  failing {self.failing:4}"
+            f"  tasks {self.tasks:5}  statuses/s {self.statuses:7.1f}  failing {self.failing:4}"
             f"  errors: {errors}"
         )
 
 
 class Run:
-    """A fleet that is watched and polled, and the figures of it."""
+    """A fleet that is watched and polled, and its figures."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.lines: list[Figures] = []
-        self._began = time.monotonic()
-        self._readings = 0
+        self._started_at = time.monotonic()
+        self._num_statuses = 0
         self._errors: Counter[str] = Counter()
         self._process = psutil.Process()
 
-    async def follow(self, readings: AsyncGenerator[TargetStatus, None]) -> None:
-        """Count the readings."""
-        async with aclosing(readings):
-            async for reading in readings:
-                self._readings += 1
-                if reading.error is not None:
-                    self._errors[type(reading.error).__name__] += 1
+    async def count(self, statuses: AsyncGenerator[TargetStatus, None]) -> None:
+        """Count the statuses."""
+        async with aclosing(statuses):
+            async for status in statuses:
+                self._num_statuses += 1
+                if status.error is not None:
+                    self._errors[type(status.error).__name__] += 1
 
-    async def tell(self) -> None:
-        """Print a line every while."""
+    async def report(self) -> None:
+        """Print a line of figures at intervals."""
         while True:
-            await anyio.sleep(LINE_EVERY)
+            await anyio.sleep(REPORT_INTERVAL)
             gc.collect()
-            failing = sum(reading.error is not None for reading in self.fleet.readings.values())
+            failing = sum(status.error is not None for status in self.fleet.readings.values())
             self.lines.append(
                 Figures(
-                    seconds=time.monotonic() - self._began,
+                    seconds=time.monotonic() - self._started_at,
                     rss=self._process.memory_info().rss / 1e6,
                     descriptors=self._process.num_fds(),
                     tasks=len(asyncio.all_tasks()),
-                    readings=self._readings / LINE_EVERY,
+                    statuses=self._num_statuses / REPORT_INTERVAL,
                     failing=failing,
                     errors=dict(self._errors),
                 )
             )
-            self._readings = 0
+            self._num_statuses = 0
             self._errors.clear()
             print(self.lines[-1], flush=True)
 
     def growth(self) -> list[str]:
-        """Return what has grown, in words: the last third of the lines against those before."""
+        """Return a text for each figure that has grown in the last third of the lines."""
         third = len(self.lines) // 3
         if not third:
             return []
         grown = []
-        for what in ("rss", "tasks"):
-            before = max(getattr(line, what) for line in self.lines[:-third])
-            after = max(getattr(line, what) for line in self.lines[-third:])
-            if after > GROWTH * before:
-                grown.append(f"{what} grew from {before:.0f} to {after:.0f}")
+        for name in ("rss", "tasks"):
+            before = max(getattr(line, name) for line in self.lines[:-third])
+            after = max(getattr(line, name) for line in self.lines[-third:])
+            if after > MAX_GROWTH * before:
+                grown.append(f"{name} grew from {before:.0f} to {after:.0f}")
         descriptors = max(line.descriptors for line in self.lines)
-        if descriptors > len(self.fleet.targets) + BESIDE_WATCHES:
+        if descriptors > len(self.fleet.targets) + EXTRA_DESCRIPTORS:
             grown.append(f"there were {descriptors} descriptors")
         return grown
 
 
-async def followed(minutes: float, servers: Sequence[ServerProcess], targets: int) -> list[str]:
-    """Follow the fleet for so long, and return what was wrong with it in the end, in words."""
+async def run_fleet(minutes: float, servers: Sequence[ServerProcess], targets: int) -> list[str]:
+    """Watch and poll the fleet for that time, and return a text for each problem at the end."""
     fleet = Fleet(timeout=10.0)
     for index, server in enumerate(servers):
         for name in names_of(index, targets):
@@ -261,32 +269,32 @@ async def followed(minutes: float, servers: Sequence[ServerProcess], targets: in
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fleet)
         group = await stack.enter_async_context(anyio.create_task_group())
-        group.start_soon(run.follow, fleet.watch(interval=POLL_EVERY))
-        group.start_soon(run.follow, fleet.poll(interval=POLL_EVERY))
-        group.start_soon(run.tell)
+        group.start_soon(run.count, fleet.watch(interval=POLL_INTERVAL))
+        group.start_soon(run.count, fleet.poll(interval=POLL_INTERVAL))
+        group.start_soon(run.report)
         await anyio.sleep(60.0 * minutes)
-        truth: dict[str, int] = {}
+        expected: dict[str, int] = {}
         for server in servers:
-            truth |= await anyio.to_thread.run_sync(server.truth)
-        print("the faults cease", flush=True)
-        began = time.monotonic()
-        with anyio.move_on_after(CONVERGING):
-            while wrong_readings(fleet, truth):  # noqa: ASYNC110 - of a thousand targets
+            expected |= await anyio.to_thread.run_sync(server.stop_faults)
+        print("the faults stop", flush=True)
+        stopped_at = time.monotonic()
+        with anyio.move_on_after(CONVERGENCE_TIMEOUT):
+            while wrong_statuses(fleet, expected):  # noqa: ASYNC110 - a thousand targets have no common event
                 await anyio.sleep(0.5)
-        wrong = wrong_readings(fleet, truth)
-        print(f"{len(wrong)} targets are not as they are after {time.monotonic() - began:.1f} s", flush=True)
+        wrong = wrong_statuses(fleet, expected)
+        print(f"{len(wrong)} statuses are wrong after {time.monotonic() - stopped_at:.1f} s", flush=True)
         group.cancel_scope.cancel()
     left = len(asyncio.all_tasks()) - 1
     return [*wrong[:20], *run.growth(), *([f"{left} tasks are left"] if left else [])]
 
 
-def wrong_readings(fleet: Fleet, truth: dict[str, int]) -> list[str]:
-    """Return which readings do not tell the truth, in words."""
+def wrong_statuses(fleet: Fleet, expected: dict[str, int]) -> list[str]:
+    """Return a text for each status that is wrong."""
     wrong = []
-    for name, number in truth.items():
-        reading = fleet.readings.get(name)
-        if reading is None or reading.error is not None or reading.num_tasks != number:
-            wrong.append(f"{name} has {number} pods, and is read as {reading}")
+    for name, number in expected.items():
+        status = fleet.readings.get(name)
+        if status is None or status.error is not None or status.num_tasks != number:
+            wrong.append(f"{name} has {number} pods, but its status is {status}")
     return wrong
 
 
@@ -296,10 +304,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--targets", type=int, default=1000)
     parser.add_argument("--servers", type=int, default=4)
-    parser.add_argument("--pods", type=int, default=5, help="of each target at first")
+    parser.add_argument("--pods", type=int, default=5, help="of each target at the start")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     arguments: Any = parser.parse_args()
-    logging.getLogger("aioresolve").addHandler(logging.NullHandler())  # a line for each outage
+    logging.getLogger("aioresolve").addHandler(logging.NullHandler())  # the log has a line for each outage
     if arguments.serve:
         index, targets, pods, kubeconfig = arguments.serve
         asyncio.run(serve(int(index), int(targets), int(pods), kubeconfig))
@@ -311,7 +319,7 @@ def main() -> int:
             for index in range(arguments.servers)
         ]
         try:
-            wrong = asyncio.run(followed(arguments.minutes, servers, share))
+            wrong = asyncio.run(run_fleet(arguments.minutes, servers, share))
         finally:
             for server in servers:
                 server.close()

@@ -1,4 +1,4 @@
-"""The page on fleets larger than one machine: its manifests fit together, its Job does what it says."""
+"""The page on fleets larger than one machine: its manifests fit together, and its Job works."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedKubernetesServer
 
 PAGE = (Path(aioresolve.__file__).parent / "fleet" / "README.md").read_text()
-PATIENCE = 60
-"""Seconds after which a process that should have spoken, or ended, is taken for hung."""
+TIMEOUT = 60
+"""Seconds after which a process without output, or one that does not exit, counts as hung."""
 
 
 def files(language: str) -> dict[str, str]:
-    """Return the blocks of the page that are files, by the names in their first lines."""
+    """Return the code blocks of the page that are files, by the names in their first lines."""
     blocks = re.findall(rf"^```{language}\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return dict(blocks)
 
@@ -57,7 +57,7 @@ def of_kind(documents: list[Any], kind: str) -> Any:
 
 
 def unknown_fields(value: Any, model: str) -> list[str]:
-    """Return the fields in `value` that the official client's model does not have, or has otherwise."""
+    """Return the fields in `value` that the model of the official client lacks, or has with another type."""
     client = importlib.import_module("kubernetes.client")
 
     if found := re.fullmatch(r"list\[(\w+)\]", model, re.IGNORECASE):
@@ -65,7 +65,7 @@ def unknown_fields(value: Any, model: str) -> list[str]:
         return [field for item in value for field in unknown_fields(item, found[1])]
     if not model.startswith("V1"):
         plain = {"str": str, "int": int, "bool": bool}.get(model, dict)
-        return [] if isinstance(value, plain) else [f"{value!r} is no {model}"]
+        return [] if isinstance(value, plain) else [f"{value!r} is not a {model}"]
     kind = getattr(client, model)
     types = {written: kind.openapi_types[name] for name, written in kind.attribute_map.items()}
     unknown = [f"{model}.{name}" for name in value if name not in types]
@@ -80,33 +80,31 @@ def command_line(**variables: str) -> list[str]:
     ]
 
 
-class TestTheyFitTogether:
+class TestManifests:
     @pytest.mark.parametrize("document", OBJECTS, ids=lambda document: document["kind"])
-    def test_each_field_is_one_that_kubernetes_knows(self, document: Any) -> None:
+    def test_kubernetes_knows_each_field(self, document: Any) -> None:
         assert unknown_fields(document, f"V1{document['kind']}") == []
 
     @pytest.mark.parametrize(
         ("documents", "user"),
         [(HERE, "system:serviceaccount:fleet:fleet"), (WATCHED, "system:serviceaccount:training:fleet")],
     )
-    def test_the_fleet_may_list_and_watch_pods_and_nothing_else(
-        self, documents: list[Any], user: str
-    ) -> None:
-        asked_for = list(yaml.safe_load_all(rbac_manifest(user, "training", ("list", "watch"))))
-        assert [found for found in documents if found["apiVersion"].startswith("rbac")] == asked_for
-        assert asked_for[0]["rules"] == [
+    def test_fleet_may_list_and_watch_pods_and_nothing_else(self, documents: list[Any], user: str) -> None:
+        expected = list(yaml.safe_load_all(rbac_manifest(user, "training", ("list", "watch"))))
+        assert [found for found in documents if found["apiVersion"].startswith("rbac")] == expected
+        assert expected[0]["rules"] == [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
         ]
 
     @pytest.mark.parametrize("documents", [HERE, WATCHED])
-    def test_a_binding_binds_the_role_and_the_account_beside_it(self, documents: list[Any]) -> None:
+    def test_binding_connects_the_role_and_the_account_of_its_file(self, documents: list[Any]) -> None:
         role, binding = of_kind(documents, "Role"), of_kind(documents, "RoleBinding")
         account = of_kind(documents, "ServiceAccount")["metadata"]
         assert binding["roleRef"]["name"] == role["metadata"]["name"]
         assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
         assert binding["subjects"] == [{"kind": "ServiceAccount", **account}]
 
-    def test_the_token_in_another_cluster_is_that_of_the_account(self) -> None:
+    def test_token_in_another_cluster_belongs_to_the_account(self) -> None:
         secret, account = of_kind(WATCHED, "Secret"), of_kind(WATCHED, "ServiceAccount")
         assert secret["type"] == "kubernetes.io/service-account-token"
         assert secret["metadata"]["annotations"] == {
@@ -114,7 +112,7 @@ class TestTheyFitTogether:
         }
         assert secret["metadata"]["namespace"] == account["metadata"]["namespace"]
 
-    def test_all_of_the_fleet_is_in_its_namespace(self) -> None:
+    def test_objects_of_the_fleet_are_in_its_namespace(self) -> None:
         namespace = of_kind(HERE, "Namespace")["metadata"]["name"]
         account = of_kind(HERE, "ServiceAccount")["metadata"]
         assert {namespace} == {
@@ -124,7 +122,7 @@ class TestTheyFitTogether:
         }
         assert POD["serviceAccountName"] == account["name"]
 
-    def test_there_are_as_many_pods_as_shards(self) -> None:
+    def test_number_of_pods_is_the_number_of_shards(self) -> None:
         spec = JOB["spec"]
         assert spec["completionMode"] == "Indexed"
         assert spec["completions"] == spec["parallelism"] == int(CONFIG["data"]["shards"]) == 4
@@ -143,11 +141,11 @@ class TestTheyFitTogether:
             "json",
         ]
 
-    def test_an_error_never_ends_the_job(self) -> None:
+    def test_failing_container_does_not_end_the_job(self) -> None:
         assert JOB["spec"]["backoffLimit"] == 2**31 - 1
         assert POD["restartPolicy"] == "OnFailure"
 
-    def test_each_volume_is_mounted_and_holds_what_is_there(self) -> None:
+    def test_each_volume_is_mounted_and_its_sources_exist(self) -> None:
         assert {volume["name"] for volume in POD["volumes"]} == {
             mount["name"] for mount in CONTAINER["volumeMounts"]
         }
@@ -159,24 +157,24 @@ class TestTheyFitTogether:
         assert (in_secret["secret"]["name"], in_secret["secret"]["items"][0]["key"]) == created
         assert CONTAINER["volumeMounts"][0] == {"name": "config", "mountPath": FOLDER, "readOnly": True}
 
-    def test_the_fleet_reads_and_finds_its_kubeconfig_in_the_volume(self) -> None:
+    def test_fleet_file_finds_its_kubeconfig_in_the_volume(self) -> None:
         file = fleet_of(CONFIG["data"]["fleet.yaml"], source=f"{FOLDER}/fleet.yaml", environ={})
         paths = {vars(resolver)["_kubeconfig"] for resolver in file.targets.values()}
         (item,) = POD["volumes"][0]["projected"]["sources"][1]["secret"]["items"]
         assert paths == {None, (str(PurePosixPath(FOLDER, item["path"])),)}
 
-    def test_the_fleet_looks_where_it_may(self) -> None:
+    def test_fleet_uses_the_namespaces_that_it_has_permission_for(self) -> None:
         fleet = yaml.safe_load(CONFIG["data"]["fleet.yaml"])
         assert fleet["defaults"]["kubernetes"]["namespace"] == of_kind(HERE, "Role")["metadata"]["namespace"]
         assert not any("namespace" in target["kubernetes"] for target in fleet["targets"].values())
 
-    def test_each_context_of_the_fleet_is_made_by_the_set_up(self) -> None:
+    def test_set_up_makes_each_context_of_the_fleet(self) -> None:
         fleet = yaml.safe_load(CONFIG["data"]["fleet.yaml"])
         contexts = {target["kubernetes"].get("context") for target in fleet["targets"].values()} - {None}
         (made,) = re.findall(r"^for context in (.*); do$", files("sh")["set-up.sh"], re.MULTILINE)
         assert contexts == set(made.split())
 
-    def test_the_container_may_do_as_little_as_a_container_can(self) -> None:
+    def test_container_has_minimal_privileges(self) -> None:
         assert POD["securityContext"]["runAsNonRoot"]
         assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert CONTAINER["securityContext"] == {
@@ -189,38 +187,38 @@ class TestTheyFitTogether:
         assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
         assert POD["volumes"][0]["projected"]["defaultMode"] == 0o440
 
-    def test_the_image_is_the_one_that_is_built(self) -> None:
+    def test_image_is_the_one_that_the_page_builds(self) -> None:
         assert f"-t {CONTAINER['image']} " in PAGE
         assert 'ENTRYPOINT ["aioresolve"]' in files("dockerfile")["Dockerfile"]
 
     @pytest.mark.parametrize("name", files("sh"))
-    def test_each_script_is_shell(self, name: str) -> None:
+    def test_each_script_is_valid_shell(self, name: str) -> None:
         subprocess.run(["sh", "-n"], input=files("sh")[name], text=True, check=True)
 
     def test_each_manifest_is_applied(self) -> None:
         applied = set(re.findall(r"-f (\S+\.yaml)", PAGE))
         assert applied == set(MANIFESTS)
 
-    def test_a_fifth_shard_is_one_more(self) -> None:
+    def test_script_for_a_fifth_shard_changes_both_numbers(self) -> None:
         patches = [json.loads(patch) for patch in re.findall(r"-p '(.*)'", files("sh")["fifth-shard.sh"])]
         assert patches == [{"data": {"shards": "5"}}, {"spec": {"completions": 5, "parallelism": 5}}]
 
 
 NAMES = [f"target-{number:02}" for number in range(60)]
-"""So many targets that each of five shards has some."""
+"""Enough targets for each of five shards."""
 
-AS_IN_A_POD = """\
+RUN_IN_POD = """\
 import sys
 from aioresolve.kubernetes.auth import discovery
 discovery.SERVICE_ACCOUNT_FOLDER = sys.argv.pop(1)
 from aioresolve.cli import main
 sys.exit(main())
 """
-"""The command in a process whose service account is in the folder that the first argument names."""
+"""The command with the service account in the folder of its first argument."""
 
 
 class Cluster(NamedTuple):
-    """What a pod of the Job finds: the files of its volume and its service account, and its environment."""
+    """The surroundings of a pod of the Job: volume, service account, environment, servers."""
 
     volume: Path
     service_account: Path
@@ -229,7 +227,7 @@ class Cluster(NamedTuple):
 
 
 def granted(documents: list[Any]) -> tuple[str, dict[str, set[str]]]:
-    """Return the user that these manifests are for, and what they let it do."""
+    """Return the user of these manifests, and the namespaces in which it has permissions."""
     binding = of_kind(documents, "RoleBinding")
     (subject,) = binding["subjects"]
     user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
@@ -237,7 +235,7 @@ def granted(documents: list[Any]) -> tuple[str, dict[str, set[str]]]:
 
 
 def serving(documents: list[Any]) -> ThreadedKubernetesServer:
-    """Return a cluster with a trainer for each target, that grants what the manifests grant."""
+    """Return a server with a pod for each target, and with the permissions of the manifests."""
     user, allow = granted(documents)
     trainers = [pod(name, "training", labels={"app": name}) for name in NAMES]
     return KubernetesServer(trainers, tls=True, tokens={f"token-of-{user}": user}, allow=allow).in_thread()
@@ -245,7 +243,7 @@ def serving(documents: list[Any]) -> ThreadedKubernetesServer:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The clusters of the page, with more targets than it has."""
+    """The clusters of the page, with more targets."""
     folder = tmp_path_factory.mktemp("pod")
     with ExitStack() as stack:
         here, us_east, eu_west = (
@@ -271,11 +269,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Pods:
-    """The pods of the Job, each a process that runs its command line; killed at the end of the block.
+    """The pods of the Job, as processes that run its command line; killed at the end of the block.
 
     Args:
-        cluster: what they find.
-        shards: how many.
+        cluster: their surroundings.
+        shards: the number of pods.
     """
 
     def __init__(self, cluster: Cluster, shards: int) -> None:
@@ -288,7 +286,7 @@ class Pods:
     def __enter__(self) -> Self:
         arguments = command_line(SHARDS=str(self._shards))
         arguments = [argument.replace(FOLDER, str(self._cluster.volume)) for argument in arguments]
-        command = [sys.executable, "-c", AS_IN_A_POD, str(self._cluster.service_account), *arguments]
+        command = [sys.executable, "-c", RUN_IN_POD, str(self._cluster.service_account), *arguments]
         for index in range(self._shards):
             environ = {
                 "PATH": os.environ["PATH"],
@@ -312,24 +310,22 @@ class Pods:
             process.kill()
             process.wait()
         for process, thread in zip(self.processes, self._threads, strict=True):
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             for stream in (process.stdout, process.stderr):
                 assert stream is not None
                 stream.close()
 
-    def reading(self) -> tuple[int, dict[str, Any]]:
-        """Return the next line that any of them writes, and the index of the pod."""
-        index, line = self._lines.get(timeout=PATIENCE)
+    def next_status(self) -> tuple[int, dict[str, Any]]:
+        """Return the index of a pod and the next status that it writes."""
+        index, line = self._lines.get(timeout=TIMEOUT)
         return index, json.loads(line)
 
-    def ended(self, number: signal.Signals) -> list[tuple[int, str]]:
-        """Return the exit code and the complaints of each, ended by the signal."""
+    def stop(self, number: signal.Signals) -> list[tuple[int, str]]:
+        """Send the signal to each process; return its exit code and standard error."""
         for process in self.processes:
             process.send_signal(number)
-        complaints = [process.stderr.read() for process in self.processes if process.stderr]
-        return [
-            (process.wait(PATIENCE), said) for process, said in zip(self.processes, complaints, strict=True)
-        ]
+        errors = [process.stderr.read() for process in self.processes if process.stderr]
+        return [(process.wait(TIMEOUT), error) for process, error in zip(self.processes, errors, strict=True)]
 
     def _read(self, index: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -337,53 +333,53 @@ class Pods:
             self._lines.put((index, line))
 
 
-def polled(cluster: Cluster, shards: int) -> dict[str, set[int]]:
-    """Return which pods polled each target, over three rounds of all; all answers are good."""
+def poll_with(cluster: Cluster, shards: int) -> dict[str, set[int]]:
+    """Return which pods polled each target in three rounds, and check that no status has an error."""
     by: dict[str, set[int]] = {name: set() for name in NAMES}
     rounds: Counter[str] = Counter()
     with Pods(cluster, shards) as pods:
         while len(rounds) < len(NAMES) or min(rounds.values()) < 3:
-            index, reading = pods.reading()
-            assert reading["error"] is None, reading
-            assert reading["tasks"] == {"worker": 1}
-            by[reading["name"]].add(index)
-            rounds[reading["name"]] += 1
-        assert pods.ended(signal.SIGTERM) == [(143, "")] * shards
+            index, status = pods.next_status()
+            assert status["error"] is None, status
+            assert status["tasks"] == {"worker": 1}
+            by[status["name"]].add(index)
+            rounds[status["name"]] += 1
+        assert pods.stop(signal.SIGTERM) == [(143, "")] * shards
     return by
 
 
 @pytest.fixture(scope="module")
 def by_four(cluster: Cluster) -> dict[str, set[int]]:
-    """Which of four pods polled each target."""
-    return polled(cluster, 4)
+    """Return which of four pods polled each target."""
+    return poll_with(cluster, 4)
 
 
 class TestFourProcesses:
-    def test_each_target_is_polled_by_exactly_one(
+    def test_each_target_is_polled_by_exactly_one_pod(
         self, cluster: Cluster, by_four: dict[str, set[int]]
     ) -> None:
         assert {name: len(pods) for name, pods in by_four.items()} == dict.fromkeys(NAMES, 1)
         assert set.union(*by_four.values()) == {0, 1, 2, 3}
-        asked = Counter(request.verb for server in cluster.servers for request in server.requests)
-        assert set(asked) == {"list"}
+        verbs = Counter(request.verb for server in cluster.servers for request in server.requests)
+        assert set(verbs) == {"list"}
 
-    def test_a_fifth_takes_a_fifth_and_nothing_else_moves(
+    def test_fifth_pod_takes_a_fifth_and_nothing_else_moves(
         self, cluster: Cluster, by_four: dict[str, set[int]]
     ) -> None:
-        by_five = polled(cluster, 5)
+        by_five = poll_with(cluster, 5)
         moved = [name for name in NAMES if by_five[name] != by_four[name]]
         assert all(by_five[name] == {4} for name in moved)
         assert len(NAMES) / 10 <= len(moved) <= len(NAMES) / 3
 
 
-def test_a_target_where_it_may_not_look_says_so_with_the_manifest(cluster: Cluster) -> None:
+def test_error_of_a_target_without_permission_has_the_manifest(cluster: Cluster) -> None:
     arguments = ["poll", str(cluster.volume / "elsewhere.yaml"), "--once", "-o", "json"]
     (cluster.volume / "elsewhere.yaml").write_text(
         "targets: {a: {kubernetes: {namespace: other, kubeconfig: kubeconfig, context: us-east,"
         " jobs: {worker: app=a}}}}"
     )
     done = subprocess.run(
-        [sys.executable, "-c", AS_IN_A_POD, str(cluster.service_account), *arguments],
+        [sys.executable, "-c", RUN_IN_POD, str(cluster.service_account), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -395,6 +391,6 @@ def test_a_target_where_it_may_not_look_says_so_with_the_manifest(cluster: Clust
     assert wanted in error["message"]
 
 
-def test_the_commands_of_the_page_are_shell_words() -> None:
+def test_commands_of_the_page_are_valid_shell() -> None:
     for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         assert shlex.split(block, comments=True)

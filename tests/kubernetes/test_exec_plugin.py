@@ -158,9 +158,9 @@ async def test_plugin_gets_arguments_variables_and_the_cluster(
     path = plugin(
         tmp_path,
         f"""
-told = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
-assert told["apiVersion"] == {version!r}
-parts = [*sys.argv[1:], os.environ["GIVEN"], os.environ["INHERITED"], told["spec"]["cluster"]["server"]]
+received = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+assert received["apiVersion"] == {version!r}
+parts = [*sys.argv[1:], os.environ["GIVEN"], os.environ["INHERITED"], received["spec"]["cluster"]["server"]]
 credential({{"token": "+".join(parts)}}, api_version={version!r})
 """,
     )

@@ -1,4 +1,4 @@
-"""A fleet of Kubernetes clusters over real sockets: shared pools, watches, outages."""
+"""`Fleet` with Kubernetes clusters over real sockets: shared pools, watches, outages."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.spec import split_host_port
 
 from .grpc_errors import deadline_error, status_error, tls_required_error
 from .grpc_loop import loop_guard
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-__all__ = ["Deadline", "ProbeChannels", "WorkerChannel", "detect_tls", "split_address", "validate_address"]
+__all__ = ["Deadline", "ProbeChannels", "WorkerChannel", "detect_tls", "validate_address"]
 
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
@@ -99,12 +100,6 @@ def validate_address(address: object) -> str:
             hint="Pass host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
     return bare
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return the host (an IPv6 address without brackets) and the port of `host:port`."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 async def detect_tls(host: str, port: int, timeout: float) -> bool:
@@ -338,7 +333,7 @@ class WorkerChannel:
     async def _requires_tls(self, deadline: Deadline) -> bool:
         if self._credentials is not None:
             return False
-        return await detect_tls(*split_address(self.address), min(TLS_DETECTION_TIMEOUT, deadline.left))
+        return await detect_tls(*split_host_port(self.address), min(TLS_DETECTION_TIMEOUT, deadline.left))
 
 
 async def _wait_for_response(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> bytes:

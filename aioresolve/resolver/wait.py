@@ -20,7 +20,7 @@ import anyio
 from aioresolve._core.concurrency import LatestValue, first_error, gather
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError
-from aioresolve.spec import Missing
+from aioresolve.spec import Missing, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -396,10 +396,9 @@ async def find_unreachable(addresses: Sequence[str], reachability: Reachability)
 
 async def _connect_error(address: str) -> str | None:
     """Return why no TCP connection to `address` can be opened; None if one can."""
-    host, _, port = address.rpartition(":")
     with anyio.move_on_after(CONNECT_TIMEOUT):
         try:
-            connection = await anyio.connect_tcp(host.strip("[]"), int(port))
+            connection = await anyio.connect_tcp(*split_host_port(address))
         except (OSError, ValueError) as error:
             return f"no TCP connection to {address}: {_system_message(error)}"
         await connection.aclose()

@@ -6,7 +6,17 @@ difference between two states. `Observation` is a state together with its missin
 """
 
 from .cluster import ClusterSpec
-from .state import ClusterDiff, ClusterState, Endpoint, Member, Missing, Move, Observation, host_port
+from .state import (
+    ClusterDiff,
+    ClusterState,
+    Endpoint,
+    Member,
+    Missing,
+    Move,
+    Observation,
+    host_port,
+    split_host_port,
+)
 
 __all__ = [
     "ClusterDiff",
@@ -18,4 +28,5 @@ __all__ = [
     "Move",
     "Observation",
     "host_port",
+    "split_host_port",
 ]

@@ -17,7 +17,17 @@ from .cluster import ClusterSpec, by_task_index
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
 
-__all__ = ["ClusterDiff", "ClusterState", "Endpoint", "Member", "Missing", "Move", "Observation", "host_port"]
+__all__ = [
+    "ClusterDiff",
+    "ClusterState",
+    "Endpoint",
+    "Member",
+    "Missing",
+    "Move",
+    "Observation",
+    "host_port",
+    "split_host_port",
+]
 
 
 def host_port(host: str, port: int) -> str:
@@ -34,6 +44,16 @@ def host_port(host: str, port: int) -> str:
             f"{host!r} is not a host name or IP address", hint="Leave out the port and other parts of a URL."
         )
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Return the host (an IPv6 address without brackets) and the port of `host:port`.
+
+    Raises:
+        ValueError: the port is missing or not a number.
+    """
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.probe.channels import split_address, validate_address
+from aioresolve.probe.channels import validate_address
+from aioresolve.spec import split_host_port
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from aioresolve.probe.channels import split_address, validate_address
     ],
 )
 def test_valid_address_is_split_into_host_and_port(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(validate_address(address)) == parts
+    assert split_host_port(validate_address(address)) == parts
 
 
 INVALID = ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::7:8470", "http://a:1", "a:1/x", "unix:/x", None, 7]

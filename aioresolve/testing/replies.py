@@ -100,6 +100,8 @@ async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> w
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     end = next((fault for fault in faults if isinstance(fault, Cut | End | Reset | Stall)), None)
     pace = next((fault for fault in faults if isinstance(fault, Trickle)), None)
+    # A body that End truncates must look complete, so its length is not announced. The other faults break the
+    # promise of a Content-Length.
     if not isinstance(reply.body, bytes) or isinstance(end, End):
         response.enable_chunked_encoding()
     elif end is not None or len(reply.body) <= _BUFFERED:
@@ -157,6 +159,7 @@ async def _close_connection(request: web.Request, *, reset: bool) -> None:
     if request.transport is not None and not reset:
         request.transport.close()
     elif request.transport is not None:
+        # abort() discards unsent bytes, which the client is meant to receive first.
         await _drain(request.transport)
         _reset(request.transport)
     await anyio.sleep_forever()

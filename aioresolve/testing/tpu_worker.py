@@ -251,6 +251,7 @@ class TPUWorker:
     def _status(self) -> bytes:
         """Return the response to GetStatus, with new incarnations for each start."""
         if self._devices > _MAX_NAMED:
+            # A GetStatusResponse with empty device_attributes: field 1, length 0.
             return b"\n\0" * self._devices
         names = ["CPU:0", *(f"{self._device_type}:{number}" for number in range(self._devices))]
         status = GetStatusResponse()

@@ -388,4 +388,4 @@ async def test_fetch_slices_reports_its_progress(google: GoogleServer) -> None:
     assert one.tasks == range(2)
     assert {scope.rpartition("/")[2] for scope in progress.reached} == {"project-id", "zone", "my-tpu"}
     assert len(failures) == 1
-    assert "answered 503" in failures[0]
+    assert "returned status 503" in failures[0]

@@ -161,6 +161,7 @@ async def _list(cluster: Cluster, call: Call, representation: Representation) ->
         if representation.indent:
             body = indented_json(body)
         if zipped and len(body) >= _GZIP_MINIMUM:
+            # In a thread, so that other requests and watches continue.
             body = await anyio.to_thread.run_sync(_compress, body)
         cluster.responses.put(version, key, body)
     return Reply(200, body, JSON_HEADERS | (_GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}))

@@ -164,6 +164,7 @@ def page(store: Store, options: ListOptions) -> Page:
     )
     if len(found) > options.limit:
         found.pop()
+        # The smallest key after the last one listed, so that a pod created in between is not skipped.
         following = found[-1].key.removeprefix(prefix) + "\0"
         metadata["continue"] = ContinueToken(version, following).encode()
         if selection.is_everything:

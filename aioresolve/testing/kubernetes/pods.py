@@ -208,6 +208,7 @@ def _addresses(ip: str | Sequence[str] | None, key: str, phase: str) -> tuple[st
     if ip is None or (ip == "auto" and phase == "Pending"):
         return ()
     if ip == "auto":
+        # Unlike hash(), a checksum is the same in every process.
         number = zlib.crc32(key.encode())
         return (f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",)
     return (ip,) if isinstance(ip, str) else tuple(ip)

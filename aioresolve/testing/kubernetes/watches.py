@@ -59,12 +59,12 @@ class EventEncoder:
         """Return the line of an ADDED, MODIFIED or DELETED event."""
         match self._kind:
             case "object":
-                shown = pod.whole
+                encoded = pod.whole
             case "metadata":
-                shown = pod.partial
+                encoded = pod.partial
             case "table":
-                shown = self._table(pod.version, row_of(pod, self._include))
-        return b'{"type":"%s","object":%s}\n' % (kind.encode(), shown)
+                encoded = self._table(pod.version, row_of(pod, self._include))
+        return b'{"type":"%s","object":%s}\n' % (kind.encode(), encoded)
 
     def bookmark(self, version: int, *, ends_initial_events: bool = False) -> bytes:
         """Return the line of a BOOKMARK: every event up to `version` has been sent."""
@@ -77,15 +77,15 @@ class EventEncoder:
         partial = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}' % metadata
         match self._kind:
             case "object":
-                shown = pod
+                encoded = pod
             case "metadata":
-                shown = partial
+                encoded = partial
             case "table":
                 # The bookmark that ends the initial events has its annotation even if rows have no object.
                 bare = b"null" if self._include == "None" and not ends_initial_events else partial
                 carried = pod if self._include == "Object" else bare
-                shown = self._table(version, _EMPTY_ROW + b',"object":' + carried + b"}")
-        return b'{"type":"BOOKMARK","object":%s}\n' % shown
+                encoded = self._table(version, _EMPTY_ROW + b',"object":' + carried + b"}")
+        return b'{"type":"BOOKMARK","object":%s}\n' % encoded
 
     def _table(self, version: int, row: bytes) -> bytes:
         columns, self._columns = self._columns, b"null"
@@ -139,6 +139,7 @@ async def watch_pieces(
             # Taken before the events are read, so that a write in between sets it.
             change = notifier.next_change()
             fault, until = None, None
+            # Writes after the fault was requested must not be sent before it.
             if faults:
                 watch_fault = faults.popleft()
                 fault, until = watch_fault.fault, watch_fault.version

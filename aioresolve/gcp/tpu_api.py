@@ -1,7 +1,7 @@
 """The Cloud TPU API: nodes and queued resources, one of them or all of a zone.
 
 Formats: `google/cloud/tpu/v1` and `v2/cloud_tpu.proto`, as JSON; only the fields that are used are decoded.
-Enum values stay strings, so that values added to the API later cause no error.
+Enum values remain strings, so that values added to the API later cause no error.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def invalid_value(where: str, summary: str, hint: str) -> ConfigurationError:
 
     Args:
         where: the name of a Python argument, or anything else that holds the value, such as `$TPU_NAME`.
-        summary: what is wrong with the value.
+        summary: the problem with the value.
         hint: what to change.
     """
     if where.isidentifier() and where.islower():

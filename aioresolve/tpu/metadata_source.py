@@ -77,7 +77,7 @@ async def watch_attributes(
         elif has_changed:
             await anyio.sleep(min(MIN_PAUSE, interval))
         else:
-            # A server that ignores `wait_for_change` responds at once; do not ask it in a tight loop.
+            # A server without support for `wait_for_change` responds at once: pause all the same.
             await anyio.sleep_until(started + min(LONG_POLL, interval))
 
 

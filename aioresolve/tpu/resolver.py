@@ -223,7 +223,7 @@ class TPUClusterResolver(ClusterResolver):
     # Watching
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Request every TPU, all at once, and return the workers that are ready and what is missing."""
+        """Request every TPU, all at once, and return the ready workers and the missing ones."""
         async with self._lease.acquire() as connections:
             return await self._observe(self._source(), self._finder, connections, progress)
 

@@ -276,7 +276,7 @@ def _unknown_location(
 
 
 def _separate(found: Sequence[FoundNode]) -> FoundTPUs:
-    """Return the nodes that are ready as slices, and separately what is not."""
+    """Return the nodes that are ready as slices, and everything else as absent."""
     slices: list[TPUSlice] = []
     absent: list[Unready | NodeNotFound] = []
     for tpu in found:

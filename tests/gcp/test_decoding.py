@@ -1,4 +1,4 @@
-"""What Google's APIs say, decoded."""
+"""The JSON responses of Google's APIs are decoded."""
 
 from __future__ import annotations
 

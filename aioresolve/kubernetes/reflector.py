@@ -1,10 +1,12 @@
-"""`Feed`: how it stands with one query's list and watch, and what follows when one of them fails.
+"""The reflector: keeps a `PodCache` up to date with a list and a watch for each query, as client-go's does.
 
-The reflector: what selectors find, kept like the server's own, by a list and a watch for each of them.
+After a list, a watch reports each change since the version of that list. Every watch ends sooner or later:
+the server ends it after a while, connections break, versions expire. The next watch resumes from the last
+version that was reported. If that version is too old (410), the pods are listed again. No change is missed or
+applied twice.
 
-After a list, a watch tells each change from the list's version on. It ends all the time: the server ends it
-after a while, connections break, versions expire. A watch that ended is resumed from the last version that it
-told; where that is too old, a new list takes its place. Nothing is missed, and nothing is told twice.
+`WatchState` decides what follows after a watch ends or fails: resume, list again, or give up. `PodReflector`
+does the I/O.
 """
 
 from __future__ import annotations
@@ -48,138 +50,174 @@ if TYPE_CHECKING:
     from .objects import PodQuery
     from .pod_cache import PodCache
 
-__all__ = ["SHORT", "Feed", "PodReflector", "WatchPolicy", "reason"]
+__all__ = ["PodReflector", "WatchPolicy", "WatchState"]
 
-SHORT = 0.5
-"""Seconds that a watch goes on at least, unless something is wrong with it, whatever it tells."""
+logger = logging.getLogger("aioresolve.watch")
 
-HEALTHY = 5.0
-"""Seconds after which a watch that tells nothing is deemed well: what fails then begins with short waits."""
+MIN_LIFETIME = 0.5
+"""Seconds: a watch that ends sooner counts as failed, even if it reported something."""
 
-REFUSALS = 5
-"""How often in a row a query that was answered before may be refused: a starting server knows nobody yet."""
+HEALTHY_AFTER = 5.0
+"""Seconds after which a watch counts as healthy even if it reported nothing; this resets the backoff."""
 
-FAILED_RESUMES = 3
-"""How often a server may fail, or fall silent, before the version is given up for a new list.
+MAX_DENIALS = 5
+"""How many times in a row a query that was listed before may fail with an error that is not retryable.
 
-That is, without telling anything in between: a server that was restored from a backup tells nothing until it
-has come to the version that it is asked for.
+An API server that is starting may reject valid credentials.
 """
 
-BUSY = frozenset({401, 403, 408, 429, 502, 503})
-"""Statuses that say nothing about the version that a watch was to be resumed from."""
+MAX_FAILED_RESUMES = 3
+"""How many times in a row a watch may fail or be silent before the pods are listed again.
+
+Events in between reset the count. A server that was restored from a backup sends none until it reaches the
+version to resume from.
+"""
+
+UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
+"""Failure statuses whose cause cannot be the version to resume from."""
 
 
-class Feed:
-    """One query's list and watch.
+BACKOFF = RetryPolicy(first_wait=0.5, longest_wait=30.0)
 
-    Args:
-        query: what is asked.
-        waits: between attempts after failures.
-        outage: is told when the query cannot be answered, and when it can again.
+
+@dataclass(frozen=True, slots=True)
+class WatchPolicy:
+    """The timing of watches, in seconds.
 
     Attributes:
-        query: what is asked.
-        is_listed: whether there is a version to watch from.
-        began_at: when the watch that is under way began to be answered, in seconds of the loop's clock; None
-            while none is.
-        has_told: whether that one has told anything.
-        failures: how often in a row it failed.
-        error: why the query cannot be answered at present.
-        stale_since: since when that is so.
+        min_lifetime: the minimum time after which the server should end a watch; five minutes, as in
+            client-go.
+        max_lifetime: the maximum. Each watch gets a random lifetime in between, so that not all end together.
+        max_silence: how long a watch may receive nothing before its connection counts as broken. An API
+            server sends a bookmark about once a minute.
+        response_timeout: how long the response to a watch may take to begin.
+        max_transit: how long to wait for a pod that left one selector by its labels to appear in another one.
+        backoff: the waits between attempts after failures.
     """
 
-    def __init__(self, query: PodQuery, waits: RetryPolicy, outage: Outage) -> None:
+    min_lifetime: float = 300.0
+    max_lifetime: float = 600.0
+    max_silence: float = 150.0
+    response_timeout: float = 30.0
+    max_transit: float = 0.05
+    backoff: RetryPolicy = BACKOFF
+
+
+class WatchState:
+    """The state of the list and watch of one query.
+
+    Args:
+        query: the query.
+        backoff: the waits between attempts after failures.
+        outage: logs when the query begins to fail and when it succeeds again.
+
+    Attributes:
+        query: the query.
+        is_listed: whether there is a version to watch from.
+        error: why the query fails at present; None if it does not.
+        stale_since: since when it fails.
+    """
+
+    def __init__(self, query: PodQuery, backoff: RetryPolicy, outage: Outage) -> None:
         self.query = query
         self.is_listed = False
-        self.began_at: float | None = None
-        self.has_told = False
         self.error: ResolveError | None = None
         self.stale_since: datetime | None = None
+        self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
+        self._has_received_event = False  # in that watch
         self._was_listed = self._was_just_listed = False
-        self._refusals = 0
-        self._fruitless = 0
-        self._backoff = Backoff(waits)
+        self._denials = 0
+        self._failed_resumes = 0
+        self._backoff = Backoff(backoff)
         self._outage = outage
 
     @property
     def failures(self) -> int:
-        """How often in a row it failed."""
+        """The number of failures since the last healthy watch."""
         return self._backoff.failures
 
-    def listed(self) -> None:
-        """Note that there is a version to watch from."""
+    def on_list(self) -> None:
+        """Record that the pods were listed."""
         self.is_listed = self._was_listed = self._was_just_listed = True
-        self._fruitless = 0
-        self._answered()
+        self._failed_resumes = 0
+        self._mark_current()
 
-    def begins(self, now: float) -> bool:
-        """Note that a watch is being answered; return whether the query could not be before."""
+    def on_open(self, now: float) -> bool:
+        """Record that a watch was opened; return whether the query failed before."""
         was_stale = self.stale_since is not None
-        self.began_at, self.has_told, self._refusals = now, False, 0
-        self._answered()
+        self._opened_at, self._has_received_event, self._denials = now, False, 0
+        self._mark_current()
         return was_stale
 
-    def tells(self) -> None:
-        """Note that the watch tells something."""
-        self.has_told = True
-        self._fruitless = 0
+    def on_event(self) -> None:
+        """Record that the watch reported something."""
+        self._has_received_event = True
+        self._failed_resumes = 0
 
-    def ends(self, now: float) -> float | None:
-        """Note that the watch is over; return the seconds that it lived, or None if there was none."""
-        if self.began_at is None:
+    def on_close(self, now: float) -> float | None:
+        """Record that no watch is open; return for how many seconds one was, None if there was none."""
+        if self._opened_at is None:
             return None
-        lived, self.began_at = now - self.began_at, None
-        if lived > (SHORT if self.has_told else HEALTHY):
+        lifetime, self._opened_at = now - self._opened_at, None
+        if lifetime > (MIN_LIFETIME if self._has_received_event else HEALTHY_AFTER):
             self._backoff.reset()
             self._was_just_listed = False
-        return lived
+        return lifetime
 
-    def is_stale(self, error: ResolveError) -> None:
-        """Note that the query cannot be answered at present."""
+    def on_failure(self, error: ResolveError) -> float:
+        """Return the seconds to wait after `error`, and decide whether to resume the watch or to list again.
+
+        Raises:
+            ResolveError: `error`, if the query is given up.
+        """
+        if self._should_give_up(error):
+            raise error
+        wait = self._backoff.wait(error)
+        if not self.is_listed or self.failures > 1:  # a single failure of a watch is part of normal operation
+            self.mark_stale(error)
+        if self._should_list_again(error):
+            self.is_listed = False
+            # A version expires without any failure of the server, so list at once, but not in a loop.
+            if is_expired(error) and not self._was_just_listed:
+                return 0.0
+        return wait
+
+    def mark_stale(self, error: ResolveError) -> None:
+        """Record that the query fails at present."""
         self.error = error.with_traceback(None)
         self.stale_since = self.stale_since or datetime.now(UTC)
         self._outage.update(error)
 
-    def wait_after(self, error: ResolveError) -> float:
-        """Return the seconds to wait after a failure, and decide whether a list follows or a watch.
-
-        Raises:
-            ResolveError: `error`, if it does not pass.
-        """
-        # Who knows the name that was found before may be away for a while, as with a VPN that is down.
-        is_nameless = self._was_listed and isinstance(error.__cause__, socket.gaierror)
-        may_pass = error.retryable or is_expired(error) or is_nameless
-        self._refusals = 0 if may_pass else self._refusals + 1
-        if self._refusals and (not self._was_listed or self._refusals > REFUSALS):
-            raise error
-        wait = self._backoff.wait(error)
-        if not self.is_listed or self.failures > 1:
-            self.is_stale(error)
-        self._fruitless += _may_be_the_versions_fault(error)
-        # Lost is what was told in between, or the version itself.
-        is_lost = isinstance(error, ProtocolError) or is_expired(error)
-        if self.is_listed and (is_lost or self._fruitless >= FAILED_RESUMES):
-            self.is_listed = False
-            # An expired version is nobody's fault: the list in its place is wanted at once.
-            return 0.0 if is_expired(error) and not self._was_just_listed else wait
-        return wait
-
-    def _answered(self) -> None:
+    def _mark_current(self) -> None:
         self.error = self.stale_since = None
         self._outage.update(None)
 
+    def _should_give_up(self, error: ResolveError) -> bool:
+        # A name that was resolved before may be unavailable for a while, such as when a VPN is down.
+        is_lookup_failure = self._was_listed and isinstance(error.__cause__, socket.gaierror)
+        if error.retryable or is_expired(error) or is_lookup_failure:
+            self._denials = 0
+            return False
+        self._denials += 1
+        return not self._was_listed or self._denials > MAX_DENIALS
 
-def _may_be_the_versions_fault(error: ResolveError) -> bool:
-    """Whether it may be because of the version to resume from that a server fails, or tells nothing."""
-    if isinstance(error, APIError):
-        return error.status not in BUSY
-    return isinstance(error, DeadlineExceededError)
+    def _should_list_again(self, error: ResolveError) -> bool:
+        if isinstance(error, APIError):
+            self._failed_resumes += error.status not in UNRELATED_TO_VERSION
+        elif isinstance(error, DeadlineExceededError):
+            self._failed_resumes += 1
+        if not self.is_listed:
+            return False
+        # After an expired version (410) or an invalid event, changes were missed.
+        is_version_lost = is_expired(error) or isinstance(error, ProtocolError)
+        return is_version_lost or self._failed_resumes >= MAX_FAILED_RESUMES
 
 
-def reason(error: ResolveError) -> str:
-    """Return in one word why a watch was over that `error` ended."""
+def _restart_reason(error: ResolveError | None) -> str:
+    """Return in one word why a watch ended, for telemetry."""
     match error:
+        case None:
+            return "ended"
         case _ if is_expired(error):
             return "expired"
         case UnauthorizedError():
@@ -191,238 +229,216 @@ def reason(error: ResolveError) -> str:
     return "failed"
 
 
-logger = logging.getLogger("aioresolve.watch")
-
-WAITS = RetryPolicy(first_wait=0.5, longest_wait=30.0)
-
-
-@dataclass(frozen=True, slots=True)
-class WatchPolicy:
-    """The times of a watch, in seconds.
-
-    Attributes:
-        shortest: the least time after which the server is to end a watch; as in client-go, five minutes.
-        longest: the greatest; each watch takes one in between, so that many do not end together.
-        silence: how long a watch may tell nothing, not even a bookmark, of which an API server sends one a
-            minute. Whoever is silent for longer is taken for gone.
-        answering: how long an answer may take to begin.
-        transit: how long a pod that left one selector by its labels may take to appear in another.
-        waits: between attempts after failures.
-    """
-
-    shortest: float = 300.0
-    longest: float = 600.0
-    silence: float = 150.0
-    answering: float = 30.0
-    transit: float = 0.05
-    waits: RetryPolicy = WAITS
-
-
 class PodReflector:
-    """Keeps a `PodCache` like the server's own.
+    """Keeps a `PodCache` up to date.
 
     Args:
         api: the API server.
-        membership: what is kept.
-        queries: what to ask for it.
-        newest: where `observed` is put whenever it may return something else.
-        policy: the times.
-        timeout: seconds that a list may take.
+        cache: the cache.
+        queries: the queries of the cache.
+        latest: where to put `observe` whenever it may return something new.
+        policy: the timing of watches.
+        timeout: the deadline of a list, in seconds.
     """
 
     def __init__(
         self,
         api: PodAPI,
-        membership: PodCache,
+        cache: PodCache,
         queries: Iterable[PodQuery],
-        newest: LatestValue[Callable[[], Observation]],
+        latest: LatestValue[Callable[[], Observation]],
         policy: WatchPolicy,
         *,
         timeout: float,
     ) -> None:
         self._api = api
-        self._membership = membership
+        self._cache = cache
         self._policy = policy
         self._timeout = timeout
-        self._feeds = [Feed(query, policy.waits, self._outage(query)) for query in queries]
-        self._newest = newest
-        self._in_transit: asyncio.TimerHandle | None = None
+        self._watches = [WatchState(query, policy.backoff, self._outage(query)) for query in queries]
+        self._latest = latest
+        self._transit_timer: asyncio.TimerHandle | None = None
         self._last = Observation(None)
-        self._fault: ResolveError | None = None
+        self._cache_error: ResolveError | None = None
 
     async def run(self) -> None:
-        """List and watch; never ends.
+        """List and watch until a query is given up; never returns.
 
         Raises:
-            ResolveError: a failure that does not pass.
+            ResolveError: the error of that query.
         """
         try:
-            await gather([partial(self._keep, feed) for feed in self._feeds], limit=len(self._feeds))
+            await gather(
+                [partial(self._list_and_watch, watch) for watch in self._watches], limit=len(self._watches)
+            )
         finally:
-            self._forget_transit()
+            self._cancel_transit_timer()
 
-    def observed(self) -> Observation:
-        """Return what is to be seen now.
+    def observe(self) -> Observation:
+        """Return the current observation.
 
         Raises:
             ResolveError: an `address` callable failed.
         """
-        if self._in_transit is not None:
+        if self._transit_timer is not None:
             return self._last
         now = datetime.now(UTC)
-        failing = [feed for feed in self._feeds if feed.stale_since is not None]
-        if self._membership.is_complete:
+        if self._cache.is_complete:
             try:
-                self._last = self._membership.observation(now)
+                self._last = self._cache.observation(now)
             except ResolveError as error:
-                # Pods that claim one index: what they say together makes no state, until one of them goes.
+                # Two pods with one index, for example: there is no state until one of them is deleted.
                 if not error.retryable:
                     raise
                 self._last = self._last.stale(error, now)
+        failing = [watch for watch in self._watches if watch.stale_since is not None]
         if not failing:
             return self._last
-        first = min(failing, key=lambda feed: feed.stale_since or now)
+        first = min(failing, key=lambda watch: watch.stale_since or now)
         assert first.error is not None
         return self._last.stale(first.error, first.stale_since or now)
 
-    async def _keep(self, feed: Feed) -> None:
-        """List and watch for one query, again and again."""
+    async def _list_and_watch(self, watch: WatchState) -> None:
         while True:
             error: ResolveError | None = None
             try:
-                if not feed.is_listed:
-                    await self._list(feed)
-                await self._watch(feed)
+                if not watch.is_listed:
+                    await self._list(watch)
+                await self._watch(watch)
             except ResolveError as failure:
                 error = failure
-            lived = feed.ends(anyio.current_time())
-            if lived is not None:
-                why = "ended" if error is None else reason(error)
-                record_watch_restart(self._api.host, feed.query.scope, why, seconds=lived)
+            lifetime = watch.on_close(anyio.current_time())
+            if lifetime is not None:
+                reason = _restart_reason(error)
+                record_watch_restart(self._api.host, watch.query.scope, reason, seconds=lifetime)
             if error is not None:
-                await self._recover(feed, error)
+                await self._wait_after(error, watch)
 
-    async def _recover(self, feed: Feed, error: ResolveError) -> None:
-        """Wait until the next attempt is due; to a connection that is closed meanwhile, it is at once.
+    async def _wait_after(self, error: ResolveError, watch: WatchState) -> None:
+        """Wait until the next attempt is due, or until the connection is closed.
 
         Raises:
-            ResolveError: `error`, if it does not pass.
+            ResolveError: `error`, if the query is given up.
         """
-        if self._api.is_closed or error is self._fault:
+        if self._api.is_closed or error is self._cache_error:
             raise error
-        wait = feed.wait_after(error)
-        if feed.stale_since is not None:
-            self._stir()
-        record_retry(error, attempt=feed.failures, wait=wait)
+        wait = watch.on_failure(error)
+        if watch.stale_since is not None:
+            self._notify()
+        record_retry(error, attempt=watch.failures, wait=wait)
         await self._api.sleep(wait)
 
-    async def _list(self, feed: Feed) -> None:
-        def failed(error: ResolveError) -> None:
-            feed.is_stale(error)
-            self._stir()
+    async def _list(self, watch: WatchState) -> None:
+        def on_failed_attempt(error: ResolveError) -> None:
+            watch.mark_stale(error)
+            self._notify()
 
-        async def ask(progress: Progress) -> FoundPods:
-            progress.on_failure = failed
-            return await self._api.pods(feed.query, progress, verbs=WATCH_VERBS)
+        async def request(progress: Progress) -> FoundPods:
+            progress.on_failure = on_failed_attempt
+            return await self._api.pods(watch.query, progress, verbs=WATCH_VERBS)
 
-        found = await within_deadline(self._timeout, f"the list of {feed.query.scope}", ask)
-        with self._taking_in():
-            self._membership.replace(feed.query, found.pods, found.version)
-        feed.listed()
-        self._stir()
-        # From here on a watch tells all there is: nobody lists for a long time.
+        found = await within_deadline(self._timeout, f"the list of {watch.query.scope}", request)
+        with self._updating_cache():
+            self._cache.replace(watch.query, found.pods, found.version)
+        watch.on_list()
+        self._notify()
+        # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
 
-    async def _watch(self, feed: Feed) -> None:
-        """Follow one watch to its end."""
-        lifetime = random.uniform(self._policy.shortest, self._policy.longest)  # noqa: S311
+    async def _watch(self, watch: WatchState) -> None:
+        """Read one watch until it ends."""
+        lifetime = random.uniform(self._policy.min_lifetime, self._policy.max_lifetime)  # noqa: S311
         lines = EventLines()
         async with AsyncExitStack() as stack:
             stream = None
-            with anyio.move_on_after(self._policy.answering):
-                version = self._membership.version(feed.query)
-                watching = self._api.watching(feed.query, version, lifetime)
-                stream = await stack.enter_async_context(watching)
+            with anyio.move_on_after(self._policy.response_timeout):
+                version = self._cache.version(watch.query)
+                opening = self._api.watching(watch.query, version, lifetime)
+                stream = await stack.enter_async_context(opening)
             if stream is None:
-                raise self._broken(feed, f"it was not answered within {self._policy.answering:g} s")
-            began = anyio.current_time()
-            if feed.begins(began):
-                self._stir()
-            # A server that does not end the watch in time is not heard any more.
-            until = began + lifetime + self._policy.silence
-            while chunk := await self._chunk(stream, feed, until):
-                self._take(feed, lines, chunk, stream)
+                timeout = self._policy.response_timeout
+                raise self._broken(watch, f"the server did not respond within {timeout:g} s")
+            opened_at = anyio.current_time()
+            if watch.on_open(opened_at):
+                self._notify()
+            # If the server does not end the watch in time, the connection is closed from here.
+            deadline = opened_at + lifetime + self._policy.max_silence
+            while chunk := await self._read(stream, watch, deadline):
+                self._apply(watch, lines, chunk, stream)
         if not lines.at_boundary:
-            raise self._broken(feed, "it ended in the middle of an event")
-        if anyio.current_time() - began < SHORT:
-            raise self._broken(feed, f"it ended within {SHORT:g} s")
+            raise self._broken(watch, "it ended in the middle of an event")
+        if anyio.current_time() - opened_at < MIN_LIFETIME:
+            raise self._broken(watch, f"it ended within {MIN_LIFETIME:g} s")
 
-    async def _chunk(self, stream: Stream, feed: Feed, until: float) -> bytes:
+    async def _read(self, stream: Stream, watch: WatchState, deadline: float) -> bytes:
         """Return the next bytes of the watch, empty at its end."""
-        silence = self._policy.silence
-        with anyio.CancelScope(deadline=min(until, anyio.current_time() + silence)):
+        max_silence = self._policy.max_silence
+        with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):
             return await stream.read()
         raise DeadlineExceededError(
-            f"nothing was heard of the watch of {feed.query.scope} by {self._api.host} for {silence:g} s;"
-            " see to the server, and to what is between",
-            timeout=silence,
+            f"the watch of {watch.query.scope} by {self._api.host} received nothing for {max_silence:g} s",
+            hint="Check the server, and the proxies and load balancers before it.",
+            timeout=max_silence,
         )
 
-    def _take(self, feed: Feed, lines: EventLines, chunk: bytes, stream: Stream) -> None:
-        """Let the events in `chunk`, of `stream`, happen here."""
+    def _apply(self, watch: WatchState, lines: EventLines, chunk: bytes, stream: Stream) -> None:
+        """Apply the events that end in `chunk` to the cache."""
         try:
             events = lines.feed(chunk)
         except ValueError as error:
-            raise self._api.no_event(feed.query, error) from error
-        told = [event for event in events if not isinstance(event, Failed)]
-        if told:
-            feed.tells()
-            with self._taking_in():
-                has_changed = self._membership.apply(feed.query, told)
+            raise self._api.no_event(watch.query, error) from error
+        changes = [event for event in events if not isinstance(event, Failed)]
+        if changes:
+            watch.on_event()
+            with self._updating_cache():
+                has_changed = self._cache.apply(watch.query, changes)
             if has_changed:
-                self._stir()
-            if self._membership.version_decreased(feed.query):
-                raise self._api.no_event(feed.query, ValueError("its versions went back"))
+                self._notify()
+            if self._cache.version_decreased(watch.query):
+                raise self._api.no_event(watch.query, ValueError("its resourceVersion decreased"))
         for event in events:
             if isinstance(event, Failed):
+                # The server may quote the request, including the token.
                 status = with_message(event.object, stream.without_secrets(event.object.message))
-                raise error_from_watch_event(status, feed.query, host=self._api.host, source=self._api.source)
+                raise error_from_watch_event(
+                    status, watch.query, host=self._api.host, source=self._api.source
+                )
 
     @contextmanager
-    def _taking_in(self) -> Iterator[None]:
-        """Let an error inside the block be final: to ask again would only bring the same pods again."""
+    def _updating_cache(self) -> Iterator[None]:
+        """Make errors inside the block final: a retry would only return the same pods."""
         try:
             yield
         except ResolveError as error:
-            self._fault = error
+            self._cache_error = error
             raise
 
-    def _stir(self) -> None:
-        """Let the consumer look, but not while a pod that was given another label is in no selector."""
-        if self._membership.in_transit:
-            if self._in_transit is None:
+    def _notify(self) -> None:
+        """Have the consumer observe, but not while a pod whose labels changed matches no selector."""
+        if self._cache.in_transit:
+            if self._transit_timer is None:
                 loop = asyncio.get_running_loop()
-                self._in_transit = loop.call_later(self._policy.transit, self._show)
+                self._transit_timer = loop.call_later(self._policy.max_transit, self._notify_now)
             return
-        self._show()
+        self._notify_now()
 
-    def _show(self) -> None:
-        self._forget_transit()
-        self._newest.put(self.observed)
+    def _notify_now(self) -> None:
+        self._cancel_transit_timer()
+        self._latest.put(self.observe)
 
-    def _forget_transit(self) -> None:
-        if self._in_transit is not None:
-            self._in_transit.cancel()
-            self._in_transit = None
+    def _cancel_transit_timer(self) -> None:
+        if self._transit_timer is not None:
+            self._transit_timer.cancel()
+            self._transit_timer = None
 
     def _outage(self, query: PodQuery) -> Outage:
         host = self._api.host
         return Outage(logger, f"{query.scope} at {host}", server=host, scope=query.scope)
 
-    def _broken(self, feed: Feed, why: str) -> ConnectionFailedError:
+    def _broken(self, watch: WatchState, reason: str) -> ConnectionFailedError:
         return ConnectionFailedError(
-            f"the watch of {feed.query.scope} by {self._api.host} (from {self._api.source}) broke: {why};"
-            " see to the server, and to what is between",
+            f"the watch of {watch.query.scope} by {self._api.host} (from {self._api.source}) broke: {reason}",
+            hint="Check the server, and the proxies and load balancers before it.",
             host=self._api.host,
-            scope=feed.query.scope,
+            scope=watch.query.scope,
         )

@@ -18,16 +18,16 @@ from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.reflector import WatchPolicy
 from tests.kubernetes.convergence import (
-    QUESTIONS,
+    CONFIGS,
     Finish,
     Follower,
     Put,
-    Question,
     Remove,
-    is_leaving,
+    ResolverConfig,
+    is_being_deleted,
     is_subsequence,
-    shown,
     truth,
+    truth_of,
     writes,
 )
 
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
-POLICY = WatchPolicy(silence=1.0, answering=5.0, waits=RetryPolicy(first_wait=0.2, longest_wait=2.0))
+POLICY = WatchPolicy(
+    max_silence=1.0, response_timeout=5.0, backoff=RetryPolicy(first_wait=0.2, longest_wait=2.0)
+)
 """A real server sends one bookmark per minute, so a watch that is silent for a second may be healthy."""
 
 CONVERGING = 30.0
@@ -141,10 +143,10 @@ class Scenario:
     """The pods of one schedule, the expected states, and the follower of the watch."""
 
     def __init__(
-        self, server: ApiServer, admin: Client, proxy: TCPProxy, question: Question, follower: Follower
+        self, server: ApiServer, admin: Client, proxy: TCPProxy, config: ResolverConfig, follower: Follower
     ) -> None:
         self.server, self.admin, self.proxy = server, admin, proxy
-        self.question, self.follower = question, follower
+        self.config, self.follower = config, follower
         self.history: list[Truth | None] = []
 
     async def pods(self) -> list[dict[str, Any]]:
@@ -155,7 +157,7 @@ class Scenario:
 
     async def record(self) -> None:
         """Record the expected state of the current pods."""
-        self.history.append(truth(await self.pods(), self.question))
+        self.history.append(truth(await self.pods(), self.config))
 
     async def apply(self, step: Any) -> None:
         match step:
@@ -174,16 +176,16 @@ class Scenario:
         old = next((pod for pod in await self.pods() if place.items() <= pod["metadata"].items()), None)
         match step:
             case Put():
-                if old is not None and is_leaving(old):
+                if old is not None and is_being_deleted(old):
                     await self.admin.delete_pod(place, grace=0)
                     await self.record()
                     old = None
                 await self._put(step, place, is_new=old is None)
-            case Remove(gracefully=True) if old is not None and not is_leaving(old):
+            case Remove(gracefully=True) if old is not None and not is_being_deleted(old):
                 await self.admin.delete_pod(place, grace=30)
             case Remove() if old is not None:
                 await self.admin.delete_pod(place, grace=0)
-            case Finish() if old is not None and is_leaving(old):
+            case Finish() if old is not None and is_being_deleted(old):
                 await self.admin.delete_pod(place, grace=0)
         await self.record()
 
@@ -205,11 +207,13 @@ class Scenario:
 
     async def wait_until_converged(self) -> None:
         """Wait until the follower shows the expected state."""
-        expected, states = truth(await self.pods(), self.question), self.follower.states
+        expected, states = truth(await self.pods(), self.config), self.follower.states
         if expected is None:
             return
-        if not await self.follower.until(lambda: bool(states) and shown(states[-1]) == expected, CONVERGING):
-            seen = shown(states[-1]) if states else None
+        if not await self.follower.until(
+            lambda: bool(states) and truth_of(states[-1]) == expected, CONVERGING
+        ):
+            seen = truth_of(states[-1]) if states else None
             raise AssertionError(f"after {CONVERGING:g} s the watch shows {seen}, the server {expected}")
 
     async def clear(self) -> None:
@@ -220,14 +224,14 @@ class Scenario:
 
 @asynccontextmanager
 async def open_scenario(
-    server: ApiServer, folder: Path, question: Question, pods: list[Any], policy: WatchPolicy = POLICY
+    server: ApiServer, folder: Path, config: ResolverConfig, pods: list[Any], policy: WatchPolicy = POLICY
 ) -> AsyncIterator[Scenario]:
-    """Start a watch for `question`, through its own proxy, of a server with these initial pods."""
+    """Start a watch for `config`, through its own proxy, of a server with these initial pods."""
     space = server.namespace
-    prefixed = Question(
-        {job: [f"{each},test={space}" for each in selectors] for job, selectors in question.jobs.items()},
-        namespaces(space, question),
-        question.order_by,
+    prefixed = ResolverConfig(
+        {job: [f"{each},test={space}" for each in selectors] for job, selectors in config.jobs.items()},
+        namespaces(space, config),
+        config.order_by,
     )
     follower = Follower()
     async with (
@@ -256,12 +260,12 @@ async def open_scenario(
         await scenario.wait_until_converged()
         yield scenario
     if prefixed.lists == 1:
-        assert is_subsequence([shown(state) for state in follower.states], scenario.history)
+        assert is_subsequence([truth_of(state) for state in follower.states], scenario.history)
 
 
-def namespaces(space: str, question: Question) -> str | tuple[str, ...] | None:
-    """Return the namespaces of a question, prefixed with that of the test."""
-    match question.namespace:
+def namespaces(space: str, config: ResolverConfig) -> str | tuple[str, ...] | None:
+    """Return the namespaces of a config, prefixed with that of the test."""
+    match config.namespace:
         case None:
             return None
         case str(name):
@@ -279,18 +283,18 @@ async def prepared_server(server: ApiServer) -> ApiServer:
     return server
 
 
-@given(question=st.sampled_from(QUESTIONS), before=st.lists(writes, max_size=4), schedule=schedules)
+@given(config=st.sampled_from(CONFIGS), before=st.lists(writes, max_size=4), schedule=schedules)
 @settings(
     max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 async def test_watch_converges_to_the_pods_of_the_server(
     prepared_server: ApiServer,
     tmp_path: Path,
-    question: Question,
+    config: ResolverConfig,
     before: list[Any],
     schedule: list[list[Any]],
 ) -> None:
-    async with open_scenario(prepared_server, tmp_path, question, before) as scenario:
+    async with open_scenario(prepared_server, tmp_path, config, before) as scenario:
         for steps in schedule:
             for step in steps:
                 await scenario.apply(step)
@@ -301,17 +305,17 @@ A, B = Put("w-0", "ml", "a", None, "Running", 1, True), Put("w-2", "ml", "a", No
 
 
 async def test_watch_survives_a_restart_of_the_server(prepared_server: ApiServer, tmp_path: Path) -> None:
-    async with open_scenario(prepared_server, tmp_path, QUESTIONS[0], [A]) as scenario:
+    async with open_scenario(prepared_server, tmp_path, CONFIGS[0], [A]) as scenario:
         for write in (B, Remove(A.name, A.namespace, gracefully=False)):
             await prepared_server.stop()
             await prepared_server.start()
             await scenario.write(write)
             await scenario.wait_until_converged()
-        assert [len(shown(state)["worker"]) for state in scenario.follower.states] == [1, 2, 1]
+        assert [len(truth_of(state)["worker"]) for state in scenario.follower.states] == [1, 2, 1]
 
 
 async def test_watch_survives_the_expiry_of_its_version(prepared_server: ApiServer, tmp_path: Path) -> None:
-    async with open_scenario(prepared_server, tmp_path, QUESTIONS[0], [A]) as scenario:
+    async with open_scenario(prepared_server, tmp_path, CONFIGS[0], [A]) as scenario:
         scenario.proxy.mute()
         await scenario.write(B)
         await prepared_server.compact()
@@ -324,14 +328,14 @@ async def test_watch_survives_the_expiry_of_its_version(prepared_server: ApiServ
 async def test_pod_moving_between_selectors_is_always_in_exactly_one(
     prepared_server: ApiServer, tmp_path: Path
 ) -> None:
-    question = Question({"worker": ["app=a"], "ps": ["app=b"]}, "ml", "name")
+    config = ResolverConfig({"worker": ["app=a"], "ps": ["app=b"]}, "ml", "name")
     # A busy server may send the event to one watch long before the other.
-    patient = replace(POLICY, transit=5.0)
-    async with open_scenario(prepared_server, tmp_path, question, [A], patient) as scenario:
+    patient = replace(POLICY, max_transit=5.0)
+    async with open_scenario(prepared_server, tmp_path, config, [A], patient) as scenario:
         for app in ("b", "a", "b"):
             await scenario.write(Put(A.name, A.namespace, app, None, "Running", 1, True))
             await scenario.wait_until_converged()
         counts = [
-            {job: len(tasks) for job, tasks in shown(state).items()} for state in scenario.follower.states
+            {job: len(tasks) for job, tasks in truth_of(state).items()} for state in scenario.follower.states
         ]
         assert all(sum(count.values()) == 1 for count in counts), counts

@@ -1,4 +1,4 @@
-"""What the tests of a resolver over real sockets share."""
+"""Fixtures for tests of a resolver over real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def loopback(no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
-    """A server of no pods yet. After the test all its clients have gone, and nothing is left."""
+    """A server without pods. After the test, all clients must be disconnected and everything closed."""
     with running(tmp_path) as loopback:
         yield loopback
         loopback.server.until(lambda: loopback.server.connections == 0)
@@ -28,6 +28,6 @@ def loopback(no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the waits between attempts a few milliseconds, where the server does not name its own."""
+    """Shorten the waits between attempts to milliseconds, unless the server requests a longer one."""
     quick = partial(RetryPolicy, first_wait=0.001, longest_wait=0.004)
     monkeypatch.setattr("aioresolve.kubernetes.client.RetryPolicy", quick)

@@ -1,4 +1,4 @@
-"""What a watch has to converge to: an oracle of its own, the writes of a schedule, and who follows."""
+"""What a watch has to converge to: an independent oracle, the writes of a schedule, and the follower."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Truth: TypeAlias = dict[str, dict[int, Task]]
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is watched.
+class ResolverConfig:
+    """The arguments of the resolver under test.
 
     Attributes:
         jobs: job to its selectors, each `label=value` or several of these.
@@ -46,19 +46,19 @@ class Question:
 
     @property
     def lists(self) -> int:
-        """How many lists answer it; where that is one, each state is one that was there at one moment."""
+        """The number of lists it needs; with a single list, each state existed at one moment."""
         selectors = {selector for selectors in self.jobs.values() for selector in selectors}
         return len(selectors) * (len(self.namespace) if isinstance(self.namespace, tuple) else 1)
 
 
-QUESTIONS = [
-    Question({"worker": ["app=a"]}, "ml", "name"),
-    Question({"worker": ["app=a"]}, None, "name"),
-    Question({"worker": ["app=a"]}, "ml", "index"),
-    Question({"worker": ["app=a", "app=b"]}, None, "name"),
-    Question({"worker": ["app=a"], "ps": ["app=b", "role=ps"]}, ("web", "ml"), "name"),
-    Question({"worker": ["app=b", "app=a"], "ps": ["role=ps"]}, "ml", "index"),
-    Question({"worker": ["app=a"], "ps": ["role=ps"]}, ("ml", "web"), "index"),
+CONFIGS = [
+    ResolverConfig({"worker": ["app=a"]}, "ml", "name"),
+    ResolverConfig({"worker": ["app=a"]}, None, "name"),
+    ResolverConfig({"worker": ["app=a"]}, "ml", "index"),
+    ResolverConfig({"worker": ["app=a", "app=b"]}, None, "name"),
+    ResolverConfig({"worker": ["app=a"], "ps": ["app=b", "role=ps"]}, ("web", "ml"), "name"),
+    ResolverConfig({"worker": ["app=b", "app=a"], "ps": ["role=ps"]}, "ml", "index"),
+    ResolverConfig({"worker": ["app=a"], "ps": ["role=ps"]}, ("ml", "web"), "index"),
 ]
 
 
@@ -67,7 +67,7 @@ QUESTIONS = [
 
 @dataclass(frozen=True)
 class Put:
-    """A pod is as this says from now on: created, or changed in one or many ways at once."""
+    """Create a pod, or change one in one or many ways at once."""
 
     name: str
     namespace: str
@@ -93,7 +93,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Remove:
-    """A pod is deleted: at once, or (with a grace period) so that it stays for a while."""
+    """Delete a pod, immediately or with a grace period."""
 
     name: str
     namespace: str
@@ -102,13 +102,13 @@ class Remove:
 
 @dataclass(frozen=True)
 class Finish:
-    """A pod that is being deleted goes for good."""
+    """Remove a pod that is being deleted."""
 
     name: str
     namespace: str
 
 
-# Few places and mostly members, so that what happens concerns somebody.
+# Few names and mostly members, so that most writes have an effect.
 names, namespaces = st.sampled_from(NAMES), st.sampled_from(["ml", "ml", *NAMESPACES])
 puts = st.builds(
     Put,
@@ -127,16 +127,16 @@ writes = st.one_of(puts, puts, removals, removals, st.builds(Finish, names, name
 # The oracle
 
 
-def truth(pods: Sequence[Mapping[str, Any]], question: Question) -> Truth | None:
-    """The members among `pods`, or None where no order of tasks is the right one (an index taken twice)."""
+def truth(pods: Sequence[Mapping[str, Any]], config: ResolverConfig) -> Truth | None:
+    """The members among `pods`, or None if no order of tasks is right (a duplicate index)."""
     found: Truth = {}
-    for job, selectors in question.jobs.items():
+    for job, selectors in config.jobs.items():
         tasks: dict[int, Task] = {}
         start = 0
         for selector in selectors:
-            matched = [pod for pod in in_order(pods, question) if matches(pod, selector)]
+            matched = [pod for pod in in_order(pods, config) if matches(pod, selector)]
             running = [pod for pod in matched if is_member(pod)]
-            if question.order_by == "name":
+            if config.order_by == "name":
                 indices, end = list(range(len(running))), len(running)
             else:
                 indices = [index_of(pod) for pod in running]
@@ -149,25 +149,25 @@ def truth(pods: Sequence[Mapping[str, Any]], question: Question) -> Truth | None
     return found
 
 
-def absent(pods: Sequence[Mapping[str, Any]], question: Question) -> set[tuple[str, str]]:
-    """Job and `namespace/name` of each pod that is wanted there, and neither a member nor leaving."""
-    away = [pod for pod in in_order(pods, question) if not is_member(pod) and not is_leaving(pod)]
+def absent(pods: Sequence[Mapping[str, Any]], config: ResolverConfig) -> set[tuple[str, str]]:
+    """Job and `namespace/name` of each matching pod that is neither a member nor being deleted."""
+    away = [pod for pod in in_order(pods, config) if not is_member(pod) and not is_being_deleted(pod)]
     return {
         (job, full_name(pod))
-        for job, selectors in question.jobs.items()
+        for job, selectors in config.jobs.items()
         for pod in away
         if any(matches(pod, selector) for selector in selectors)
     }
 
 
 def readiness(pods: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """`namespace/name` of each pod, and whether it is ready."""
+    """`namespace/name` of each pod to whether it is ready."""
     return {full_name(pod): is_ready(pod) for pod in pods}
 
 
-def in_order(pods: Sequence[Mapping[str, Any]], question: Question) -> list[Mapping[str, Any]]:
-    """The pods of the namespaces looked at, by number, and of one number in the order of the namespaces."""
-    asked = [question.namespace] if isinstance(question.namespace, str) else question.namespace
+def in_order(pods: Sequence[Mapping[str, Any]], config: ResolverConfig) -> list[Mapping[str, Any]]:
+    """The pods of the watched namespaces by number, and for one number in the order of the namespaces."""
+    asked = [config.namespace] if isinstance(config.namespace, str) else config.namespace
     places = sorted({namespace_of(pod) for pod in pods}) if asked is None else list(asked)
     inside = [pod for pod in pods if namespace_of(pod) in places]
     return sorted(inside, key=lambda pod: (index_of(pod), places.index(namespace_of(pod))))
@@ -180,10 +180,10 @@ def matches(pod: Mapping[str, Any], selector: str) -> bool:
 
 def is_member(pod: Mapping[str, Any]) -> bool:
     status = pod["status"]
-    return status.get("phase") == "Running" and bool(status.get("podIP")) and not is_leaving(pod)
+    return status.get("phase") == "Running" and bool(status.get("podIP")) and not is_being_deleted(pod)
 
 
-def is_leaving(pod: Mapping[str, Any]) -> bool:
+def is_being_deleted(pod: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
@@ -208,11 +208,11 @@ def task(pod: Mapping[str, Any]) -> Task:
     return f"{pod['status']['podIP']}:{PORT}", full_name(pod), pod["metadata"]["uid"]
 
 
-# Who follows
+# The follower
 
 
-def shown(state: ClusterState) -> Truth:
-    """What a state says, in the oracle's form."""
+def truth_of(state: ClusterState) -> Truth:
+    """A state in the form of the oracle."""
     found: Truth = {}
     for job in state.spec.jobs:
         addresses = {index: state.spec.task_address(job, index) for index in state.spec.task_indices(job)}
@@ -228,7 +228,7 @@ def _task_of(endpoint: Endpoint) -> Task:
 
 @dataclass
 class Follower:
-    """Takes what a watch yields: states, or observations.
+    """Collects the states or observations that a watch yields.
 
     Attributes:
         pause: seconds it takes to look at each.
@@ -244,7 +244,7 @@ class Follower:
         self._stirred = asyncio.Event()
 
     async def follow(self, yielded: AsyncGenerator[ClusterState | Observation, None]) -> None:
-        """Take everything, until it fails or is cancelled."""
+        """Collect until the watch fails or is cancelled."""
         async with aclosing(yielded) as source:
             async for each in source:
                 if isinstance(each, Observation):
@@ -259,7 +259,7 @@ class Follower:
                     await anyio.sleep(self.pause)
 
     async def until(self, holds: Callable[[], bool], timeout: float) -> bool:
-        """Return as soon as `holds` does, or False after `timeout` seconds."""
+        """Return as soon as `holds` returns True, or False after `timeout` seconds."""
         with anyio.move_on_after(timeout):
             while not holds():
                 self._stirred.clear()
@@ -268,6 +268,6 @@ class Follower:
 
 
 def is_subsequence(states: Sequence[Truth], history: Sequence[Truth | None]) -> bool:
-    """Whether `states` were there one after another, with others in between."""
+    """Whether `states` occur in `history` in this order, perhaps with others in between."""
     moments = iter(history)
     return all(any(state == moment for moment in moments) for state in states)

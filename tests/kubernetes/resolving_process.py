@@ -1,4 +1,4 @@
-"""A program for a test of memory: resolve in a fresh process, and say how much it took at most."""
+"""A program for tests of memory: resolve in a new process, and print the peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioresolve.kubernetes import KubernetesClusterResolver
 
 
 def peak_memory() -> float:
-    """Return the most memory this program has had in use so far, in MB.
+    """Return the peak memory of this process, in MB.
 
     Not `ru_maxrss`: that starts with the memory of the process that started this one.
     """
@@ -23,7 +23,7 @@ def peak_memory() -> float:
 
 
 async def resolved(kubeconfig: str, method: str, timeout: float) -> str:
-    """Return how many tasks there are, or what went wrong."""
+    """Return the number of tasks, or the error."""
     resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=kubeconfig, timeout=timeout)
     try:
         answer = await getattr(resolver, method)()

@@ -1,4 +1,4 @@
-"""Pods and answers as a Kubernetes 1.36 API server wrote them, cut to what tells them apart."""
+"""Pods and responses as a Kubernetes 1.36 API server writes them, reduced to the relevant fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = [
 
 
 def table(rows: list[list[str]], columns: list[str] = COLUMNS, **metadata: str) -> bytes:
-    """Return a Table answer."""
+    """Return a response with a Table."""
     return json.dumps(
         {
             "kind": "Table",
@@ -80,5 +80,5 @@ def waiting(reason: str, message: str | None = None) -> list[Any]:
 
 
 def terminated(exit_code: int, reason: str) -> list[Any]:
-    """Return `containerStatuses` of one container that has ended."""
+    """Return `containerStatuses` of one container that ended."""
     return [{"name": "main", "state": {"terminated": {"exitCode": exit_code, "reason": reason}}}]

@@ -1,4 +1,4 @@
-"""Cancel a call at its n-th suspension, whichever of its tasks that is in."""
+"""Cancel a call at its n-th suspension, in whichever of its tasks that occurs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Counted(Coroutine[Any, Any, T]):
         self._count = count
 
     def __getattr__(self, name: str) -> Any:
-        # anyio asks a task's coroutine whether it has started.
+        # anyio checks whether the coroutine of a task has started.
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, T]:

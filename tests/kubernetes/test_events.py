@@ -1,4 +1,4 @@
-"""Bytes of a watch, cut anywhere, become the same events."""
+"""The bytes of a watch, in any chunks, become the same events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bookmark(version: int) -> bytes:
     cuts=st.lists(st.integers(0, sum(map(len, LINES)) + 8)),
     ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n \r\n"]), min_size=4, max_size=4),
 )
-def test_any_cutting_gives_the_same_events(cuts: list[int], ends: list[bytes]) -> None:
+def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: list[bytes]) -> None:
     stream = b"".join(line + end for line, end in zip(LINES, ends, strict=True))
     places = [0, *sorted(cuts), len(stream)]
     lines, events = EventLines(), []
@@ -39,7 +39,7 @@ def test_any_cutting_gives_the_same_events(cuts: list[int], ends: list[bytes]) -
     assert lines.at_boundary
 
 
-def test_byte_by_byte_an_event_comes_with_the_end_of_its_line() -> None:
+def test_an_event_is_returned_at_the_end_of_its_line() -> None:
     lines = EventLines()
     *inside, end = (bytes([byte]) for byte in bookmark(7))
     assert all(lines.feed(byte) == [] for byte in inside)
@@ -49,25 +49,25 @@ def test_byte_by_byte_an_event_comes_with_the_end_of_its_line() -> None:
     assert lines.at_boundary
 
 
-def test_nothing_has_come_at_a_boundary() -> None:
+def test_a_new_stream_is_at_a_boundary() -> None:
     lines = EventLines()
     assert lines.at_boundary
     assert lines.feed(b"") == []
     assert lines.at_boundary
 
 
-def test_a_stream_that_ends_inside_a_line_is_at_no_boundary() -> None:
+def test_a_stream_that_ends_inside_a_line_is_not_at_a_boundary() -> None:
     lines = EventLines()
     assert len(lines.feed(bookmark(7) + b'{"type":')) == 1
     assert not lines.at_boundary
 
 
-def test_a_line_that_is_no_event_is_a_value_error() -> None:
+def test_a_line_that_is_not_an_event_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="malformed"):
         EventLines().feed(b"<html>\n")
 
 
-def test_the_longest_line_is_taken_and_one_byte_more_is_refused() -> None:
+def test_a_line_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() -> None:
     head, tail = b'{"type":"BOOKMARK","object":{"padding":"', b'"}}'
     longest = head + b"x" * (MAX_EVENT - len(head) - len(tail)) + tail
     assert len(EventLines().feed(longest + b"\n")) == 1
@@ -76,7 +76,7 @@ def test_the_longest_line_is_taken_and_one_byte_more_is_refused() -> None:
             EventLines().feed(before + longest + b"\n")
 
 
-def test_a_line_without_end_is_refused_before_it_is_held() -> None:
+def test_an_endless_line_is_an_error_before_it_fills_the_memory() -> None:
     lines = EventLines()
     for _ in range(8):
         assert lines.feed(bytes(1 << 20)) == []
@@ -85,7 +85,7 @@ def test_a_line_without_end_is_refused_before_it_is_held() -> None:
 
 
 def seconds(pieces: int) -> float:
-    """Return how long a line of as many pieces takes."""
+    """Return how many seconds a line in this number of pieces takes."""
     lines = EventLines()
     line = b'{"type":"BOOKMARK","object":{"padding":"' + b"x" * (pieces * 16) + b'"}}\n'
     started = time.perf_counter()
@@ -95,7 +95,7 @@ def seconds(pieces: int) -> float:
     return time.perf_counter() - started
 
 
-def test_a_line_in_many_pieces_takes_time_in_proportion() -> None:
+def test_a_line_in_many_pieces_takes_linear_time() -> None:
     few = min(seconds(4_000) for _ in range(5))
     many = min(seconds(64_000) for _ in range(3))
-    assert many < few * 16 * 4  # as the square it would be 256 times
+    assert many < few * 16 * 4  # quadratic time would be 256 times as much

@@ -46,7 +46,7 @@ def clusters(no_leak: None, tmp_path: Path) -> Iterator[dict[str, Loopback]]:
 @pytest.fixture
 def quick_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between attempts to a few milliseconds."""
-    policy = WatchPolicy(waits=RetryPolicy(first_wait=0.001, longest_wait=0.02))
+    policy = WatchPolicy(backoff=RetryPolicy(first_wait=0.001, longest_wait=0.02))
     monkeypatch.setattr(KubernetesClusterResolver, "watch_policy", policy)
 
 

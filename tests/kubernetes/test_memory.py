@@ -1,4 +1,4 @@
-"""However many pods there are, or a server says there are, a resolve takes bounded memory."""
+"""Memory is bounded, no matter how many pods there are or a server claims to have."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ assert 8_000 < len(POD) < 8_400
 
 
 def rows(request: bytes) -> Iterator[bytes]:
-    """Yield the answer of a server that has many pods, as rows."""
+    """Yield the response of a server that has many pods, as rows."""
     cells = [["x", "1/1", "Running", "0", "5d", "10.0.0.7", "node-a", "<none>", "<none>"]] * PODS
     yield table([[f"train-{number:05}", *row[1:]] for number, row in enumerate(cells)], COLUMNS)
 
 
 def pages(request: bytes, *, total: int | None = PODS, of: bytes = POD) -> Iterator[bytes]:
-    """Yield one page of a server that has many pods; of one whose pages never end where `total` is None."""
+    """Yield one page of a server that has many pods; if `total` is None, the pages never end."""
     start = int(found[1]) if (found := re.search(rb"continue=(\d+)", request)) else 0
     limit = int(found[1]) if (found := re.search(rb"limit=(\d+)", request)) else 0
     end = start + limit if total is None else min(start + limit, total)
@@ -65,7 +65,7 @@ def endless_pages(request: bytes) -> Iterator[bytes]:
 
 
 BOMB = gzip.compress(gzip.compress(bytes(1 << 30)))
-"""A thousand bytes that are a million that are a gigabyte."""
+"""A thousand bytes that decompress to a million bytes, which decompress to a gigabyte."""
 
 
 def bomb(request: bytes) -> Iterator[bytes]:
@@ -73,7 +73,7 @@ def bomb(request: bytes) -> Iterator[bytes]:
 
 
 def serving(body: Callable[[bytes], Iterator[bytes]]) -> Callable[[socket.socket], None]:
-    """Return a handler that answers each request of a connection, in chunks."""
+    """Return a handler that responds to each request of a connection, in chunks."""
     encoding = b"Content-Encoding: gzip\r\n" if body is bomb else b""
 
     def handle(connection: socket.socket) -> None:
@@ -86,8 +86,8 @@ def serving(body: Callable[[bytes], Iterator[bytes]]) -> Callable[[socket.socket
     return handle
 
 
-def resolved(folder: Path, method: str, body: Callable[[bytes], Iterator[bytes]]) -> dict[str, Any]:
-    """Return what a process of its own says that resolved against a server of such answers."""
+def resolve_in_process(folder: Path, method: str, body: Callable[[bytes], Iterator[bytes]]) -> dict[str, Any]:
+    """Return the report of a process that resolved against a server with such responses."""
     authority = CertificateAuthority()
     (folder / "ca.crt").write_text(authority.pem)
     with peer(serving(body), authority.server_context()) as port:
@@ -115,30 +115,30 @@ def resolved(folder: Path, method: str, body: Callable[[bytes], Iterator[bytes]]
 
 
 def test_ten_thousand_pods_take_little_memory_as_rows(tmp_path: Path) -> None:
-    answer = resolved(tmp_path, "cluster_spec", rows)
+    answer = resolve_in_process(tmp_path, "cluster_spec", rows)
     assert answer["outcome"] == f"{PODS} tasks"
     assert answer["peak"] < 70  # MB; 48 when this was written
 
 
 def test_ten_thousand_pods_take_little_memory_page_by_page(tmp_path: Path) -> None:
-    answer = resolved(tmp_path, "cluster_state", pages)
+    answer = resolve_in_process(tmp_path, "cluster_state", pages)
     assert answer["outcome"] == f"{PODS} tasks"
     assert answer["peak"] < 110  # 61 when this was written
 
 
 @pytest.mark.parametrize("method", ["cluster_spec", "cluster_state"])
 @pytest.mark.parametrize("body", [endless_body, bomb])
-def test_a_body_without_end_is_not_read_on(
+def test_an_endless_body_is_not_read_to_the_end(
     tmp_path: Path, method: str, body: Callable[[bytes], Iterator[bytes]]
 ) -> None:
-    answer = resolved(tmp_path, method, body)
+    answer = resolve_in_process(tmp_path, method, body)
     assert answer["outcome"].startswith("ProtocolError: ")
     assert "is longer than 64 MiB" in answer["outcome"]
     assert answer["peak"] < 160  # 107 when this was written
 
 
-def test_pages_without_end_are_not_read_on(tmp_path: Path) -> None:
-    answer = resolved(tmp_path, "cluster_state", endless_pages)
+def test_endless_pages_are_not_read_to_the_end(tmp_path: Path) -> None:
+    answer = resolve_in_process(tmp_path, "cluster_state", endless_pages)
     assert answer["outcome"].startswith("ProtocolError: ")
     assert "goes on after" in answer["outcome"]
     assert answer["peak"] < 250

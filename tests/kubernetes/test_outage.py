@@ -1,4 +1,4 @@
-"""An API server that has just come up turns everybody away until it has read its roles."""
+"""An API server that has just started rejects every request until it has read its roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_403_after_an_outage_is_asked_again(tmp_path: Path) -> None:
+async def test_a_403_after_an_outage_is_retried(tmp_path: Path) -> None:
     async with KubernetesServer(
         [pod("train-0", "ml", labels={"app": "t"}, ip="10.0.0.1")], tls=True, tokens={"t": "u"}
     ) as server:
@@ -26,7 +26,7 @@ async def test_a_403_after_an_outage_is_asked_again(tmp_path: Path) -> None:
         assert len(server.requests) == 3
 
 
-async def test_a_403_out_of_the_blue_is_final(tmp_path: Path) -> None:
+async def test_a_403_without_an_outage_is_final(tmp_path: Path) -> None:
     async with KubernetesServer(tls=True, tokens={"t": "u"}) as server:
         server.inject(Answer(403), times=None)
         resolver = KubernetesClusterResolver(

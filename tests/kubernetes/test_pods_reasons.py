@@ -1,4 +1,4 @@
-"""Why a pod is no member, or not ready, in words for who is woken by it."""
+"""Why a pod is not running or not ready, as text for the person on call."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         (pod(phase=""), "Unknown"),
     ],
 )
-def test_why_a_pod_is_no_member(found: Pod, reason: str | None) -> None:
+def test_the_reason_why_a_pod_is_not_running(found: Pod, reason: str | None) -> None:
     assert not_running_reason(found, "10.8.0.10:8470") == reason
 
 
@@ -72,7 +72,7 @@ def test_a_running_pod_without_an_address_is_not_running_yet() -> None:
 def container(
     name: str = "main", *, restarts: int = 0, last: tuple[int, str] | None = None, **state: Any
 ) -> Any:
-    """Return one entry of `containerStatuses`; `last` is how it ended before, exit code and reason."""
+    """Return one entry of `containerStatuses`; `last` is the exit code and reason of its previous run."""
     ended = {} if last is None else {"terminated": {"exitCode": last[0], "reason": last[1]}}
     return {"name": name, "restartCount": restarts, "state": state, "lastState": ended}
 
@@ -157,7 +157,7 @@ RUNNING: dict[str, Any] = {"startedAt": "2026-11-20T15:39:21Z"}
         ),
     ],
 )
-def test_why_a_pod_is_pending(status: dict[str, Any], reason: str) -> None:
+def test_the_reason_why_a_pod_is_pending(status: dict[str, Any], reason: str) -> None:
     assert not_running_reason(pod(phase="Pending", ip=None, status=status), None) == reason
 
 
@@ -169,7 +169,7 @@ PREEMPTED = {
 }
 
 
-def test_a_pod_that_was_disrupted_says_so_before_how_its_container_ended() -> None:
+def test_a_disruption_is_reported_rather_than_the_exit_of_the_container() -> None:
     found = pod(
         phase="Failed", status={"conditions": [PREEMPTED], "containerStatuses": terminated(137, "Error")}
     )
@@ -182,7 +182,7 @@ def test_a_pod_that_was_disrupted_says_so_before_how_its_container_ended() -> No
     assert not_running_reason(found, None) == "Failed (Error: exit code 137)"
 
 
-def test_a_reason_is_one_line_of_bounded_length() -> None:
+def test_a_reason_is_one_line_of_limited_length() -> None:
     log = "Traceback:\n  File x\n" + "y" * 5_000
     ended = container(terminated={"exitCode": 1, "reason": "Error", "message": log})
     reason = not_running_reason(pod(phase="Failed", status={"containerStatuses": [ended]}), None)
@@ -254,7 +254,7 @@ NOT_READY = "ContainersNotReady: containers with unready status: [main]"
         ),
     ],
 )
-def test_why_a_running_pod_is_not_ready(status: dict[str, Any], reason: str | None) -> None:
+def test_the_reason_why_a_running_pod_is_not_ready(status: dict[str, Any], reason: str | None) -> None:
     assert not_ready_reason(pod(status=status)) == reason
 
 
@@ -273,6 +273,6 @@ def test_a_pod_that_has_ended_is_final_unless_a_controller_replaces_it(
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown", ""])
 @pytest.mark.parametrize("metadata", [{}, CONTROLLED])
-def test_a_pod_that_has_not_ended_is_neither(phase: str, metadata: dict[str, Any]) -> None:
+def test_a_pod_that_has_not_ended_is_neither_final_nor_replaced(phase: str, metadata: dict[str, Any]) -> None:
     found = pod(phase=phase, metadata=metadata)
     assert (is_final(found), is_replaced(found)) == (False, False)

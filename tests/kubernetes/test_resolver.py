@@ -1,4 +1,4 @@
-"""KubernetesClusterResolver over real sockets: who is a member, at which address, and what is asked for."""
+"""KubernetesClusterResolver over real sockets: requests, members, addresses, connections and deadlines."""
 
 from __future__ import annotations
 
@@ -68,10 +68,8 @@ def pod_list(loopback: Loopback, **metadata: str) -> bytes:
     ).encode()
 
 
-class TestWhatIsAskedFor:
-    async def test_rows_that_prove_every_pod_a_member_are_all_that_is_asked_for(
-        self, loopback: Loopback
-    ) -> None:
+class TestRequests:
+    async def test_only_rows_are_requested_if_they_are_conclusive(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
         spec = await loopback.resolver(namespace="ml").cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
@@ -82,7 +80,7 @@ class TestWhatIsAskedFor:
         assert (request.scheme, request.user) == ("Bearer", "alice")
         assert request.user_agent.startswith("aioresolve/")
 
-    async def test_each_distinct_selector_and_namespace_is_asked_for_once(self, loopback: Loopback) -> None:
+    async def test_each_distinct_selector_and_namespace_is_requested_once(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         loopback.train("train-0", namespace="lab")
         jobs = {"worker": ["app=train", "app=none"], "ps": "app=train", "chief": ["app=train", "app=train"]}
@@ -97,7 +95,7 @@ class TestWhatIsAskedFor:
             ("ml", "app=train"),
         ]
 
-    async def test_a_handful_of_odd_rows_is_asked_for_by_name(self, loopback: Loopback) -> None:
+    async def test_few_pods_with_inconclusive_rows_are_requested_by_name(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(20)]
         loopback.train(*names)
         odd = names[:MAX_NAMED_REQUESTS]
@@ -111,7 +109,9 @@ class TestWhatIsAskedFor:
         assert {request.query["labelSelector"] for request in others} == {"app=train"}
         assert {request.path for request in others} == {"/api/v1/pods"}
 
-    async def test_more_than_a_handful_is_asked_for_in_one_full_list(self, loopback: Loopback) -> None:
+    async def test_many_pods_with_inconclusive_rows_are_requested_in_one_list(
+        self, loopback: Loopback
+    ) -> None:
         names = [f"train-{number}" for number in range(MAX_NAMED_REQUESTS + 1)]
         loopback.train(*names, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
@@ -119,9 +119,7 @@ class TestWhatIsAskedFor:
         _, full = loopback.requests
         assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train", "limit": str(PAGE)})
 
-    async def test_a_server_that_answers_pods_where_rows_were_asked_for_is_taken_at_its_word(
-        self, loopback: Loopback
-    ) -> None:
+    async def test_a_server_may_return_pods_instead_of_rows(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
         loopback.train("train-1", waiting=CRASHED)
         loopback.train("leaving", deleting=True)
@@ -131,7 +129,7 @@ class TestWhatIsAskedFor:
         assert len(loopback.requests) == 1
 
     @pytest.mark.parametrize("cut", ["rows", "pods"])
-    async def test_a_server_that_cuts_the_first_answer_into_pages_is_asked_for_all_of_them(
+    async def test_all_pages_are_read_if_the_server_splits_the_first_response(
         self, loopback: Loopback, cut: str
     ) -> None:
         loopback.train("train-0", "train-1")
@@ -142,7 +140,9 @@ class TestWhatIsAskedFor:
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
         assert kinds(loopback) == {"rows": 1, "first page": 1}
 
-    async def test_a_server_that_makes_no_rows_is_asked_for_pods(self, loopback: Loopback) -> None:
+    async def test_pods_are_requested_from_a_server_that_does_not_support_tables(
+        self, loopback: Loopback
+    ) -> None:
         loopback.train("train-0")
         loopback.server.inject(Answer(406))
         assert addresses(await loopback.resolver().cluster_spec()) == [loopback.address("train-0")]
@@ -158,19 +158,19 @@ class TestWhatIsAskedFor:
     @pytest.mark.parametrize(
         "arguments", [{"address": "host_ip"}, {"order_by": "index"}, {"address": lambda pod: "host"}]
     )
-    async def test_what_a_row_cannot_say_is_asked_of_the_pods(
+    async def test_pods_are_requested_if_rows_do_not_have_the_needed_fields(
         self, loopback: Loopback, arguments: dict[str, Any]
     ) -> None:
         loopback.train("train-0", index=0)
         await loopback.resolver(**arguments).cluster_spec()
         assert kinds(loopback) == {"first page": 1}
 
-    async def test_a_state_is_asked_of_the_pods(self, loopback: Loopback) -> None:
+    async def test_a_state_is_made_from_pods(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         await loopback.resolver().cluster_state()
         assert kinds(loopback) == {"first page": 1}
 
-    async def test_every_call_asks_afresh(self, loopback: Loopback) -> None:
+    async def test_every_call_sends_new_requests(self, loopback: Loopback) -> None:
         async with loopback.resolver() as resolver:
             assert addresses(await resolver.cluster_spec()) == []
             loopback.train("train-0")
@@ -178,7 +178,7 @@ class TestWhatIsAskedFor:
             loopback.server.delete("train-0", "ml")
             assert addresses(await resolver.cluster_spec()) == []
 
-    async def test_a_selector_is_sent_as_it_was_written(self, loopback: Loopback) -> None:
+    async def test_a_selector_is_sent_unchanged(self, loopback: Loopback) -> None:
         selector = "app in (train, eval),tier!=db,!canary"
         loopback.train("train-0")
         spec = await loopback.resolver({"worker": selector}).cluster_spec()
@@ -186,7 +186,7 @@ class TestWhatIsAskedFor:
         assert loopback.requests[0].query["labelSelector"] == selector
 
     @both_paths
-    async def test_a_bad_selector_is_told_in_the_servers_words(
+    async def test_the_error_for_an_invalid_selector_quotes_the_server(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         with pytest.raises(ConfigurationError, match="Correct the selector 'app in'") as caught:
@@ -195,9 +195,9 @@ class TestWhatIsAskedFor:
         assert len(loopback.requests) == 1
 
 
-class TestWhoIsAMember:
+class TestMembers:
     @both_paths
-    async def test_numbers_in_names_compare_as_numbers(
+    async def test_numbers_in_names_are_ordered_as_numbers(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.train("train-10", "train-9", "train-100", "train-1")
@@ -206,7 +206,7 @@ class TestWhoIsAMember:
 
     @both_paths
     @pytest.mark.parametrize("waiting", [None, CRASHED])
-    async def test_equal_names_keep_the_servers_order(
+    async def test_equal_names_keep_the_order_of_the_server(
         self, loopback: Loopback, resolve: Callable[..., Any], waiting: str | None
     ) -> None:
         for namespace in ("c", "a", "b"):
@@ -219,7 +219,7 @@ class TestWhoIsAMember:
 
     @both_paths
     @pytest.mark.parametrize("odd", ["train-01", "train-1", None])
-    async def test_names_that_differ_only_in_leading_zeros_have_one_order(
+    async def test_names_that_differ_in_leading_zeros_have_a_defined_order(
         self, loopback: Loopback, resolve: Callable[..., Any], odd: str | None
     ) -> None:
         loopback.train("train-1", "train-2", namespace="a")
@@ -235,7 +235,7 @@ class TestWhoIsAMember:
         ]
 
     @both_paths
-    async def test_selectors_follow_one_another_in_the_order_given(
+    async def test_the_tasks_of_selectors_are_in_the_order_of_the_selectors(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.train("b")
@@ -271,7 +271,7 @@ class TestWhoIsAMember:
             ({"phase": "Running", "ip": None}, "Running, but without an address yet"),
         ],
     )
-    async def test_a_pod_that_is_not_running_is_an_error_that_says_its_phase_and_reason(
+    async def test_the_error_for_a_pod_that_is_not_running_has_its_phase_and_reason(
         self, loopback: Loopback, resolve: Callable[..., Any], pod_fields: dict[str, Any], word: str
     ) -> None:
         loopback.train("train-0")
@@ -283,7 +283,7 @@ class TestWhoIsAMember:
         assert isinstance(caught.value, RuntimeError)
 
     @both_paths
-    async def test_all_pods_that_are_not_running_are_told_at_once(
+    async def test_one_error_lists_all_pods_that_are_not_running(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.train("a", phase="Pending")
@@ -293,7 +293,7 @@ class TestWhoIsAMember:
         assert set(caught.value.pods) == {"ml/a", "ml/b"}
 
     @both_paths
-    async def test_pods_that_are_not_running_can_be_left_out(
+    async def test_pods_that_are_not_running_can_be_skipped(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.train("train-0", "train-3")
@@ -304,7 +304,7 @@ class TestWhoIsAMember:
 
     @both_paths
     @pytest.mark.parametrize("waiting", [CRASHED, "ErrImagePull"])
-    async def test_a_running_pod_whose_container_waits_is_a_member(
+    async def test_a_running_pod_with_a_waiting_container_is_a_member(
         self, loopback: Loopback, resolve: Callable[..., Any], waiting: str
     ) -> None:
         loopback.train("train-0", waiting=waiting)
@@ -327,14 +327,14 @@ class TestWhoIsAMember:
             {"phase": "Unknown", "reason": "NodeLost"},
         ],
     )
-    async def test_a_pod_being_deleted_is_no_member(
+    async def test_a_pod_being_deleted_is_not_a_member(
         self, loopback: Loopback, resolve: Callable[..., Any], pod_fields: dict[str, Any]
     ) -> None:
         loopback.train("train-0")
         loopback.train("train-1", deleting=True, **pod_fields)
         assert addresses(await resolve(loopback.resolver())) == [loopback.address("train-0")]
 
-    async def test_a_pod_that_goes_between_two_requests_is_no_member(self, loopback: Loopback) -> None:
+    async def test_a_pod_deleted_between_two_requests_is_not_a_member(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         loopback.train("train-1", waiting=CRASHED)
 
@@ -360,7 +360,7 @@ class TestWhoIsAMember:
         ("namespace", "expected"),
         [("ml", ["ml"]), (["lab", "ml"], ["lab", "ml"]), (["ml", "ml"], ["ml"]), (None, ["lab", "ml"])],
     )
-    async def test_namespaces_are_looked_in_as_they_are_given(
+    async def test_pods_of_several_namespaces_are_in_the_order_of_the_namespaces(
         self, loopback: Loopback, resolve: Callable[..., Any], namespace: Any, expected: list[str]
     ) -> None:
         loopback.train("train-0")
@@ -368,7 +368,7 @@ class TestWhoIsAMember:
         spec = await resolve(loopback.resolver(namespace=namespace))
         assert addresses(spec) == [loopback.address("train-0", place) for place in expected]
 
-    async def test_a_user_of_one_namespace_resolves_there_and_is_told_so_elsewhere(
+    async def test_a_user_with_permission_in_one_namespace_resolves_only_there(
         self, loopback: Loopback
     ) -> None:
         loopback.server.allow = {"alice": {"ml"}}
@@ -381,7 +381,7 @@ class TestWhoIsAMember:
 
 class TestAddresses:
     @both_paths
-    async def test_an_ipv6_address_stands_in_brackets(
+    async def test_an_ipv6_address_is_put_in_brackets(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.train("train-0", ip="fd00::7")
@@ -400,13 +400,13 @@ class TestAddresses:
         ],
     )
     @both_paths
-    async def test_each_choice_of_address(
+    async def test_each_kind_of_address(
         self, loopback: Loopback, resolve: Callable[..., Any], choice: Any, expected: str
     ) -> None:
         loopback.train("train-0", ip=["10.0.0.7", "fd00::7"], hostname="train-0", subdomain="trainer")
         assert addresses(await resolve(loopback.resolver(address=choice))) == [expected]
 
-    async def test_a_callable_is_given_the_pod(self, loopback: Loopback) -> None:
+    async def test_a_callable_gets_the_pod(self, loopback: Loopback) -> None:
         loopback.train("train-0", index=3)
         given: list[Pod] = []
 
@@ -418,19 +418,19 @@ class TestAddresses:
         assert [pod.full_name for pod in given] == ["ml/train-0"]
         assert given[0].metadata.labels == {"app": "train", "batch.kubernetes.io/job-completion-index": "3"}
 
-    async def test_a_callable_that_says_none_leaves_a_pod_that_is_not_running_yet(
+    async def test_a_pod_for_which_the_callable_returns_none_is_not_running_yet(
         self, loopback: Loopback
     ) -> None:
         loopback.train("train-0")
         with pytest.raises(PodNotRunningError, match="without an address yet"):
             await loopback.resolver(address=lambda pod: None).cluster_spec()
 
-    async def test_an_address_that_a_pod_cannot_have_is_told_with_the_pod(self, loopback: Loopback) -> None:
+    async def test_the_error_for_an_impossible_address_names_the_pod(self, loopback: Loopback) -> None:
         loopback.train("train-0", ip="10.0.0.7")
         with pytest.raises(ConfigurationError, match=r"ml/train-0 cannot be addressed: it has no IPv6"):
             await loopback.resolver(address="pod_ipv6").cluster_spec()
 
-    async def test_an_error_of_the_callable_is_told_with_the_pod(self, loopback: Loopback) -> None:
+    async def test_an_error_of_the_callable_names_the_pod(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         with pytest.raises(
             ConfigurationError, match="ml/train-0 cannot be addressed: integer division"
@@ -441,7 +441,7 @@ class TestAddresses:
 
 class TestOrderByIndex:
     @both_paths
-    async def test_each_pod_stands_at_the_index_its_controller_gave_it(
+    async def test_each_pod_has_the_task_index_of_its_controller(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         for index, name in enumerate(["c", "a", "b"]):
@@ -450,7 +450,7 @@ class TestOrderByIndex:
         assert addresses(spec) == [loopback.address(name) for name in "cab"]
 
     @both_paths
-    async def test_a_missing_and_a_doubled_index_are_told(
+    async def test_missing_and_duplicate_indices_are_reported_together(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         for name, index in {"a": 0, "b": 2, "c": 2}.items():
@@ -472,7 +472,7 @@ class TestPages:
         assert kinds(loopback) == {"first page": 1, "next page": pages - 1}
         assert {request.query["limit"] for request in loopback.requests} == {str(PAGE)}
 
-    async def test_1200_rows_are_one_answer(self, loopback: Loopback) -> None:
+    async def test_1200_rows_are_read_in_one_response(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(1200)]
         loopback.train(*names)
         spec = await loopback.resolver().cluster_spec()
@@ -480,7 +480,7 @@ class TestPages:
         assert kinds(loopback) == {"rows": 1}
 
     @pytest.mark.parametrize("page", [2, 3])
-    async def test_a_list_whose_pages_expire_is_begun_again(
+    async def test_a_list_whose_pages_expire_is_restarted(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch, page: int
     ) -> None:
         monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
@@ -495,11 +495,11 @@ class TestPages:
 
         loopback.server.inject(Delay(0), match=expire, times=None)
         state = await loopback.resolver().cluster_state()
-        # Nothing of the first round is kept, and nothing is there twice.
+        # No pod of the first attempt is kept, and no pod appears twice.
         assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
         assert kinds(loopback)["first page"] == 2
 
-    async def test_a_list_whose_pages_always_expire_is_given_up(
+    async def test_a_list_whose_pages_always_expire_is_an_error(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
@@ -519,7 +519,7 @@ class TestPages:
 
 
 class TestState:
-    async def test_each_endpoint_has_its_pods_identity(self, loopback: Loopback) -> None:
+    async def test_each_endpoint_has_the_identity_of_its_pod(self, loopback: Loopback) -> None:
         loopback.train("train-0", index=0, node="node-b", ready=False)
         state = await loopback.resolver().cluster_state()
         [endpoint] = state.endpoints["worker"]
@@ -528,7 +528,7 @@ class TestState:
         assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", metadata["uid"])
         assert (endpoint.node, endpoint.ready, endpoint.index) == ("node-b", False, 0)
 
-    async def test_it_says_when_it_was_seen_and_in_which_version(self, loopback: Loopback) -> None:
+    async def test_a_state_has_a_time_and_a_version(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         before = datetime.now(UTC)
         state = await loopback.resolver().cluster_state()
@@ -536,7 +536,7 @@ class TestState:
         assert before <= state.observed_at <= datetime.now(UTC)
         assert state.version == str(loopback.server.resource_version)
 
-    async def test_the_version_of_several_lists_is_the_oldest(self, loopback: Loopback) -> None:
+    async def test_the_version_of_several_lists_is_the_oldest_one(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         oldest = loopback.server.resource_version
 
@@ -551,7 +551,7 @@ class TestState:
         assert state.version == str(oldest)
         assert loopback.server.resource_version > oldest
 
-    async def test_two_states_differ_by_the_pod_that_was_replaced(self, loopback: Loopback) -> None:
+    async def test_the_diff_of_two_states_has_the_replaced_pod(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1", ip="10.0.0.7")
         resolver = loopback.resolver()
         older = await resolver.cluster_state()
@@ -564,7 +564,7 @@ class TestState:
 
 
 class TestMaster:
-    async def test_it_is_the_address_of_one_task_behind_its_protocol(self, loopback: Loopback) -> None:
+    async def test_master_is_the_protocol_and_the_address_of_a_task(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
         resolver = loopback.resolver()
         assert await resolver.master("worker", 1) == f"grpc://{loopback.address('train-1')}"
@@ -572,24 +572,24 @@ class TestMaster:
             await resolver.master("worker", 1, "grpc+verbs") == f"grpc+verbs://{loopback.address('train-1')}"
         )
 
-    async def test_without_a_task_it_is_empty_and_nothing_is_asked(self, loopback: Loopback) -> None:
+    async def test_master_without_a_task_is_empty_and_sends_no_request(self, loopback: Loopback) -> None:
         assert await loopback.resolver().master() == ""
         assert loopback.requests == []
 
-    async def test_the_resolvers_own_task_is_taken_where_none_is_named(self, loopback: Loopback) -> None:
+    async def test_the_task_of_the_resolver_is_the_default(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         resolver = loopback.resolver(rpc_layer=None)
         resolver.task_type, resolver.task_id = "worker", 0
         assert await resolver.master() == loopback.address("train-0")
 
-    async def test_a_task_that_is_not_there_is_an_error(self, loopback: Loopback) -> None:
+    async def test_an_unknown_task_is_an_error(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         with pytest.raises(UnknownTaskError):
             await loopback.resolver().master("worker", 1)
 
 
 class TestConnections:
-    async def test_outside_async_with_each_call_closes_what_it_opened(self, loopback: Loopback) -> None:
+    async def test_outside_async_with_each_call_closes_its_connections(self, loopback: Loopback) -> None:
         resolver = loopback.resolver()
         for _ in range(2):
             await resolver.cluster_spec()
@@ -612,7 +612,7 @@ class TestConnections:
         assert seen == [1, 1]
         loopback.server.until(lambda: loopback.server.connections == 0)
 
-    async def test_a_call_that_looks_a_name_up_at_the_end_of_async_with_ends_in_one_error(
+    async def test_a_call_in_a_dns_lookup_at_the_end_of_async_with_fails_with_one_error(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         loop, asked, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -635,7 +635,7 @@ class TestConnections:
             may_end.set()
 
     @pytest.mark.parametrize("limit", [1, 3])
-    async def test_no_more_than_the_bound_are_asked_at_a_time(self, loopback: Loopback, limit: int) -> None:
+    async def test_the_number_of_concurrent_requests_is_limited(self, loopback: Loopback, limit: int) -> None:
         for job in range(6):
             loopback.train(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting=CRASHED)
         loopback.server.inject(Delay(0.005), times=None)
@@ -643,7 +643,7 @@ class TestConnections:
         async with resolver:
             spec = await resolver.cluster_spec()
             assert [spec.num_tasks(f"job{job}") for job in range(6)] == [2] * 6
-            # One connection carries one request at a time, and none was closed.
+            # A connection carries one request at a time, and none was closed.
             assert loopback.server.connections == limit
         assert kinds(loopback) == {"rows": 6, "named": 12}
 
@@ -655,20 +655,20 @@ class TestConnections:
             assert loopback.server.connections == 2
         assert all(addresses(spec) == [loopback.address("train-0")] for spec in specs)
 
-    async def test_entering_twice_is_refused(self, loopback: Loopback) -> None:
+    async def test_entering_twice_is_an_error(self, loopback: Loopback) -> None:
         async with loopback.resolver() as resolver:
             with pytest.raises(ConfigurationError, match="already entered"):
                 await resolver.__aenter__()
             await resolver.cluster_spec()
 
-    async def test_a_resolver_may_be_entered_again_after_it_was_left(self, loopback: Loopback) -> None:
+    async def test_a_resolver_can_be_entered_again_after_it_was_left(self, loopback: Loopback) -> None:
         resolver = loopback.resolver()
         for _ in range(2):
             async with resolver:
                 await resolver.cluster_spec()
         await resolver.cluster_spec()
 
-    async def test_closing_twice_or_what_was_never_entered_does_nothing(self, loopback: Loopback) -> None:
+    async def test_closing_twice_or_without_entering_has_no_effect(self, loopback: Loopback) -> None:
         resolver = loopback.resolver()
         await resolver.aclose()
         async with resolver:
@@ -676,7 +676,7 @@ class TestConnections:
             await resolver.aclose()
         await resolver.aclose()
 
-    async def test_a_call_under_way_at_the_end_of_async_with_ends_in_one_error(
+    async def test_a_call_in_progress_at_the_end_of_async_with_fails_with_one_error(
         self, loopback: Loopback, quick_retries: None
     ) -> None:
         loopback.server.inject(Hang())
@@ -688,7 +688,7 @@ class TestConnections:
             await call
         assert not caught.value.retryable
 
-    async def test_a_request_that_waits_its_turn_at_the_end_of_async_with_ends_in_one_error(
+    async def test_a_queued_request_at_the_end_of_async_with_fails_with_one_error(
         self, loopback: Loopback, quick_retries: None
     ) -> None:
         loopback.server.inject(Hang(), times=None)
@@ -696,26 +696,26 @@ class TestConnections:
         async with resolver:
             calls = [asyncio.ensure_future(resolver.cluster_spec(timeout=5)) for _ in range(3)]
             await asyncio.to_thread(loopback.server.until, lambda: len(loopback.requests) == 1)
-            # A round of the loop for the others to get in line behind the one that hangs.
+            # One iteration of the loop, in which the other requests queue behind the one that hangs.
             await anyio.sleep(0.05)
         for call in calls:
             with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
                 await call
 
-    async def test_a_call_that_opens_while_async_with_ends_leaves_nothing_open(
+    async def test_a_call_that_connects_at_the_end_of_async_with_leaves_nothing_open(
         self, loopback: Loopback
     ) -> None:
         resolver = loopback.resolver()
         async with resolver:
             call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
-            # The call has begun to read the kubeconfig in a thread.
+            # The call has started to read the kubeconfig in a thread.
             await anyio.lowlevel.checkpoint()
         with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
             await call
         loopback.server.until(lambda: loopback.server.connections == 0)
 
 
-def test_one_resolver_serves_two_event_loops_in_turn(loopback: Loopback) -> None:
+def test_one_resolver_works_in_two_event_loops_in_turn(loopback: Loopback) -> None:
     loopback.train("train-0")
     resolver = loopback.resolver()
     expected = [loopback.address("train-0")]
@@ -729,7 +729,7 @@ def test_one_resolver_serves_two_event_loops_in_turn(loopback: Loopback) -> None
         assert asyncio.run(entered()) == expected
 
 
-async def test_a_call_from_another_loop_brings_its_own_connections(loopback: Loopback) -> None:
+async def test_a_call_from_another_loop_uses_its_own_connections(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with loopback.resolver() as resolver:
         await resolver.cluster_spec()
@@ -740,7 +740,7 @@ async def test_a_call_from_another_loop_brings_its_own_connections(loopback: Loo
 
 class TestDeadline:
     @both_paths
-    async def test_a_server_that_never_answers_is_given_up_at_the_deadline(
+    async def test_a_call_to_a_server_that_never_responds_ends_at_the_deadline(
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.server.inject(Hang(), times=None)
@@ -751,7 +751,7 @@ class TestDeadline:
         assert caught.value.missing == {scope: f"https://127.0.0.1:{loopback.server.port} has not answered"}
         assert scope in str(caught.value)
 
-    async def test_a_call_may_name_its_own_deadline(self, loopback: Loopback) -> None:
+    async def test_a_call_may_have_its_own_deadline(self, loopback: Loopback) -> None:
         loopback.server.inject(Hang(), times=3)
         resolver = loopback.resolver({"worker": "app=train"}, timeout=30.0)
         with anyio.fail_after(5):
@@ -762,7 +762,7 @@ class TestDeadline:
                 await resolver.master("worker", 0, timeout=0.05)
         assert resolver.timeout == 30.0
 
-    async def test_the_error_says_what_was_reached_and_what_was_not(self, loopback: Loopback) -> None:
+    async def test_the_error_lists_completed_and_incomplete_requests(self, loopback: Loopback) -> None:
         loopback.server.inject(
             Hang(), match=lambda request: request.query["labelSelector"] == "app=slow", times=None
         )
@@ -772,12 +772,12 @@ class TestDeadline:
         assert list(caught.value.missing) == ["selector 'app=slow' in all namespaces"]
 
     @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
-    async def test_what_is_no_deadline_is_refused(self, loopback: Loopback, timeout: float) -> None:
+    async def test_an_invalid_deadline_is_an_error(self, loopback: Loopback, timeout: float) -> None:
         with pytest.raises(ConfigurationError, match="timeout="):
             await loopback.resolver().cluster_spec(timeout=timeout)
 
 
-def test_a_repr_says_what_is_resolved_and_shows_no_secret(loopback: Loopback) -> None:
+def test_the_repr_has_the_selectors_and_no_secret(loopback: Loopback) -> None:
     assert repr(loopback.resolver()) == (
         "<KubernetesClusterResolver {'worker': ('app=train',)} in all namespaces>"
     )
@@ -785,7 +785,7 @@ def test_a_repr_says_what_is_resolved_and_shows_no_secret(loopback: Loopback) ->
     assert TOKEN not in repr(vars(loopback.resolver()))
 
 
-def test_the_default_jobs_are_tensorflows(loopback: Loopback) -> None:
+def test_the_default_jobs_are_those_of_tensorflow(loopback: Loopback) -> None:
     resolver = loopback.resolver({})
     asyncio.run(resolver.cluster_spec())
     assert loopback.requests[0].query["labelSelector"] == "job-name=tensorflow"

@@ -1,4 +1,4 @@
-"""Both paths of KubernetesClusterResolver against each other and against a third reading of the pods."""
+"""Rows and pods give the same members, which agree with an independent oracle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SELECTORS: dict[str, Callable[[dict[str, str]], bool]] = {
 
 @st.composite
 def pods(draw: st.DrawFn) -> dict[str, Any]:
-    """A pod as a kubelet might report it: mostly running, else in any state there is."""
+    """A pod as a kubelet might report it: usually running, sometimes in another state."""
     fields: dict[str, Any] = draw(
         st.sampled_from([{"phase": "Running"}] * 5)
         | st.fixed_dictionaries(
@@ -68,7 +68,7 @@ def by_name(pod: Mapping[str, Any]) -> tuple[list[Any], str]:
 def oracle(
     pods: Sequence[Mapping[str, Any]], jobs: Mapping[str, Sequence[str]], namespaces: Sequence[str | None]
 ) -> tuple[dict[str, list[str]], set[str]]:
-    """Return each job's addresses, and `namespace/name` of the pods that are not running."""
+    """Return the addresses of each job, and `namespace/name` of the pods that are not running."""
     addresses: dict[str, list[str]] = {}
     faults: set[str] = set()
     for job, selectors in jobs.items():

@@ -13,11 +13,11 @@ from aioresolve.kubernetes.objects import is_newer, is_older, oldest_version, ve
     ("version", "number"),
     [("8470", 8470), ("0", 0), ("", None), ("abc", None), ("-1", None), ("²", None), ("٣", None)],
 )
-def test_a_version_is_a_number_or_compares_with_none(version: str, number: int | None) -> None:
+def test_a_version_is_a_number_or_does_not_compare(version: str, number: int | None) -> None:
     assert version_number(version) == number
 
 
-def test_an_endless_version_costs_nothing() -> None:
+def test_a_very_long_version_is_not_parsed() -> None:
     assert version_number("9" * 100_000) is None
 
 
@@ -27,7 +27,7 @@ def test_versions_compare_as_numbers(one: int, other: int) -> None:
     assert is_older(version_number(str(one)), version_number(str(other))) == (one < other)
 
 
-def test_of_versions_that_do_not_compare_the_last_to_come_is_the_newer() -> None:
+def test_of_versions_that_do_not_compare_the_later_one_is_newer() -> None:
     assert is_newer(None, 7)
     assert is_newer(7, None)
     assert not is_older(None, 7)
@@ -47,5 +47,5 @@ def test_of_versions_that_do_not_compare_the_last_to_come_is_the_newer() -> None
         ([], None),
     ],
 )
-def test_a_state_is_as_old_as_the_oldest_of_its_lists(versions: list[str], oldest: str | None) -> None:
+def test_the_version_of_a_state_is_the_oldest_of_its_lists(versions: list[str], oldest: str | None) -> None:
     assert oldest_version(versions) == oldest

@@ -1,4 +1,4 @@
-"""Waiting for pods over real sockets: never too early, never past the moment, a report at the deadline."""
+"""Waiting for pods over real sockets: neither too early nor too late, and with a report at the deadline."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ UNSCHEDULABLE = "0/5 nodes are available: 5 Insufficient google.com/tpu."
 
 def resolver_of(loopback: Loopback, jobs: Any = None, **arguments: Any) -> KubernetesClusterResolver:
     resolver = loopback.resolver(jobs, **arguments)
-    resolver.watch_policy = WatchPolicy(waits=RetryPolicy(first_wait=0.01, longest_wait=0.05))
+    resolver.watch_policy = WatchPolicy(backoff=RetryPolicy(first_wait=0.01, longest_wait=0.05))
     return resolver
 
 
 async def waiting(call: Awaitable[ClusterState]) -> asyncio.Task[ClusterState]:
-    """Return the task of a wait that has begun."""
+    """Return the task of a wait that has started."""
     return asyncio.ensure_future(call)
 
 
@@ -61,20 +61,20 @@ def unschedulable(name: str) -> dict[str, Any]:
 
 
 def owned(one: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod as a Job's, which puts another in its place when it fails."""
+    """Return the pod as one of a Job, which replaces it when it fails."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
     one["metadata"]["ownerReferences"] = [owner]
     return one
 
 
-async def test_a_complete_cluster_is_returned_at_once(loopback: Loopback) -> None:
+async def test_a_complete_cluster_is_returned_immediately(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     state = await resolver_of(loopback).wait(2, timeout=10)
     assert state.spec.num_tasks("worker") == 2
     assert client_sockets(loopback) == 0
 
 
-async def test_the_last_pod_that_becomes_ready_completes_it(loopback: Loopback) -> None:
+async def test_the_cluster_is_complete_when_the_last_pod_becomes_ready(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.train("train-1", ready=False)
     loopback.train("train-2", phase="Pending")
@@ -98,7 +98,7 @@ async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loo
     assert (await task).endpoints["worker"][0].ready
 
 
-async def test_readiness_is_no_matter_where_it_is_not_asked_for(loopback: Loopback) -> None:
+async def test_readiness_is_ignored_if_it_is_not_required(loopback: Loopback) -> None:
     loopback.train("train-0", ready=False)
     assert (await resolver_of(loopback).wait(1, ready=False, timeout=10)).spec.num_tasks("worker") == 1
 
@@ -111,7 +111,7 @@ async def test_a_pod_being_deleted_does_not_count(loopback: Loopback) -> None:
     assert caught.value.found == {"worker": 1}
 
 
-async def test_a_pod_deleted_while_its_successor_starts_never_completes_it(loopback: Loopback) -> None:
+async def test_a_pod_being_deleted_and_its_successor_do_not_count_as_two(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     task = await waiting(resolver_of(loopback).wait(2, stable_for=0.3, timeout=10))
     await watching(loopback)
@@ -123,7 +123,7 @@ async def test_a_pod_deleted_while_its_successor_starts_never_completes_it(loopb
     assert (await task).spec.task_address("worker", 1) == "10.7.7.7:8470"
 
 
-async def test_without_a_number_nobody_who_was_found_may_be_missing(loopback: Loopback) -> None:
+async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(unschedulable("train-1"))
     task = await waiting(resolver_of(loopback).wait(timeout=10))
@@ -132,7 +132,7 @@ async def test_without_a_number_nobody_who_was_found_may_be_missing(loopback: Lo
     assert (await task).spec.num_tasks("worker") == 2
 
 
-async def test_each_job_has_its_number(loopback: Loopback) -> None:
+async def test_each_job_has_its_own_count(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     resolver = resolver_of(loopback, {"worker": ["app=train"], "ps": ["app=ps"]})
     task = await waiting(resolver.wait(jobs={"worker": 2, "ps": 1}, timeout=10))
@@ -143,7 +143,7 @@ async def test_each_job_has_its_number(loopback: Loopback) -> None:
     assert (await task).spec.num_tasks("ps") == 1
 
 
-async def test_at_the_deadline_each_pod_has_its_reason(loopback: Loopback) -> None:
+async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(unschedulable("train-1"))
     loopback.train("train-2", phase="Pending", waiting="ImagePullBackOff")
@@ -161,7 +161,7 @@ async def test_at_the_deadline_each_pod_has_its_reason(loopback: Loopback) -> No
     assert all(reason in str(error) for reason in error.missing.values())
 
 
-async def test_pods_that_nobody_replaces_end_it_at_once(loopback: Loopback) -> None:
+async def test_failed_pods_without_a_controller_end_the_wait_immediately(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.train("train-1", phase="Failed", reason="Evicted", message="The node was low on memory.")
     started = time.monotonic()
@@ -170,7 +170,7 @@ async def test_pods_that_nobody_replaces_end_it_at_once(loopback: Loopback) -> N
     assert time.monotonic() - started < 10
 
 
-async def test_a_failed_pod_of_a_job_is_waited_for_to_be_replaced(loopback: Loopback) -> None:
+async def test_the_wait_continues_until_a_controller_replaces_a_failed_pod(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(owned(pod("train-1", "ml", labels=TRAIN, phase="Failed")))
     task = await waiting(resolver_of(loopback).wait(2, timeout=10))
@@ -179,13 +179,13 @@ async def test_a_failed_pod_of_a_job_is_waited_for_to_be_replaced(loopback: Loop
     assert (await task).spec.num_tasks("worker") == 2
 
 
-async def test_a_failed_pod_is_no_matter_where_others_are_enough(loopback: Loopback) -> None:
+async def test_a_failed_pod_is_ignored_if_there_are_enough_others(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     loopback.train("old", phase="Failed")
     assert (await resolver_of(loopback).wait(2, timeout=10)).spec.num_tasks("worker") == 2
 
 
-async def test_it_waits_for_the_members_to_stay_the_same(loopback: Loopback) -> None:
+async def test_the_members_must_be_stable(loopback: Loopback) -> None:
     loopback.train("train-0")
     task = await waiting(resolver_of(loopback).wait(1, stable_for=0.5, timeout=10))
     await watching(loopback)
@@ -197,7 +197,7 @@ async def test_it_waits_for_the_members_to_stay_the_same(loopback: Loopback) -> 
     assert time.monotonic() - started >= 0.9
 
 
-async def test_readiness_that_comes_and_goes_is_not_stable(loopback: Loopback) -> None:
+async def test_changing_readiness_is_not_stable(loopback: Loopback) -> None:
     loopback.train("train-0")
     task = await waiting(resolver_of(loopback).wait(1, stable_for=0.5, timeout=10))
     await watching(loopback)
@@ -210,7 +210,7 @@ async def test_readiness_that_comes_and_goes_is_not_stable(loopback: Loopback) -
     assert time.monotonic() - changed >= 0.4
 
 
-async def test_a_task_is_reachable_when_it_accepts_tcp(loopback: Loopback) -> None:
+async def test_a_task_that_accepts_tcp_connections_is_reachable(loopback: Loopback) -> None:
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
@@ -221,7 +221,7 @@ async def test_a_task_is_reachable_when_it_accepts_tcp(loopback: Loopback) -> No
         await resolver.wait(1, reachable=True, timeout=0.5)
 
 
-async def test_an_outage_of_the_api_server_is_waited_out(loopback: Loopback) -> None:
+async def test_the_wait_survives_an_outage_of_the_api_server(loopback: Loopback) -> None:
     loopback.train("train-0")
     task = await waiting(resolver_of(loopback).wait(2, timeout=20))
     await watching(loopback)
@@ -230,7 +230,7 @@ async def test_an_outage_of_the_api_server_is_waited_out(loopback: Loopback) -> 
     assert (await task).spec.num_tasks("worker") == 2
 
 
-async def test_what_was_seen_before_an_outage_proves_nothing(loopback: Loopback) -> None:
+async def test_a_state_from_before_an_outage_does_not_count(loopback: Loopback) -> None:
     loopback.train("train-0")
     task = await waiting(resolver_of(loopback).wait(1, stable_for=0.6, timeout=20))
     await watching(loopback)
@@ -242,7 +242,7 @@ async def test_what_was_seen_before_an_outage_proves_nothing(loopback: Loopback)
     await task
 
 
-async def test_an_api_server_that_was_never_there_is_named_at_the_deadline(loopback: Loopback) -> None:
+async def test_the_deadline_error_names_an_api_server_that_was_never_reached(loopback: Loopback) -> None:
     with (
         loopback.server.down(),
         pytest.raises(IncompleteClusterError, match=r"the source: .*was not reached"),
@@ -250,13 +250,13 @@ async def test_an_api_server_that_was_never_there_is_named_at_the_deadline(loopb
         await resolver_of(loopback).wait(1, timeout=0.5)
 
 
-async def test_a_403_ends_it_at_once(loopback: Loopback) -> None:
+async def test_a_403_ends_the_wait_immediately(loopback: Loopback) -> None:
     loopback.server.allow = {"alice": ["elsewhere"]}
     with pytest.raises(ForbiddenError):
         await resolver_of(loopback).wait(1, timeout=60)
 
 
-async def test_a_wait_that_is_cancelled_leaves_nothing(loopback: Loopback) -> None:
+async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:
     task = await waiting(resolver_of(loopback).wait(1, timeout=60))
     await watching(loopback)
     task.cancel()
@@ -282,7 +282,7 @@ async def test_a_wait_that_is_cancelled_leaves_nothing(loopback: Loopback) -> No
         ({"interval": 0}, "interval=0"),
     ],
 )
-async def test_an_argument_that_makes_no_sense_is_named(
+async def test_an_invalid_argument_is_named(
     loopback: Loopback, arguments: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=place):

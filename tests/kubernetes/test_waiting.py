@@ -1,4 +1,4 @@
-"""A deadline that passes says what was being waited for: the credentials, or the server."""
+"""The error at the deadline says what was being waited for: the credentials or the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def missing_of(kubeconfig: Path) -> DeadlineExceededError:
     return caught.value
 
 
-async def test_a_plugin_that_hangs_is_told_from_a_server_that_hangs(tmp_path: Path) -> None:
+async def test_the_error_distinguishes_a_hanging_plugin_from_a_hanging_server(tmp_path: Path) -> None:
     path = tmp_path / "config"
     with KubernetesServer(tls=True, tokens={"a-token": "alice"}).in_thread() as server:
         server.inject(Hang(), times=None)

@@ -1,4 +1,4 @@
-"""Watching pods over real sockets: each change once, whatever happens to the server and on the way."""
+"""Watching pods over real sockets: each change is reported once, despite failures."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from .loopback import Loopback
 
-QUICK = WatchPolicy(waits=RetryPolicy(first_wait=0.01, longest_wait=0.05))
-IMPATIENT = WatchPolicy(silence=0.3, answering=0.3, waits=QUICK.waits)
+QUICK = WatchPolicy(backoff=RetryPolicy(first_wait=0.01, longest_wait=0.05))
+IMPATIENT = WatchPolicy(max_silence=0.3, response_timeout=0.3, backoff=QUICK.backoff)
 
 
 def watched(resolver: KubernetesClusterResolver, policy: WatchPolicy = QUICK) -> KubernetesClusterResolver:
@@ -59,8 +59,8 @@ def is_list(request: RequestRecord) -> bool:
     return request.verb == "list"
 
 
-def resumed_from(loopback: Loopback) -> list[str]:
-    """Return the versions that watches were asked for from, oldest first."""
+def resume_versions(loopback: Loopback) -> list[str]:
+    """Return the versions from which watches were requested, oldest first."""
     return [request.query["resourceVersion"] for request in loopback.requests if is_watch(request)]
 
 
@@ -69,25 +69,25 @@ async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
     await anyio.to_thread.run_sync(loopback.server.until, condition)
 
 
-def has_asked(loopback: Loopback, number: int) -> bool:
-    """Whether so many watches were asked for."""
-    return len(resumed_from(loopback)) >= number
+def has_requested(loopback: Loopback, number: int) -> bool:
+    """Whether this number of watches was requested."""
+    return len(resume_versions(loopback)) >= number
 
 
-async def left_alone(loopback: Loopback) -> None:
-    """Return once no task but this one is there, and no socket to the server."""
+async def until_everything_is_closed(loopback: Loopback) -> None:
+    """Return once there is no other task and no socket to the server."""
     with anyio.fail_after(5):
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - the garbage collector's own task tells nobody
             await anyio.sleep(0.001)
     assert client_sockets(loopback) == 0
 
 
-async def connected(loopback: Loopback, number: int = 1) -> None:
-    """Return once so many watches are connected."""
+async def until_connected(loopback: Loopback, number: int = 1) -> None:
+    """Return once this number of watches is connected."""
     await until(loopback, lambda: loopback.server.watches == number)
 
 
-async def test_the_first_state_comes_at_once_and_then_one_for_each_change(loopback: Loopback) -> None:
+async def test_the_first_state_is_immediate_and_each_change_gives_another(loopback: Loopback) -> None:
     loopback.train("train-0", "train-10", "train-2")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         assert names(await following(states)) == ["train-0", "train-2", "train-10"]
@@ -102,7 +102,7 @@ async def test_the_first_state_comes_at_once_and_then_one_for_each_change(loopba
     assert [request.verb for request in loopback.requests] == ["list", "watch"]
 
 
-async def test_what_changes_no_membership_is_no_state(loopback: Loopback) -> None:
+async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
@@ -126,7 +126,7 @@ async def test_a_pod_is_a_member_while_it_runs_and_until_it_is_being_deleted(loo
         assert names(await following(states)) == ["train-0"]
 
 
-async def test_labels_take_a_pod_into_a_selector_and_out_of_it(loopback: Loopback) -> None:
+async def test_a_pod_joins_and_leaves_a_selector_by_its_labels(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(pod("spare", "ml", labels={"app": "spare"}))
     async with aclosing(watched(loopback.resolver()).watch()) as states:
@@ -137,12 +137,12 @@ async def test_labels_take_a_pod_into_a_selector_and_out_of_it(loopback: Loopbac
         assert names(await following(states)) == ["spare"]
 
 
-async def test_a_pod_that_changes_jobs_is_never_in_none(loopback: Loopback) -> None:
+async def test_a_pod_that_changes_jobs_is_always_in_one_of_them(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     jobs = {"worker": ["app=train"], "ps": ["app=ps"]}
     async with aclosing(watched(loopback.resolver(jobs)).watch()) as states:
         await following(states)
-        await connected(loopback, 2)
+        await until_connected(loopback, 2)
         for job, label in [("ps", "ps"), ("worker", "train")] * 3:
             loopback.server.patch("train-1", "ml", patch={"metadata": {"labels": {"app": label}}})
             state = await following(states)
@@ -174,7 +174,7 @@ async def test_with_order_by_index_a_missing_pod_leaves_its_task_index_empty(loo
         assert names(await following(states)) == ["train-0", "train-1-again", "train-2"]
 
 
-async def test_two_pods_of_one_index_hold_the_state_until_one_goes(loopback: Loopback) -> None:
+async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopback: Loopback) -> None:
     loopback.train("train-0", index=0)
     async with aclosing(watched(loopback.resolver(order_by="index")).watch()) as states:
         await following(states)
@@ -183,7 +183,7 @@ async def test_two_pods_of_one_index_hold_the_state_until_one_goes(loopback: Loo
         assert names(await following(states)) == ["twin-0"]
 
 
-async def test_two_pods_of_one_index_at_first_are_told_at_the_deadline(loopback: Loopback) -> None:
+async def test_a_duplicate_index_at_the_start_is_an_error_at_the_deadline(loopback: Loopback) -> None:
     loopback.train("train-0", "twin-0", index=0)
     resolver = watched(loopback.resolver(order_by="index", timeout=0.5))
     with pytest.raises(DeadlineExceededError, match="index 0 is claimed by ml/train-0 and ml/twin-0"):
@@ -205,14 +205,14 @@ async def test_two_pods_of_one_index_at_first_are_told_at_the_deadline(loopback:
     ],
     ids=repr,
 )
-async def test_a_watch_that_ends_is_resumed_and_nothing_is_missed_or_told_twice(
+async def test_a_watch_that_ends_is_resumed_without_missing_or_repeating_a_change(
     loopback: Loopback, fault: Any
 ) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
         for round_ in range(1, 4):
-            await connected(loopback)
+            await until_connected(loopback)
             loopback.server.disturb(fault)
             loopback.train(f"train-{round_}")
             assert names(await following(states)) == [f"train-{n}" for n in range(round_ + 1)]
@@ -220,18 +220,18 @@ async def test_a_watch_that_ends_is_resumed_and_nothing_is_missed_or_told_twice(
     assert lists == (4 if fault == WatchError(410) else 1)
 
 
-async def test_a_watch_that_falls_silent_is_given_up_and_resumed(loopback: Loopback) -> None:
+async def test_a_silent_watch_is_closed_and_resumed(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver(), IMPATIENT).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         loopback.server.disturb(Stall())
         loopback.train("train-1")
         assert names(await following(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
 
 
-async def test_a_server_that_does_not_answer_a_watch_is_asked_again(loopback: Loopback) -> None:
+async def test_a_watch_without_a_response_is_requested_again(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.inject(Hang(), match=is_watch)
     async with aclosing(watched(loopback.resolver(), IMPATIENT).watch()) as states:
@@ -240,27 +240,27 @@ async def test_a_server_that_does_not_answer_a_watch_is_asked_again(loopback: Lo
         assert names(await following(states)) == ["train-0", "train-1"]
 
 
-async def test_bookmarks_move_the_version_that_a_watch_is_resumed_from(loopback: Loopback) -> None:
+async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
         loopback.server.add(pod("other", "ml", labels={"app": "other"}))
         version = str(loopback.server.resource_version)
-        # Whether the bookmark was read before the end is for the network to say: as often as it takes.
+        # Whether the bookmark is read before the end depends on the network, so try until it is.
         with anyio.fail_after(10):
             number = 1
-            while resumed_from(loopback)[-1:] != [version]:
-                await connected(loopback)
+            while resume_versions(loopback)[-1:] != [version]:
+                await until_connected(loopback)
                 loopback.server.bookmark()
                 loopback.server.disturb(End())
                 number += 1
-                await until(loopback, partial(has_asked, loopback, number))
+                await until(loopback, partial(has_requested, loopback, number))
         loopback.train("train-1")
         assert names(await following(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
 
 
-async def test_a_restart_of_the_server_is_survived(loopback: Loopback) -> None:
+async def test_a_watch_survives_a_restart_of_the_server(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
@@ -269,7 +269,7 @@ async def test_a_restart_of_the_server_is_survived(loopback: Loopback) -> None:
         assert names(await following(states)) == ["train-0", "train-1"]
 
 
-async def test_a_version_that_was_compacted_meanwhile_is_given_up_for_a_list(loopback: Loopback) -> None:
+async def test_the_pods_are_listed_again_after_the_version_was_compacted(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
@@ -281,7 +281,7 @@ async def test_a_version_that_was_compacted_meanwhile_is_given_up_for_a_list(loo
     assert sum(map(is_list, loopback.requests)) == 2
 
 
-async def test_a_403_is_final_when_the_watch_begins(loopback: Loopback) -> None:
+async def test_a_403_for_the_first_list_is_final(loopback: Loopback) -> None:
     loopback.server.allow = {"alice": ["elsewhere"]}
     with pytest.raises(ForbiddenError) as caught:
         async for _ in watched(loopback.resolver(namespace="ml")).watch():
@@ -289,33 +289,33 @@ async def test_a_403_is_final_when_the_watch_begins(loopback: Loopback) -> None:
     assert "verbs: [list, watch]" in caught.value.manifest
 
 
-async def test_a_403_that_stays_is_final_later_too(loopback: Loopback) -> None:
+async def test_a_persistent_403_is_final_later_too(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         loopback.server.allow = {"alice": ["elsewhere"]}
         loopback.server.disturb(End())
         with pytest.raises(ForbiddenError, match="may not watch pods"):
             await following(states)
 
 
-async def test_a_403_of_a_server_that_is_starting_is_survived(loopback: Loopback) -> None:
+async def test_a_watch_survives_a_403_of_a_server_that_is_starting(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         loopback.server.inject(Answer(403), match=is_watch, times=3)
         loopback.server.disturb(End())
         loopback.train("train-1")
         assert names(await following(states)) == ["train-0", "train-1"]
 
 
-async def test_a_token_that_was_rotated_is_read_anew(loopback: Loopback) -> None:
+async def test_a_rotated_token_is_read_again(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
         loopback.server.disturb(End())
@@ -323,11 +323,11 @@ async def test_a_token_that_was_rotated_is_read_anew(loopback: Loopback) -> None
         assert names(await following(states)) == ["train-0", "train-1"]
 
 
-async def test_a_token_that_is_no_longer_accepted_ends_the_watch(loopback: Loopback) -> None:
+async def test_a_rejected_token_ends_the_watch(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.disturb(End())
         with pytest.raises(UnauthorizedError) as caught:
@@ -335,11 +335,11 @@ async def test_a_token_that_is_no_longer_accepted_ends_the_watch(loopback: Loopb
     assert TOKEN not in str(caught.value)
 
 
-async def test_a_429_is_obeyed(loopback: Loopback) -> None:
+async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         loopback.server.inject(Answer(429, headers={"Retry-After": "1"}), match=is_watch)
         loopback.server.disturb(End())
         loopback.train("train-1")
@@ -348,7 +348,7 @@ async def test_a_429_is_obeyed(loopback: Loopback) -> None:
     assert asked_again - turned_away >= 1.0
 
 
-async def test_without_a_first_answer_the_deadline_says_why(loopback: Loopback) -> None:
+async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=None)
     with pytest.raises(DeadlineExceededError, match="503"):
         async for _ in watched(loopback.resolver(timeout=0.5)).watch():
@@ -356,17 +356,17 @@ async def test_without_a_first_answer_the_deadline_says_why(loopback: Loopback) 
     loopback.server.clear_faults()
 
 
-async def test_a_wrong_selector_is_told_at_once(loopback: Loopback) -> None:
+async def test_an_invalid_selector_is_an_error_immediately(loopback: Loopback) -> None:
     with pytest.raises(ConfigurationError, match="Correct the selector"):
         async for _ in watched(loopback.resolver({"worker": ["app in train"]})).watch():
             pass
 
 
-async def test_a_slow_consumer_sees_the_newest_state_and_no_queue(loopback: Loopback) -> None:
+async def test_a_slow_consumer_gets_the_latest_state_and_no_queue(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(watched(loopback.resolver()).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
         for number in range(1, 50):
             loopback.train(f"train-{number}")
         seen = [names(await following(states))]
@@ -376,7 +376,7 @@ async def test_a_slow_consumer_sees_the_newest_state_and_no_queue(loopback: Loop
 
 
 @pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])
-async def test_leaving_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
+async def test_breaking_out_of_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
     loopback.train("train-0")
     resolver = watched(loopback.resolver())
 
@@ -384,7 +384,7 @@ async def test_leaving_the_loop_closes_the_watch(loopback: Loopback, entered: bo
         async for _ in resolver.watch():
             break
         gc.collect()
-        await connected(loopback, 0)
+        await until_connected(loopback, 0)
 
     if entered:
         async with resolver:
@@ -392,7 +392,7 @@ async def test_leaving_the_loop_closes_the_watch(loopback: Loopback, entered: bo
             assert (await resolver.cluster_spec()).num_tasks("worker") == 1
     else:
         await leave()
-    await left_alone(loopback)
+    await until_everything_is_closed(loopback)
 
 
 async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> None:
@@ -405,7 +405,7 @@ async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> N
 
     task = asyncio.create_task(consume())
     await started.wait()
-    await connected(loopback)
+    await until_connected(loopback)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -424,13 +424,13 @@ async def test_leaving_the_resolver_ends_its_watches_with_an_error(loopback: Loo
             await following(states)
 
 
-async def test_leaving_the_resolver_ends_a_watch_that_waits_for_its_next_attempt(
+async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "aioresolve")
     loopback.train("train-0")
     loopback.server.inject(Answer(503), match=is_watch, times=None)
-    patient = WatchPolicy(waits=RetryPolicy(first_wait=600.0, longest_wait=600.0))
+    patient = WatchPolicy(backoff=RetryPolicy(first_wait=600.0, longest_wait=600.0))
     async with watched(loopback.resolver(), patient) as resolver:
         states = resolver.watch()
         await following(states)
@@ -441,7 +441,7 @@ async def test_leaving_the_resolver_ends_a_watch_that_waits_for_its_next_attempt
         await following(states)
 
 
-async def test_many_watches_of_an_entered_resolver_share_its_pool_and_not_its_turns(
+async def test_watches_share_the_connection_pool_but_not_the_concurrency_limit(
     loopback: Loopback,
 ) -> None:
     loopback.train("train-0")
@@ -455,22 +455,24 @@ async def test_many_watches_of_an_entered_resolver_share_its_pool_and_not_its_tu
             await states.aclose()
 
 
-async def test_a_watch_asks_for_bookmarks_and_for_an_end(loopback: Loopback) -> None:
+async def test_a_watch_requests_bookmarks_and_a_timeout(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(loopback.resolver(JOBS).watch()) as states:
         await following(states)
-        await connected(loopback)
+        await until_connected(loopback)
     query = next(request.query for request in loopback.requests if is_watch(request))
     assert query["allowWatchBookmarks"] == "true"
     assert 300 <= int(query["timeoutSeconds"]) <= 600
 
 
-async def test_an_end_by_the_servers_clock_is_resumed_at_once(loopback: Loopback) -> None:
+async def test_a_watch_that_the_server_ends_in_time_is_resumed_immediately(loopback: Loopback) -> None:
     loopback.train("train-0")
-    policy = WatchPolicy(shortest=1.0, longest=1.0, waits=RetryPolicy(first_wait=60.0, longest_wait=60.0))
+    policy = WatchPolicy(
+        min_lifetime=1.0, max_lifetime=1.0, backoff=RetryPolicy(first_wait=60.0, longest_wait=60.0)
+    )
     async with aclosing(watched(loopback.resolver(), policy).watch()) as states:
         await following(states)
-        await until(loopback, partial(has_asked, loopback, 3))
+        await until(loopback, partial(has_requested, loopback, 3))
         loopback.train("train-1")
         assert names(await following(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1

@@ -1,4 +1,4 @@
-"""Generated schedules of changes and faults: after each quiet point a watch shows what the server holds."""
+"""Generated schedules of changes and faults: at each quiet point the watch agrees with the server."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Tric
 from tests.conftest import SLOW_CALLBACK
 
 from .convergence import (
+    CONFIGS,
     NAMES,
     NAMESPACES,
-    QUESTIONS,
     Finish,
     Follower,
     Put,
-    Question,
     Remove,
+    ResolverConfig,
     absent,
-    is_leaving,
+    is_being_deleted,
     is_subsequence,
     readiness,
-    shown,
     truth,
+    truth_of,
     writes,
 )
 from .loopback import TOKEN, client_sockets, running
@@ -53,32 +53,32 @@ if TYPE_CHECKING:
     from .loopback import Loopback
 
 QUICK = WatchPolicy(
-    shortest=1.0,
-    longest=100.0,
-    silence=0.15,
-    answering=0.3,
-    transit=0.005,
-    waits=RetryPolicy(first_wait=0.001, longest_wait=0.01),
+    min_lifetime=1.0,
+    max_lifetime=100.0,
+    max_silence=0.15,
+    response_timeout=0.3,
+    max_transit=0.005,
+    backoff=RetryPolicy(first_wait=0.001, longest_wait=0.01),
 )
 BOOKMARKS = 0.03
-"""Seconds between two bookmarks: a watch that is well is never silent for long."""
+"""Seconds between two bookmarks: a healthy watch is never silent for long."""
 
 CONVERGING = 20.0
-"""Seconds within which a watch shows what there is once everything is well again."""
+"""Seconds within which a watch agrees with the server once all faults are gone."""
 
 TIMEOUT = 10.0
-"""Seconds that a list may take; none is held up for long."""
+"""Seconds that a list may take."""
 
 MOST_REFUSALS = 4
-"""How often in a row a query may be refused before that is believed."""
+"""How many times in a row a query may be denied before it is given up."""
 
 
-# What happens besides writes
+# The steps of a schedule other than writes
 
 
 @dataclass(frozen=True)
 class Disturb:
-    """A fault befalls the watches under way, of one selector or all."""
+    """A fault in the open watches, of one selector or all."""
 
     fault: Fault
     selector: str | None = None
@@ -86,7 +86,7 @@ class Disturb:
 
 @dataclass(frozen=True)
 class Inject:
-    """A fault befalls the next requests with a verb."""
+    """A fault in the next requests with a verb."""
 
     fault: Fault
     verb: str
@@ -95,14 +95,14 @@ class Inject:
 
 @dataclass(frozen=True)
 class Bookmarks:
-    """Every watch is sent so many bookmarks at once."""
+    """Every watch gets this number of bookmarks at once."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Outage:
-    """The server is gone, writes happen, and it is there again; it may have forgotten the past meanwhile."""
+    """The server stops, writes happen, and it starts again, perhaps without its history."""
 
     meanwhile: list[Any]
     is_compacted: bool
@@ -110,17 +110,17 @@ class Outage:
 
 @dataclass(frozen=True)
 class Compact:
-    """Every version handed out so far expires."""
+    """Every version returned so far expires."""
 
 
 @dataclass(frozen=True)
 class RotateToken:
-    """The token in the file is another one, and soon nobody knows the old one."""
+    """The token in the file is replaced, and the old one is rejected soon after."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """The client has a moment to itself."""
+    """Time for the client to run."""
 
     seconds: float
 
@@ -168,23 +168,23 @@ other_steps = st.one_of(
     st.builds(Pause, st.floats(0.0, 0.02)),
 )
 schedules = st.lists(st.lists(writes | other_steps, min_size=1, max_size=8), min_size=1, max_size=8)
-"""What happens between one quiet point and the next."""
+"""The steps between two quiet points."""
 
 
 class World:
-    """The server of one schedule, the truth of it, and who follows."""
+    """The server of one schedule, the expected members, and the follower of the watch."""
 
-    def __init__(self, loopback: Loopback, question: Question, follower: Follower) -> None:
+    def __init__(self, loopback: Loopback, config: ResolverConfig, follower: Follower) -> None:
         self.server = loopback.server
         self.token_file = loopback.kubeconfig.with_name("token")
-        self.question = question
+        self.config = config
         self.follower = follower
         self.history: list[Truth | None] = [self.truth]
         self.refusals = MOST_REFUSALS  # at first, one would be believed
 
     @property
     def truth(self) -> Truth | None:
-        return truth(self.server.pods, self.question)
+        return truth(self.server.pods, self.config)
 
     async def happen(self, step: Any) -> None:
         server = self.server
@@ -215,7 +215,7 @@ class World:
             case Compact():
                 server.compact()
             case RotateToken() if self.refusals < MOST_REFUSALS:
-                # Two of them while a request is on its way look like a refusal.
+                # Two of them during one request look like a rejection.
                 self.refusals += 1
                 self.rotate_token()
             case Pause(seconds):
@@ -223,7 +223,7 @@ class World:
         await anyio.lowlevel.checkpoint()
 
     def write(self, step: Put | Remove | Finish) -> None:
-        """Let a write happen, if it can."""
+        """Apply a write, if it is possible."""
         server = self.server
         place = (step.name, step.namespace)
         old = next(
@@ -236,7 +236,7 @@ class World:
         )
         match step:
             case Put():
-                if old is not None and is_leaving(old):
+                if old is not None and is_being_deleted(old):
                     server.finish_deletion(*place)
                     self.history.append(self.truth)
                 server.add(
@@ -248,11 +248,11 @@ class World:
                         ready=step.ready,
                     )
                 )
-            case Remove(gracefully=True) if old is not None and not is_leaving(old):
+            case Remove(gracefully=True) if old is not None and not is_being_deleted(old):
                 server.delete(*place, grace_period_seconds=30)
             case Remove() if old is not None:
                 server.delete(*place)
-            case Finish() if old is not None and is_leaving(old):
+            case Finish() if old is not None and is_being_deleted(old):
                 server.finish_deletion(*place)
             case _:
                 return
@@ -264,14 +264,14 @@ class World:
         (old,) = tokens
         new = f"{TOKEN}-{int(old.rpartition('-')[2]) + 1}"
         tokens[new] = tokens[old]
-        # As a kubelet does: whoever reads finds the old one or the new one, whole.
+        # As a kubelet does: a reader gets the complete old token or the complete new one.
         self.token_file.with_suffix(".new").write_text(new)
         self.token_file.with_suffix(".new").replace(self.token_file)
         del tokens[old]
 
     async def settle(self) -> None:
-        """Let all be well, and wait until every selector is watched and the follower sees what there is."""
-        server, lists = self.server, self.question.lists
+        """Remove all faults, and wait until every selector is watched and the follower has converged."""
+        server, lists = self.server, self.config.lists
         server.clear_faults()
         try:
             await anyio.to_thread.run_sync(server.until, lambda: server.watches == lists, CONVERGING)
@@ -286,16 +286,16 @@ class World:
         if wanted is None:
             return
         held = server.pods
-        ready, away = readiness(held), absent(held, self.question)
+        ready, away = readiness(held), absent(held, self.config)
 
         def has_converged() -> bool:
             states, observation = self.follower.states, self.follower.observation
-            if not states or shown(states[-1]) != wanted:
+            if not states or truth_of(states[-1]) != wanted:
                 return False
             return observation is None or tells(observation, ready, away)
 
         if not await self.follower.until(has_converged, CONVERGING):
-            seen = shown(self.follower.states[-1]) if self.follower.states else None
+            seen = truth_of(self.follower.states[-1]) if self.follower.states else None
             raise AssertionError(
                 f"{CONVERGING:g} s later the watch shows {seen}, the server {wanted};"
                 f" last observation: {self.follower.observation}"
@@ -303,7 +303,7 @@ class World:
 
 
 def tells(observation: Observation, ready: dict[str, bool], away: set[tuple[str, str]]) -> bool:
-    """Whether an observation tells who is ready, who is not, and who is absent; and that it is fresh."""
+    """Whether an observation is current and has the right ready, unready and absent pods."""
     assert observation.state is not None
     members = observation.state.members
     unready = {
@@ -320,7 +320,7 @@ def tells(observation: Observation, ready: dict[str, bool], away: set[tuple[str,
 
 
 def patient_loop() -> asyncio.AbstractEventLoop:
-    """A loop of asyncio.
+    """An asyncio event loop.
 
     uvloop aborts the process, now and then, when aiohttp closes a socket that could not be connected:
     https://github.com/libuv/libuv/pull/5129
@@ -334,8 +334,8 @@ def patient_loop() -> asyncio.AbstractEventLoop:
 def cluster(
     no_leak: None, tmp_path: Path, quick_retries: None, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Loopback]:
-    """A server that sends bookmarks often and remembers little; the token stands in a file of its own."""
-    # pytest keeps what is logged, and there is a fault a moment.
+    """A server that sends bookmarks often and has a short history; the token is in a file of its own."""
+    # pytest keeps all log records, and there are very many faults.
     caplog.set_level(logging.CRITICAL, logger="aioresolve")
     tokens = {f"{TOKEN}-0": "alice"}
     with running(tmp_path, bookmark_interval=BOOKMARKS, history=64, tokens=tokens) as loopback:
@@ -352,24 +352,24 @@ MARKER = Put("w-2", "ml", "a", "ps", "Running", 99, True)
 @asynccontextmanager
 async def followed(
     cluster: Loopback,
-    question: Question,
+    config: ResolverConfig,
     before: list[Any],
     *,
     follows: str = "watch",
     pause: float = 0.0,
     is_entered: bool = False,
 ) -> AsyncIterator[World]:
-    """A watch, or observations, of a server that holds `before` at first; nothing is left of it."""
+    """A watch, or observations, of a server that has `before` at first; everything is closed at the end."""
     tasks = asyncio.all_tasks()
     cluster.server.clear_faults()
     cluster.hold([])
     follower = Follower(pause)
-    world = World(cluster, question, follower)
+    world = World(cluster, config, follower)
     for write in before:
         world.write(write)
     world.history = [world.truth]
     resolver = cluster.resolver(
-        question.jobs, namespace=question.namespace, order_by=question.order_by, timeout=TIMEOUT
+        config.jobs, namespace=config.namespace, order_by=config.order_by, timeout=TIMEOUT
     )
     resolver.watch_policy = QUICK
     async with AsyncExitStack() as stack:
@@ -380,18 +380,19 @@ async def followed(
             yield world
             following.cancel()
     assert asyncio.all_tasks() == tasks
-    if question.lists == 1:
-        assert is_subsequence([shown(state) for state in follower.states], world.history)
+    if config.lists == 1:
+        assert is_subsequence([truth_of(state) for state in follower.states], world.history)
 
 
 async def live(world: World, schedule: list[list[Any]]) -> None:
-    """Let everything happen; at each quiet point the watch has to show what there is, and one change more."""
+    """Run the schedule; at each quiet point the watch has to converge, and to report one more change."""
     for steps in schedule:
         for step in steps:
             await world.happen(step)
         await world.settle()
-    if world.question.order_by == "index":
-        # Pods of one index in two namespaces have no order; a single namespace has no two of one index.
+    if world.config.order_by == "index":
+        # Pods with one index in two namespaces have no order. A single namespace never has two pods with one
+        # index.
         for name, namespace in itertools.product(NAMES, NAMESPACES):
             if namespace != MARKER.namespace:
                 world.write(Remove(name, namespace, gracefully=False))
@@ -400,7 +401,7 @@ async def live(world: World, schedule: list[list[Any]]) -> None:
 
 
 @given(
-    question=st.sampled_from(QUESTIONS),
+    config=st.sampled_from(CONFIGS),
     before=st.lists(writes, max_size=8),
     schedule=schedules,
     follows=st.sampled_from(["watch", "observations"]),
@@ -408,9 +409,9 @@ async def live(world: World, schedule: list[list[Any]]) -> None:
     is_entered=st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_watch_converges_to_what_the_server_holds(
+def test_a_watch_converges_to_the_state_of_the_server(
     cluster: Loopback,
-    question: Question,
+    config: ResolverConfig,
     before: list[Any],
     schedule: list[list[Any]],
     follows: str,
@@ -419,7 +420,7 @@ def test_a_watch_converges_to_what_the_server_holds(
 ) -> None:
     async def run() -> None:
         async with followed(
-            cluster, question, before, follows=follows, pause=pause, is_entered=is_entered
+            cluster, config, before, follows=follows, pause=pause, is_entered=is_entered
         ) as world:
             await live(world, schedule)
 
@@ -431,14 +432,14 @@ def test_a_watch_converges_to_what_the_server_holds(
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # see `patient_loop`
-async def test_a_server_that_was_restored_from_a_backup_is_listed_anew(cluster: Loopback) -> None:
+async def test_the_pods_of_a_restored_server_are_listed_again(cluster: Loopback) -> None:
     server = cluster.server
 
     def restore(version: int) -> None:
         with server.down():
             server.restore(version)
 
-    async with followed(cluster, QUESTIONS[0], [MARKER]) as world:
+    async with followed(cluster, CONFIGS[0], [MARKER]) as world:
         await world.settle()
         then = server.resource_version
         for name in ("w-0", "w-10"):
@@ -447,4 +448,4 @@ async def test_a_server_that_was_restored_from_a_backup_is_listed_anew(cluster: 
         await anyio.to_thread.run_sync(restore, then)
         world.history.append(world.truth)
         await world.settle()
-        assert len(shown(world.follower.states[-1])["worker"]) == 1
+        assert len(truth_of(world.follower.states[-1])["worker"]) == 1

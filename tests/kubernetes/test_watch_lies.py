@@ -1,4 +1,4 @@
-"""Watches of servers that lie, lose their data or cannot be found: nothing is missed, nobody is flooded."""
+"""Watches of servers that send invalid events, lose data or cannot be reached: no change is missed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aioresolve._core.http.errors import Exchange, connection_error
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
 from aioresolve.kubernetes.client import MENDS
-from aioresolve.kubernetes.reflector import Feed, WatchPolicy
+from aioresolve.kubernetes.reflector import WatchPolicy, WatchState
 from aioresolve.testing import Answer
 
 from .loopback import JOBS, TOKEN, all_text, trusted_peer
@@ -50,14 +50,14 @@ def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
 
 
-def lists(loopback: Loopback) -> int:
-    """Return how many lists were asked for."""
+def list_count(loopback: Loopback) -> int:
+    """Return the number of lists that were requested."""
     return sum(request.verb == "list" for request in loopback.requests)
 
 
 def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
     resolver = loopback.resolver(JOBS, **arguments)
-    resolver.watch_policy = WatchPolicy(waits=WAITS)
+    resolver.watch_policy = WatchPolicy(backoff=WAITS)
     return resolver
 
 
@@ -75,13 +75,13 @@ def expired() -> bytes:
     return json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 410}}).encode() + b"\n"
 
 
-async def error_of(observations: AsyncGenerator[Observation, None]) -> ResolveError:
-    """Return the next error that an observation tells."""
+async def next_error(observations: AsyncGenerator[Observation, None]) -> ResolveError:
+    """Return the error of the next observation that has one."""
     with anyio.fail_after(10):
         async for observation in observations:
             if observation.error is not None:
                 return observation.error
-    raise AssertionError("observations end never")
+    raise AssertionError("observations never end")
 
 
 async def following(observations: AsyncGenerator[Observation, None], *members: str) -> None:
@@ -92,46 +92,46 @@ async def following(observations: AsyncGenerator[Observation, None], *members: s
                 return
 
 
-def feed() -> Feed:
-    """Return the feed of a query that was listed."""
-    listed = Feed(TRAIN, RetryPolicy(first_wait=1.0), Outage(logging.getLogger("test"), "the server"))
-    listed.listed()
-    return listed
+def listed_state() -> WatchState:
+    """Return the state of a query that was listed."""
+    watch = WatchState(TRAIN, RetryPolicy(first_wait=1.0), Outage(logging.getLogger("test"), "the server"))
+    watch.on_list()
+    return watch
 
 
 @pytest.mark.parametrize("and_then", [b"", expired()], ids=["ends", "expires"])
-async def test_a_watch_that_is_over_as_soon_as_it_told_something_is_an_outage_and_no_hot_loop(
+async def test_a_watch_that_always_ends_at_once_is_an_outage_and_not_a_hot_loop(
     loopback: Loopback, and_then: bytes
 ) -> None:
     loopback.train("train-0")
     body = bookmark(loopback.server.resource_version) + and_then
     loopback.server.inject(Answer(200, body=body), match=is_watch, times=None)
     async with aclosing(resolver_of(loopback).observations()) as observations:
-        error = await error_of(observations)
+        error = await next_error(observations)
         loopback.server.clear_faults()
-        assert "expire" in str(error) or "within 0.5 s" in str(error) or "listed anew" in str(error)
+        assert "expire" in str(error) or "within 0.5 s" in str(error) or "listed again" in str(error)
         loopback.train("train-1")
         await following(observations, "train-0", "train-1")
 
 
 @pytest.mark.parametrize(
-    ("lived", "has_told", "is_well"),
+    ("lifetime", "has_event", "is_healthy"),
     [(0.2, True, False), (2.0, True, True), (2.0, False, False), (9.0, False, True)],
 )
-def test_waits_begin_anew_only_after_a_watch_that_was_well(
-    lived: float, has_told: bool, is_well: bool
+def test_the_backoff_is_reset_only_after_a_healthy_watch(
+    lifetime: float, has_event: bool, is_healthy: bool
 ) -> None:
-    one = feed()
+    watch = listed_state()
     for _ in range(5):
-        one.wait_after(BROKEN)
-    one.begins(100.0)
-    if has_told:
-        one.tells()
-    one.ends(100.0 + lived)
-    assert one.failures == (0 if is_well else 5)
+        watch.on_failure(BROKEN)
+    watch.on_open(100.0)
+    if has_event:
+        watch.on_event()
+    watch.on_close(100.0 + lifetime)
+    assert watch.failures == (0 if is_healthy else 5)
 
 
-async def test_an_address_that_a_callable_cannot_tell_ends_the_watch(loopback: Loopback) -> None:
+async def test_a_failing_address_callable_ends_the_watch(loopback: Loopback) -> None:
     def address(pod: Any) -> str:
         return str({"train-0": "10.0.0.1"}[pod.metadata.name])
 
@@ -143,7 +143,7 @@ async def test_an_address_that_a_callable_cannot_tell_ends_the_watch(loopback: L
             await anext(states)
 
 
-async def test_versions_that_go_back_are_followed_by_a_list(loopback: Loopback) -> None:
+async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: Loopback) -> None:
     loopback.train("train-0")
     ahead = loopback.server.resource_version + 1000
     loopback.server.inject(Answer(200, body=bookmark(ahead) + bookmark(1)), match=is_watch)
@@ -151,10 +151,10 @@ async def test_versions_that_go_back_are_followed_by_a_list(loopback: Loopback) 
         await following(observations, "train-0")
         loopback.train("train-1")
         await following(observations, "train-0", "train-1")
-    assert lists(loopback) == 2
+    assert list_count(loopback) == 2
 
 
-async def test_a_version_that_the_server_cannot_read_is_given_up_for_a_list(loopback: Loopback) -> None:
+async def test_the_pods_are_listed_again_if_the_server_cannot_parse_the_version(loopback: Loopback) -> None:
     loopback.train("train-0")
     said = json.dumps({"kind": "Status", "code": 400, "message": "invalid resource version"}).encode()
     loopback.server.inject(Answer(400, body=said), match=is_watch)
@@ -162,53 +162,55 @@ async def test_a_version_that_the_server_cannot_read_is_given_up_for_a_list(loop
         await following(observations, "train-0")
         loopback.train("train-1")
         await following(observations, "train-0", "train-1")
-    assert lists(loopback) == 2
+    assert list_count(loopback) == 2
 
 
-def test_a_list_of_a_server_restored_from_a_backup_wins_over_what_was_told_before() -> None:
-    kept = new_cache({"worker": [[TRAIN]], "ps": [[EVAL]]})
+def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
+    cache = new_cache({"worker": [[TRAIN]], "ps": [[EVAL]]})
     both = partial(versioned, "both", ip="10.0.0.1")
-    kept.replace(TRAIN, [both(90)], "100")
-    kept.replace(EVAL, [both(90)], "100")
-    assert state(kept).spec.task_address("worker", 0) == "10.0.0.1:8470"
+    cache.replace(TRAIN, [both(90)], "100")
+    cache.replace(EVAL, [both(90)], "100")
+    assert state(cache).spec.task_address("worker", 0) == "10.0.0.1:8470"
     before = versioned("both", 40, ip="10.9.9.9")
-    kept.replace(TRAIN, [before], "50")
-    kept.replace(EVAL, [before], "51")
-    assert state(kept).spec.task_address("worker", 0) == "10.9.9.9:8470"
-    assert state(kept).spec.task_address("ps", 0) == "10.9.9.9:8470"
+    cache.replace(TRAIN, [before], "50")
+    cache.replace(EVAL, [before], "51")
+    assert state(cache).spec.task_address("worker", 0) == "10.9.9.9:8470"
+    assert state(cache).spec.task_address("ps", 0) == "10.9.9.9:8470"
 
 
-def test_a_name_that_was_found_before_is_looked_up_again_however_often_it_takes() -> None:
-    one = feed()
-    nameless = ConnectionFailedError("the name was not found", retryable=False)
-    nameless.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+def test_a_host_name_that_was_resolved_before_is_looked_up_again_without_limit() -> None:
+    watch = listed_state()
+    lookup_failure = ConnectionFailedError("the name was not found", retryable=False)
+    lookup_failure.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     for _ in range(50):
-        one.wait_after(nameless)
-    assert one.error is nameless
+        watch.on_failure(lookup_failure)
+    assert watch.error is lookup_failure
 
 
-def test_a_name_that_was_never_found_is_an_error_at_once() -> None:
-    one = Feed(TRAIN, WAITS, Outage(logging.getLogger("test"), "the server"))
-    nameless = ConnectionFailedError("the name was not found", retryable=False)
-    nameless.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+def test_a_host_name_that_was_never_resolved_is_an_error_immediately() -> None:
+    watch = WatchState(TRAIN, WAITS, Outage(logging.getLogger("test"), "the server"))
+    lookup_failure = ConnectionFailedError("the name was not found", retryable=False)
+    lookup_failure.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     with pytest.raises(ConnectionFailedError, match="was not found"):
-        one.wait_after(nameless)
+        watch.on_failure(lookup_failure)
 
 
-def test_a_version_that_expired_in_an_outage_is_listed_anew_at_once_and_one_just_listed_is_not() -> None:
-    gone = APIError("gone", status=410)
-    one = Feed(TRAIN, RetryPolicy(first_wait=1e6, longest_wait=1e6), Outage(logging.getLogger("test"), "it"))
-    one.listed()
-    one.begins(0.0)
-    one.ends(100.0)
-    waits = [one.wait_after(error) for error in (BROKEN, BROKEN, gone)]
+def test_an_expired_version_is_replaced_by_a_list_immediately_but_only_once() -> None:
+    expired_error = APIError("gone", status=410)
+    watch = WatchState(
+        TRAIN, RetryPolicy(first_wait=1e6, longest_wait=1e6), Outage(logging.getLogger("test"), "it")
+    )
+    watch.on_list()
+    watch.on_open(0.0)
+    watch.on_close(100.0)
+    waits = [watch.on_failure(error) for error in (BROKEN, BROKEN, expired_error)]
     assert min(waits[:2]) > 0.0
     assert waits[2] == 0.0
-    one.listed()
-    assert one.wait_after(gone) > 0.0
+    watch.on_list()
+    assert watch.on_failure(expired_error) > 0.0
 
 
-async def test_a_token_that_an_error_event_echoes_is_shown_to_nobody(loopback: Loopback) -> None:
+async def test_a_token_in_an_error_event_is_not_shown(loopback: Loopback) -> None:
     def answer(connection: socket.socket) -> None:
         while b"\r\n\r\n" not in (request := connection.recv(65536)):
             pass
@@ -227,14 +229,14 @@ async def test_a_token_that_an_error_event_echoes_is_shown_to_nobody(loopback: L
 
 
 async def first_error(observations: AsyncGenerator[Observation, None]) -> ResolveError:
-    """Return why the source could not be asked, as soon as it could not be."""
+    """Return the error of the first observation that has one."""
     async for observation in observations:
         if observation.error is not None:
             return observation.error
     raise AssertionError
 
 
-async def test_a_look_up_that_hangs_holds_none_of_the_loops_threads(
+async def test_a_hanging_dns_lookup_occupies_no_thread_of_the_loop(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = threading.Event()
@@ -256,7 +258,7 @@ async def test_a_look_up_that_hangs_holds_none_of_the_loops_threads(
             may_end.set()
 
 
-def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_without_complaint(loopback: Loopback) -> None:
+def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: Loopback) -> None:
     left = []
 
     async def leave() -> None:
@@ -269,7 +271,7 @@ def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_without_complaint(lo
     assert left
 
 
-def test_too_many_open_files_are_told_as_such() -> None:
+def test_too_many_open_files_is_reported_as_such() -> None:
     exchange = Exchange("GET /pods", "https://10.0.0.1", "https://10.0.0.1", MENDS, is_over=lambda: False)
     error = connection_error(OSError(errno.EMFILE, "Too many open files"), exchange)
     assert error.retryable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError
+from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError, ResolveError
 from aioresolve.spec import host_port
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exceptio
         hint = "Name a headless Service in spec.subdomain of the pods, or choose another {address}."
     else:
         hint = "Choose another {address}."
-    return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {error}", hint=hint)
+    reason = error.summary if isinstance(error, ResolveError) else error
+    return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {reason}", hint=hint)
 
 
 @dataclass(slots=True)

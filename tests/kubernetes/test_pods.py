@@ -181,7 +181,7 @@ def test_a_pod_without_an_ip_has_no_address_yet(choice: str) -> None:
         ("hostname", "spec.subdomain is not set"),
         (lambda pod: 7, "returned 7; it has to return a host"),
         (lambda pod: ("host", "port"), "it has to return a host"),
-        (lambda pod: "host:1", "without a port"),
+        (lambda pod: "host:1", "Leave out the port"),
         (lambda pod: "\ud800", "surrogates not allowed"),
     ],
 )

@@ -157,7 +157,7 @@ async def test_wait_continues_after_an_outage(google: GoogleServer) -> None:
 
 async def test_an_outage_at_the_deadline_is_reported(google: GoogleServer) -> None:
     google.inject(Answer(503), match=lambda request: request.service == "tpu", times=None)
-    with pytest.raises(IncompleteClusterError, match="answered 503") as raised:
+    with pytest.raises(IncompleteClusterError, match="returned status 503") as raised:
         await wait_for("my-tpu", timeout=1.5)
     assert list(raised.value.missing) == ["the source"]
 

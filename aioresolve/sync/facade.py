@@ -35,39 +35,39 @@ class ResolverAttributes:
     @property
     def task_type(self) -> str | None:
         """The job of this process (`"worker"`, `"ps"`, ...), or None if unknown. Can be set."""
-        return self._shared.resolver.task_type
+        return self._shared.resource.task_type
 
     @task_type.setter
     def task_type(self, task_type: str | None) -> None:
-        self._shared.resolver.task_type = task_type
+        self._shared.resource.task_type = task_type
 
     @property
     def task_id(self) -> int | None:
         """The task index of this process in its job, or None if unknown. Can be set."""
-        return self._shared.resolver.task_id
+        return self._shared.resource.task_id
 
     @task_id.setter
     def task_id(self, task_id: int | None) -> None:
-        self._shared.resolver.task_id = task_id
+        self._shared.resource.task_id = task_id
 
     @property
     def rpc_layer(self) -> str | None:
         """The protocol of the tasks, such as `"grpc"`; None for bare addresses. Can be set."""
-        return self._shared.resolver.rpc_layer
+        return self._shared.resource.rpc_layer
 
     @rpc_layer.setter
     def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._shared.resolver.rpc_layer = rpc_layer
+        self._shared.resource.rpc_layer = rpc_layer
 
     @property
     def environment(self) -> str:
         """Where TensorFlow runs: `"google"` inside Google, an empty string everywhere else."""
-        return self._shared.resolver.environment
+        return self._shared.resource.environment
 
     @property
     def timeout(self) -> float:
         """The default total deadline of a call, in seconds."""
-        return self._shared.resolver.timeout
+        return self._shared.resource.timeout
 
 
 P = ParamSpec("P")
@@ -155,7 +155,7 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
     """
 
     def __init__(self, facade: Facade[SharedResolver]) -> None:
-        super().__init__(timeout=facade._shared.resolver.timeout)
+        super().__init__(timeout=facade._shared.resource.timeout)
         self._facade = facade  # it closes its connections when it is garbage-collected
         self._shared = facade._shared
 

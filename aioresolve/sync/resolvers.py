@@ -207,7 +207,7 @@ class TPUClusterResolver(ClusterResolver):
 
     def get_job_name(self) -> str:
         """Return the job name of the workers."""
-        resolver = self._shared.resolver
+        resolver = self._shared.resource
         assert isinstance(resolver, tpus.TPUClusterResolver)
         return resolver.get_job_name()
 
@@ -271,7 +271,7 @@ def resolver_for_fleet(facade: ClusterResolver) -> base.ClusterResolver:
     If its connections can be shared, it is created again, so that it can share those of the fleet. Otherwise
     it calls the resolver behind the facade.
     """
-    if facade._factory is not None and facade._shared.resolver.pool_key is not None:
+    if facade._factory is not None and facade._shared.resource.pool_key is not None:
         return facade._factory()
     return FacadeResolver(facade)
 

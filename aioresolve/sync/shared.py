@@ -102,11 +102,6 @@ class SharedResolver(SharedResource["ClusterResolver"]):
     def __init__(self, resolver: ClusterResolver, recreate: Callable[[], ClusterResolver]) -> None:
         super().__init__(resolver, lambda old: _copy_attributes(old, recreate()))
 
-    @property
-    def resolver(self) -> ClusterResolver:
-        """The resolver in use."""
-        return self.resource
-
 
 class _LoopContext(SharedContext[ResourceT]):
     """A shared context in the loop of `thread`."""

@@ -51,6 +51,16 @@ def other_loop() -> Iterator[OtherLoop]:
         other.loop.close()
 
 
+@contextmanager
+def held_guard() -> Iterator[None]:
+    """Make the running loop the one that gRPC polls."""
+    loop_guard.acquire()
+    try:
+        yield
+    finally:
+        loop_guard.release(asyncio.get_running_loop())
+
+
 async def current_thread() -> int:
     return threading.get_ident()
 
@@ -58,11 +68,8 @@ async def current_thread() -> int:
 async def test_call_of_a_second_loop_runs_in_the_first() -> None:
     with other_loop() as other:
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
-        loop_guard.acquire()
-        try:
+        with held_guard():
             assert await other.run(lambda: run_in_grpc_loop(current_thread)) == threading.get_ident()
-        finally:
-            loop_guard.release(asyncio.get_running_loop())
         assert await other.run(lambda: run_in_grpc_loop(current_thread)) == other.thread.ident
 
 
@@ -70,13 +77,8 @@ async def test_error_is_raised_in_the_calling_loop() -> None:
     async def fail() -> None:
         raise KeyError("mine")
 
-    with other_loop() as other:
-        loop_guard.acquire()
-        try:
-            with pytest.raises(KeyError, match="mine"):
-                await other.run(lambda: run_in_grpc_loop(fail))
-        finally:
-            loop_guard.release(asyncio.get_running_loop())
+    with other_loop() as other, held_guard(), pytest.raises(KeyError, match="mine"):
+        await other.run(lambda: run_in_grpc_loop(fail))
 
 
 async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
@@ -98,23 +100,15 @@ async def test_cancelling_waits_until_the_other_loop_has_cleaned_up() -> None:
             group.cancel_scope.cancel()
         return cleaned_up.is_set()
 
-    with other_loop() as other:
-        loop_guard.acquire()
-        try:
-            assert await other.run(cancelled)
-        finally:
-            loop_guard.release(asyncio.get_running_loop())
+    with other_loop() as other, held_guard():
+        assert await other.run(cancelled)
 
 
 async def test_call_does_not_wait_for_a_blocked_loop() -> None:
-    with other_loop() as other:
-        loop_guard.acquire()
-        try:
-            future = asyncio.run_coroutine_threadsafe(run_in_grpc_loop(current_thread), other.loop)
-            # Like a notebook that calls a blocking function, whose event loop is the other one.
-            assert future.result(GENEROUS) == other.thread.ident
-        finally:
-            loop_guard.release(asyncio.get_running_loop())
+    with other_loop() as other, held_guard():
+        future = asyncio.run_coroutine_threadsafe(run_in_grpc_loop(current_thread), other.loop)
+        # Like a notebook that calls a blocking function, whose event loop is the other one.
+        assert future.result(GENEROUS) == other.thread.ident
 
 
 async def test_second_loop_continues_alone_when_the_first_ends() -> None:

@@ -77,7 +77,7 @@ async def wait_for_call(worker: TPUWorker) -> None:
 async def wait_for_other_tasks() -> None:
     """Wait until this is the only task: a gRPC server in this loop stops before its responses end."""
     with anyio.fail_after(GENEROUS):
-        while asyncio.all_tasks() != {asyncio.current_task()}:  # noqa: ASYNC110 - there is no event for the tasks of grpc
+        while asyncio.all_tasks() != {asyncio.current_task()}:  # noqa: ASYNC110 - there is no event
             await anyio.sleep(0.001)
 
 

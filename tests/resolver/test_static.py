@@ -292,14 +292,14 @@ class Controlled(ClusterResolver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.newest: LatestValue[Observation] = LatestValue()
+        self.latest: LatestValue[Observation] = LatestValue()
         self.last = Observation(None)
         self.intervals: list[float] = []
         self.closed = anyio.Event()
 
     def show(self, observation: Observation) -> None:
         self.last = observation
-        self.newest.put(observation)
+        self.latest.put(observation)
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
         assert self.last.state is not None
@@ -312,7 +312,7 @@ class Controlled(ClusterResolver):
         self.intervals.append(interval)
         try:
             while True:
-                yield await self.newest.get()
+                yield await self.latest.get()
         finally:
             self.closed.set()
 
@@ -406,7 +406,7 @@ class TestWatchingUnionClusterResolver:
         one.show(observe(worker=["a:1"]))
         other.show(observe(worker=["b:2"]))
         await anext(states)
-        other.newest.close(TaskConflictError("for good"))
+        other.latest.close(TaskConflictError("for good"))
         with pytest.raises(TaskConflictError, match="for good"):
             await anext(states)
         assert one.closed.is_set()

@@ -314,7 +314,7 @@ class Scripted(ClusterResolver):
 
     def __init__(self, *first: Observation) -> None:
         super().__init__()
-        self._newest: LatestValue[Observation] = LatestValue()
+        self._latest: LatestValue[Observation] = LatestValue()
         self.taken = 0
         self.is_closed = False
         for observation in first:
@@ -324,10 +324,10 @@ class Scripted(ClusterResolver):
         return "<Scripted>"
 
     def show(self, observation: Observation) -> None:
-        self._newest.put(observation)
+        self._latest.put(observation)
 
     def fail(self, error: BaseException) -> None:
-        self._newest.close(error)
+        self._latest.close(error)
 
     async def seen(self, number: int) -> None:
         """Wait until `number` observations have been taken and processed."""
@@ -343,7 +343,7 @@ class Scripted(ClusterResolver):
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
         try:
             while True:
-                observation = await self._newest.get()
+                observation = await self._latest.get()
                 self.taken += 1
                 yield observation
         finally:

@@ -381,7 +381,7 @@ def test_in_another_thread_the_resolver_is_created_again_with_its_attributes(
     context.thread.run(context.aclose)
     assert first.history == ["entered", "called", "closed"]
     assert second.history == ["entered", "called", "called", "closed"]
-    assert shared.resolver is second
+    assert shared.resource is second
     assert (second.task_type, second.task_id, second.rpc_layer) == ("worker", 3, None)
 
 

@@ -152,7 +152,7 @@ def test_attributes_are_those_of_the_async_resolver() -> None:
 
 
 def test_constructor_raises_an_error_for_an_invalid_argument() -> None:
-    with pytest.raises(ConfigurationError, match="tf_server_port=0"):
+    with pytest.raises(ConfigurationError, match="`tf_server_port=`: 0 is not a valid port"):
         sync.KubernetesClusterResolver(JOBS, 0)
 
 

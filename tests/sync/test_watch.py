@@ -119,9 +119,9 @@ def test_watch_starts_with_the_first_next(source: Source) -> None:
 def test_slow_consumer_gets_the_latest_state() -> None:
     class Eager(Source):
         async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-            async def work(newest: LatestValue[Observation]) -> None:
+            async def work(latest: LatestValue[Observation]) -> None:
                 async for observation in super(Eager, self).observations():
-                    newest.put(observation)
+                    latest.put(observation)
 
             async with aclosing(stream_latest(work)) as observations:
                 async for observation in observations:

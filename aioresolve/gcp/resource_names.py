@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from aioresolve.errors import ConfigurationError, Hint
 
@@ -33,14 +34,16 @@ _FULL_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResour
 
 
 @dataclass(frozen=True, slots=True)
-class NodeName:
-    """The full name of a TPU node.
+class ResourceName:
+    """The full name of a resource.
 
     Attributes:
         project: project id or number.
         zone: such as `us-central2-b`.
-        name: the id of the node, such as `my-tpu`.
+        name: the id of the resource, such as `my-tpu`.
     """
+
+    collection: ClassVar[str]
 
     project: str
     zone: str
@@ -51,31 +54,22 @@ class NodeName:
 
     @property
     def path(self) -> str:
-        """`projects/P/locations/Z/nodes/N`."""
-        return f"projects/{self.project}/locations/{self.zone}/nodes/{self.name}"
+        """`projects/P/locations/Z/COLLECTION/NAME`."""
+        return f"projects/{self.project}/locations/{self.zone}/{self.collection}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedResourceName:
-    """The full name of a queued resource.
+class NodeName(ResourceName):
+    """The full name of a TPU node."""
 
-    Attributes:
-        project: project id or number.
-        zone: such as `us-central2-b`.
-        name: the id of the queued resource.
-    """
+    __slots__ = ()
+    collection = "nodes"
 
-    project: str
-    zone: str
-    name: str
 
-    def __str__(self) -> str:
-        return self.path
+class QueuedResourceName(ResourceName):
+    """The full name of a queued resource."""
 
-    @property
-    def path(self) -> str:
-        """`projects/P/locations/Z/queuedResources/Q`."""
-        return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.name}"
+    __slots__ = ()
+    collection = "queuedResources"
 
 
 def is_full_name(text: str) -> bool:
@@ -94,7 +88,7 @@ def node_name(text: str, project: str | None = None, zone: str | None = None) ->
     Raises:
         ConfigurationError: the name is invalid, or project or zone are missing or differ.
     """
-    return NodeName(*_parse(text, "nodes", "TPU node", project, zone))
+    return NodeName(*_parse(text, NodeName.collection, "TPU node", project, zone))
 
 
 def queued_resource_name(
@@ -104,7 +98,7 @@ def queued_resource_name(
 
     Arguments and errors: see `node_name`.
     """
-    return QueuedResourceName(*_parse(text, "queuedResources", "queued resource", project, zone))
+    return QueuedResourceName(*_parse(text, QueuedResourceName.collection, "queued resource", project, zone))
 
 
 def validate_project(text: str) -> str:

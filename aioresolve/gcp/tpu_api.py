@@ -438,35 +438,21 @@ def _unreachable(pages: list[NodePage] | list[QueuedResourcePage]) -> tuple[str,
     return tuple(dict.fromkeys(location for page in pages for location in page.unreachable))
 
 
-# protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
-_nodes = msgspec.json.Decoder(Node, strict=False)
-_node_pages = msgspec.json.Decoder(NodePage, strict=False)
-_queued_resources = msgspec.json.Decoder(QueuedResource, strict=False)
-_queued_resource_pages = msgspec.json.Decoder(QueuedResourcePage, strict=False)
+def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """Return a function that decodes JSON; it raises a ValueError that names the malformed field."""
+    # Not strict: protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
+    decoder = msgspec.json.Decoder(kind, strict=False)
+
+    def decode(body: bytes) -> T:
+        try:
+            return decoder.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+    return decode
 
 
-def decode_node(body: bytes) -> Node:
-    """Return the node in `body`; raises a ValueError that names the field if it is malformed."""
-    return _decode_json(_nodes, body)
-
-
-def decode_node_page(body: bytes) -> NodePage:
-    """Return the page of nodes in `body`; raises a ValueError that names the field if it is malformed."""
-    return _decode_json(_node_pages, body)
-
-
-def decode_queued_resource(body: bytes) -> QueuedResource:
-    """Return the queued resource in `body`; raises a ValueError that names the field if it is malformed."""
-    return _decode_json(_queued_resources, body)
-
-
-def decode_queued_resource_page(body: bytes) -> QueuedResourcePage:
-    """Return the queued resources in `body`; raises a ValueError that names the field if it is malformed."""
-    return _decode_json(_queued_resource_pages, body)
-
-
-def _decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from error
+decode_node = _decoder(Node)
+decode_node_page = _decoder(NodePage)
+decode_queued_resource = _decoder(QueuedResource)
+decode_queued_resource_page = _decoder(QueuedResourcePage)

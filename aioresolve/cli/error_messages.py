@@ -118,7 +118,7 @@ def error_report(error: ResolveError) -> str:
 
 
 def _incomplete_report(error: IncompleteClusterError | FailedClusterError) -> str:
-    # The summary of the error lists what is missing in one sentence; here a table lists it.
+    # The summary of the error lists the missing tasks in one sentence; here they are a table.
     if isinstance(error, FailedClusterError):
         message = "the cluster cannot become complete"
     else:

@@ -180,7 +180,7 @@ class PodRequest:
 
     @property
     def scope(self) -> str:
-        """What is requested, as text."""
+        """The request as text, for messages."""
         return selector_options(self.selectors)
 
 
@@ -204,7 +204,7 @@ class TPURequest:
 
     @property
     def scope(self) -> str:
-        """What is requested, as text."""
+        """The request as text, for messages."""
         return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
 
 

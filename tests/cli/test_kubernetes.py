@@ -260,7 +260,7 @@ def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernete
         (("-l", "app!=train"), "such as -l 'worker=app!=train'"),
         ((*TRAIN, "-n", "ml", "-A"), "-n and -A exclude each other"),
         ((*TRAIN, "-n", "No_Name"), "-n: 'No_Name' is not a valid namespace name"),
-        ((*TRAIN, "--timeout", "soon"), "give one such as 30s"),
+        ((*TRAIN, "--timeout", "soon"), "is not a duration; write one such as 30s"),
         ((*TRAIN, "--port", "0"), "--port"),
         ((*TRAIN, "--max-concurrency", "0"), "--max-concurrency"),
         ((*TRAIN, "-o", "xml"), "'xml'"),

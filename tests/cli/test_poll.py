@@ -317,7 +317,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 STATE = ClusterState.from_spec(
     ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"], "ps": []}), version="41", observed_at=NOW
 )
-LATE = DeadlineExceededError("no complete response to it within 1 s", hint="Raise {timeout}.")
+LATE = DeadlineExceededError("no complete response within 1 s", hint="Raise {timeout}.")
 BROKEN = ConnectionFailedError("nothing listens; connection refused")
 
 
@@ -328,7 +328,7 @@ def test_a_status_is_a_row() -> None:
     old = TargetStatus("b", STATE, LATE, 1.0, NOW)
     assert status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
         *("b", "worker:2,ps:0", "0", "5m12s", "1.00s"),
-        "no complete response to it within 1 s",
+        "no complete response within 1 s",
     )
     never = TargetStatus("c", None, BROKEN)
     assert status_row(never, NOW, NOW) == ("c", "", "", "", "", "nothing listens")
@@ -348,7 +348,7 @@ def test_a_status_is_a_document() -> None:
     assert document["stale_since"] == document["observed_at"] == "2026-01-02T03:04:05Z"
     assert document["error"] == {
         "type": "DeadlineExceededError",
-        "message": "no complete response to it within 1 s. Raise --timeout.",
+        "message": "no complete response within 1 s. Raise --timeout.",
         "retryable": True,
     }
 

@@ -291,6 +291,6 @@ def test_a_document_has_all_values_of_a_row() -> None:
 
 @pytest.mark.parametrize("columns", [1, 10, 40, 200])
 def test_the_progress_bar_is_one_line_that_fits(columns: int) -> None:
-    bar = without_colors(render_bar(0.5, "3 of 6 asked", columns))
+    bar = without_colors(render_bar(0.5, "3 of 6 done", columns))
     assert "\n" not in bar
     assert len(bar) <= columns

@@ -133,7 +133,7 @@ def test_a_second_sigterm_kills_a_command_that_does_not_exit() -> None:
         assert process.wait(TIMEOUT) == -signal.SIGTERM
 
 
-def test_an_ignored_sigterm_stays_ignored(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_an_ignored_sigterm_remains_ignored(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     script = f"trap '' TERM; exec {COMMAND[0]} -m aioresolve {' '.join(TRAIN)}"
     with subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

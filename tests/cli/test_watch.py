@@ -85,7 +85,7 @@ def test_the_members_are_printed_first_and_then_each_change(
         ]
 
 
-def test_columns_stay_aligned(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+def test_columns_remain_aligned(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "-o", "wide"), env) as watch:
         lines = watch.lines(4)
         server.delete("train-1", "ml")
@@ -213,7 +213,7 @@ def test_a_list_of_names_cannot_show_changes(env: dict[str, str]) -> None:
     assert run((*TRAIN, "-o", "name"), env).code == 2
 
 
-# Problems with the source
+# Errors of the source
 
 
 def test_an_outage_is_reported_and_no_change_is_lost(

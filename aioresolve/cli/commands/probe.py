@@ -148,7 +148,7 @@ async def probe_workers(
 
     Args:
         request: the workers.
-        format_probe: returns what is written to stdout as soon as a worker has responded.
+        format_probe: returns the text for stdout, which is written as soon as a worker has responded.
 
     Raises:
         ConfigurationError: an address is invalid.

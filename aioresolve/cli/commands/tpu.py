@@ -235,7 +235,7 @@ async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float)
     ports = [one.environment.runtime_metrics_ports for one in slices]
     probe_request = ProbeRequest(
         addresses=tuple(endpoint.address for one in slices for endpoint in one.endpoints),
-        # What is left of the total deadline, and never zero.
+        # The rest of the total deadline, and never zero.
         timeout=max(ends - time.monotonic(), 0.001),
         worker_timeout=request.worker_timeout,
         max_concurrency=request.max_concurrency,

@@ -68,7 +68,7 @@ first_response_option = timeout_option(effect="Deadline of the first response")
 def watch() -> None:
     """Print a cluster and then each of its changes, until interrupted.
 
-    A slow reader skips intermediate states but always gets the latest one. Problems with the source are
+    A slow reader skips intermediate states but always gets the latest one. Errors of the source are
     reported on stderr, or below the table on a terminal.
     """
 
@@ -217,7 +217,7 @@ async def _follow_in_lines(
     observations: AsyncGenerator[Observation, None],
     stdout: BackgroundWriter,
 ) -> None:
-    """Write each change to stdout, and problems with the source to stderr."""
+    """Write each change to stdout, and errors of the source to stderr."""
     from aioresolve.cli.terminal.progress import StatusReporter
     from aioresolve.spec import ClusterState
 

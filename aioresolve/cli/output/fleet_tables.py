@@ -86,8 +86,8 @@ def status_document(status: TargetStatus) -> dict[str, Any]:
 
     `{"name", "tasks": {job: number}, "jobs", "version", "observed_at", "absent": [{"job", "name", "reason"}],
     "unready": [{"job", "name", "reason"}], "latency", "stale_since", "error": {"type", "message",
-    "retryable"}}`: `jobs` is that of `cluster_document`, latency is in seconds. Unknown values are null, and
-    so is the error if there was none.
+    "retryable"}}`: `jobs` is that of `cluster_document`, latency is in seconds. The values of
+    unknown fields, and of `error` after a success, are null.
     """
     error = status.error
     state = NO_STATE if status.state is None else cluster_document(status.state)

@@ -134,7 +134,7 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
 
     `{"address", "source", "accelerators": {type: number}, "cores", "chips", "latency", "devices": [{"name",
     "type", "memory", "incarnation"}], "error": {"code", "message", "retryable"}}`: latency is in seconds,
-    memory in bytes. Unknown values are null, and so is the error if there was none.
+    memory in bytes. The values of unknown fields, and of `error` after a success, are null.
     """
     error = probe.error
     return {

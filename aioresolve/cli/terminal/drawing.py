@@ -78,7 +78,7 @@ def render_bar(share: float, text: str, columns: int) -> str:
 
     Args:
         share: how much of the bar is filled, from 0 to 1.
-        text: what is written after the bar.
+        text: the text after the bar.
         columns: the width of the terminal.
     """
     from rich.progress_bar import ProgressBar

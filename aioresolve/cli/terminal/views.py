@@ -61,7 +61,7 @@ STYLES = {"JOINED": "green", "MOVED": "yellow", "LEFT": "red"}
 
 
 class View(Protocol):
-    """What is drawn on a screen."""
+    """The content of a screen."""
 
     def render(self, columns: int, lines: int) -> RenderableType:
         """Return the current content, for a terminal of that size."""
@@ -133,7 +133,7 @@ async def live_view(
 
     Args:
         writer: writes to the terminal.
-        view: what is drawn.
+        view: the content.
         show_after: seconds before anything is drawn.
         keep: whether the last content remains on the terminal.
     """
@@ -160,7 +160,7 @@ class WatchView:
     """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source.
 
     Args:
-        scope: what is watched, as text.
+        scope: the watched pods or TPUs, as text.
         is_wide: whether the table shows the identities of tasks.
     """
 
@@ -258,7 +258,7 @@ class WaitView:
     """What a cluster being waited for lacks, and how much of the deadline is used.
 
     Args:
-        scope: what is waited for, as text.
+        scope: the requested pods or TPUs, as text.
         timeout: seconds until the deadline, from the start.
         ends: the deadline, by `time.monotonic`.
 

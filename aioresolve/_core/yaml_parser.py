@@ -35,6 +35,9 @@ _KNOWN_TAGS = frozenset(
     f"{_CORE_TAG}{name}"
     for name in ("bool", "float", "int", "map", "merge", "null", "seq", "str", "timestamp", "value")
 )
+_NAME_TAGS = frozenset(f"{_CORE_TAG}{name}" for name in ("str", "merge", "value"))
+"""The tags of names that are their text: strings, `<<` and `=`."""
+
 _KEY_PROBLEM = "a list or mapping is used as a name. Names are strings."
 
 
@@ -221,6 +224,9 @@ class NodeBuilder:
 
     def name(self, key: yaml.ScalarNode, location: Location) -> str | None:
         """Return the name of a field; None to leave the field out."""
+        if key.tag in _NAME_TAGS:
+            name: str = key.value
+            return name
         value = self._python_scalar(key, location)
         return value if isinstance(value, str) else json.dumps(value, default=str)
 

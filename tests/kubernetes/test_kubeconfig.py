@@ -175,6 +175,36 @@ def test_byte_order_mark_is_skipped() -> None:
     assert select(b"\xef\xbb\xbf" + yaml.safe_dump(kubeconfig({"token": "t"})).encode()).user.token == "t"
 
 
+def test_anchors_aliases_and_merge_keys_are_supported() -> None:
+    selection = select(
+        "x: &base {server: 'https://base', tls-server-name: base}\n"
+        "y: &more {server: 'https://more', proxy-url: 'http://proxy'}\n"
+        "current-context: dev\n"
+        "clusters: [{name: dev, cluster: {<<: [*base, *more], tls-server-name: own}}]\n"
+        "users: [{name: dev, user: {token: &token t}}]\n"
+        "contexts: [{name: dev, context: {cluster: dev, user: dev, namespace: *token}}]\n"
+    )
+    cluster = selection.cluster
+    assert (cluster.server, cluster.tls_server_name, cluster.proxy_url) == (
+        "https://base", "own", "http://proxy",
+    )  # fmt: skip
+    assert (selection.user.token, selection.namespace) == ("t", "t")
+
+
+def test_last_value_of_a_duplicate_field_counts() -> None:
+    text = yaml.safe_dump(kubeconfig({"token": "first"})).replace("token: first", "token: 5\n    token: last")
+    assert select(text).user.token == "last"
+
+
+def test_extension_for_plugins_is_plain_json() -> None:
+    text = yaml.safe_dump(kubeconfig({"token": "t"}, extensions=[])).replace(
+        "extensions: []",
+        "extensions: [{name: client.authentication.k8s.io/exec,"
+        " extension: {yes: [1, ~, 2.5], 3: {<<: {a: b}}}}]",
+    )
+    assert select(text).cluster.exec_extension == {"true": [1, None, 2.5], "3": {"a": "b"}}
+
+
 @pytest.mark.parametrize(
     "text", ["", "---\n", "# nothing\n", "apiVersion: v1\nkind: Config\n", "clusters: []"]
 )
@@ -411,6 +441,12 @@ def test_error_for_an_invalid_user_names_line_and_field(user: Any, expected: str
     assert re.match(rf"kubeconfig {PATH}:\d+: users\[dev\]\.user", message)
     assert expected in message
     assert "hunter22" not in message
+
+
+def test_error_for_json_names_the_field_without_a_line() -> None:
+    assert error_of(json.dumps(kubeconfig({"token": 5}))) == (
+        f"kubeconfig {PATH}: users[dev].user.token: must be a string, not a number. Put it in quotes."
+    )
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class WatchState:
         self._failed_resumes = 0
 
     def on_close(self, now: float) -> float | None:
-        """Record that no watch is open; return for how many seconds one was, None if there was none."""
+        """Record that the watch, if any, was closed; return for how many seconds it was open."""
         if self._opened_at is None:
             return None
         lifetime, self._opened_at = now - self._opened_at, None

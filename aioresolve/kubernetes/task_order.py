@@ -85,7 +85,7 @@ def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[st
 
 
 class MatchedPod(Record, frozen=True):
-    """What is kept of a pod that a selector matched.
+    """The part of a pod that is kept after a selector matched it.
 
     Attributes:
         key: the sort key among the pods of one selector.
@@ -125,7 +125,7 @@ class MatchedPod(Record, frozen=True):
 def match_pods(
     pods: Sequence[Pod], choice: str | Callable[[Pod], Any], port: int, *, scope: int = 0
 ) -> list[MatchedPod]:
-    """Return what is to be kept of `pods`, which one selector matched.
+    """Return the part of each pod that is kept; one selector matched all `pods`.
 
     Args:
         pods: the pods.
@@ -213,7 +213,7 @@ class SortedValues(Generic[K, V]):
         return None
 
     def discard(self, key: K) -> V | None:
-        """Remove the value of `key`, and return it; None if there is none."""
+        """Remove the value of `key`, and return it, if any."""
         position = self.position(key)
         if position == len(self.keys) or self.keys[position] != key:
             return None

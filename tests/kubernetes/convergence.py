@@ -167,10 +167,10 @@ def readiness(pods: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
 
 def in_order(pods: Sequence[Mapping[str, Any]], config: ResolverConfig) -> list[Mapping[str, Any]]:
     """The pods of the watched namespaces by number, and for one number in the order of the namespaces."""
-    asked = [config.namespace] if isinstance(config.namespace, str) else config.namespace
-    places = sorted({namespace_of(pod) for pod in pods}) if asked is None else list(asked)
-    inside = [pod for pod in pods if namespace_of(pod) in places]
-    return sorted(inside, key=lambda pod: (index_of(pod), places.index(namespace_of(pod))))
+    given = [config.namespace] if isinstance(config.namespace, str) else config.namespace
+    namespaces_in_order = sorted({namespace_of(pod) for pod in pods}) if given is None else list(given)
+    selected = [pod for pod in pods if namespace_of(pod) in namespaces_in_order]
+    return sorted(selected, key=lambda pod: (index_of(pod), namespaces_in_order.index(namespace_of(pod))))
 
 
 def matches(pod: Mapping[str, Any], selector: str) -> bool:

@@ -22,17 +22,17 @@ def peak_memory() -> float:
     return int(found[1]) / 1024
 
 
-async def resolved(kubeconfig: str, method: str, timeout: float) -> str:
+async def resolve(kubeconfig: str, method: str, timeout: float) -> str:
     """Return the number of tasks, or the error."""
     resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=kubeconfig, timeout=timeout)
     try:
-        answer = await getattr(resolver, method)()
+        result = await getattr(resolver, method)()
     except ResolveError as error:
         return f"{type(error).__name__}: {error}"
-    spec = answer if method == "cluster_spec" else answer.spec
+    spec = result if method == "cluster_spec" else result.spec
     return f"{spec.num_tasks('worker')} tasks"
 
 
 if __name__ == "__main__":
-    outcome = asyncio.run(resolved(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    outcome = asyncio.run(resolve(sys.argv[1], sys.argv[2], float(sys.argv[3])))
     print(json.dumps({"outcome": outcome, "peak": peak_memory()}))

@@ -110,20 +110,20 @@ def resolve_in_process(folder: Path, method: str, body: Callable[[bytes], Iterat
             check=True,
             cwd=Path(__file__).parents[2],
         )
-    answer: dict[str, Any] = json.loads(run.stdout)
-    return answer
+    report: dict[str, Any] = json.loads(run.stdout)
+    return report
 
 
 def test_ten_thousand_pods_take_little_memory_as_rows(tmp_path: Path) -> None:
-    answer = resolve_in_process(tmp_path, "cluster_spec", rows)
-    assert answer["outcome"] == f"{PODS} tasks"
-    assert answer["peak"] < 70  # MB; 48 when this was written
+    report = resolve_in_process(tmp_path, "cluster_spec", rows)
+    assert report["outcome"] == f"{PODS} tasks"
+    assert report["peak"] < 70  # MB; 48 when this was written
 
 
 def test_ten_thousand_pods_take_little_memory_page_by_page(tmp_path: Path) -> None:
-    answer = resolve_in_process(tmp_path, "cluster_state", pages)
-    assert answer["outcome"] == f"{PODS} tasks"
-    assert answer["peak"] < 110  # 61 when this was written
+    report = resolve_in_process(tmp_path, "cluster_state", pages)
+    assert report["outcome"] == f"{PODS} tasks"
+    assert report["peak"] < 110  # 61 when this was written
 
 
 @pytest.mark.parametrize("method", ["cluster_spec", "cluster_state"])
@@ -131,14 +131,14 @@ def test_ten_thousand_pods_take_little_memory_page_by_page(tmp_path: Path) -> No
 def test_an_endless_body_is_not_read_to_the_end(
     tmp_path: Path, method: str, body: Callable[[bytes], Iterator[bytes]]
 ) -> None:
-    answer = resolve_in_process(tmp_path, method, body)
-    assert answer["outcome"].startswith("ProtocolError: ")
-    assert "is longer than 64 MiB" in answer["outcome"]
-    assert answer["peak"] < 160  # 107 when this was written
+    report = resolve_in_process(tmp_path, method, body)
+    assert report["outcome"].startswith("ProtocolError: ")
+    assert "is longer than 64 MiB" in report["outcome"]
+    assert report["peak"] < 160  # 107 when this was written
 
 
 def test_endless_pages_are_not_read_to_the_end(tmp_path: Path) -> None:
-    answer = resolve_in_process(tmp_path, "cluster_state", endless_pages)
-    assert answer["outcome"].startswith("ProtocolError: ")
-    assert "goes on after" in answer["outcome"]
-    assert answer["peak"] < 250
+    report = resolve_in_process(tmp_path, "cluster_state", endless_pages)
+    assert report["outcome"].startswith("ProtocolError: ")
+    assert "goes on after" in report["outcome"]
+    assert report["peak"] < 250

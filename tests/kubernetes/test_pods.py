@@ -24,9 +24,9 @@ from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 
 
 def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
-    answer = decode_list(body)
-    assert isinstance(answer, Table)
-    return list(zip(*Rows.from_table(answer), strict=True))
+    decoded = decode_list(body)
+    assert isinstance(decoded, Table)
+    return list(zip(*Rows.from_table(decoded), strict=True))
 
 
 def test_a_table_has_name_status_and_ip() -> None:
@@ -44,9 +44,9 @@ def test_columns_are_found_by_name_never_by_position(columns: list[str]) -> None
 
 
 def test_only_running_rows_with_an_ip_prove_a_member() -> None:
-    answer = decode_list(table([*ROWS, ["new-0", "0/1", "Running", "0", "1s", "<none>", "a", "", ""]]))
-    assert isinstance(answer, Table)
-    rows = Rows.from_table(answer)
+    decoded = decode_list(table([*ROWS, ["new-0", "0/1", "Running", "0", "1s", "<none>", "a", "", ""]]))
+    assert isinstance(decoded, Table)
+    rows = Rows.from_table(decoded)
     proven = [name for name in rows.names if name not in rows.inconclusive]
     assert proven == ["notready-0", "train-0", "train-1", "train-10", "train-2"]
 
@@ -71,10 +71,10 @@ def test_an_invalid_table_is_an_error_that_says_where_it_differs(body: bytes, co
 
 def test_a_pod_list_is_decoded_into_the_fields_that_are_read() -> None:
     body = json.dumps({"kind": "PodList", "metadata": {"continue": "token"}, "items": [pod_json("train-0")]})
-    answer = decode_list(body.encode())
-    assert isinstance(answer, PodList)
-    assert answer.metadata.continue_ == "token"
-    assert answer.items == [pod("train-0")]
+    decoded = decode_list(body.encode())
+    assert isinstance(decoded, PodList)
+    assert decoded.metadata.continue_ == "token"
+    assert decoded.items == [pod("train-0")]
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ class TestRequests:
         spec = await loopback.resolver(jobs, namespace=["ml", "lab"]).cluster_spec()
         both = [loopback.address("train-0"), loopback.address("train-0", "lab")]
         assert spec.as_dict() == {"worker": both, "ps": both, "chief": both + both}
-        asked = [(request.namespace, request.query["labelSelector"]) for request in loopback.requests]
-        assert sorted(asked) == [
+        requested = [(request.namespace, request.query["labelSelector"]) for request in loopback.requests]
+        assert sorted(requested) == [
             ("lab", "app=none"),
             ("lab", "app=train"),
             ("ml", "app=none"),
@@ -615,10 +615,10 @@ class TestConnections:
     async def test_a_call_in_a_dns_lookup_at_the_end_of_async_with_fails_with_one_error(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        loop, asked, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+        loop, looked_up, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def getaddrinfo(*_: Any, **__: Any) -> Any:
-            loop.call_soon_threadsafe(asked.set)
+            loop.call_soon_threadsafe(looked_up.set)
             may_end.wait()
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
@@ -628,7 +628,7 @@ class TestConnections:
         try:
             async with resolver:
                 call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
-                await asked.wait()
+                await looked_up.wait()
             with pytest.raises(ConnectionFailedError, match="closed meanwhile"):
                 await call
         finally:

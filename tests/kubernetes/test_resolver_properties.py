@@ -113,16 +113,16 @@ def test_both_paths_agree_with_each_other_and_with_the_pods(
     where: Any = None if namespaces == [None] else namespaces
 
     async def resolve_by_both_paths() -> list[Any]:
-        answers: list[Any] = []
+        results: list[Any] = []
         for not_running in ("skip", "raise"):
             resolver = loopback.resolver(jobs, namespace=where, not_running=not_running)
             async with resolver:
                 for call in (resolver.cluster_spec, resolver.cluster_state):
                     try:
-                        answers.append(await call())
+                        results.append(await call())
                     except PodNotRunningError as error:
-                        answers.append(error.pods)
-        return answers
+                        results.append(error.pods)
+        return results
 
     spec, state, strict_spec, strict_state = asyncio.run(resolve_by_both_paths())
     assert {job: spec.job_tasks(job) for job in jobs} == expected

@@ -37,7 +37,9 @@ QUICK = WatchPolicy(backoff=RetryPolicy(first_wait=0.01, longest_wait=0.05))
 IMPATIENT = WatchPolicy(max_silence=0.3, response_timeout=0.3, backoff=QUICK.backoff)
 
 
-def watched(resolver: KubernetesClusterResolver, policy: WatchPolicy = QUICK) -> KubernetesClusterResolver:
+def with_policy(
+    resolver: KubernetesClusterResolver, policy: WatchPolicy = QUICK
+) -> KubernetesClusterResolver:
     resolver.watch_policy = policy
     return resolver
 
@@ -46,7 +48,7 @@ def names(state: ClusterState, job: str = "worker") -> list[str | None]:
     return [endpoint.name for endpoint in state.endpoints[job]]
 
 
-async def following(states: AsyncGenerator[ClusterState, None]) -> ClusterState:
+async def next_state(states: AsyncGenerator[ClusterState, None]) -> ClusterState:
     with anyio.fail_after(10):
         return await anext(states)
 
@@ -77,7 +79,7 @@ def has_requested(loopback: Loopback, number: int) -> bool:
 async def until_everything_is_closed(loopback: Loopback) -> None:
     """Return once there is no other task and no socket to the server."""
     with anyio.fail_after(5):
-        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - the garbage collector's own task tells nobody
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - no event reports the end of a task
             await anyio.sleep(0.001)
     assert client_sockets(loopback) == 0
 
@@ -89,14 +91,14 @@ async def until_connected(loopback: Loopback, number: int = 1) -> None:
 
 async def test_the_first_state_is_immediate_and_each_change_gives_another(loopback: Loopback) -> None:
     loopback.train("train-0", "train-10", "train-2")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        assert names(await following(states)) == ["train-0", "train-2", "train-10"]
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        assert names(await next_state(states)) == ["train-0", "train-2", "train-10"]
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1", "train-2", "train-10"]
+        assert names(await next_state(states)) == ["train-0", "train-1", "train-2", "train-10"]
         loopback.server.delete("train-0", "ml")
-        assert names(await following(states)) == ["train-1", "train-2", "train-10"]
+        assert names(await next_state(states)) == ["train-1", "train-2", "train-10"]
         loopback.server.patch("train-1", "ml", patch={"status": {"podIP": "10.9.9.9"}})
-        state = await following(states)
+        state = await next_state(states)
         assert state.spec.task_address("worker", 0) == "10.9.9.9:8470"
         assert state.version == str(loopback.server.resource_version)
     assert [request.verb for request in loopback.requests] == ["list", "watch"]
@@ -104,48 +106,48 @@ async def test_the_first_state_is_immediate_and_each_change_gives_another(loopba
 
 async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         loopback.server.patch("train-0", "ml", patch={"metadata": {"annotations": {"a": "b"}}})
         loopback.server.add(pod("other", "ml", labels={"app": "other"}))
         loopback.train("train-0", ready=False, ip=loopback.address("train-0").split(":")[0])
         loopback.server.bookmark()
         loopback.train("train-1", phase="Pending")
         loopback.train("train-2")
-        assert names(await following(states)) == ["train-0", "train-2"]
+        assert names(await next_state(states)) == ["train-0", "train-2"]
 
 
 async def test_a_pod_is_a_member_while_it_runs_and_until_it_is_being_deleted(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         loopback.train("train-1", phase="Pending")
         loopback.train("train-1", ip="10.1.1.1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
         loopback.server.delete("train-1", "ml", grace_period_seconds=30)
-        assert names(await following(states)) == ["train-0"]
+        assert names(await next_state(states)) == ["train-0"]
 
 
 async def test_a_pod_joins_and_leaves_a_selector_by_its_labels(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(pod("spare", "ml", labels={"app": "spare"}))
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         loopback.server.patch("spare", "ml", patch={"metadata": {"labels": {"app": "train"}}})
-        assert names(await following(states)) == ["spare", "train-0"]
+        assert names(await next_state(states)) == ["spare", "train-0"]
         loopback.server.patch("train-0", "ml", patch={"metadata": {"labels": {"app": "spare"}}})
-        assert names(await following(states)) == ["spare"]
+        assert names(await next_state(states)) == ["spare"]
 
 
 async def test_a_pod_that_changes_jobs_is_always_in_one_of_them(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     jobs = {"worker": ["app=train"], "ps": ["app=ps"]}
-    async with aclosing(watched(loopback.resolver(jobs)).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver(jobs)).watch()) as states:
+        await next_state(states)
         await until_connected(loopback, 2)
         for job, label in [("ps", "ps"), ("worker", "train")] * 3:
             loopback.server.patch("train-1", "ml", patch={"metadata": {"labels": {"app": label}}})
-            state = await following(states)
+            state = await next_state(states)
             assert "train-1" in names(state, job)
             assert len(state.members) == 2
 
@@ -155,37 +157,37 @@ async def test_several_namespaces_and_selectors_make_one_state(loopback: Loopbac
         loopback.server.add(pod("train-0", namespace, labels=TRAIN))
     loopback.server.add(pod("ps-0", "lab", labels={"app": "ps"}))
     resolver = loopback.resolver({"worker": ["app=train"], "ps": ["app=ps"]}, namespace=["lab", "ml"])
-    async with aclosing(watched(resolver).watch()) as states:
-        first = await following(states)
+    async with aclosing(with_policy(resolver).watch()) as states:
+        first = await next_state(states)
         assert [endpoint.full_name for endpoint in first.endpoints["worker"]] == ["lab/train-0", "ml/train-0"]
         assert names(first, "ps") == ["ps-0"]
         loopback.server.delete("train-0", "lab")
-        assert [e.full_name for e in (await following(states)).endpoints["worker"]] == ["ml/train-0"]
+        assert [e.full_name for e in (await next_state(states)).endpoints["worker"]] == ["ml/train-0"]
 
 
 async def test_with_order_by_index_a_missing_pod_leaves_its_task_index_empty(loopback: Loopback) -> None:
     for index in range(3):
         loopback.train(f"train-{index}", index=index)
-    async with aclosing(watched(loopback.resolver(order_by="index")).watch()) as states:
-        assert (await following(states)).spec.task_indices("worker") == [0, 1, 2]
+    async with aclosing(with_policy(loopback.resolver(order_by="index")).watch()) as states:
+        assert (await next_state(states)).spec.task_indices("worker") == [0, 1, 2]
         loopback.server.delete("train-1", "ml")
-        assert (await following(states)).spec.task_indices("worker") == [0, 2]
+        assert (await next_state(states)).spec.task_indices("worker") == [0, 2]
         loopback.train("train-1-again", index=1)
-        assert names(await following(states)) == ["train-0", "train-1-again", "train-2"]
+        assert names(await next_state(states)) == ["train-0", "train-1-again", "train-2"]
 
 
 async def test_a_duplicate_index_delays_the_state_until_one_pod_is_deleted(loopback: Loopback) -> None:
     loopback.train("train-0", index=0)
-    async with aclosing(watched(loopback.resolver(order_by="index")).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver(order_by="index")).watch()) as states:
+        await next_state(states)
         loopback.train("twin-0", index=0)
         loopback.server.delete("train-0", "ml")
-        assert names(await following(states)) == ["twin-0"]
+        assert names(await next_state(states)) == ["twin-0"]
 
 
 async def test_a_duplicate_index_at_the_start_is_an_error_at_the_deadline(loopback: Loopback) -> None:
     loopback.train("train-0", "twin-0", index=0)
-    resolver = watched(loopback.resolver(order_by="index", timeout=0.5))
+    resolver = with_policy(loopback.resolver(order_by="index", timeout=0.5))
     with pytest.raises(DeadlineExceededError, match="index 0 is claimed by ml/train-0 and ml/twin-0"):
         async for _ in resolver.watch():
             pass
@@ -209,41 +211,41 @@ async def test_a_watch_that_ends_is_resumed_without_missing_or_repeating_a_chang
     loopback: Loopback, fault: Any
 ) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         for round_ in range(1, 4):
             await until_connected(loopback)
             loopback.server.disturb(fault)
             loopback.train(f"train-{round_}")
-            assert names(await following(states)) == [f"train-{n}" for n in range(round_ + 1)]
+            assert names(await next_state(states)) == [f"train-{n}" for n in range(round_ + 1)]
     lists = sum(map(is_list, loopback.requests))
     assert lists == (4 if fault == WatchError(410) else 1)
 
 
 async def test_a_silent_watch_is_closed_and_resumed(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver(), IMPATIENT).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver(), IMPATIENT).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         loopback.server.disturb(Stall())
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
 
 
 async def test_a_watch_without_a_response_is_requested_again(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.inject(Hang(), match=is_watch)
-    async with aclosing(watched(loopback.resolver(), IMPATIENT).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver(), IMPATIENT).watch()) as states:
+        await next_state(states)
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
 
 
 async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         loopback.server.add(pod("other", "ml", labels={"app": "other"}))
         version = str(loopback.server.resource_version)
         # Whether the bookmark is read before the end depends on the network, so try until it is.
@@ -256,129 +258,129 @@ async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopb
                 number += 1
                 await until(loopback, partial(has_requested, loopback, number))
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
 
 
 async def test_a_watch_survives_a_restart_of_the_server(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         with loopback.server.down():
             loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
 
 
 async def test_the_pods_are_listed_again_after_the_version_was_compacted(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         with loopback.server.down():
             loopback.server.delete("train-0", "ml")
             loopback.train("train-2")
             loopback.server.compact()
-        assert names(await following(states)) == ["train-1", "train-2"]
+        assert names(await next_state(states)) == ["train-1", "train-2"]
     assert sum(map(is_list, loopback.requests)) == 2
 
 
 async def test_a_403_for_the_first_list_is_final(loopback: Loopback) -> None:
     loopback.server.allow = {"alice": ["elsewhere"]}
     with pytest.raises(ForbiddenError) as caught:
-        async for _ in watched(loopback.resolver(namespace="ml")).watch():
+        async for _ in with_policy(loopback.resolver(namespace="ml")).watch():
             pass
     assert "verbs: [list, watch]" in caught.value.manifest
 
 
 async def test_a_persistent_403_is_final_later_too(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         loopback.server.allow = {"alice": ["elsewhere"]}
         loopback.server.disturb(End())
         with pytest.raises(ForbiddenError, match="may not watch pods"):
-            await following(states)
+            await next_state(states)
 
 
 async def test_a_watch_survives_a_403_of_a_server_that_is_starting(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         loopback.server.inject(Answer(403), match=is_watch, times=3)
         loopback.server.disturb(End())
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
 
 
 async def test_a_rotated_token_is_read_again(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
         loopback.server.disturb(End())
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
 
 
 async def test_a_rejected_token_ends_the_watch(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.disturb(End())
         with pytest.raises(UnauthorizedError) as caught:
-            await following(states)
+            await next_state(states)
     assert TOKEN not in str(caught.value)
 
 
 async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         loopback.server.inject(Answer(429, headers={"Retry-After": "1"}), match=is_watch)
         loopback.server.disturb(End())
         loopback.train("train-1")
-        await following(states)
-    turned_away, asked_again = [request.time for request in loopback.requests if is_watch(request)][-2:]
-    assert asked_again - turned_away >= 1.0
+        await next_state(states)
+    rejected_at, retried_at = [request.time for request in loopback.requests if is_watch(request)][-2:]
+    assert retried_at - rejected_at >= 1.0
 
 
 async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=None)
     with pytest.raises(DeadlineExceededError, match="503"):
-        async for _ in watched(loopback.resolver(timeout=0.5)).watch():
+        async for _ in with_policy(loopback.resolver(timeout=0.5)).watch():
             pass
     loopback.server.clear_faults()
 
 
 async def test_an_invalid_selector_is_an_error_immediately(loopback: Loopback) -> None:
     with pytest.raises(ConfigurationError, match="Correct the selector"):
-        async for _ in watched(loopback.resolver({"worker": ["app in train"]})).watch():
+        async for _ in with_policy(loopback.resolver({"worker": ["app in train"]})).watch():
             pass
 
 
 async def test_a_slow_consumer_gets_the_latest_state_and_no_queue(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(watched(loopback.resolver()).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
         await until_connected(loopback)
         for number in range(1, 50):
             loopback.train(f"train-{number}")
-        seen = [names(await following(states))]
+        seen = [names(await next_state(states))]
         while len(seen[-1]) < 50:
-            seen.append(names(await following(states)))
+            seen.append(names(await next_state(states)))
     assert len(seen) < 10  # as many as there were reads, which is for the network to say
 
 
 @pytest.mark.parametrize("entered", [False, True], ids=["alone", "entered"])
 async def test_breaking_out_of_the_loop_closes_the_watch(loopback: Loopback, entered: bool) -> None:
     loopback.train("train-0")
-    resolver = watched(loopback.resolver())
+    resolver = with_policy(loopback.resolver())
 
     async def leave() -> None:
         async for _ in resolver.watch():
@@ -400,7 +402,7 @@ async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> N
     started = asyncio.Event()
 
     async def consume() -> None:
-        async for _ in watched(loopback.resolver()).watch():
+        async for _ in with_policy(loopback.resolver()).watch():
             started.set()
 
     task = asyncio.create_task(consume())
@@ -415,13 +417,13 @@ async def test_cancelling_the_consumer_closes_the_watch(loopback: Loopback) -> N
 
 async def test_leaving_the_resolver_ends_its_watches_with_an_error(loopback: Loopback) -> None:
     loopback.train("train-0")
-    resolver = watched(loopback.resolver())
+    resolver = with_policy(loopback.resolver())
     async with aclosing(resolver.watch()) as states:
         async with resolver:
             states = resolver.watch()
-            await following(states)
+            await next_state(states)
         with pytest.raises(ResolveError, match="closed meanwhile"):
-            await following(states)
+            await next_state(states)
 
 
 async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
@@ -431,34 +433,34 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     loopback.train("train-0")
     loopback.server.inject(Answer(503), match=is_watch, times=None)
     patient = WatchPolicy(backoff=RetryPolicy(first_wait=600.0, longest_wait=600.0))
-    async with watched(loopback.resolver(), patient) as resolver:
+    async with with_policy(loopback.resolver(), patient) as resolver:
         states = resolver.watch()
-        await following(states)
+        await next_state(states)
         with anyio.fail_after(10):
-            while "retrying in" not in caplog.text:  # noqa: ASYNC110 - a log tells nobody when it grows
+            while "retrying in" not in caplog.text:  # noqa: ASYNC110 - no event reports a log record
                 await anyio.sleep(0.001)
     with pytest.raises(ResolveError, match="closed meanwhile"):
-        await following(states)
+        await next_state(states)
 
 
 async def test_watches_share_the_connection_pool_but_not_the_concurrency_limit(
     loopback: Loopback,
 ) -> None:
     loopback.train("train-0")
-    async with watched(loopback.resolver(max_concurrency=1)) as resolver:
+    async with with_policy(loopback.resolver(max_concurrency=1)) as resolver:
         watches = [resolver.watch() for _ in range(5)]
         for states in watches:
-            await following(states)
+            await next_state(states)
         loopback.train("train-1")
         for states in watches:
-            assert names(await following(states)) == ["train-0", "train-1"]
+            assert names(await next_state(states)) == ["train-0", "train-1"]
             await states.aclose()
 
 
 async def test_a_watch_requests_bookmarks_and_a_timeout(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(loopback.resolver(JOBS).watch()) as states:
-        await following(states)
+        await next_state(states)
         await until_connected(loopback)
     query = next(request.query for request in loopback.requests if is_watch(request))
     assert query["allowWatchBookmarks"] == "true"
@@ -470,9 +472,9 @@ async def test_a_watch_that_the_server_ends_in_time_is_resumed_immediately(loopb
     policy = WatchPolicy(
         min_lifetime=1.0, max_lifetime=1.0, backoff=RetryPolicy(first_wait=60.0, longest_wait=60.0)
     )
-    async with aclosing(watched(loopback.resolver(), policy).watch()) as states:
-        await following(states)
+    async with aclosing(with_policy(loopback.resolver(), policy).watch()) as states:
+        await next_state(states)
         await until(loopback, partial(has_requested, loopback, 3))
         loopback.train("train-1")
-        assert names(await following(states)) == ["train-0", "train-1"]
+        assert names(await next_state(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1

@@ -276,10 +276,10 @@ class World:
         try:
             await anyio.to_thread.run_sync(server.until, lambda: server.watches == lists, CONVERGING)
         except DeadlineExceededError as error:
-            asked = [(each.verb, dict(each.query), each.time) for each in server.requests[-3:]]
+            requests = [(each.verb, dict(each.query), each.time) for each in server.requests[-3:]]
             raise AssertionError(
                 f"{CONVERGING:g} s later there are {server.watches} watches of {lists};"
-                f" last requests: {asked}; last observation: {self.follower.observation}"
+                f" last requests: {requests}; last observation: {self.follower.observation}"
             ) from error
         self.refusals = 0
         wanted = self.truth
@@ -292,7 +292,7 @@ class World:
             states, observation = self.follower.states, self.follower.observation
             if not states or truth_of(states[-1]) != wanted:
                 return False
-            return observation is None or tells(observation, ready, away)
+            return observation is None or is_consistent(observation, ready, away)
 
         if not await self.follower.until(has_converged, CONVERGING):
             seen = truth_of(self.follower.states[-1]) if self.follower.states else None
@@ -302,7 +302,7 @@ class World:
             )
 
 
-def tells(observation: Observation, ready: dict[str, bool], away: set[tuple[str, str]]) -> bool:
+def is_consistent(observation: Observation, ready: dict[str, bool], away: set[tuple[str, str]]) -> bool:
     """Whether an observation is current and has the right ready, unready and absent pods."""
     assert observation.state is not None
     members = observation.state.members

@@ -84,7 +84,7 @@ async def next_error(observations: AsyncGenerator[Observation, None]) -> Resolve
     raise AssertionError("observations never end")
 
 
-async def following(observations: AsyncGenerator[Observation, None], *members: str) -> None:
+async def until_members(observations: AsyncGenerator[Observation, None], *members: str) -> None:
     """Return once these pods are the members."""
     with anyio.fail_after(10):
         async for observation in observations:
@@ -111,7 +111,7 @@ async def test_a_watch_that_always_ends_at_once_is_an_outage_and_not_a_hot_loop(
         loopback.server.clear_faults()
         assert "expire" in str(error) or "within 0.5 s" in str(error) or "listed again" in str(error)
         loopback.train("train-1")
-        await following(observations, "train-0", "train-1")
+        await until_members(observations, "train-0", "train-1")
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ async def test_the_pods_are_listed_again_after_the_version_decreased(loopback: L
     ahead = loopback.server.resource_version + 1000
     loopback.server.inject(Answer(200, body=bookmark(ahead) + bookmark(1)), match=is_watch)
     async with aclosing(resolver_of(loopback).observations()) as observations:
-        await following(observations, "train-0")
+        await until_members(observations, "train-0")
         loopback.train("train-1")
-        await following(observations, "train-0", "train-1")
+        await until_members(observations, "train-0", "train-1")
     assert list_count(loopback) == 2
 
 
@@ -159,9 +159,9 @@ async def test_the_pods_are_listed_again_if_the_server_cannot_parse_the_version(
     said = json.dumps({"kind": "Status", "code": 400, "message": "invalid resource version"}).encode()
     loopback.server.inject(Answer(400, body=said), match=is_watch)
     async with aclosing(resolver_of(loopback).observations()) as observations:
-        await following(observations, "train-0")
+        await until_members(observations, "train-0")
         loopback.train("train-1")
-        await following(observations, "train-0", "train-1")
+        await until_members(observations, "train-0", "train-1")
     assert list_count(loopback) == 2
 
 
@@ -211,20 +211,20 @@ def test_an_expired_version_is_replaced_by_a_list_immediately_but_only_once() ->
 
 
 async def test_a_token_in_an_error_event_is_not_shown(loopback: Loopback) -> None:
-    def answer(connection: socket.socket) -> None:
+    def respond(connection: socket.socket) -> None:
         while b"\r\n\r\n" not in (request := connection.recv(65536)):
             pass
         body = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
         if b"watch=true" in request:
-            status = {"code": 500, "message": f"who is {TOKEN}?"}
+            status = {"code": 500, "message": f"unknown token {TOKEN}"}
             body = json.dumps({"type": "ERROR", "object": status}).encode() + b"\n"
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
-    with trusted_peer(loopback, answer):
+    with trusted_peer(loopback, respond):
         async with aclosing(resolver_of(loopback).observations()) as observations:
             with anyio.fail_after(10):
                 error = await first_error(observations)
-    assert "who is (secret)?" in str(error)
+    assert "unknown token (secret)" in str(error)
     assert TOKEN not in all_text(error)
 
 

@@ -200,7 +200,7 @@ class WatchedCluster:
         return events
 
     def listed(self, query: PodQuery) -> tuple[list[Pod], str]:
-        """Return the pods and the version of a list. Earlier events are not reported any more."""
+        """Return the pods and the version of a list. Earlier events are no longer reported."""
         self.pending[query], self.reported[query] = [], []
         self.known[query] = {key: pod for key, pod in self.pods.items() if matches(query, pod)}
         return self.matching(query), str(self.version)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .connections import Connections, NodeAPI
     from .discovery import Source
 
-__all__ = ["FoundTPUs", "SliceFinder", "TPUSlice", "cluster_of", "observation_of", "shared_topology"]
+__all__ = ["FoundSlices", "SliceFinder", "TPUSlice", "cluster_of", "observation_of", "shared_topology"]
 
 MAX_CONCURRENT_REQUESTS = 16
 
@@ -96,7 +96,7 @@ class TPUSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTPUs:
+class FoundSlices:
     """What a source names.
 
     Attributes:
@@ -131,7 +131,7 @@ class SliceFinder:
         """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
         return SliceFinder(self._project, self._zone, self._version, KnownAnswers())
 
-    async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundTPUs:
+    async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.
 
         Raises:
@@ -140,12 +140,12 @@ class SliceFinder:
         """
         match source:
             case LocalTPU():
-                return FoundTPUs(())
+                return FoundSlices(())
             case GivenWorkers():
-                return FoundTPUs(_number_slices([_given_slice(source)]))
+                return FoundSlices(_number_slices([_given_slice(source)]))
             case MetadataSource():
                 hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
-                return FoundTPUs(_number_slices([_metadata_slice(hosts, environment)]))
+                return FoundSlices(_number_slices([_metadata_slice(hosts, environment)]))
             case NamedTPUs():
                 return _separate(await self._find_named(source, connections, progress))
 
@@ -275,7 +275,7 @@ def _unknown_location(
     )
 
 
-def _separate(found: Sequence[FoundNode]) -> FoundTPUs:
+def _separate(found: Sequence[FoundNode]) -> FoundSlices:
     """Return the nodes that are ready as slices, and everything else as absent."""
     slices: list[TPUSlice] = []
     absent: list[Unready | NodeNotFound] = []
@@ -286,7 +286,7 @@ def _separate(found: Sequence[FoundNode]) -> FoundTPUs:
             absent.append(unready)
         else:
             slices.append(_node_slice(tpu))
-    return FoundTPUs(_number_slices(slices), tuple(absent))
+    return FoundSlices(_number_slices(slices), tuple(absent))
 
 
 def _node_slice(node: Node) -> TPUSlice:
@@ -371,7 +371,7 @@ def cluster_of(
 
 
 def observation_of(
-    source: Source, found: FoundTPUs, job: str, others: dict[str, str], observed_at: datetime
+    source: Source, found: FoundSlices, job: str, others: dict[str, str], observed_at: datetime
 ) -> Observation:
     """Return the state of the slices that are ready, and the workers that are missing.
 

@@ -92,6 +92,7 @@ def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> R
     reason = reported.reason or reported.status or None
     is_rate_limited = reported.reason in RATE_LIMITED
     match status:
+        # Other gRPC codes with status 400, such as FAILED_PRECONDITION, do not mean a wrong argument.
         case 400 if reported.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
             return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
         case 401:
@@ -166,6 +167,7 @@ def _forbidden(reported: Failure, question: Question, asker: Asker) -> tuple[str
         return "a VPC Service Controls perimeter denies it", Hint(
             "Send the request from inside the perimeter, or add an ingress rule."
         )
+    # A 403 without details: assume that the permission is missing which the request requires.
     permission = reported.metadata.get("permission") or question.permission
     if not permission:
         return f"{asker.source} lacks a permission", Hint("Grant the permission.")

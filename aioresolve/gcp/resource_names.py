@@ -29,6 +29,7 @@ ALL_ZONES = "-"
 
 _PROJECT = re.compile(r"(?:[a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 _ZONE = re.compile(r"[a-z0-9][a-z0-9-]*")
+# The first character excludes `.` and `..`, which would name another path.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~+-]*")
 _FULL_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
 

@@ -144,6 +144,7 @@ def _is_number(text: str) -> bool:
 
 def _host(entry: str, position: int) -> str:
     bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
+    # First as an address: an IPv6 address also looks like a triple separated by colons.
     if _is_ip_address(bare):
         return bare
     if _HOSTNAME.fullmatch(entry):

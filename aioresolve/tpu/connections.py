@@ -69,6 +69,7 @@ class ClientConfiguration:
         self.user_client = None if service is None else _user_client(service)
         self._service = service
         self._given_credentials = credentials
+        # The user's client has its own credentials: ours are not even validated then, as in TensorFlow.
         self._credentials = GoogleCredentials(credentials if service is None else "default")
         self._endpoints = endpoints
         self._version: TPUVersion = version
@@ -109,6 +110,7 @@ class Connections:
         self.loop = asyncio.get_running_loop()
         self._configuration = configuration
         self._stack = AsyncExitStack()
+        # Concurrent calls must share one session, not open one each.
         self._opening = anyio.Lock()
         self._api: NodeAPI | None = configuration.user_client
         self._metadata: MetadataServer | None = None

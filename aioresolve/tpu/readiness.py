@@ -104,6 +104,7 @@ def unready_node(node: Node) -> Unready | None:
         cause, retryable = f"state READY, but {subject} no network endpoint", True
     else:
         return None
+    # Texts of the server are truncated: the reason becomes part of an error message.
     symptoms = tuple(map(_symptom_line, node.symptoms))
     reasons = [cause]
     if node.health_description:

@@ -207,7 +207,7 @@ class TPUClusterResolver(ClusterResolver):
             ResolveError: the request failed.
         """
         if isinstance(self._source(), LocalTPU):
-            return ""
+            return ""  # as TensorFlow's resolver does
         job = self.get_job_name() if task_type is None else task_type
         index = self.task_id if task_id is None else task_id
         return await super().master(job, 0 if index is None else index, rpc_layer, timeout=timeout)
@@ -449,6 +449,7 @@ class TPUClusterResolver(ClusterResolver):
         return self._lease.using(pool)
 
     def _source(self) -> Source:
+        # Nothing is cached: each call reads the variables again.
         return tpu_source(self._tpu, os.environ)
 
     async def _call(

@@ -211,7 +211,7 @@ class SliceFinder:
             return self._location
         project, zone = self._project or source.project, self._zone or source.zone
         if all(map(is_full_name, source.names)):
-            return self._project, self._zone
+            return self._project, self._zone  # not needed, but must not contradict the full names
         if project is not None and zone is not None:
             return project, zone
         metadata = await connections.metadata()
@@ -224,6 +224,7 @@ class SliceFinder:
                 raise
             raise _unknown_location(source, project, zone, error) from error
         location = project or found[0], zone or found[-1]
+        # A watch keeps it, so that a later outage of the metadata server does not affect it.
         if self._cache is not None:
             self._location = location
         return location
@@ -265,8 +266,10 @@ def _unknown_location(
     source: NamedTPUs, project: str | None, zone: str | None, error: ResolveError
 ) -> ConfigurationError:
     unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
+    # The user may have forgotten a variable, but not an argument.
+    origin = f" (from {source.origin})" if source.origin.startswith("$") else ""
     return ConfigurationError(
-        f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}:"
+        f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}{origin}:"
         f" this VM's metadata server did not report it: {error.summary}",
         hint=Hint(
             f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"

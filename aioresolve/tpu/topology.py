@@ -142,6 +142,7 @@ def slice_topology(
             f" {'x'.join(map(str, chip_bounds))} has {math.prod(chip_bounds)}"
         )
     if hosts is None:
+        # Only a slice with a single host may have more chips per host than usual.
         hosts = math.prod(host_bounds) if host_bounds is not None else _default_hosts(chips, generation)
     _divide(chips, hosts, f"{chips} chips of {accelerator_type or kind}", f"among {hosts} hosts")
     return TPUTopology(

@@ -39,7 +39,7 @@ def kubeconfig(user: Any = None, *, name: Any = "dev", **cluster: Any) -> dict[s
     }
 
 
-def written(path: Path, content: dict[str, Any] | str | bytes) -> Path:
+def write_file(path: Path, content: dict[str, Any] | str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, dict):
         content = yaml.safe_dump(content)
@@ -47,7 +47,7 @@ def written(path: Path, content: dict[str, Any] | str | bytes) -> Path:
     return path
 
 
-def plugin(folder: Path, code: str, name: str = "plugin") -> Path:
+def write_plugin(folder: Path, code: str, name: str = "plugin") -> Path:
     """Write a plugin that runs `code`, which may call `credential(status)` and read the counter `runs`."""
     path = folder / name
     path.write_text(

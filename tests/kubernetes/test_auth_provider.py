@@ -14,7 +14,7 @@ from aioresolve.kubernetes.auth.auth_provider import google_command, identity_of
 from aioresolve.kubernetes.auth.identity import Identity
 from aioresolve.kubernetes.auth.kubeconfig import AuthProvider
 
-from .kubeconfigs import id_token, plugin
+from .kubeconfigs import id_token, write_plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +85,7 @@ def google(path: Path, **config: str) -> AuthProvider:
 
 async def test_google_command_provides_the_token(tmp_path: Path) -> None:
     printed = {"credential": {"access_token": "t", "token_expiry": "2100-01-01T00:00:00Z"}}
-    path = plugin(
+    path = write_plugin(
         tmp_path, f"assert sys.argv[1:] == ['config', 'config-helper']\nprint({json.dumps(printed)!r})"
     )
     command = google_command(google(path))
@@ -99,7 +99,7 @@ async def test_google_command_provides_the_token(tmp_path: Path) -> None:
 async def test_google_command_without_a_token_is_reported_without_its_output(
     tmp_path: Path, printed: str
 ) -> None:
-    command = google_command(google(plugin(tmp_path, f"print({printed!r})")))
+    command = google_command(google(write_plugin(tmp_path, f"print({printed!r})")))
     assert command is not None
     with pytest.raises(CredentialsError, match=r"'plugin' .* printed no token at") as caught:
         await command.identity()

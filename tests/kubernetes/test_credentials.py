@@ -30,9 +30,9 @@ from .kubeconfigs import (
     id_token,
     isolate,
     kubeconfig,
-    plugin,
     runs_of,
-    written,
+    write_file,
+    write_plugin,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Connection:
-    return await connect(written(folder / "config", kubeconfig(user, **cluster)))
+    return await connect(write_file(folder / "config", kubeconfig(user, **cluster)))
 
 
 # Headers
@@ -76,7 +76,7 @@ async def connect_as(user: dict[str, Any], folder: Path, **cluster: Any) -> Conn
 async def test_credentials_of_a_user_become_a_header(
     tmp_path: Path, user: dict[str, Any], authorization: str | None
 ) -> None:
-    written(tmp_path / "token", "from-file\n")
+    write_file(tmp_path / "token", "from-file\n")
     headers = await (await connect_as(user, tmp_path)).headers()
     assert headers == ({} if authorization is None else {"Authorization": authorization})
 
@@ -96,7 +96,7 @@ async def test_expired_oidc_token_is_reported_and_its_successor_used(tmp_path: P
     with pytest.raises(CredentialsError, match=r"has expired\. Run any kubectl command"):
         await connect_as(user(id_token(exp=1)), tmp_path)
     connection = await connect_as(user(id_token(exp=4102444800)), tmp_path)
-    written(tmp_path / "config", kubeconfig(user(id_token(exp=4102444801))))
+    write_file(tmp_path / "config", kubeconfig(user(id_token(exp=4102444801))))
     assert await connection.renew(await connection.headers())
     assert await bearer_of(connection) == id_token(exp=4102444801)
 
@@ -134,7 +134,7 @@ async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
 async def test_error_for_an_invalid_credential_names_its_place(
     tmp_path: Path, user: dict[str, Any], expected: str
 ) -> None:
-    written(tmp_path / "empty", "\n")
+    write_file(tmp_path / "empty", "\n")
     with pytest.raises(ConfigurationError) as caught:
         await connect_as(user, tmp_path)
     assert str(caught.value).startswith(f"kubeconfig {tmp_path}/config, user 'dev'")
@@ -188,7 +188,7 @@ async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:
 
 
 async def test_error_for_an_invalid_authority_names_its_place(tmp_path: Path) -> None:
-    written(tmp_path / "ca.pem", "hunter22")
+    write_file(tmp_path / "ca.pem", "hunter22")
     connection = await connect_as({}, tmp_path, **{"certificate-authority": "ca.pem"})
     with pytest.raises(ConfigurationError) as caught:
         await connection.ssl()
@@ -201,8 +201,8 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
 
     def write() -> None:
         chain, key = client_pair(authority)
-        written(tmp_path / "client.pem", chain)
-        written(tmp_path / "client.key", key)
+        write_file(tmp_path / "client.pem", chain)
+        write_file(tmp_path / "client.key", key)
 
     write()
     connection = await connect_as({"client-certificate": "client.pem", "client-key": "client.key"}, tmp_path)
@@ -217,7 +217,7 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
 
 async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path: Path) -> None:
     authority = trustme.CA()
-    written(tmp_path / "client.pem", client_pair(authority)[0])
+    write_file(tmp_path / "client.pem", client_pair(authority)[0])
     connection = await connect_as(
         {"client-certificate": "client.pem", "client-key-data": base64_of(client_pair(authority)[1])},
         tmp_path,
@@ -235,7 +235,7 @@ async def test_replaced_token_in_the_kubeconfig_is_used(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     rejected = await connection.headers()
     assert not await connection.renew(rejected)
-    written(tmp_path / "config", kubeconfig({"token": "new"}))
+    write_file(tmp_path / "config", kubeconfig({"token": "new"}))
     assert await connection.renew(rejected)
     assert await bearer_of(connection) == "new"
 
@@ -243,16 +243,16 @@ async def test_replaced_token_in_the_kubeconfig_is_used(tmp_path: Path) -> None:
 async def test_token_that_is_already_renewed_is_not_renewed_again(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     rejected = await connection.headers()
-    written(tmp_path / "config", kubeconfig({"token": "new"}))
+    write_file(tmp_path / "config", kubeconfig({"token": "new"}))
     assert await connection.renew(rejected)
-    written(tmp_path / "config", kubeconfig({"token": "newer"}))
+    write_file(tmp_path / "config", kubeconfig({"token": "newer"}))
     assert await connection.renew(rejected)
     assert await bearer_of(connection) == "new"
 
 
 async def test_token_for_another_server_is_not_sent(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
-    written(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
+    write_file(tmp_path / "config", kubeconfig({"token": "other"}, server="https://10.9.9.9"))
     assert not await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "old"
 
@@ -261,7 +261,7 @@ async def test_context_does_not_change_after_the_start(tmp_path: Path) -> None:
     connection = await connect_as({"token": "old"}, tmp_path)
     config = kubeconfig({"token": "new"})
     config["contexts"].append({"name": "other", "context": {"cluster": "dev"}})
-    written(tmp_path / "config", {**config, "current-context": "other"})
+    write_file(tmp_path / "config", {**config, "current-context": "other"})
     assert await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "new"
 
@@ -270,7 +270,7 @@ async def test_context_does_not_change_after_the_start(tmp_path: Path) -> None:
 
 
 async def test_plugin_runs_once_and_only_when_its_credentials_are_needed(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'credential({"token": "t"})')
+    path = write_plugin(tmp_path, 'credential({"token": "t"})')
     connection = await connect_as(exec_user(path), tmp_path)
     assert runs_of(path) == 0
     assert [await bearer_of(connection) for _ in range(3)] == ["t"] * 3
@@ -278,19 +278,19 @@ async def test_plugin_runs_once_and_only_when_its_credentials_are_needed(tmp_pat
 
 
 async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'credential({"token": f"t{runs}"})')
-    config = written(tmp_path / "config", kubeconfig(exec_user(path)))
+    path = write_plugin(tmp_path, 'credential({"token": f"t{runs}"})')
+    config = write_file(tmp_path / "config", kubeconfig(exec_user(path)))
     cache = CredentialCache()
     for _ in range(2):
         assert await bearer_of(await connect(config, cache=cache)) == "t1"
-    written(config, kubeconfig(exec_user(path, args=["other"])))
+    write_file(config, kubeconfig(exec_user(path, args=["other"])))
     assert await bearer_of(await connect(config, cache=cache)) == "t2"
     assert await bearer_of(await connect(config, cache=CredentialCache())) == "t3"
     assert repr(cache) == "<CredentialCache of 1 plugins>"
 
 
 async def test_plugin_runs_again_when_its_credentials_expire(tmp_path: Path) -> None:
-    path = plugin(
+    path = write_plugin(
         tmp_path,
         """credential({"token": f"t{runs}", "expirationTimestamp": f"{1950 + runs * 50}-01-01T00:00:00Z"})""",
     )
@@ -299,7 +299,7 @@ async def test_plugin_runs_again_when_its_credentials_expire(tmp_path: Path) -> 
 
 
 async def test_ten_concurrent_rejections_run_the_plugin_once(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'credential({"token": f"t{runs}"})')
+    path = write_plugin(tmp_path, 'credential({"token": f"t{runs}"})')
     connection = await connect_as(exec_user(path), tmp_path)
     rejected = await connection.headers()
     assert await asyncio.gather(*(connection.renew(rejected) for _ in range(10))) == [True] * 10
@@ -310,7 +310,7 @@ async def test_ten_concurrent_rejections_run_the_plugin_once(tmp_path: Path) -> 
 
 
 async def test_unchanged_credentials_of_a_plugin_are_not_worth_a_retry(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'credential({"token": "t"})')
+    path = write_plugin(tmp_path, 'credential({"token": "t"})')
     connection = await connect_as(exec_user(path), tmp_path)
     assert not await connection.renew(await connection.headers())
     assert runs_of(path) == 2
@@ -320,9 +320,9 @@ async def test_certificate_of_a_plugin_is_used_and_renewed(tmp_path: Path) -> No
     authority = trustme.CA()
     for number in (1, 2):
         chain, key = client_pair(authority)
-        written(tmp_path / f"chain{number}", chain)
-        written(tmp_path / f"key{number}", key)
-    path = plugin(
+        write_file(tmp_path / f"chain{number}", chain)
+        write_file(tmp_path / f"key{number}", key)
+    path = write_plugin(
         tmp_path,
         f"""
 def read(name):
@@ -340,7 +340,9 @@ credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key"
 
 
 async def test_error_for_an_invalid_certificate_of_a_plugin_names_the_plugin(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'credential({"clientCertificateData": "hunter22", "clientKeyData": "hunter22"})')
+    path = write_plugin(
+        tmp_path, 'credential({"clientCertificateData": "hunter22", "clientKeyData": "hunter22"})'
+    )
     connection = await connect_as(exec_user(path), tmp_path)
     with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
         await connection.ssl()
@@ -358,20 +360,20 @@ async def test_error_for_an_invalid_certificate_of_a_plugin_names_the_plugin(tmp
 )
 async def test_static_credentials_come_before_a_plugin(tmp_path: Path, own: dict[str, Any]) -> None:
     for name in ("token", "c", "k"):
-        written(tmp_path / name, "own")
-    path = plugin(tmp_path, 'credential({"token": "t"})')
+        write_file(tmp_path / name, "own")
+    path = write_plugin(tmp_path, 'credential({"token": "t"})')
     connection = await connect_as({**exec_user(path), **own}, tmp_path)
     await connection.headers()
     assert runs_of(path) == 0
 
 
 async def test_command_next_to_the_kubeconfig_is_found(tmp_path: Path) -> None:
-    plugin(tmp_path, 'credential({"token": "t"})')
+    write_plugin(tmp_path, 'credential({"token": "t"})')
     assert await bearer_of(await connect_as(exec_user("./plugin"), tmp_path)) == "t"
 
 
 async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'print(json.dumps({"access_token": f"t{runs}"}))')
+    path = write_plugin(tmp_path, 'print(json.dumps({"access_token": f"t{runs}"}))')
     connection = await connect_as(
         {"auth-provider": {"name": "gcp", "config": {"cmd-path": str(path), "cmd-args": "x"}}}, tmp_path
     )
@@ -384,7 +386,7 @@ async def test_google_command_runs_once_and_again_after_a_rejection(tmp_path: Pa
 async def test_slow_plugin_is_killed_at_the_deadline(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    path = plugin(
+    path = write_plugin(
         tmp_path, f"open({str(fifo)!r}, 'w').write(str(os.getpid()))\nimport signal\nsignal.pause()"
     )
     connection = await connect_as(exec_user(path), tmp_path)
@@ -409,7 +411,9 @@ async def test_slow_plugin_is_killed_at_the_deadline(tmp_path: Path) -> None:
     ],
 )
 async def test_no_error_of_a_plugin_shows_its_output(tmp_path: Path, code: str) -> None:
-    user = exec_user(plugin(tmp_path, code), args=["hunter22"], env=[{"name": "A", "value": "hunter22"}])
+    user = exec_user(
+        write_plugin(tmp_path, code), args=["hunter22"], env=[{"name": "A", "value": "hunter22"}]
+    )
     connection = await connect_as(user, tmp_path)
     with pytest.raises(ResolveError) as caught:
         await connection.headers()

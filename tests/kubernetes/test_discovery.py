@@ -15,7 +15,7 @@ from aioresolve.errors import ConfigurationError, CredentialsError
 from aioresolve.kubernetes.auth import ExecutableLocation, discovery
 from aioresolve.kubernetes.auth import connection as refresh
 
-from .kubeconfigs import SERVER, bearer_of, connect, isolate, kubeconfig, written
+from .kubeconfigs import SERVER, bearer_of, connect, isolate, kubeconfig, write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +31,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the service account of the pod that the test runs in."""
     folder = tmp_path / "serviceaccount"
-    written(folder / "token", "pod-token\n")
-    written(folder / "ca.crt", trustme.CA().cert_pem.bytes())
-    written(folder / "namespace", "ml\n")
+    write_file(folder / "token", "pod-token\n")
+    write_file(folder / "ca.crt", trustme.CA().cert_pem.bytes())
+    write_file(folder / "namespace", "ml\n")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     return folder
@@ -42,9 +42,9 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_given_kubeconfig_comes_first(
     tmp_path: Path, home: Path, pod: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(home / ".kube/config", kubeconfig({"token": "home"}))
-    monkeypatch.setenv("KUBECONFIG", str(written(tmp_path / "env", kubeconfig({"token": "env"}))))
-    given = written(tmp_path / "given", kubeconfig({"token": "given"}))
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
+    monkeypatch.setenv("KUBECONFIG", str(write_file(tmp_path / "env", kubeconfig({"token": "env"}))))
+    given = write_file(tmp_path / "given", kubeconfig({"token": "given"}))
     connection = await connect(given)
     assert await bearer_of(connection) == "given"
     assert connection.source == f"kubeconfig {given}, context 'dev'"
@@ -54,8 +54,8 @@ async def test_given_kubeconfig_comes_first(
 async def test_order_is_variable_then_pod_then_home_folder(
     tmp_path: Path, home: Path, pod: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(home / ".kube/config", kubeconfig({"token": "home"}))
-    monkeypatch.setenv("KUBECONFIG", str(written(tmp_path / "env", kubeconfig({"token": "env"}))))
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
+    monkeypatch.setenv("KUBECONFIG", str(write_file(tmp_path / "env", kubeconfig({"token": "env"}))))
     assert await bearer_of(await connect()) == "env"
     monkeypatch.delenv("KUBECONFIG")
     assert await bearer_of(await connect()) == "pod-token"
@@ -64,14 +64,14 @@ async def test_order_is_variable_then_pod_then_home_folder(
 
 
 async def test_context_is_searched_in_kubeconfigs_only(home: Path, pod: Path) -> None:
-    written(home / ".kube/config", kubeconfig({"token": "home"}))
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
     assert await bearer_of(await connect(context="dev")) == "home"
     with pytest.raises(ConfigurationError, match="there is no context 'x'; there are: 'dev'"):
         await connect(context="x")
 
 
 async def test_location_limits_the_sources(home: Path, pod: Path) -> None:
-    written(home / ".kube/config", kubeconfig({"token": "home"}))
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
     within = await connect(location=ExecutableLocation.WITHIN_CLUSTER)
     assert await bearer_of(within) == "pod-token"
     assert await bearer_of(await connect(location="OFF_CLUSTER")) == "home"
@@ -80,12 +80,12 @@ async def test_location_limits_the_sources(home: Path, pod: Path) -> None:
 async def test_files_of_the_variable_are_merged_and_missing_ones_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = written(tmp_path / "a/config", {**kubeconfig({"tokenFile": "token"}), "clusters": []})
-    second = written(
+    first = write_file(tmp_path / "a/config", {**kubeconfig({"tokenFile": "token"}), "clusters": []})
+    second = write_file(
         tmp_path / "b/config", kubeconfig({"token": "second"}, **{"certificate-authority": "ca"})
     )
-    written(tmp_path / "a/token", "first")
-    written(tmp_path / "b/ca", trustme.CA().cert_pem.bytes())
+    write_file(tmp_path / "a/token", "first")
+    write_file(tmp_path / "b/ca", trustme.CA().cert_pem.bytes())
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(tmp_path / "none"), str(first), str(second)]))
     connection = await connect()
     assert await bearer_of(connection) == "first"
@@ -93,8 +93,8 @@ async def test_files_of_the_variable_are_merged_and_missing_ones_skipped(
 
 
 async def test_given_kubeconfigs_are_merged_and_must_all_exist(tmp_path: Path) -> None:
-    first = written(tmp_path / "a", kubeconfig({"token": "first"}))
-    second = written(tmp_path / "b", kubeconfig({"token": "second"}, name="prod"))
+    first = write_file(tmp_path / "a", kubeconfig({"token": "first"}))
+    second = write_file(tmp_path / "b", kubeconfig({"token": "second"}, name="prod"))
     assert await bearer_of(await connect([first, str(second)])) == "first"
     assert await bearer_of(await connect([first, str(second)], "prod")) == "second"
     with pytest.raises(ConfigurationError, match=r"kubeconfig .*/none cannot be read: No such file"):
@@ -102,7 +102,7 @@ async def test_given_kubeconfigs_are_merged_and_must_all_exist(tmp_path: Path) -
 
 
 async def test_tilde_is_the_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(home / "x", kubeconfig({"token": "t"}))
+    write_file(home / "x", kubeconfig({"token": "t"}))
     assert await bearer_of(await connect("~/x")) == "t"
     monkeypatch.setenv("KUBECONFIG", "~/x")
     assert await bearer_of(await connect()) == "t"
@@ -124,7 +124,7 @@ async def test_home_folder_is_ignored_while_the_variable_is_set(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistyped KUBECONFIG must not lead to another cluster."""
-    written(home / ".kube/config", kubeconfig({"token": "home"}))
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/typo")
     with pytest.raises(CredentialsError) as caught:
         await connect(location="OFF_CLUSTER")
@@ -136,7 +136,7 @@ async def test_home_folder_is_ignored_while_the_variable_is_set(
 
 async def test_kubeconfig_without_entries_is_skipped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", os.devnull)
-    written(home / ".kube/config", "apiVersion: v1\nkind: Config\n")
+    write_file(home / ".kube/config", "apiVersion: v1\nkind: Config\n")
     with pytest.raises(CredentialsError) as caught:
         await connect()
     assert "$KUBECONFIG: /dev/null: has no clusters, contexts or users" in caught.value.tried
@@ -149,7 +149,7 @@ async def test_kubeconfig_without_entries_is_skipped(home: Path, monkeypatch: py
 async def test_invalid_kubeconfig_is_an_error_and_no_other_source_is_tried(
     home: Path, pod: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    invalid = written(home / ".kube/config" if place == "home" else tmp_path / "invalid", "a: [")
+    invalid = write_file(home / ".kube/config" if place == "home" else tmp_path / "invalid", "a: [")
     if place == "variable":
         monkeypatch.setenv("KUBECONFIG", str(invalid))
     with pytest.raises(ConfigurationError, match=f"kubeconfig {invalid}:2: not valid YAML"):
@@ -163,7 +163,7 @@ async def test_kubeconfig_that_is_too_large_is_rejected(
 ) -> None:
     monkeypatch.setattr(discovery, "MAX_FILE", 100)
     with pytest.raises(ConfigurationError, match="is larger than 0 MiB"):
-        await connect(written(tmp_path / "config", "x" * 101))
+        await connect(write_file(tmp_path / "config", "x" * 101))
 
 
 async def test_folder_is_rejected_as_kubeconfig(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_error_for_an_invalid_port_names_the_variable(
 
 async def test_rotated_token_is_read_after_a_minute(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await connect()
-    written(pod / "token", "rotated")
+    write_file(pod / "token", "rotated")
     assert await bearer_of(connection) == "pod-token"
     later = time.monotonic() + 61
     monkeypatch.setattr(refresh, "monotonic", lambda: later)
@@ -249,8 +249,8 @@ async def test_last_token_is_kept_while_its_file_cannot_be_read(pod: Path) -> No
     (pod / "token").unlink()
     assert not await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "pod-token"
-    written(pod / "token", "")
+    write_file(pod / "token", "")
     assert not await connection.renew(await connection.headers())
-    written(pod / "token", "back")
+    write_file(pod / "token", "back")
     assert await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "back"

@@ -14,7 +14,7 @@ from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, parse_ex
 from aioresolve.kubernetes.auth.identity import ClientCertificate, Identity
 from aioresolve.kubernetes.auth.kubeconfig import parse_kubeconfig, select_context
 
-from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, plugin
+from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, write_plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +155,7 @@ async def test_plugin_gets_arguments_variables_and_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setenv("INHERITED", "yes")
-    path = plugin(
+    path = write_plugin(
         tmp_path,
         f"""
 received = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
@@ -175,7 +175,7 @@ credential({{"token": "+".join(parts)}}, api_version={version!r})
 
 
 async def test_bare_command_is_looked_up_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin(tmp_path, 'credential({"token": "t"})', "my-login")
+    write_plugin(tmp_path, 'credential({"token": "t"})', "my-login")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
 
@@ -198,7 +198,7 @@ async def test_error_for_a_missing_program_says_so(tmp_path: Path) -> None:
 
 
 async def test_error_of_a_failing_plugin_does_not_show_its_variables(tmp_path: Path) -> None:
-    path = plugin(tmp_path, 'sys.exit("login of " + os.environ["SECRET"] + " failed")')
+    path = write_plugin(tmp_path, 'sys.exit("login of " + os.environ["SECRET"] + " failed")')
     user = exec_user(path, env=[{"name": "SECRET", "value": "hunter22"}])
     with pytest.raises(CredentialsError) as caught:
         await call(user).identity()

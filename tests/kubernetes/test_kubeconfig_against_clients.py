@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.kubernetes.auth.discovery import DiscoveredServer, discover_server
 
-from .kubeconfigs import base64_of, client_pair, exec_user, kubeconfig, plugin, written
+from .kubeconfigs import base64_of, client_pair, exec_user, kubeconfig, write_file, write_plugin
 
 asynchronous = pytest.importorskip("kubernetes_asyncio")
 synchronous = pytest.importorskip("kubernetes")
@@ -138,16 +138,16 @@ def test_all_three_clients_read_a_kubeconfig_alike(user: dict[str, Any], cluster
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in (("token", b"tok"), ("ca.pem", CA), ("client.pem", CHAIN), ("client.key", KEY)):
-            written(folder / file, text)
-        path = written(folder / "config", kubeconfig(user, **cluster))
+            write_file(folder / file, text)
+        path = write_file(folder / "config", kubeconfig(user, **cluster))
         ours = seen_by_us(discover_server([str(path)], None, None, {}))
         assert ours == seen_by(read_asynchronously(path))
         assert ours == seen_by(read_synchronously(path))
 
 
 async def test_all_three_clients_get_the_same_token_from_a_plugin(tmp_path: Path) -> None:
-    script = plugin(tmp_path, 'credential({"token": "t"})')
-    path = written(tmp_path / "config", kubeconfig(exec_user(script)))
+    script = write_plugin(tmp_path, 'credential({"token": "t"})')
+    path = write_file(tmp_path / "config", kubeconfig(exec_user(script)))
     connection = await find_connection(kubeconfig=path, cache=CredentialCache())
     ours = (await connection.headers())["Authorization"]
     for read in (read_asynchronously, read_synchronously):
@@ -166,7 +166,7 @@ version = pytest.mark.skipif(
 async def theirs_of(user: dict[str, Any], folder: Path) -> Any:
     configuration = asynchronous.client.Configuration()
     await asynchronous.config.load_kube_config(
-        str(written(folder / "config", kubeconfig(user))),
+        str(write_file(folder / "config", kubeconfig(user))),
         client_configuration=configuration,
         persist_config=False,
         temp_file_path=str(folder / "temporary"),
@@ -179,8 +179,8 @@ def test_kubernetes_asyncio_hangs_with_a_plugin_that_writes_much_and_leaves_it_r
     tmp_path: Path,
 ) -> None:
     """In its own process, so that the plugin is killed with it."""
-    script = plugin(tmp_path, 'sys.stderr.write("x" * 1_000_000); credential({"token": "t"})')
-    path = written(tmp_path / "config", kubeconfig(exec_user(script)))
+    script = write_plugin(tmp_path, 'sys.stderr.write("x" * 1_000_000); credential({"token": "t"})')
+    path = write_file(tmp_path / "config", kubeconfig(exec_user(script)))
     code = f"""
 import asyncio, psutil
 from kubernetes_asyncio import client, config
@@ -198,13 +198,13 @@ asyncio.run(main())
 
 @version
 def test_kubernetes_asyncio_drops_a_certificate_that_comes_with_a_token(tmp_path: Path) -> None:
-    script = plugin(tmp_path, f"credential({dict(PAIR, token='t')})")
+    script = write_plugin(tmp_path, f"credential({dict(PAIR, token='t')})")
     assert asyncio.run(theirs_of(exec_user(script), tmp_path)).cert_file is None
 
 
 @version
 def test_kubernetes_asyncio_leaves_a_plugins_key_in_a_file(tmp_path: Path) -> None:
-    script = plugin(tmp_path, f"credential({PAIR})")
+    script = write_plugin(tmp_path, f"credential({PAIR})")
     asyncio.run(theirs_of(exec_user(script), tmp_path))
     assert KEY in [path.read_bytes() for path in (tmp_path / "temporary").iterdir()]
 
@@ -217,7 +217,7 @@ async def test_kubernetes_asyncio_refreshes_oidc_tokens_without_verifying_the_is
         connector = OpenIDRequestor("id", "secret", "https://issuer")._get_connector()
     assert connector._ssl is False
     await connector.close()
-    authority = str(written(tmp_path / "ca", CA))
+    authority = str(write_file(tmp_path / "ca", CA))
     with (
         pytest.warns(DeprecationWarning, match="ssl_context"),
         pytest.raises(TypeError, match="ssl should be SSLContext"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
 
@@ -14,9 +15,32 @@ from .validation import validate_seconds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Progress", "within_deadline"]
+__all__ = ["Deadline", "Progress", "within_deadline"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time, on a clock that all event loops of a process share.
+
+    Attributes:
+        timeout: the seconds until then, when the deadline was set.
+        ends: the time, in seconds of `time.monotonic()`.
+    """
+
+    timeout: float
+    ends: float
+
+    @classmethod
+    def after(cls, timeout: float) -> Self:
+        """Return the deadline `timeout` seconds from now."""
+        return cls(timeout, time.monotonic() + timeout)
+
+    @property
+    def left(self) -> float:
+        """The remaining seconds, never negative."""
+        return max(0.0, self.ends - time.monotonic())
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""gRPC channels to workers: addresses, deadlines, connecting, sharing and calling.
+"""gRPC channels to workers: addresses, connecting, sharing and calling.
 
 The exceptions of grpc are translated to `ProbeError` here. A TLS server that receives a plaintext connection
 just closes it, so a plain TLS handshake finds out whether that is why a call failed.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -28,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-__all__ = ["Deadline", "ProbeChannels", "WorkerChannel", "detect_tls", "validate_address"]
+    from aioresolve._core.deadline import Deadline
+
+__all__ = ["ProbeChannels", "WorkerChannel", "detect_tls", "validate_address"]
 
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
@@ -61,29 +61,6 @@ POSSIBLE_TLS_FAILURES = frozenset({"malformed", "unreachable"})
 """Codes of errors that a plaintext call to a TLS server produces."""
 
 METADATA_KEY = re.compile(r"[0-9a-z_.-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A point in time, on a clock that all event loops of a process share.
-
-    Attributes:
-        timeout: the seconds until then, when the deadline was set.
-        ends: the time, in seconds of `time.monotonic()`.
-    """
-
-    timeout: float
-    ends: float
-
-    @classmethod
-    def after(cls, timeout: float) -> Self:
-        """Return the deadline `timeout` seconds from now."""
-        return cls(timeout, time.monotonic() + timeout)
-
-    @property
-    def left(self) -> float:
-        """The remaining seconds, never negative."""
-        return max(0.0, self.ends - time.monotonic())
 
 
 def validate_address(address: object) -> str:

@@ -28,7 +28,9 @@ from .worker_pb2 import GetStatusResponse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .channels import Deadline, ProbeChannels, WorkerChannel
+    from aioresolve._core.deadline import Deadline
+
+    from .channels import ProbeChannels, WorkerChannel
 
 __all__ = [
     "GET_METRIC",

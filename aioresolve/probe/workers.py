@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from aioresolve._core.deadline import Deadline
 from aioresolve._core.telemetry import ProbeCall
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
 
-from .channels import Deadline, ProbeChannels, validate_address
+from .channels import ProbeChannels, validate_address
 from .devices import GET_METRIC, GET_STATUS, WorkerProbe, fetch_libtpu_runtime, fetch_tensorflow_devices
 from .grpc_errors import interrupted_error, no_source_error, not_started_error
 from .grpc_loop import run_in_grpc_loop

@@ -7,7 +7,7 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
 from aioresolve.spec import Observation
@@ -295,7 +295,6 @@ class ClusterResolver(abc.ABC):
         """
         # Imported here because it loads grpc, which only probing needs.
         from aioresolve.probe.accelerators import accelerators_per_worker, operation_timeout
-        from aioresolve.probe.channels import Deadline
 
         deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
         spec = await self.cluster_spec(timeout=deadline.timeout)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from aioresolve.errors import ProbeError
 from aioresolve.probe import LIBTPU_PORTS, Device, ProbeChannels, WorkerProbe, probe_workers
 from aioresolve.probe.accelerators import common_accelerators, operation_timeout
-from aioresolve.probe.channels import Deadline
 
 from .tensorflow_runtime import TPUSystemMetadata
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from .topology import TPUTopology
 
 __all__ = [
-    "Deadline",
     "cores_per_host",
     "local_system",
     "operation_timeout",

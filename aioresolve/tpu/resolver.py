@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from aioresolve._core.deadline import within_deadline
+from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
@@ -412,7 +412,7 @@ class TPUClusterResolver(ClusterResolver):
         Raises:
             ResolveError: see `connect`.
         """
-        from .probing import Deadline, verify_tensorflow_servers
+        from .probing import verify_tensorflow_servers
 
         deadline = Deadline.after(self._deadline(timeout))
         slices = await self.slices(timeout=deadline.timeout)
@@ -487,7 +487,7 @@ class TPUClusterResolver(ClusterResolver):
 
     async def _probe(self, timeout: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
         """Return the slices, the probes of their workers, and the seconds that the workers had."""
-        from .probing import Deadline, probe_slices
+        from .probing import probe_slices
 
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)

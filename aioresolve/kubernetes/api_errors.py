@@ -25,7 +25,8 @@ from .objects import Status, decode_status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .client import Answer
+    from aioresolve._core.http.client import Answer
+
     from .objects import PodQuery
 
 __all__ = [

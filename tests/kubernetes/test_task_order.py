@@ -62,6 +62,7 @@ class TestMembership:
             status={"conditions": READY},
         )
         (matched,) = match(train)
+        assert matched.endpoint is not None
         assert matched.endpoint == Endpoint(
             "10.8.0.13:8470", name="train-3", uid="uid-of-train-3", namespace="ml", index=3
         )

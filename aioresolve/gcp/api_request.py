@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
     from .client import GoogleSession
 
-__all__ = ["NOT_MODIFIED", "KnownAnswers", "Question"]
+__all__ = ["NOT_MODIFIED", "APIRequest", "ETagCache"]
 
 T = TypeVar("T")
 
 NOT_MODIFIED = 304
-"""The status of an answer that is not sent again."""
+"""The status of a response without a body: the client already has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question for an API; asking it twice changes nothing.
+class APIRequest:
+    """A request to an API; it may be repeated, because it changes nothing.
 
     Attributes:
         service: the API, `tpu` or `compute`.
-        path: the URL's path, from `/`, made of checked names.
-        scope: the question in words, for messages.
-        permission: the IAM permission it needs, such as `tpu.nodes.get`.
-        role: the smallest predefined role that has that permission.
-        project: the project asked about.
-        query: the URL's query.
-        method: `GET`; `POST` for the lists of Compute Engine that want it so.
-        body: the JSON sent with a POST.
-        known_tag: the entity tag of an answer that is known, which need not be sent again.
+        path: the path of the URL, starting with `/`, made of validated names.
+        scope: what is requested, as text for messages.
+        permission: the IAM permission it requires, such as `tpu.nodes.get`.
+        role: the smallest predefined role with that permission.
+        project: the project of the requested resource.
+        query: the query of the URL.
+        method: `GET`; `POST` for the lists of Compute Engine that require it.
+        body: the JSON body of a POST request.
+        known_tag: the entity tag of a cached response, which the server need not send again.
     """
 
     service: str
@@ -48,12 +48,12 @@ class Question:
     body: bytes | None = None
     known_tag: str = ""
 
-    def page(self, token: str) -> Question:
-        """Return the same question for the page that `token` names; for the first page where it is empty."""
+    def page(self, token: str) -> APIRequest:
+        """Return the same request for the page with this token; the first page if it is empty."""
         return self.with_query(pageToken=token) if token else self
 
-    def with_query(self, **query: str) -> Question:
-        """Return the same question with more in its URL's query."""
+    def with_query(self, **query: str) -> APIRequest:
+        """Return the same request with additional parameters in its query."""
         return replace(self, query={**self.query, **query})
 
 
@@ -63,33 +63,37 @@ class _Known:
     decoded: Any
 
 
-class KnownAnswers:
-    """What one watch was last answered to each of its questions, for as long as it lasts."""
+class ETagCache:
+    """The last response to each request of one watch, with its entity tag.
+
+    A GET request with `If-None-Match` has the status 304 and no body while the resource still has that tag
+    (RFC 9110, section 13.1.2). For an API without entity tags, every request is a plain one.
+    """
 
     def __init__(self) -> None:
         self._by_path: dict[str, _Known] = {}
 
     async def decoded(
-        self, session: GoogleSession, question: Question, decode: Callable[[bytes], T], progress: Progress
+        self, session: GoogleSession, request: APIRequest, decode: Callable[[bytes], T], progress: Progress
     ) -> T:
-        """Return the answer to `question`, decoded: as it was known, where it has not changed.
+        """Return the decoded response: the cached object if it has not changed.
 
         Args:
-            session: what is asked.
-            question: one whose path alone says what it asks for.
-            decode: makes the answer of its body.
-            progress: what is waited for is noted here.
+            session: sends the request.
+            request: a request whose path alone identifies the resource.
+            decode: decodes the body of the response.
+            progress: receives the state of the request.
 
         Raises:
-            ResolveError: no usable answer.
+            ResolveError: the request failed.
         """
-        known = self._by_path.get(question.path)
+        known = self._by_path.get(request.path)
         if known is not None:
-            question = replace(question, known_tag=known.tag)
-        answer = await session.answer(question, progress)
+            request = replace(request, known_tag=known.tag)
+        answer = await session.answer(request, progress)
         if known is not None and answer.status == NOT_MODIFIED:
             unchanged: T = known.decoded
             return unchanged
         decoded = decode(answer.body)
-        self._by_path[question.path] = _Known(answer.headers.get("ETag", ""), decoded)
+        self._by_path[request.path] = _Known(answer.headers.get("ETag", ""), decoded)
         return decoded

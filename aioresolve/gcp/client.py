@@ -24,9 +24,9 @@ from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .access_token import ANONYMOUS, Grant
-from .api_request import NOT_MODIFIED, Question
+from .api_request import NOT_MODIFIED, APIRequest
 from .credentials import CLOUD_PLATFORM, GoogleCredentials
-from .google_errors import Asker, failure
+from .google_errors import Principal, failure
 from .transport import HTTPClient, is_loopback, origin
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 
 SECRET_HEADERS = frozenset({"authorization", "x-goog-api-key"})
 
-NOBODY = Asker("nobody (a plain http endpoint is shown no credentials)")
+NOBODY = Principal("nobody (a plain http endpoint is shown no credentials)")
 
 
 class GoogleSession:
@@ -104,7 +104,7 @@ class GoogleSession:
         """Return where an API is asked, `scheme://host:port`."""
         return origin(self._endpoints[service])
 
-    async def ask(self, question: Question, progress: Progress) -> bytes:
+    async def ask(self, question: APIRequest, progress: Progress) -> bytes:
         """Return the body of the answer to `question`, asked again while that can help.
 
         Raises:
@@ -112,7 +112,7 @@ class GoogleSession:
         """
         return (await self.answer(question, progress)).body
 
-    async def answer(self, question: Question, progress: Progress) -> Answer:
+    async def answer(self, question: APIRequest, progress: Progress) -> Answer:
         """Return the answer to `question`, as `ask` does; 304, without a body, where the tag known stands.
 
         Raises:
@@ -158,7 +158,7 @@ class GoogleSession:
         return opened
 
     async def _answer(
-        self, client: HTTPClient, question: Question, attempts: Iterator[int], progress: Progress
+        self, client: HTTPClient, question: APIRequest, attempts: Iterator[int], progress: Progress
     ) -> Answer:
         """Return the answer, which is no failure; the credentials are renewed once where they are refused."""
         host = self.host(question.service)
@@ -177,15 +177,15 @@ class GoogleSession:
                 except CredentialsError as error:
                     if error.retryable:
                         raise
-                    raise failure(answer, question, host=host, asker=asker) from error
+                    raise failure(answer, question, host=host, principal=asker) from error
                 answer = await self._sent(client, question, next(attempts), grant)
                 asker = self._credentials.asker
         is_known = bool(question.known_tag) and answer.status == NOT_MODIFIED
         if answer.status != 200 and not is_known:
-            raise failure(answer, question, host=host, asker=asker)
+            raise failure(answer, question, host=host, principal=asker)
         return answer
 
-    async def _sent(self, client: HTTPClient, question: Question, attempt: int, grant: Grant) -> Answer:
+    async def _sent(self, client: HTTPClient, question: APIRequest, attempt: int, grant: Grant) -> Answer:
         content = {"Content-Type": "application/json"} if question.body is not None else {}
         condition = {"If-None-Match": question.known_tag} if question.known_tag else {}
         values = [value for name, value in grant.headers.items() if name.lower() in SECRET_HEADERS]

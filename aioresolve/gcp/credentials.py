@@ -10,7 +10,7 @@ from aioresolve._core.concurrency import CrossLoopLock
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
 from .access_token import Grant
-from .google_errors import Asker
+from .google_errors import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +64,11 @@ class GoogleCredentials:
         return f"<GoogleCredentials {self._source.name}>"
 
     @property
-    def asker(self) -> Asker:
+    def asker(self) -> Principal:
         """Who they make us, in words for messages."""
-        return Asker(self._source.name, self._grant.member if self._grant is not None else None, self._scopes)
+        return Principal(
+            self._source.name, self._grant.member if self._grant is not None else None, self._scopes
+        )
 
     async def grant(self, client: HTTPClient) -> Grant:
         """Return what proves who we are, renewed where its end is near.

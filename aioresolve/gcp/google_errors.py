@@ -23,10 +23,10 @@ from aioresolve.errors import (
 )
 
 if TYPE_CHECKING:
-    from .api_request import Question
+    from .api_request import APIRequest
     from .transport import Answer
 
-__all__ = ["Asker", "Failure", "decode_failure", "failure"]
+__all__ = ["Failure", "Principal", "decode_failure", "failure"]
 
 RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
 """Reasons for a 403 or 429 that end within a minute."""
@@ -39,7 +39,7 @@ NOT_BILLABLE = frozenset({"BILLING_DISABLED", "CONSUMER_INVALID", "CONSUMER_SUSP
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Principal:
     """The identity that sends a request.
 
     Attributes:
@@ -67,28 +67,28 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay: float | None = None
 
 
-def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> ResolveError:
+def failure(response: Answer, request: APIRequest, *, host: str, principal: Principal) -> ResolveError:
     """Return the error for a response whose status is not 200.
 
     Args:
-        answer: the response.
-        question: the request.
+        response: the response.
+        request: the request.
         host: the server, `scheme://host:port`.
-        asker: the identity that sent the request.
+        principal: the identity that sent the request.
     """
-    status = answer.status
+    status = response.status
     hint: Hint | None
     if 300 <= status < 400:
         return ProtocolError(
-            f"{host} redirects {question.scope} to {answer.location}; redirects are not followed, because"
+            f"{host} redirects {request.scope} to {response.location}; redirects are not followed, because"
             " they would send the credentials there",
             hint="Configure the API itself as the endpoint.",
             host=host,
-            scope=question.scope,
+            scope=request.scope,
         )
-    reported = decode_failure(answer.body)
+    reported = decode_failure(response.body)
     message = f"{reported.message[:500]!r}" if reported.message else "no reason given"
-    summary = f"{host} returned status {status} for {question.scope} ({message})"
+    summary = f"{host} returned status {status} for {request.scope} ({message})"
     reason = reported.reason or reported.status or None
     is_rate_limited = reported.reason in RATE_LIMITED
     match status:
@@ -97,25 +97,25 @@ def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> R
             return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
         case 401:
             return UnauthorizedError(
-                f"{summary}: it rejects the credentials of {asker.source}, also after renewing them",
-                hint=_login_hint(asker),
+                f"{summary}: it rejects the credentials of {principal.source}, also after renewing them",
+                hint=_login_hint(principal),
                 host=host,
-                scope=question.scope,
+                scope=request.scope,
                 status=status,
                 reason=reason,
             )
         case 403 if not is_rate_limited:
-            cause, hint = _forbidden(reported, question, asker)
+            cause, hint = _forbidden(reported, request, principal)
             return ForbiddenError(
                 f"{summary}: {cause}",
                 hint=hint,
                 host=host,
-                scope=question.scope,
+                scope=request.scope,
                 status=status,
                 reason=reason,
             )
         case 404:
-            cause, hint = "it does not exist in that project and zone", _list_hint(question)
+            cause, hint = "it does not exist in that project and zone", _list_hint(request)
         case _ if status == 429 or is_rate_limited:
             quota = reported.metadata.get("quota_metric") or reported.metadata.get("quota_limit")
             cause = f"the quota {quota or 'of requests'} is exhausted"
@@ -128,19 +128,19 @@ def failure(answer: Answer, question: Question, *, host: str, asker: Asker) -> R
         f"{summary}: {cause}",
         hint=hint,
         host=host,
-        scope=question.scope,
+        scope=request.scope,
         status=status,
         reason=reason,
-        retry_after=reported.retry_delay if answer.retry_after is None else answer.retry_after,
+        retry_after=reported.retry_delay if response.retry_after is None else response.retry_after,
         retryable=status in RETRYABLE_STATUSES or is_rate_limited,
     )
 
 
-def _forbidden(reported: Failure, question: Question, asker: Asker) -> tuple[str, Hint]:
+def _forbidden(reported: Failure, request: APIRequest, principal: Principal) -> tuple[str, Hint]:
     """Return the cause of a 403, and what to do about it."""
-    project = question.project or "PROJECT"
+    project = request.project or "PROJECT"
     if reported.reason in DISABLED:
-        service = reported.metadata.get("service") or f"{question.service}.googleapis.com"
+        service = reported.metadata.get("service") or f"{request.service}.googleapis.com"
         page = reported.metadata.get("activationUrl")
         return "the API is not enabled", Hint(
             "Run `gcloud services enable {service} --project={project_id}`"
@@ -152,14 +152,17 @@ def _forbidden(reported: Failure, question: Question, asker: Asker) -> tuple[str
             },
         )
     if reported.reason == "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
-        return f"the access token of {asker.source} lacks a required scope ({' '.join(asker.scopes)})", Hint(
-            "On a VM, stop it and run `gcloud compute instances set-service-account NAME"
-            " --scopes=cloud-platform`; otherwise log in again with that scope."
+        return (
+            f"the access token of {principal.source} lacks a required scope ({' '.join(principal.scopes)})",
+            Hint(
+                "On a VM, stop it and run `gcloud compute instances set-service-account NAME"
+                " --scopes=cloud-platform`; otherwise log in again with that scope."
+            ),
         )
     if reported.reason == "USER_PROJECT_DENIED":
         charged = _consumer(reported) or "QUOTA-PROJECT"
-        return f"{asker.source} may not charge requests to the project {charged}", _grant_hint(
-            charged, asker, "roles/serviceusage.serviceUsageConsumer", ", or pass another {quota_project}"
+        return f"{principal.source} may not charge requests to the project {charged}", _grant_hint(
+            charged, principal, "roles/serviceusage.serviceUsageConsumer", ", or pass another {quota_project}"
         )
     if reported.reason in NOT_BILLABLE:
         return f"the project {project} cannot be charged", Hint("Check its billing, or correct its name.")
@@ -168,11 +171,11 @@ def _forbidden(reported: Failure, question: Question, asker: Asker) -> tuple[str
             "Send the request from inside the perimeter, or add an ingress rule."
         )
     # A 403 without details: assume that the permission is missing which the request requires.
-    permission = reported.metadata.get("permission") or question.permission
+    permission = reported.metadata.get("permission") or request.permission
     if not permission:
-        return f"{asker.source} lacks a permission", Hint("Grant the permission.")
-    cause = f"{asker.source} lacks the permission {permission} (part of {question.role})"
-    hint = _grant_hint(project, asker, question.role)
+        return f"{principal.source} lacks a permission", Hint("Grant the permission.")
+    cause = f"{principal.source} lacks the permission {permission} (part of {request.role})"
+    hint = _grant_hint(project, principal, request.role)
     return f"{cause}, or the project or zone does not exist", hint
 
 
@@ -180,26 +183,26 @@ def _consumer(reported: Failure) -> str:
     return reported.metadata.get("consumer", "").removeprefix("projects/")
 
 
-def _grant_hint(project: str, asker: Asker, role: str, alternative: str = "") -> Hint:
+def _grant_hint(project: str, principal: Principal, role: str, alternative: str = "") -> Hint:
     return Hint(
         "Run `gcloud projects add-iam-policy-binding {project_id} --member={member} --role={role}`"
         f"{alternative}.",
-        values={"project_id": project, "member": asker.member or "user:YOUR-ADDRESS", "role": role},
+        values={"project_id": project, "member": principal.member or "user:YOUR-ADDRESS", "role": role},
     )
 
 
-def _login_hint(asker: Asker) -> Hint:
-    if asker.member is not None and asker.member.startswith("serviceAccount:"):
+def _login_hint(principal: Principal) -> Hint:
+    if principal.member is not None and principal.member.startswith("serviceAccount:"):
         return Hint("Check that the service account and its key still exist.")
     return Hint("Log in again with `gcloud auth application-default login`.")
 
 
-def _list_hint(question: Question) -> Hint | None:
-    if question.service != "tpu":
+def _list_hint(request: APIRequest) -> Hint | None:
+    if request.service != "tpu":
         return None
     return Hint(
         "List the existing ones with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`.",
-        values={"project_id": question.project},
+        values={"project_id": request.project},
     )
 
 

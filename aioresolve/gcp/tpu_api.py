@@ -13,7 +13,7 @@ import msgspec
 
 from aioresolve.errors import ConfigurationError, ProtocolError
 
-from .api_request import Question
+from .api_request import APIRequest
 from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
 
-    from .api_request import KnownAnswers
+    from .api_request import ETagCache
     from .client import GoogleSession
     from .resource_names import QueuedResourceName
 
@@ -305,7 +305,7 @@ class TPUAPI:
     """
 
     def __init__(
-        self, session: GoogleSession, version: TPUVersion = "v2", cache: KnownAnswers | None = None
+        self, session: GoogleSession, version: TPUVersion = "v2", cache: ETagCache | None = None
     ) -> None:
         if version not in ("v1", "v2"):
             raise ConfigurationError(f"{version!r} is not 'v2' or 'v1'", argument="api_version")
@@ -313,7 +313,7 @@ class TPUAPI:
         self._version: TPUVersion = version
         self._cache = cache
 
-    def with_cache(self, cache: KnownAnswers) -> TPUAPI:
+    def with_cache(self, cache: ETagCache) -> TPUAPI:
         """Return the same API, which requests one node or queued resource conditionally."""
         return TPUAPI(self._session, self._version, cache)
 
@@ -369,14 +369,14 @@ class TPUAPI:
 
     def _list_request(
         self, project: str, zone: str, collection: str, items: str, permission: str
-    ) -> Question:
+    ) -> APIRequest:
         parent = f"projects/{validate_project(project)}/locations/{validate_zone(zone)}"
         where = f"project {project}" if zone == ALL_ZONES else parent
         request = self._request(f"{parent}/{collection}", f"{items} of {where}", permission, project)
         return request.with_query(pageSize=str(PAGE_SIZE))
 
-    def _request(self, path: str, scope: str, permission: str, project: str) -> Question:
-        return Question(
+    def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
+        return APIRequest(
             service="tpu",
             path=f"/{self._version}/{path}",
             scope=scope,
@@ -391,7 +391,7 @@ class TPUAPI:
                 "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
             )
 
-    async def _get(self, request: Question, decode: Callable[[bytes], T], progress: Progress) -> T:
+    async def _get(self, request: APIRequest, decode: Callable[[bytes], T], progress: Progress) -> T:
         def decode_body(body: bytes) -> T:
             return self._decode(decode, body, request)
 
@@ -400,7 +400,7 @@ class TPUAPI:
         return await self._cache.decoded(self._session, request, decode_body, progress)
 
     async def _get_pages(
-        self, request: Question, decode: Callable[[bytes], PageT], progress: Progress
+        self, request: APIRequest, decode: Callable[[bytes], PageT], progress: Progress
     ) -> list[PageT]:
         pages: list[PageT] = []
         token, seen = "", set[str]()
@@ -416,13 +416,13 @@ class TPUAPI:
                 raise self._invalid_response(request, "its pages do not end")
             seen.add(token)
 
-    def _decode(self, decode: Callable[[bytes], T], body: bytes, request: Question) -> T:
+    def _decode(self, decode: Callable[[bytes], T], body: bytes, request: APIRequest) -> T:
         try:
             return decode(body)
         except ValueError as error:
             raise self._invalid_response(request, str(error)) from error
 
-    def _invalid_response(self, request: Question, reason: str) -> ProtocolError:
+    def _invalid_response(self, request: APIRequest, reason: str) -> ProtocolError:
         host = self._session.host(request.service)
         return ProtocolError(
             f"{host} returned an invalid response for {request.scope}, different from the Cloud TPU API"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.api_request import KnownAnswers
+    from aioresolve.gcp.api_request import ETagCache
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.metadata_server import MetadataServer
@@ -43,7 +43,7 @@ class NodeAPI(Protocol):
         """Return the queued resource; raises an APIError with status 404 if it does not exist."""
         ...
 
-    def with_cache(self, cache: KnownAnswers) -> NodeAPI:
+    def with_cache(self, cache: ETagCache) -> NodeAPI:
         """Return the same API with conditional requests, if the client supports them."""
         ...
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, Hint, ProtocolError, ResolveError
-from aioresolve.gcp.api_request import KnownAnswers
+from aioresolve.gcp.api_request import ETagCache
 from aioresolve.gcp.resource_names import is_full_name, node_name, queued_resource_name
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port
@@ -119,7 +119,7 @@ class SliceFinder:
     """
 
     def __init__(
-        self, project: str | None, zone: str | None, version: str, cache: KnownAnswers | None = None
+        self, project: str | None, zone: str | None, version: str, cache: ETagCache | None = None
     ) -> None:
         self._project = project
         self._zone = zone
@@ -129,7 +129,7 @@ class SliceFinder:
 
     def for_watch(self) -> SliceFinder:
         """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
-        return SliceFinder(self._project, self._zone, self._version, KnownAnswers())
+        return SliceFinder(self._project, self._zone, self._version, ETagCache())
 
     async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.

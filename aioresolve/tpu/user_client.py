@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.gcp.api_request import KnownAnswers
+    from aioresolve.gcp.api_request import ETagCache
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 
 __all__ = ["UserClient"]
@@ -67,7 +67,7 @@ class UserClient:
             progress,
         )
 
-    def with_cache(self, cache: KnownAnswers) -> UserClient:
+    def with_cache(self, cache: ETagCache) -> UserClient:
         """Return itself: googleapiclient does not expose entity tags."""
         return self
 

@@ -12,7 +12,7 @@ import pytest
 from aioresolve._core.deadline import Progress
 from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp import metadata_server as metadata
-from aioresolve.gcp.api_request import KnownAnswers
+from aioresolve.gcp.api_request import ETagCache
 from aioresolve.gcp.metadata_server import MetadataServer
 from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI
@@ -43,7 +43,7 @@ async def node(api: TPUAPI, name: NodeName = MY_TPU) -> Node:
 
 async def test_an_unchanged_node_is_the_cached_object() -> None:
     async with open_session() as (server, google):
-        api = TPUAPI(google).with_cache(KnownAnswers())
+        api = TPUAPI(google).with_cache(ETagCache())
         first = await node(api)
         assert await node(api) is first
         server.patch("my-tpu", state="PREEMPTED")
@@ -54,7 +54,7 @@ async def test_an_unchanged_node_is_the_cached_object() -> None:
 
 async def test_each_node_and_queued_resource_is_cached_separately() -> None:
     async with open_session() as (server, google):
-        api = TPUAPI(google).with_cache(KnownAnswers())
+        api = TPUAPI(google).with_cache(ETagCache())
         request = QueuedResourceName(PROJECT, ZONE, "my-request")
         known = [await node(api), await node(api, OTHER), await api.queued_resource(request, Progress())]
         server.patch("other", state="PREEMPTED")
@@ -64,7 +64,7 @@ async def test_each_node_and_queued_resource_is_cached_separately() -> None:
 
 async def test_an_api_without_tags_receives_unconditional_requests() -> None:
     async with open_session(etags=False) as (_, google):
-        api = TPUAPI(google).with_cache(KnownAnswers())
+        api = TPUAPI(google).with_cache(ETagCache())
         first = await node(api)
         second = await node(api)
     assert second == first
@@ -75,15 +75,15 @@ async def test_without_a_shared_cache_every_response_is_decoded_again() -> None:
     async with open_session() as (_, google):
         api = TPUAPI(google)
         assert await node(api) is not await node(api)
-        known = KnownAnswers()
+        known = ETagCache()
         first = await node(api.with_cache(known))
-        assert await node(api.with_cache(KnownAnswers())) is not first
+        assert await node(api.with_cache(ETagCache())) is not first
         assert await node(api.with_cache(known)) is first
 
 
 async def test_a_failure_keeps_the_cached_response() -> None:
     async with open_session() as (server, google):
-        api = TPUAPI(google).with_cache(KnownAnswers())
+        api = TPUAPI(google).with_cache(ETagCache())
         first = await node(api)
         server.inject(Answer(404), match=to("tpu"))
         with pytest.raises(APIError):
@@ -98,7 +98,7 @@ async def test_a_304_to_an_unconditional_request_is_an_error() -> None:
         with pytest.raises(ProtocolError):
             await node(TPUAPI(google))
         with pytest.raises(ProtocolError):
-            await node(TPUAPI(google).with_cache(KnownAnswers()))
+            await node(TPUAPI(google).with_cache(ETagCache()))
 
 
 # The metadata server

@@ -15,13 +15,13 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.gcp.api_request import Question
-from aioresolve.gcp.google_errors import Asker, failure
+from aioresolve.gcp.api_request import APIRequest
+from aioresolve.gcp.google_errors import Principal, failure
 from aioresolve.gcp.transport import Answer
 
 HOST = "https://tpu.googleapis.com"
 SCOPE = "TPU node projects/p/locations/z/nodes/n"
-QUESTION = Question(
+REQUEST = APIRequest(
     service="tpu",
     path="/v2/projects/p/locations/z/nodes/n",
     scope=SCOPE,
@@ -29,8 +29,8 @@ QUESTION = Question(
     role="roles/tpu.viewer",
     project="p",
 )
-ROBOT = Asker("key.json", "serviceAccount:robot@p.iam.gserviceaccount.com", ("scope-a", "scope-b"))
-UNKNOWN = Asker("credentials=")
+ROBOT = Principal("key.json", "serviceAccount:robot@p.iam.gserviceaccount.com", ("scope-a", "scope-b"))
+UNKNOWN = Principal("credentials=")
 
 
 def info(reason: str, **metadata: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def info(reason: str, **metadata: str) -> dict[str, Any]:
 def error_of(
     code: int,
     *details: dict[str, Any],
-    asker: Asker = ROBOT,
+    principal: Principal = ROBOT,
     retry_after: float | None = None,
     body: bytes | None = None,
     **fields: Any,
@@ -49,7 +49,7 @@ def error_of(
     """The error for a response whose google.rpc.Status has these fields and details."""
     document = {"error": {"code": code, "message": "the server's message", "details": details, **fields}}
     answer = Answer(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
-    found = failure(answer, QUESTION, host=HOST, asker=asker)
+    found = failure(answer, REQUEST, host=HOST, principal=principal)
     assert SCOPE in str(found)
     return found
 
@@ -89,7 +89,7 @@ def test_a_failed_precondition_is_not_an_invalid_argument() -> None:
 
 def test_a_redirect_is_not_followed() -> None:
     answer = Answer(302, b"", {}, None, "https://elsewhere.example")
-    error = failure(answer, QUESTION, host=HOST, asker=ROBOT)
+    error = failure(answer, REQUEST, host=HOST, principal=ROBOT)
     assert isinstance(error, ProtocolError)
     assert "redirects TPU node projects/p/locations/z/nodes/n to https://elsewhere.example" in str(error)
 
@@ -107,7 +107,7 @@ def test_a_missing_permission_is_named_with_its_role_and_the_command() -> None:
 
 
 def test_a_403_without_a_reason_names_the_required_permission() -> None:
-    text = str(error_of(403, body=b"no", asker=UNKNOWN))
+    text = str(error_of(403, body=b"no", principal=UNKNOWN))
     assert "credentials= lacks the permission tpu.nodes.get" in text
     assert "--member=user:YOUR-ADDRESS --role=roles/tpu.viewer" in text
 
@@ -162,7 +162,9 @@ def test_the_error_of_a_missing_node_has_the_command_that_lists_nodes() -> None:
 
 
 def test_rejected_credentials_result_in_a_hint_to_log_in_or_check_the_key() -> None:
-    assert "Log in again with `gcloud auth application-default login`" in str(error_of(401, asker=UNKNOWN))
+    assert "Log in again with `gcloud auth application-default login`" in str(
+        error_of(401, principal=UNKNOWN)
+    )
     assert "Check that the service account and its key still exist" in str(error_of(401))
 
 

@@ -22,7 +22,7 @@ from aioresolve.errors import (
     TLSError,
     UnauthorizedError,
 )
-from aioresolve.gcp.api_request import Question
+from aioresolve.gcp.api_request import APIRequest
 from aioresolve.gcp.client import GoogleSession
 from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect, Reset, instance, tpu_node
 
@@ -114,7 +114,7 @@ async def test_a_session_uses_the_environment_variables_of_a_loopback_server(
     async with GoogleServer([instance("vm-0")]) as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
-        question = Question(
+        question = APIRequest(
             service="compute",
             path="/compute/v1/projects/demo-project/zones/us-central2-b/instances/vm-0",
             scope="instance vm-0",
@@ -133,7 +133,7 @@ async def test_an_endpoint_may_have_a_path() -> None:
 async def test_a_post_request_has_its_body() -> None:
     async with GoogleServer([instance("vm-0")]) as server:
         server.instance_groups["workers"] = ["vm-0"]
-        question = Question(
+        question = APIRequest(
             service="compute",
             path="/compute/v1/projects/demo-project/zones/us-central2-b/instanceGroups/workers/listInstances",
             scope="instances of workers",

@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import ShellComplete, get_completion_class
 
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
-from .error_messages import (
+from .output.error_messages import (
     COULD_NOT_RESOLVE,
     INTERRUPTED,
     TERMINATED,
@@ -32,8 +33,8 @@ __all__ = ["ExitRequest", "application", "run_async", "run_command"]
 
 NAME = "aioresolve"
 
-COMMANDS = ("kubernetes", "tpu", "watch", "wait", "poll", "probe", "demo", "completion")
-"""The subcommands. Each is the attribute of that name in the module of that name in `commands`."""
+COMMANDS = ("kubernetes", "tpu", "watch", "wait", "poll", "probe", "demo")
+"""The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
 T = TypeVar("T")
 
@@ -43,12 +44,12 @@ class Application(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the subcommands, in the order of `--help`."""
-        return list(COMMANDS)
+        return [*COMMANDS, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a subcommand."""
+        """Return a subcommand, and import it if necessary."""
         if cmd_name not in COMMANDS:
-            return None
+            return super().get_command(ctx, cmd_name)
         command: click.Command = getattr(import_module(f"{__package__}.commands.{cmd_name}"), cmd_name)
         return command
 
@@ -90,6 +91,28 @@ def application(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         streams.write_stderr(f"{context.get_help()}\n")
         context.exit(WRONG_USAGE)
+
+
+COMPLETION_EPILOG = """\
+\b
+Examples:
+  source <(aioresolve completion bash)                                           # in ~/.bashrc
+  source <(aioresolve completion zsh)                                            # in ~/.zshrc
+  aioresolve completion fish > ~/.config/fish/completions/aioresolve.fish
+"""
+
+
+@application.command(epilog=COMPLETION_EPILOG, short_help="The completion script for a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that makes SHELL complete commands, options, choices and contexts."""
+    root = context.find_root()
+    name = root.info_name or ""
+    completer = get_completion_class(shell)
+    assert completer is not None
+    # The method of the base class: that of bash would first start a bash, to check its version.
+    streams.write_stdout(ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE")))
 
 
 def run_command(arguments: Sequence[str] | None) -> int:

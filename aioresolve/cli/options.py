@@ -1,4 +1,4 @@
-"""The options that several commands share, what their values mean, and which ones exclude each other."""
+"""The options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ import logging
 import os
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from aioresolve._core.validation import parse_duration
 from aioresolve.errors import ConfigurationError
 
-from .output.formats import WATCH_OUTPUTS
+from .output.formats import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "ADDRESSES",
-    "PodRequest",
-    "PollRequest",
-    "TPURequest",
-    "Task",
     "combine_options",
     "duration_option",
     "interval_option",
@@ -39,14 +34,9 @@ __all__ = [
     "parse_with",
     "pod_options",
     "quiet_option",
-    "selector_options",
-    "selectors_by_job",
     "task_option",
     "timeout_option",
     "tpu_options",
-    "validate_pod_request",
-    "validate_task",
-    "validate_watch_output",
     "verbose_option",
     "watch_option",
     "worker_timeout_option",
@@ -64,14 +54,6 @@ C = TypeVar("C", bound="Callable[..., Any]")
 
 
 # Values
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task of a cluster: its job, and its index in the job."""
-
-    job: str
-    index: int
 
 
 def parse_selector(text: str) -> tuple[str, str]:
@@ -136,118 +118,6 @@ def parse_task(text: str) -> Task:
     if not (colon and job and index.isascii() and index.isdigit() and len(index) < 10):
         raise ValueError(f"{text!r} is not a task; write JOB:INDEX, such as worker:0")
     return Task(job, int(index))
-
-
-def selectors_by_job(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the selectors of each job; jobs and selectors keep their order."""
-    jobs: dict[str, list[str]] = {}
-    for job, selector in pairs:
-        jobs.setdefault(job, []).append(selector)
-    return jobs
-
-
-def selector_options(selectors: Iterable[tuple[str, str]]) -> str:
-    """Return selectors as options of the command line."""
-    return " ".join(f"-l {job}={selector}" for job, selector in selectors)
-
-
-# Requests: the parameters of a command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest:
-    """The pods to resolve, watch or wait for."""
-
-    selectors: tuple[tuple[str, str], ...]
-    namespaces: tuple[str, ...]
-    all_namespaces: bool
-    context: str | None
-    kubeconfigs: tuple[str, ...]
-    port: int
-    address: str
-    order_by: Literal["name", "index"]
-    not_running: Literal["raise", "skip"] = "raise"
-    output: str
-    task: Task | None
-    timeout: float
-    max_concurrency: int
-    quiet: bool
-
-    @property
-    def jobs(self) -> dict[str, list[str]]:
-        """The selectors of each job."""
-        return selectors_by_job(self.selectors)
-
-    @property
-    def scope(self) -> str:
-        """The request as text, for messages."""
-        return selector_options(self.selectors)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TPURequest:
-    """The Cloud TPUs to resolve, list, watch or wait for."""
-
-    names: tuple[str, ...]
-    zone: str | None
-    project: str | None
-    api_version: Literal["v2", "v1"]
-    job_name: str
-    is_list: bool = False
-    is_probed: bool = False
-    output: str
-    task: Task | None
-    timeout: float
-    worker_timeout: float = 5.0
-    max_concurrency: int = 256
-    quiet: bool
-
-    @property
-    def scope(self) -> str:
-        """The request as text, for messages."""
-        return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollRequest:
-    """The fleet to poll or watch. A value of None is taken from the file of the fleet."""
-
-    file: str
-    is_once: bool
-    is_watched: bool
-    interval: float | None
-    timeout: float | None
-    max_concurrency: int | None
-    shard: int | tuple[int, int] | None
-    output: str
-    quiet: bool
-
-
-def validate_pod_request(request: PodRequest) -> None:
-    """Raise a UsageError if options are missing or contradict each other."""
-    if not request.selectors:
-        raise click.UsageError("no pods are selected: pass -l JOB=SELECTOR at least once, " + EXAMPLE)
-    if request.namespaces and request.all_namespaces:
-        raise click.UsageError("-n and -A exclude each other; pass one of them")
-    validate_task(request.task, request.output)
-    if request.task is not None and request.task.job not in {*request.jobs, "evaluator"}:
-        job = request.task.job
-        raise click.UsageError(
-            f"--task {job}:{request.task.index}: no -l selects the job {job!r}; add -l {job}=SELECTOR, or"
-            f" pass a task of {' or '.join(request.jobs)}"
-        )
-
-
-def validate_task(task: Task | None, output: str) -> None:
-    """Raise a UsageError if `--task` was passed for an output that has no task."""
-    if task is not None and output != "tf-config":
-        raise click.UsageError("--task requires -o tf-config; add it, or leave out --task")
-
-
-def validate_watch_output(output: str) -> None:
-    """Raise a UsageError if the output cannot show changes."""
-    if output not in WATCH_OUTPUTS:
-        raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
 
 
 # Options

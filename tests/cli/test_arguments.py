@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.cli.options import Task, parse_selector, parse_task, selector_options, selectors_by_job
+from aioresolve.cli.options import parse_selector, parse_task
+from aioresolve.cli.output.formats import Task
+from aioresolve.cli.requests import selector_options, selectors_by_job
 
 
 @pytest.mark.parametrize(

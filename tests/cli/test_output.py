@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from aioresolve import ClusterSpec, ClusterState, Endpoint, errors
 from aioresolve.cli.application import application
-from aioresolve.cli.error_messages import (
+from aioresolve.cli.output.error_messages import (
     OPTIONS,
     error_report,
     exit_code,
     option_spelling,
     redacted_traceback,
 )
-from aioresolve.cli.options import Task
 from aioresolve.cli.output.formats import (
     Table,
+    Task,
     address_lines,
     aligned,
     as_json,

@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.text import Text
 
 from aioresolve import ClusterSpec, ClusterState
-from aioresolve.cli.error_messages import error_message
 from aioresolve.cli.options import parse_shard
+from aioresolve.cli.output.error_messages import error_message
 from aioresolve.cli.output.fleet_tables import StatusRows, round_exit_code, status_document, status_row
 from aioresolve.cli.terminal.views import FleetView
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError

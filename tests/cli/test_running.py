@@ -166,7 +166,7 @@ def write_errors(descriptor: int, *texts: str) -> list[str]:
     stream = open(descriptor, "w", encoding="utf-8")  # noqa: SIM115 - closed once the thread of the writer has ended
 
     async def work(request: ExitRequest) -> None:
-        with background_writer(stream, request) as writer:
+        with background_writer(stream, request.exit) as writer:
             for text in texts:
                 try:
                     await writer.write(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from aioresolve.cli.error_messages import error_report
+from aioresolve.cli.output.error_messages import error_report
 from aioresolve.cli.output.formats import format_span, wait_report
 from aioresolve.cli.terminal.views import WaitView
 from aioresolve.errors import FailedClusterError, IncompleteClusterError

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve import ClusterState, Endpoint
-from aioresolve.cli.options import Task
 from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_document
+from aioresolve.cli.output.formats import Task
 from aioresolve.cli.terminal.views import WatchView
 from aioresolve.errors import ConnectionFailedError, UnknownTaskError
 from aioresolve.spec import Missing, Observation

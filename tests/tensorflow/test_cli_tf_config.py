@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve import ClusterSpec
-from aioresolve.cli.options import Task
-from aioresolve.cli.output.formats import tf_config
+from aioresolve.cli.output.formats import Task, tf_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

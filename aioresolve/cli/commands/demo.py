@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli.error_messages import error_message, error_report
-from aioresolve.cli.options import Task, selector_options, verbose_option
+from aioresolve.cli.options import verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows
-from aioresolve.cli.output.formats import Section, address_lines, spec_table, tf_config
+from aioresolve.cli.output.error_messages import error_message, error_report
+from aioresolve.cli.output.formats import Section, Task, address_lines, spec_table, tf_config
 from aioresolve.cli.output.worker_tables import workers_table
+from aioresolve.cli.requests import selector_options
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import PodNotRunningError, ProbeError, ProtocolError, ResolveError
 

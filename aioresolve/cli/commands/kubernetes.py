@@ -9,33 +9,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
-    PodRequest,
     max_requests_option,
     output_option,
     pod_options,
     quiet_option,
-    selector_options,
     task_option,
     timeout_option,
-    validate_pod_request,
-    validate_watch_output,
     verbose_option,
     watch_option,
 )
 from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES, format_cluster, printable
+from aioresolve.cli.requests import (
+    PodRequest,
+    pod_resolver_factory,
+    selector_options,
+    validate_pod_request,
+    validate_watch_output,
+)
 from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from aioresolve._core.deadline import Progress
-    from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.cli.requests import Namespaces
     from aioresolve.spec import ClusterSpec, ClusterState
 
-    Namespaces = tuple[str, ...] | None  # None for all namespaces
-    PodResolverFactory = Callable[[Progress], Awaitable[tuple[KubernetesClusterResolver, Namespaces]]]
-
-__all__ = ["kubernetes", "pod_resolver_factory"]
+__all__ = ["kubernetes"]
 
 EPILOG = """\
 \b
@@ -136,48 +134,6 @@ async def _resolve(request: PodRequest) -> _FoundPods:
             return _FoundPods(await resolver.fetch_spec(progress), None, namespaces)
 
     return await within_deadline(request.timeout, request.scope, operation)
-
-
-def pod_resolver_factory(request: PodRequest) -> PodResolverFactory:
-    """Return a function that makes the resolver for `request`, and returns it with its namespaces.
-
-    That function raises a ResolveError if the kubeconfig, which names the default namespace, cannot be read.
-    """
-    # Imported now rather than by that function, which runs while the deadline is already counting.
-    from aioresolve.kubernetes import KubernetesClusterResolver
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
-
-    async def choose_namespaces(progress: Progress) -> Namespaces:
-        """Return the namespaces as kubectl chooses them: by default, that of the context."""
-        if request.all_namespaces:
-            return None
-        if request.namespaces:
-            return request.namespaces
-        scope = "the namespace of the context"
-        progress.waiting(scope, "the kubeconfig has not been read")
-        connection = await find_connection(
-            kubeconfig=request.kubeconfigs or None, context=request.context, cache=CredentialCache()
-        )
-        progress.ready(scope)
-        return (connection.namespace or "default",)
-
-    async def new_resolver(progress: Progress) -> tuple[KubernetesClusterResolver, Namespaces]:
-        namespaces = await choose_namespaces(progress)
-        resolver = KubernetesClusterResolver(
-            request.jobs,
-            request.port,
-            namespace=namespaces,
-            context=request.context,
-            kubeconfig=request.kubeconfigs or None,
-            address=request.address,
-            order_by=request.order_by,
-            not_running=request.not_running,
-            timeout=request.timeout,
-            max_concurrency=request.max_concurrency,
-        )
-        return resolver, namespaces
-
-    return new_resolver
 
 
 _LABEL_KEY = re.compile(r"[\w./-]+")

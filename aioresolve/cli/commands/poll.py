@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
-    PollRequest,
     duration_option,
     output_option,
     parse_shard,
@@ -20,6 +19,7 @@ from aioresolve.cli.options import (
     verbose_option,
 )
 from aioresolve.cli.output.fleet_tables import StatusRows, round_exit_code, status_json, statuses_table
+from aioresolve.cli.requests import PollRequest
 from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _poll_until_interrupted(request: PollRequest) -> None:
 async def _follow(request: PollRequest, fleet: Fleet, interval: float, exit_request: ExitRequest) -> None:
     from aioresolve.cli.terminal.background_writer import background_writer
 
-    with background_writer(sys.stdout, exit_request) as stdout:
+    with background_writer(sys.stdout, exit_request.exit) as stdout:
         statuses = fleet.watch(interval=interval) if request.is_watched else fleet.poll(interval=interval)
         async with fleet, aclosing(statuses):
             if request.output == "table" and streams.can_draw(sys.stdout):

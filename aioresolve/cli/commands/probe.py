@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.options import (
     max_workers_option,
     output_option,
@@ -17,6 +16,7 @@ from aioresolve.cli.options import (
     verbose_option,
     worker_timeout_option,
 )
+from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.output.worker_tables import ProbeRows, probe_json
 from aioresolve.cli.terminal import streams
 

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.options import (
-    TPURequest,
     max_workers_option,
     output_option,
     quiet_option,
     task_option,
     timeout_option,
     tpu_options,
-    validate_task,
-    validate_watch_output,
     verbose_option,
     watch_option,
     worker_timeout_option,
 )
+from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.output.formats import OUTPUTS, printable
-from aioresolve.cli.output.worker_tables import format_nodes, format_workers
+from aioresolve.cli.output.worker_tables import FoundTPUs, format_nodes, format_workers
+from aioresolve.cli.requests import TPURequest, new_tpu_resolver, validate_task, validate_watch_output
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import ConfigurationError, ResolveError
 
@@ -34,10 +31,9 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
-    from aioresolve.spec import ClusterState
-    from aioresolve.tpu import TPUClusterResolver, TPUSlice
+    from aioresolve.tpu import TPUSlice
 
-__all__ = ["FoundTPUs", "found_tpus", "new_tpu_resolver", "tpu"]
+__all__ = ["found_tpus", "tpu"]
 
 ALL_ZONES = "-"
 
@@ -171,21 +167,6 @@ def _print_list(request: TPURequest) -> bool:
     return not listing.unreachable
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTPUs:
-    """Resolved TPUs.
-
-    Attributes:
-        slices: in the order of their tasks; empty if the TPU belongs to this host.
-        state: the cluster of their workers.
-        probes: worker address to the result of its probe; None if the workers were not probed.
-    """
-
-    slices: tuple[TPUSlice, ...]
-    state: ClusterState
-    probes: dict[str, WorkerProbe] | None = None
-
-
 def found_tpus(
     slices: tuple[TPUSlice, ...], job_name: str, probes: dict[str, WorkerProbe] | None = None
 ) -> FoundTPUs:
@@ -193,20 +174,6 @@ def found_tpus(
     from aioresolve.tpu.slices import cluster_of
 
     return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)), probes)
-
-
-def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:
-    """Return the resolver for `request`."""
-    from aioresolve.tpu import TPUClusterResolver
-
-    return TPUClusterResolver(
-        request.names or None,
-        request.zone,
-        request.project,
-        request.job_name,
-        api_version=request.api_version,
-        timeout=request.timeout,
-    )
 
 
 async def _resolve(request: TPURequest) -> FoundTPUs:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
-    PodRequest,
-    TPURequest,
     combine_options,
     duration_option,
     interval_option,
@@ -26,12 +24,18 @@ from aioresolve.cli.options import (
     task_option,
     timeout_option,
     tpu_options,
-    validate_pod_request,
-    validate_task,
     verbose_option,
 )
 from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES, format_cluster, one_line
-from aioresolve.cli.output.worker_tables import format_workers
+from aioresolve.cli.output.worker_tables import FoundTPUs, format_workers
+from aioresolve.cli.requests import (
+    PodRequest,
+    TPURequest,
+    new_tpu_resolver,
+    pod_resolver_factory,
+    validate_pod_request,
+    validate_task,
+)
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import IncompleteClusterError
 
@@ -40,13 +44,11 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.requests import PodResolverFactory
     from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
-
-    from .kubernetes import PodResolverFactory
-    from .tpu import FoundTPUs
 
 __all__ = ["wait"]
 
@@ -146,8 +148,6 @@ def wait_kubernetes(**parameters: Any) -> None:
     condition = options.condition()
     from aioresolve.cli.application import run_async
 
-    from .kubernetes import pod_resolver_factory
-
     state = run_async(partial(_wait_for_pods, request, condition, pod_resolver_factory(request)))
     streams.write_stdout(format_cluster(request.output, state.spec, state, request.task))
 
@@ -242,7 +242,7 @@ async def _wait_for_pods(
 async def _wait_for_tpus(
     request: TPURequest, condition: WaitCondition, interval: float, exit_request: ExitRequest
 ) -> FoundTPUs:
-    from .tpu import FoundTPUs, found_tpus, new_tpu_resolver
+    from .tpu import found_tpus
 
     resolver = new_tpu_resolver(request)
     ends = time.monotonic() + request.timeout
@@ -303,7 +303,7 @@ async def _show_shortfall(
     from aioresolve.cli.terminal.views import WaitView, live_view
 
     view = WaitView(request.scope, request.timeout, ends)
-    with background_writer(sys.stderr, exit_request) as stderr:
+    with background_writer(sys.stderr, exit_request.exit) as stderr:
         async with live_view(stderr, view, show_after=SHOW_AFTER, keep=False) as screen:
 
             def update(lacking: Shortfall) -> None:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
-    PodRequest,
-    TPURequest,
     interval_option,
     max_requests_option,
     output_option,
@@ -21,12 +19,18 @@ from aioresolve.cli.options import (
     task_option,
     timeout_option,
     tpu_options,
-    validate_pod_request,
-    validate_task,
     verbose_option,
 )
 from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_json, change_yaml
 from aioresolve.cli.output.formats import WATCH_OUTPUTS
+from aioresolve.cli.requests import (
+    PodRequest,
+    TPURequest,
+    new_tpu_resolver,
+    pod_resolver_factory,
+    validate_pod_request,
+    validate_task,
+)
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import UnknownTaskError
 
@@ -143,8 +147,6 @@ def watch_pods(request: PodRequest) -> None:
     """
     from aioresolve.cli.application import run_async
 
-    from .kubernetes import pod_resolver_factory
-
     new_resolver = pod_resolver_factory(request)
 
     async def open_resolver(progress: Progress) -> ClusterResolver:
@@ -157,8 +159,6 @@ def watch_pods(request: PodRequest) -> None:
 def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
     """Print the cluster of the TPUs as `watch_pods` does, with a request every `interval` seconds."""
     from aioresolve.cli.application import run_async
-
-    from .tpu import new_tpu_resolver
 
     resolver = new_tpu_resolver(request)
 
@@ -182,7 +182,7 @@ async def _watch(
         with show_progress(progress, quiet=request.quiet):
             return await open_resolver(progress)
 
-    with background_writer(sys.stdout, exit_request) as stdout:
+    with background_writer(sys.stdout, exit_request.exit) as stdout:
         resolver = await within_deadline(request.timeout, request.scope, open_with_progress)
         async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
             first = await _first_observation(request, observations)

@@ -8,6 +8,7 @@ from .formats import (
     IDENTITY,
     TASK,
     IncrementalTable,
+    Task,
     as_json_line,
     as_yaml,
     cluster_document,
@@ -17,7 +18,6 @@ from .formats import (
 )
 
 if TYPE_CHECKING:
-    from aioresolve.cli.options import Task
     from aioresolve.spec import ClusterState, Member
 
 __all__ = ["ChangeRows", "TFConfigLines", "change_document", "change_json", "change_yaml"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.cli.error_messages import COULD_NOT_RESOLVE, DEADLINE, error_message
 from aioresolve.errors import DeadlineExceededError
 
+from .error_messages import COULD_NOT_RESOLVE, DEADLINE, error_message
 from .formats import (
     IncrementalTable,
     Table,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.cli.options import Task
     from aioresolve.spec import ClusterSpec, ClusterState, Member
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "IncrementalTable",
     "Section",
     "Table",
+    "Task",
     "address_lines",
     "aligned",
     "as_json",
@@ -71,6 +72,14 @@ class Table(NamedTuple):
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task of a cluster: its job, and its index in the job."""
+
+    job: str
+    index: int
 
 
 class Section(NamedTuple):

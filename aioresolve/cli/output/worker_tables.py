@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.cli.error_messages import error_message
 from aioresolve.spec import host_port
 
+from .error_messages import error_message
 from .formats import (
     IncrementalTable,
     Table,
+    Task,
     address_lines,
     as_json,
     as_json_line,
@@ -23,13 +25,13 @@ from .formats import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aioresolve.cli.commands.tpu import FoundTPUs
-    from aioresolve.cli.options import Task
     from aioresolve.gcp.tpu_api import Node, NodeList
     from aioresolve.probe import WorkerProbe
+    from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUSlice
 
 __all__ = [
+    "FoundTPUs",
     "ProbeRows",
     "format_nodes",
     "format_workers",
@@ -50,6 +52,21 @@ TPU_PORT = 8470
 
 MAX_ENDPOINTS = 3
 """How many endpoints of a node its row shows, unless it is wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTPUs:
+    """Resolved TPUs.
+
+    Attributes:
+        slices: in the order of their tasks; empty if the TPU belongs to this host.
+        state: the cluster of their workers.
+        probes: worker address to the result of its probe; None if the workers were not probed.
+    """
+
+    slices: tuple[TPUSlice, ...]
+    state: ClusterState
+    probes: dict[str, WorkerProbe] | None = None
 
 
 def format_workers(output: str, found: FoundTPUs, task: Task | None) -> str | Table:

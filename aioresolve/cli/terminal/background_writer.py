@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import anyio
 import click
 
-from aioresolve.cli.error_messages import OUTPUT_CLOSED
+from aioresolve.cli.output.error_messages import OUTPUT_CLOSED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aioresolve.cli.application import ExitRequest
+    from collections.abc import Callable, Iterator
 
 __all__ = ["BackgroundWriter", "background_writer"]
 
@@ -35,15 +33,15 @@ class BackgroundWriter:
 
     Args:
         stream: the stream to write to.
-        exit_request: ends the command, as SIGPIPE would, when the reader has closed the stream.
+        exit_with: ends the command with an exit code; called if the reader has closed the stream.
     """
 
-    def __init__(self, stream: TextIO, exit_request: ExitRequest) -> None:
+    def __init__(self, stream: TextIO, exit_with: Callable[[int], None]) -> None:
         # The raw file: a blocked write would hold the lock of the buffer above it, which the interpreter
         # needs at exit.
         self._file: Any = getattr(stream.buffer, "raw", stream.buffer)
         self._encoding = stream.encoding
-        self._exit_request = exit_request
+        self._exit_with = exit_with
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._last: asyncio.Future[None] | None = None
@@ -63,7 +61,7 @@ class BackgroundWriter:
         try:
             await self._enqueue(text)
         except BrokenPipeError:
-            self._exit_request.exit(OUTPUT_CLOSED)
+            self._exit_with(OUTPUT_CLOSED)
             await anyio.sleep_forever()
         except OSError as error:
             raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
@@ -89,7 +87,7 @@ class BackgroundWriter:
 
     def _exit_if_failed(self, done: asyncio.Future[None]) -> None:
         if done.exception() is not None:
-            self._exit_request.exit(OUTPUT_CLOSED)
+            self._exit_with(OUTPUT_CLOSED)
 
     def _work(self) -> None:
         while (write := self._queue.get()) is not None:
@@ -104,7 +102,7 @@ class BackgroundWriter:
 
 
 @contextmanager
-def background_writer(stream: TextIO | None, exit_request: ExitRequest) -> Iterator[BackgroundWriter]:
+def background_writer(stream: TextIO | None, exit_with: Callable[[int], None]) -> Iterator[BackgroundWriter]:
     """Yield a writer for `stream`. If it is a pipe, the command ends as soon as the last reader closes it.
 
     Raises:
@@ -117,8 +115,8 @@ def background_writer(stream: TextIO | None, exit_request: ExitRequest) -> Itera
     if descriptor is not None:
         # The writing end of a pipe never becomes readable; the event loop reports it when it has an error,
         # which means that no reader is left. Without this, the command would run until its next write.
-        loop.add_reader(descriptor, _exit_without_reader, loop, descriptor, exit_request)
-    writer = BackgroundWriter(stream, exit_request)
+        loop.add_reader(descriptor, _exit_without_reader, loop, descriptor, exit_with)
+    writer = BackgroundWriter(stream, exit_with)
     try:
         yield writer
     finally:
@@ -127,9 +125,11 @@ def background_writer(stream: TextIO | None, exit_request: ExitRequest) -> Itera
             loop.remove_reader(descriptor)
 
 
-def _exit_without_reader(loop: asyncio.AbstractEventLoop, descriptor: int, exit_request: ExitRequest) -> None:
+def _exit_without_reader(
+    loop: asyncio.AbstractEventLoop, descriptor: int, exit_with: Callable[[int], None]
+) -> None:
     loop.remove_reader(descriptor)
-    exit_request.exit(OUTPUT_CLOSED)
+    exit_with(OUTPUT_CLOSED)
 
 
 def _write_only_pipe(stream: TextIO) -> int | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from aioresolve.cli.error_messages import error_message
+from aioresolve.cli.output.error_messages import error_message
 from aioresolve.cli.output.formats import format_instant, one_line, printable
 
 from . import streams

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from aioresolve.cli.error_messages import OUTPUT_CLOSED
+from aioresolve.cli.output.error_messages import OUTPUT_CLOSED
 from aioresolve.cli.output.formats import Table, aligned, plain_sections
 
 if TYPE_CHECKING:

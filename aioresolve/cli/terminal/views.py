@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from aioresolve.cli.error_messages import error_message
+from aioresolve.cli.output.error_messages import error_message
 from aioresolve.cli.output.fleet_tables import COLUMNS, status_row
 from aioresolve.cli.output.formats import (
     Table,

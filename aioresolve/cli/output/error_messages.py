@@ -15,7 +15,7 @@ from aioresolve.errors import (
     MissingDependencyError,
 )
 
-from .output.formats import format_span, one_line, wait_report
+from .formats import format_span, one_line, wait_report
 
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError

@@ -1,0 +1,200 @@
+"""What the parameters of a command request, and the resolver for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from .output.formats import WATCH_OUTPUTS, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.tpu import TPUClusterResolver
+
+    Namespaces = tuple[str, ...] | None  # None for all namespaces
+    PodResolverFactory = Callable[[Progress], Awaitable[tuple[KubernetesClusterResolver, Namespaces]]]
+
+__all__ = [
+    "PodRequest",
+    "PollRequest",
+    "TPURequest",
+    "new_tpu_resolver",
+    "pod_resolver_factory",
+    "selector_options",
+    "selectors_by_job",
+    "validate_pod_request",
+    "validate_task",
+    "validate_watch_output",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """The pods to resolve, watch or wait for."""
+
+    selectors: tuple[tuple[str, str], ...]
+    namespaces: tuple[str, ...]
+    all_namespaces: bool
+    context: str | None
+    kubeconfigs: tuple[str, ...]
+    port: int
+    address: str
+    order_by: Literal["name", "index"]
+    not_running: Literal["raise", "skip"] = "raise"
+    output: str
+    task: Task | None
+    timeout: float
+    max_concurrency: int
+    quiet: bool
+
+    @property
+    def jobs(self) -> dict[str, list[str]]:
+        """The selectors of each job."""
+        return selectors_by_job(self.selectors)
+
+    @property
+    def scope(self) -> str:
+        """The request as text, for messages."""
+        return selector_options(self.selectors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TPURequest:
+    """The Cloud TPUs to resolve, list, watch or wait for."""
+
+    names: tuple[str, ...]
+    zone: str | None
+    project: str | None
+    api_version: Literal["v2", "v1"]
+    job_name: str
+    is_list: bool = False
+    is_probed: bool = False
+    output: str
+    task: Task | None
+    timeout: float
+    worker_timeout: float = 5.0
+    max_concurrency: int = 256
+    quiet: bool
+
+    @property
+    def scope(self) -> str:
+        """The request as text, for messages."""
+        return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollRequest:
+    """The fleet to poll or watch. A value of None is taken from the file of the fleet."""
+
+    file: str
+    is_once: bool
+    is_watched: bool
+    interval: float | None
+    timeout: float | None
+    max_concurrency: int | None
+    shard: int | tuple[int, int] | None
+    output: str
+    quiet: bool
+
+
+def validate_pod_request(request: PodRequest) -> None:
+    """Raise a UsageError if options are missing or contradict each other."""
+    if not request.selectors:
+        raise click.UsageError(
+            "no pods are selected: pass -l JOB=SELECTOR at least once, such as -l worker=app=trainer"
+        )
+    if request.namespaces and request.all_namespaces:
+        raise click.UsageError("-n and -A exclude each other; pass one of them")
+    validate_task(request.task, request.output)
+    if request.task is not None and request.task.job not in {*request.jobs, "evaluator"}:
+        job = request.task.job
+        raise click.UsageError(
+            f"--task {job}:{request.task.index}: no -l selects the job {job!r}; add -l {job}=SELECTOR, or"
+            f" pass a task of {' or '.join(request.jobs)}"
+        )
+
+
+def validate_task(task: Task | None, output: str) -> None:
+    """Raise a UsageError if `--task` was passed for an output that has no task."""
+    if task is not None and output != "tf-config":
+        raise click.UsageError("--task requires -o tf-config; add it, or leave out --task")
+
+
+def validate_watch_output(output: str) -> None:
+    """Raise a UsageError if the output cannot show changes."""
+    if output not in WATCH_OUTPUTS:
+        raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
+
+
+def selectors_by_job(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the selectors of each job; jobs and selectors keep their order."""
+    jobs: dict[str, list[str]] = {}
+    for job, selector in pairs:
+        jobs.setdefault(job, []).append(selector)
+    return jobs
+
+
+def selector_options(selectors: Iterable[tuple[str, str]]) -> str:
+    """Return selectors as options of the command line."""
+    return " ".join(f"-l {job}={selector}" for job, selector in selectors)
+
+
+def pod_resolver_factory(request: PodRequest) -> PodResolverFactory:
+    """Return a function that makes the resolver for `request`, and returns it with its namespaces.
+
+    That function raises a ResolveError if the kubeconfig, which names the default namespace, cannot be read.
+    """
+    # Imported now rather than by that function, which runs while the deadline is already counting.
+    from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+
+    async def choose_namespaces(progress: Progress) -> Namespaces:
+        """Return the namespaces as kubectl chooses them: by default, that of the context."""
+        if request.all_namespaces:
+            return None
+        if request.namespaces:
+            return request.namespaces
+        scope = "the namespace of the context"
+        progress.waiting(scope, "the kubeconfig has not been read")
+        connection = await find_connection(
+            kubeconfig=request.kubeconfigs or None, context=request.context, cache=CredentialCache()
+        )
+        progress.ready(scope)
+        return (connection.namespace or "default",)
+
+    async def new_resolver(progress: Progress) -> tuple[KubernetesClusterResolver, Namespaces]:
+        namespaces = await choose_namespaces(progress)
+        resolver = KubernetesClusterResolver(
+            request.jobs,
+            request.port,
+            namespace=namespaces,
+            context=request.context,
+            kubeconfig=request.kubeconfigs or None,
+            address=request.address,
+            order_by=request.order_by,
+            not_running=request.not_running,
+            timeout=request.timeout,
+            max_concurrency=request.max_concurrency,
+        )
+        return resolver, namespaces
+
+    return new_resolver
+
+
+def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:
+    """Return the resolver for `request`."""
+    from aioresolve.tpu import TPUClusterResolver
+
+    return TPUClusterResolver(
+        request.names or None,
+        request.zone,
+        request.project,
+        request.job_name,
+        api_version=request.api_version,
+        timeout=request.timeout,
+    )

@@ -1,1 +1,1 @@
-"""Side by side with the peers: how long, how much CPU, how much memory, as ratios within one run."""
+"""Compares aioresolve with other clients: time, CPU and memory, as ratios within one run."""

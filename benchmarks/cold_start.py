@@ -1,11 +1,11 @@
-"""Fresh processes: what an import costs, and `aioresolve kubernetes` beside `kubectl get pods`.
+"""Measures new processes: imports, and `aioresolve kubernetes` compared with `kubectl get pods`.
 
     python benchmarks/cold_start.py [--quick]
 
-The commands take turns, each run in a process of its own with its files in the page cache, as at a terminal
-where it is typed again. Both command lines ask the same loopback API server, with TLS and a bearer token, for
-the same pods of one namespace; kubectl may keep its discovery cache between runs. Memory is what the kernel
-notes (`ru_maxrss`): never less than that of the process that measures, about 27 MB.
+The commands take turns. Each run is a separate process whose files are in the page cache. Both commands
+request the same pods of one namespace from the same loopback API server, with TLS and a bearer token; kubectl
+may keep its discovery cache between runs. Memory is `ru_maxrss` of the kernel, which is never less than that
+of the measuring process, about 27 MB.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    # Of a file that is run, its folder is searched first, and there `kubernetes` is a benchmark.
+    # The folder of a script comes first in sys.path, and this folder has a module `kubernetes`.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.measure import Effort
 from benchmarks.plot import Panel, plot_bars
-from benchmarks.report import Bar, aligned, bar_table, duration, environment, ratio, size, write_json
+from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 from benchmarks.server import running_server, selectors_of
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ IMPORTS = {
 
 @dataclass(slots=True)
 class Command:
-    """One command, and what its runs took.
+    """One command and the cost of its runs.
 
     Attributes:
-        title: what it is called in tables.
-        words: the program's path and its arguments.
-        wall: seconds of each run, from spawning it to its end.
-        cpu: seconds of user and system time of each run.
-        peak: the most memory that a run had, in bytes.
+        title: its name in tables.
+        words: the path of the program and its arguments.
+        wall: the duration of each run, from spawn to exit, in seconds.
+        cpu: the user and system time of each run, in seconds.
+        peak: the highest peak memory of a run, in bytes.
     """
 
     title: str
@@ -69,19 +69,19 @@ class Command:
 
     @property
     def seconds(self) -> float:
-        """The median run."""
+        """The median duration of a run, in seconds."""
         return median(self.wall)
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU of the median run."""
+        """The median CPU time of a run, in seconds."""
         return median(self.cpu)
 
     def run(self, environ: Mapping[str, str]) -> None:
-        """Run it once more, its output thrown away.
+        """Run the command once and discard its output.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the command failed.
         """
         quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         began = time.perf_counter()
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, chdir(folder):
         kubeconfig = Path(folder, "kubeconfig")
-        # A home of their own: the machine's kubeconfig and kubectl's caches are left alone.
+        # A separate home directory: the kubeconfig and the caches of the user are not touched.
         environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "2"}
         with running_server(1, PODS, kubeconfig):
             commands = imports(quick=options.quick) + listings(options.kubectl, environ)
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def imports(*, quick: bool) -> list[Command]:
-    """Return the bare interpreter and what only imports, as far as it is installed."""
+    """Return commands that only start the interpreter or import a library that is installed."""
     commands = [Command(BARE, [sys.executable, "-c", "pass"])]
     for name, statement in IMPORTS.items():
         if quick and name == "tensorflow":
@@ -138,7 +138,7 @@ def imports(*, quick: bool) -> list[Command]:
 
 
 def listings(kubectl: str, environ: Mapping[str, str]) -> list[Command]:
-    """Return our command line and kubectl's, each having shown that it finds every pod."""
+    """Return the commands of aioresolve and kubectl, after checking that each prints every pod."""
     (selector,) = selectors_of(1)
     script = shutil.which("aioresolve", path=str(Path(sys.executable).parent))
     ours = [script] if script else [sys.executable, "-m", "aioresolve"]
@@ -146,7 +146,7 @@ def listings(kubectl: str, environ: Mapping[str, str]) -> list[Command]:
     if program := shutil.which(kubectl):
         commands.append(Command(KUBECTL, [program, "get", "pods", "-l", selector, "-o", "wide"]))
     else:
-        print(f"left out: {KUBECTL}: there is no {kubectl}")
+        print(f"left out: {KUBECTL}: {kubectl} was not found")
     for command in commands:
         printed = subprocess.run(
             command.words, env=environ, stdout=subprocess.PIPE, check=True, text=True
@@ -157,7 +157,7 @@ def listings(kubectl: str, environ: Mapping[str, str]) -> list[Command]:
 
 
 def take_turns(commands: Sequence[Command], environ: Mapping[str, str], effort: Effort) -> None:
-    """Run the commands in turn; a slow one has fewer turns, spread over the rounds."""
+    """Run the commands in turn; a slow command has fewer turns, spread over the rounds."""
     for number in range(effort.rounds):
         for command in commands:
             if effort.is_due(number, len(command.wall), command.wall):
@@ -166,7 +166,7 @@ def take_turns(commands: Sequence[Command], environ: Mapping[str, str], effort: 
 
 def table(commands: Sequence[Command]) -> str:
     bare = commands[0]
-    return aligned(
+    return format_table(
         ("", "median", f"over {BARE}", "ratio", "CPU", "peak memory", "runs"),
         [
             (
@@ -184,7 +184,7 @@ def table(commands: Sequence[Command]) -> str:
 
 
 def bars_of(commands: Sequence[Command]) -> list[Bar]:
-    """Return the promises about fresh processes, as far as they were measured."""
+    """Return the limits for new processes, for the figures that were measured."""
     those = {command.title: command for command in commands}
     over = (those["import aioresolve"].seconds - those[BARE].seconds) * 1e3
     bars = [Bar(what=f"import aioresolve over {BARE}", measured=over, most=40, unit=" ms")]

@@ -1,14 +1,14 @@
-"""Asking many clusters for their pods: aioresolve's Fleet beside other ways, as ratios within one run.
+"""Compares `Fleet` with other ways to request the pods of many clusters.
 
     python benchmarks/fleet.py [--quick]
 
-Each way runs in a process of its own and they take turns. A cluster has 100 pods of 8 KB; its API server is
-a loopback port that answers with prepared bytes over TLS: a figure is the client's share. What is timed is
-one poll: every cluster asked once. CPU is that of the client, all threads. Sockets are the most that the
-servers saw open at a time in the first poll, and those kept open after it.
+Each way runs in a separate process, and they take turns. A cluster has 100 pods of 8 KB; its API server is a
+loopback port that sends prepared bytes over TLS, so that the figures show the cost of the client. One
+measurement is one poll: one request to every cluster. CPU is that of all threads of the client. Sockets are
+the largest number that the servers saw open in the first poll, and the number that is open after it.
 
-Then some clusters hang, which take connections and never answer, or fail: how long the others' answers take,
-and how old they are when all are asked again and again.
+Then some clusters hang (they accept connections and never respond) or fail: the figures show how long the
+responses of the others take, and how old they are when all clusters are polled repeatedly.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    # Of a file that is run, its folder is searched first, and there `kubernetes` is a benchmark.
+    # The folder of a script comes first in sys.path, and this folder has a module `kubernetes`.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from benchmarks.child_process import running
 from benchmarks.fleet_freshness import freshness, freshness_bars, freshness_table
 from benchmarks.fleet_peers import WAYS
 from benchmarks.fleet_servers import PODS, Place, running_servers
 from benchmarks.fleet_worker import First, Round
 from benchmarks.measure import Effort
 from benchmarks.plot import Panel, plot_bars
-from benchmarks.report import Bar, aligned, bar_table, duration, environment, ratio, size, write_json
-from benchmarks.watch_dialogue import running
+from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from benchmarks.child_process import Child
     from benchmarks.fleet_servers import Servers, Target
-    from benchmarks.watch_dialogue import Child
 
 PACKAGES = ("aioresolve", "aiohttp", "msgspec", "kubernetes-asyncio")
 FULL = Effort(rounds=8, budget=8.0)
 QUICK = Effort(rounds=3, turn=0.1, budget=2.0, least=1)
 
 GENEROUS = 60.0
-"""Seconds that each target has, where none is bad."""
+"""The timeout of each target in seconds, if none is bad."""
 
 DEADLINE = 3.0
-"""Seconds that each target has, where one is bad."""
+"""The timeout of each target in seconds, if one is bad."""
 
 MOST = 1000
 TYPED_UP_TO = 100
-"""More targets take kubernetes_asyncio minutes."""
+"""The largest number of targets for kubernetes_asyncio, which takes minutes for more."""
 
 BAD = "cluster-0050"
-"""Which one is bad."""
+"""The name of the bad target."""
 
 SLOW = 1.0
-"""Seconds that targets take to answer, where CPU is not to be the limit."""
+"""The response time of slow targets in seconds, so that CPU is not the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Whom to ask.
+    """The targets of a measurement.
 
     Attributes:
-        targets: how many.
-        place: where they are.
-        delay: seconds that they take to answer, a quarter more or less.
+        targets: the number of targets.
+        place: how they are distributed over API servers.
+        delay: their response time in seconds, a quarter more or less.
         bad: whether one is `hanging` or `failing`.
     """
 
@@ -81,7 +81,7 @@ class Scenario:
 
     def __str__(self) -> str:
         words = [f"{self.targets:,} targets x {PODS} pods, {self.place}"]
-        words += [f"which takes {duration(self.delay)} to answer"] * bool(self.delay)
+        words += [f"with a delay of {duration(self.delay)}"] * bool(self.delay)
         words += [f"one {self.bad}, {DEADLINE:g} s each"] * bool(self.bad)
         return ", ".join(words)
 
@@ -98,11 +98,11 @@ class Scenario:
 
     @property
     def timeout(self) -> float:
-        """Seconds that each target has."""
+        """The timeout of each target in seconds."""
         return DEADLINE if self.bad else GENEROUS
 
     def arrange(self, servers: Servers) -> None:
-        """Let the servers behave so."""
+        """Configure the servers."""
         servers.behave(
             delay=self.delay,
             hanging=[BAD] if self.bad == "hanging" else [],
@@ -112,14 +112,14 @@ class Scenario:
 
 @dataclass(slots=True)
 class Measured:
-    """What one way took.
+    """The cost of one way.
 
     Attributes:
         name: its name in `WAYS`.
-        first: what a fresh process's first round found and took.
-        sockets: open at a time, at most, in that round.
-        kept: open after it.
-        rounds: the rounds after it.
+        first: the result and cost of the first round in a new process.
+        sockets: the largest number of open sockets in that round.
+        kept: the number of open sockets after that round.
+        rounds: the later rounds.
     """
 
     name: str
@@ -134,33 +134,33 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """The median round, until everything was told."""
+        """The median duration of a round, until all results were reported, in seconds."""
         return median(each.wall for each in self.rounds)
 
     @property
     def good_seconds(self) -> float:
-        """The median round, until the last good answer was told."""
+        """The median time until the last good result of a round was reported, in seconds."""
         return median(each.good for each in self.rounds)
 
     @property
     def slowest(self) -> float:
-        """Seconds from one answer to the next, at most, of the median round."""
+        """The longest time between two results, median of the rounds, in seconds."""
         return median(each.slowest for each in self.rounds)
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU of the median round."""
+        """The median CPU time of a round, in seconds."""
         return median(each.cpu for each in self.rounds)
 
 
 class Client:
-    """The driver's end of one way's process."""
+    """Controls the process of one way."""
 
     def __init__(self, name: str, process: Child, servers: Servers, scenario: Scenario) -> None:
         self._process = process
         self.turns = 0
         servers.traffic()
-        first = First(**process.asked("first"))
+        first = First(**process.request("first"))
         seen = servers.traffic()
         bad = [BAD] if scenario.bad else []
         if first.right != scenario.targets - len(bad) or list(first.errors) != bad:
@@ -168,16 +168,16 @@ class Client:
         self.measured = Measured(name, first, seen.most, seen.connections)
 
     def take_turn(self, seconds: float) -> None:
-        """Let it ask for so many seconds, and keep what that took."""
+        """Make the process run rounds for `seconds`, and record the cost."""
         self.turns += 1
-        self.measured.rounds += [Round(**each) for each in self._process.asked("turn", seconds=seconds)]
+        self.measured.rounds += [Round(**each) for each in self._process.request("turn", seconds=seconds)]
 
 
 @contextmanager
 def running_client(
     name: str, targets: Sequence[Target], servers: Servers, scenario: Scenario
 ) -> Iterator[Client]:
-    """Yield a way that has asked once; its process ends with the block."""
+    """Run the process of a way inside the block; it has already run one round."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([asdict(target) for target in targets], file)
         file.flush()
@@ -185,8 +185,8 @@ def running_client(
             yield Client(name, process, servers, scenario)
 
 
-def measured(scenario: Scenario, effort: Effort) -> list[Measured]:
-    """Return what each way took."""
+def measure(scenario: Scenario, effort: Effort) -> list[Measured]:
+    """Measure each way."""
     names = [name for name in scenario.ways if not WAYS[name].missing]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {}
     for scenario in scenarios(quick=options.quick):
         effort = QUICK if options.quick else FULL
-        found[scenario] = measured(scenario, replace(effort, least=1) if scenario.delay else effort)
+        found[scenario] = measure(scenario, replace(effort, least=1) if scenario.delay else effort)
         print(f"\n{scenario}\n{table(scenario, found[scenario])}", end="", flush=True)
     fresh = freshness(quick=options.quick)
     print(f"\n{freshness_table(fresh)}", end="", flush=True)
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def scenarios(*, quick: bool) -> list[Scenario]:
-    """Return whom to ask."""
+    """Return the scenarios."""
     if quick:
         found = [Scenario(10), Scenario(100, Place.ONE), Scenario(30, delay=0.2)]
     else:
@@ -241,10 +241,10 @@ def scenarios(*, quick: bool) -> list[Scenario]:
 
 
 def table(scenario: Scenario, those: Sequence[Measured]) -> str:
-    """Return one scenario's figures; ratios are to the first way."""
+    """Return a table of the figures of one scenario; ratios are relative to the first way."""
     ours = those[0]
     if scenario.bad:
-        return aligned(
+        return format_table(
             ("", "99 others", "ratio", "all", "CPU", "rounds"),
             [
                 (
@@ -258,7 +258,7 @@ def table(scenario: Scenario, those: Sequence[Measured]) -> str:
                 for each in those
             ],
         )
-    return aligned(
+    return format_table(
         ("", "first", "median", "ratio", "CPU", "ratio", "sockets", "kept", "peak memory", "rounds"),
         [
             (
@@ -279,17 +279,17 @@ def table(scenario: Scenario, those: Sequence[Measured]) -> str:
 
 
 def slowest_of(scenario: Scenario, those: Sequence[Measured]) -> str:
-    """Return a line on the slowest single target, where targets are slow."""
+    """Return a line about the slowest target, if targets are slow."""
     if not scenario.delay:
         return ""
     (serial,) = [each for each in those if each.name == "serial"]
     times = [ratio(each.seconds, serial.slowest) for each in those if each is not serial]
     alone = duration(serial.slowest)
-    return f"the slowest target, asked alone: {alone}; times of that, from above: {', '.join(times)}\n"
+    return f"the slowest target alone: {alone}; ratios to it, from the top: {', '.join(times)}\n"
 
 
 def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
-    """Return the promises about one poll, as far as they were measured."""
+    """Return the limits for one poll, for the figures that were measured."""
     bars = []
     if slow := {each.name: each for each in found.get(Scenario(100, delay=SLOW), ())}:
         times = slow["resolve"].seconds / slow["serial"].slowest

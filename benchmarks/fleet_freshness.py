@@ -1,7 +1,7 @@
-"""How old the readings of good targets are while some hang and some fail, beside a run without those.
+"""Measures how old the results of good targets are while other targets hang or fail, for `fleet.py`.
 
-For `fleet.py`: a fleet polls 94 targets, and another one the same 94 and six bad ones; likewise rounds of
-`asyncio.gather`. They take turns.
+One fleet polls 94 good targets, another one the same 94 and six bad ones; likewise with `asyncio.gather`.
+They take turns.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from benchmarks.child_process import running
 from benchmarks.fleet_peers import WAYS
 from benchmarks.fleet_servers import Place, running_servers
 from benchmarks.fleet_worker import Followed
-from benchmarks.report import Bar, aligned, duration
-from benchmarks.watch_dialogue import running
+from benchmarks.report import Bar, duration, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.child_process import Child
     from benchmarks.fleet_servers import Servers
-    from benchmarks.watch_dialogue import Child
 
 __all__ = ["Fresh", "freshness", "freshness_bars", "freshness_table"]
 
@@ -34,18 +34,18 @@ FAILING = {"cluster-0020": 500, "cluster-0050": 503, "cluster-0080": 403}
 BAD = {*HANGING, *FAILING}
 
 WORDS = 200
-"""How much of what is said of a bad target is printed, in characters."""
+"""The number of characters to print of the error of a bad target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long to look.
+    """How long to measure.
 
     Attributes:
-        interval: seconds from one question to a target to the next.
-        deadline: seconds that each target has.
-        seconds: of a turn.
-        turns: how many.
+        interval: seconds between two requests to a target.
+        deadline: the timeout of each target in seconds.
+        seconds: the length of a turn.
+        turns: the number of turns.
     """
 
     interval: float = 2.0
@@ -55,26 +55,26 @@ class Times:
 
     @property
     def settle(self) -> float:
-        """Seconds before each turn in which nothing counts: whoever waits for a deadline has waited once."""
+        """Seconds before each turn that do not count, so that each deadline has passed once."""
         return self.deadline + 2 * self.interval
 
 
 @dataclass(slots=True)
 class Fresh:
-    """What one way did.
+    """The figures of one way.
 
     Attributes:
         name: its name in `WAYS`.
         is_clean: whether the bad targets were left out.
-        times: how long was looked.
-        questions: that each good target was asked, on average, by turns: a second.
-        turns: what was seen.
+        times: how long it was measured.
+        request_rates: of each turn, the requests per second to a good target, on average.
+        turns: the figures of each turn.
     """
 
     name: str
     is_clean: bool
     times: Times
-    questions: list[float] = field(default_factory=list)
+    request_rates: list[float] = field(default_factory=list)
     turns: list[Followed] = field(default_factory=list)
 
     @property
@@ -97,34 +97,34 @@ class Fresh:
 
     @property
     def period(self) -> float:
-        """Seconds from one good answer of a target to the next."""
-        return self.times.seconds / median(each.answers for each in self.turns)
+        """Seconds between two good results of a target."""
+        return self.times.seconds / median(each.results for each in self.turns)
 
     @property
-    def asked(self) -> float:
-        """Questions to a good target a minute."""
-        return 60.0 * median(self.questions)
+    def requests_per_minute(self) -> float:
+        """Requests to a good target per minute."""
+        return 60.0 * median(self.request_rates)
 
     @property
     def cpu(self) -> float:
-        """CPU as a share of a core."""
+        """CPU relative to one core."""
         return median(each.cpu for each in self.turns) / self.times.seconds
 
     def take_turn(self, process: Child, servers: Servers) -> None:
-        """Let its process follow for a while, and keep what was seen."""
+        """Make the process poll for a while, and record the figures."""
         times = self.times
         servers.traffic()
-        seen = process.asked("follow", interval=times.interval, settle=times.settle, seconds=times.seconds)
-        asked = [count for name, count in servers.traffic().questions.items() if name not in BAD]
-        self.questions.append(sum(asked) / len(asked) / (times.settle + times.seconds))
+        seen = process.request("follow", interval=times.interval, settle=times.settle, seconds=times.seconds)
+        requests = [count for name, count in servers.traffic().requests.items() if name not in BAD]
+        self.request_rates.append(sum(requests) / len(requests) / (times.settle + times.seconds))
         self.turns.append(Followed(**seen))
         wrong = set(self.turns[-1].errors) ^ (set() if self.is_clean else BAD)
         if wrong:
-            raise RuntimeError(f"{self.title}: of these either all answers failed, or none: {wrong}")
+            raise RuntimeError(f"{self.title}: unexpected success or failure of {wrong}")
 
 
 def freshness(*, quick: bool) -> list[Fresh]:
-    """Return what each way did, with the bad targets and without them."""
+    """Measure each way with the bad targets and without them."""
     times = Times(interval=1.0, deadline=2.0, seconds=6.0, turns=1) if quick else Times()
     found = [Fresh(name, is_clean, times) for name in ("poll", "gather") for is_clean in (True, False)]
     with ExitStack() as stack:
@@ -145,11 +145,11 @@ def freshness(*, quick: bool) -> list[Fresh]:
 
 
 def freshness_table(found: Sequence[Fresh]) -> str:
-    """Return the figures, and what is said of the bad targets."""
+    """Return a table of the figures, and the errors of the bad targets."""
     times = found[0].times
-    said = next(each for each in found if not each.is_clean).turns[-1].errors
-    table = aligned(
-        ("", "median age", "p99", "oldest", "period", "questions/min", "CPU"),
+    errors = next(each for each in found if not each.is_clean).turns[-1].errors
+    table = format_table(
+        ("", "median age", "p99", "oldest", "period", "requests/min", "CPU"),
         [
             (
                 each.title,
@@ -157,25 +157,30 @@ def freshness_table(found: Sequence[Fresh]) -> str:
                 duration(each.p99),
                 duration(each.oldest),
                 duration(each.period),
-                f"{each.asked:.1f}",
+                f"{each.requests_per_minute:.1f}",
                 f"{each.cpu:.0%}",
             )
             for each in found
         ],
     )
     return (
-        f"{TARGETS} targets asked every {times.interval:g} s, {times.deadline:g} s each: how old the readings"
-        f" of the good ones are\n{table}"
-        + "".join(f"{name}: {' '.join(words.split())[:WORDS]}\n" for name, words in sorted(said.items()))
+        f"{TARGETS} targets polled every {times.interval:g} s with a timeout of {times.deadline:g} s:"
+        f" age of the results of the good targets\n{table}"
+        + "".join(f"{name}: {' '.join(words.split())[:WORDS]}\n" for name, words in sorted(errors.items()))
     )
 
 
 def freshness_bars(found: Sequence[Fresh]) -> list[Bar]:
-    """Return the promises: bad targets cost the good ones nothing."""
+    """Return the limits: bad targets must not delay the good ones."""
     clean, mixed = (next(each for each in found if each.is_clean is is_clean) for is_clean in (True, False))
     what = "Fleet.poll(), 94 targets with 3 hanging and 3 failing over without"
     return [
         Bar(what=f"{what}: median age", measured=mixed.median / clean.median, most=1.1, unit="x"),
         Bar(what=f"{what}: p99 age", measured=mixed.p99 / clean.p99, most=1.1, unit="x"),
-        Bar(what=f"{what}: questions", measured=mixed.asked / clean.asked, least=0.95, unit="x"),
+        Bar(
+            what=f"{what}: requests",
+            measured=mixed.requests_per_minute / clean.requests_per_minute,
+            least=0.95,
+            unit="x",
+        ),
     ]

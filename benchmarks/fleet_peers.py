@@ -1,6 +1,6 @@
-"""What `fleet.py` measures: ours and other ways to ask many clusters for their pods.
+"""The ways to request the pods of many clusters that `fleet.py` compares.
 
-Libraries are imported when a way is opened: a process that measures one pays for no other.
+Libraries are imported when a way is opened, so that the process of one way does not load the others.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ if TYPE_CHECKING:
     from aioresolve import Fleet, KubernetesClusterResolver, TargetStatus
     from benchmarks.fleet_servers import Target
 
-__all__ = ["WAYS", "Ask", "Client", "Failed", "Follow", "Tell", "Way"]
+__all__ = ["WAYS", "Client", "Failed", "Follow", "Report", "RequestAll", "Way"]
 
 NEVER = 3600.0
-"""Seconds of an interval of which only the beginning is of interest."""
+"""An interval, in seconds, that does not end during a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """In the place of an answer: what was wrong, in words."""
+    """Replaces the result of a target that failed; has the error as text."""
 
-    words: str
+    text: str
 
 
-Tell: TypeAlias = Callable[[str, Any], None]
-"""Called with a target's name and its answer, a way's own or `Failed`, as soon as the way's user sees it."""
+Report: TypeAlias = Callable[[str, Any], None]
+"""Called with the name of a target and its result, or `Failed`, as soon as the way returns it."""
 
-Ask: TypeAlias = Callable[[Tell], Awaitable[None]]
-"""Asks every target once."""
+RequestAll: TypeAlias = Callable[[Report], Awaitable[None]]
+"""Sends one request to every target."""
 
-Follow: TypeAlias = Callable[[Tell, float], Awaitable[None]]
-"""Asks every target, every so many seconds; does not end."""
+Follow: TypeAlias = Callable[[Report, float], Awaitable[None]]
+"""Polls every target at an interval in seconds; does not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What a way has opened for its targets."""
+    """The open client of a way."""
 
-    ask: Ask
+    request_all: RequestAll
     follow: Follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to ask.
+    """One way to request pods.
 
     Attributes:
-        title: what it is called in tables.
+        title: its name in tables.
         needs: the top-level modules it imports.
-        opened: opens a client for targets and the seconds that each has.
-        addresses: the addresses of the pods, with or without ports, in an answer.
+        open_client: opens a client for targets and the timeout of each.
+        addresses: returns the addresses of the pods, with or without ports, in a result.
     """
 
     title: str
     needs: tuple[str, ...] = ()
-    opened: Callable[[Sequence[Target], float], AbstractAsyncContextManager[Client]]
+    open_client: Callable[[Sequence[Target], float], AbstractAsyncContextManager[Client]]
     addresses: Callable[[Any], Iterable[str]]
 
     @property
@@ -78,17 +78,17 @@ class Way:
         return [module for module in self.needs if importlib.util.find_spec(module) is None]
 
 
-def rounds_of(ask: Ask) -> Client:
-    """Return a client that follows by asking, and waiting for what is left of the interval."""
+def rounds_of(request_all: RequestAll) -> Client:
+    """Return a client that polls in rounds, and sleeps for the rest of each interval."""
 
-    async def follow(tell: Tell, interval: float) -> None:
+    async def follow(report: Report, interval: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + interval
-            await ask(tell)
+            await request_all(report)
             await asyncio.sleep(max(due - loop.time(), 0.0))
 
-    return Client(ask, follow)
+    return Client(request_all, follow)
 
 
 def our_resolver(target: Target, timeout: float) -> KubernetesClusterResolver:
@@ -110,100 +110,101 @@ def our_fleet(targets: Sequence[Target], timeout: float, **options: int) -> Flee
     return Fleet(resolvers, timeout=timeout, **options)
 
 
-def tell_reading(tell: Tell, reading: TargetStatus) -> None:
-    tell(reading.name, reading.state if reading.error is None else Failed(str(reading.error)))
+def report_status(report: Report, status: TargetStatus) -> None:
+    report(status.name, status.state if status.error is None else Failed(str(status.error)))
 
 
 @asynccontextmanager
 async def fleet_entered(targets: Sequence[Target], timeout: float, **options: int) -> AsyncIterator[Client]:
-    """Connections are kept from one `resolve` to the next."""
+    """Connections are kept between calls of `resolve`."""
     async with our_fleet(targets, timeout, **options) as fleet:
 
-        async def ask(tell: Tell) -> None:
-            for reading in (await fleet.resolve()).values():
-                tell_reading(tell, reading)
+        async def request_all(report: Report) -> None:
+            for status in (await fleet.resolve()).values():
+                report_status(report, status)
 
-        yield rounds_of(ask)
+        yield rounds_of(request_all)
 
 
 @asynccontextmanager
 async def fleet_fresh(targets: Sequence[Target], timeout: float) -> AsyncIterator[Client]:
-    """Every `resolve` opens connections of its own."""
+    """Every call of `resolve` opens new connections."""
     fleet = our_fleet(targets, timeout)
 
-    async def ask(tell: Tell) -> None:
-        for reading in (await fleet.resolve()).values():
-            tell_reading(tell, reading)
+    async def request_all(report: Report) -> None:
+        for status in (await fleet.resolve()).values():
+            report_status(report, status)
 
-    yield rounds_of(ask)
+    yield rounds_of(request_all)
 
 
 @asynccontextmanager
 async def fleet_polling(targets: Sequence[Target], timeout: float) -> AsyncIterator[Client]:
-    """Each reading is told as it comes; asking once is the first round of a poll."""
+    """Each status is reported as it arrives; one request to every target is the first round of a poll."""
     async with our_fleet(targets, timeout) as fleet:
 
-        async def ask(tell: Tell) -> None:
+        async def request_all(report: Report) -> None:
             waiting = {target.name for target in targets}
-            async with aclosing(fleet.poll(interval=NEVER)) as readings:
-                async for reading in readings:
-                    tell_reading(tell, reading)
-                    waiting.discard(reading.name)
+            async with aclosing(fleet.poll(interval=NEVER)) as statuses:
+                async for status in statuses:
+                    report_status(report, status)
+                    waiting.discard(status.name)
                     if not waiting:
                         return
 
-        async def follow(tell: Tell, interval: float) -> None:
-            async with aclosing(fleet.poll(interval=interval)) as readings:
-                async for reading in readings:
-                    tell_reading(tell, reading)
+        async def follow(report: Report, interval: float) -> None:
+            async with aclosing(fleet.poll(interval=interval)) as statuses:
+                async for status in statuses:
+                    report_status(report, status)
 
-        yield Client(ask, follow)
+        yield Client(request_all, follow)
 
 
 @asynccontextmanager
 async def one_after_another(targets: Sequence[Target], timeout: float) -> AsyncIterator[Client]:
-    """Ours in a loop, over connections that are kept."""
+    """Resolvers called in a loop, over connections that are kept."""
     async with AsyncExitStack() as stack:
         resolvers = {
             target.name: await stack.enter_async_context(our_resolver(target, timeout)) for target in targets
         }
 
-        async def ask(tell: Tell) -> None:
+        async def request_all(report: Report) -> None:
             for name, resolver in resolvers.items():
-                await tell_answer(tell, name, resolver.cluster_state)
+                await report_result(report, name, resolver.cluster_state)
 
-        yield rounds_of(ask)
+        yield rounds_of(request_all)
 
 
-async def tell_answer(tell: Tell, name: str, answer: Callable[[], Awaitable[Any]]) -> None:
-    """Tell what one of ours answers."""
+async def report_result(report: Report, name: str, call: Callable[[], Awaitable[Any]]) -> None:
+    """Report the result of a resolver."""
     from aioresolve import ResolveError
 
     try:
-        tell(name, await answer())
+        report(name, await call())
     except ResolveError as error:
-        tell(name, Failed(str(error)))
+        report(name, Failed(str(error)))
 
 
 def all_at_once(
     method: str, targets: Sequence[Target], timeout: float
 ) -> AbstractAsyncContextManager[Client]:
-    """What comes to mind first: a fresh resolver for each, and all of them at once.
+    """The simplest code: a new resolver for each target, called concurrently with `asyncio.gather`.
 
     Args:
-        method: what to call: `cluster_state`, or `cluster_spec` for addresses alone, to which a server
-            projects the pods: a fiftieth of the bytes.
-        targets: whom to ask.
-        timeout: seconds that each has.
+        method: the method to call: `cluster_state`, or `cluster_spec`, which returns addresses only and
+            for which a
+            server sends a fiftieth of the bytes.
+        targets: the targets.
+        timeout: the timeout of each target in seconds.
     """
 
-    async def one(target: Target, tell: Tell) -> None:
-        await tell_answer(tell, target.name, getattr(our_resolver(target, timeout), method))
+    async def one(target: Target, report: Report) -> None:
+        await report_result(report, target.name, getattr(our_resolver(target, timeout), method))
 
-    async def ask(tell: Tell) -> None:
-        await asyncio.gather(*[one(target, tell) for target in targets])
+    async def request_all(report: Report) -> None:
+        await asyncio.gather(*[one(target, report) for target in targets])
 
-    return nullcontext(rounds_of(ask))
+    return nullcontext(rounds_of(request_all))
 
 
 @asynccontextmanager
@@ -221,17 +222,17 @@ async def by_kubernetes_asyncio(targets: Sequence[Target], timeout: float) -> As
             opened = await stack.enter_async_context(client.ApiClient(configuration))
             apis[target] = client.CoreV1Api(opened)
 
-        async def one(target: Target, tell: Tell) -> None:
+        async def one(target: Target, report: Report) -> None:
             listing = partial(apis[target].list_namespaced_pod, NAMESPACE, label_selector=target.selector)
             try:
-                tell(target.name, (await listing(_request_timeout=timeout)).items)
+                report(target.name, (await listing(_request_timeout=timeout)).items)
             except (client.ApiException, ClientError, TimeoutError) as error:
-                tell(target.name, Failed(repr(error)))
+                report(target.name, Failed(repr(error)))
 
-        async def ask(tell: Tell) -> None:
-            await asyncio.gather(*[one(target, tell) for target in targets])
+        async def request_all(report: Report) -> None:
+            await asyncio.gather(*[one(target, report) for target in targets])
 
-        yield rounds_of(ask)
+        yield rounds_of(request_all)
 
 
 def state_addresses(state: Any) -> list[str]:
@@ -248,34 +249,34 @@ def pod_addresses(pods: Any) -> list[str]:
 
 
 WAYS = {
-    "resolve": Way(title="Fleet.resolve(), entered", opened=fleet_entered, addresses=state_addresses),
+    "resolve": Way(title="Fleet.resolve(), entered", open_client=fleet_entered, addresses=state_addresses),
     "resolve-64": Way(
         title="Fleet(max_concurrency=64).resolve(), entered",
-        opened=partial(fleet_entered, max_concurrency=64),
+        open_client=partial(fleet_entered, max_concurrency=64),
         addresses=state_addresses,
     ),
-    "poll": Way(title="Fleet.poll(), entered", opened=fleet_polling, addresses=state_addresses),
-    "fresh": Way(title="Fleet.resolve()", opened=fleet_fresh, addresses=state_addresses),
+    "poll": Way(title="Fleet.poll(), entered", open_client=fleet_polling, addresses=state_addresses),
+    "fresh": Way(title="Fleet.resolve()", open_client=fleet_fresh, addresses=state_addresses),
     "serial": Way(
         title="cluster_state() one after another",
-        opened=one_after_another,
+        open_client=one_after_another,
         addresses=state_addresses,
     ),
     "gather": Way(
         title="asyncio.gather, cluster_state()",
-        opened=partial(all_at_once, "cluster_state"),
+        open_client=partial(all_at_once, "cluster_state"),
         addresses=state_addresses,
     ),
     "gather-spec": Way(
         title="asyncio.gather, cluster_spec()",
-        opened=partial(all_at_once, "cluster_spec"),
+        open_client=partial(all_at_once, "cluster_spec"),
         addresses=spec_addresses,
     ),
     "kubernetes_asyncio": Way(
         title="asyncio.gather, kubernetes_asyncio",
         needs=("kubernetes_asyncio",),
-        opened=by_kubernetes_asyncio,
+        open_client=by_kubernetes_asyncio,
         addresses=pod_addresses,
     ),
 }
-"""Every way, by the name that names it at the command line."""
+"""Every way, by its name on the command line."""

@@ -1,8 +1,8 @@
-"""The API servers that `fleet.py` asks, each at a port of its own or one for all, in processes of their own.
+"""Runs the API servers of `fleet.py`, one port per target or one for all, in separate processes.
 
-They speak HTTP over TLS and want a bearer token. All that they send is prepared: what a KubernetesServer
-answers of the pods of one selector, with the addresses of each target put in, compressed as a real API server
-does. They can be told to answer late, to fail, or not to answer at all.
+They use TLS and require a bearer token. They send prepared bytes: the recorded response of a KubernetesServer
+to the request for the pods of one selector, with the addresses of each target inserted, compressed as a real
+API server does. They can delay responses, fail, or not respond at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.watch_dialogue import answer_questions, running
+from benchmarks.child_process import running, serve_requests
 from benchmarks.watch_server import allow_many_sockets
 
 if TYPE_CHECKING:
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from benchmarks.watch_dialogue import Child
+    from benchmarks.child_process import Child
 
 __all__ = ["NAMESPACE", "PODS", "Place", "Servers", "Target", "Traffic", "addresses_of", "running_servers"]
 
 NAMESPACE = "training"
 PODS = 100
 POD_SIZE = 8192
-"""Bytes of a pod's JSON: what a training pod with a dozen variables and its managedFields comes to."""
+"""Bytes of the JSON of a pod, typical of a training pod with a dozen variables and managedFields."""
 
 PROCESSES = 2
-"""Among which the ports of many servers are divided."""
+"""The number of processes among which the ports are divided."""
 
 COMPRESSED_FROM = 128 * 1024
-"""Bytes from which an API server compresses what it sends."""
+"""The size in bytes from which an API server compresses responses."""
 
 JITTER = 0.25
-"""How much later or sooner than another, of the delay, a target answers; each always by the same."""
+"""The largest deviation from the delay, as a fraction; that of a target is always the same."""
 
 NAME, ADDRESS = "cluster-mark", "10.254.254."
-"""What stands in the recorded answers for a target's name, and for what its pods' addresses begin with."""
+"""Placeholders in the recorded responses: the name of the target, and the prefix of the addresses."""
 
 FORBIDDEN = (
     f'pods is forbidden: User "me" cannot list resource "pods" in API group "" in the namespace "{NAMESPACE}"'
@@ -59,7 +59,7 @@ TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 
 
 class Place(StrEnum):
-    """Where the targets of a fleet are."""
+    """How the targets of a fleet are distributed over API servers."""
 
     OWN = "each an API server"
     CONTEXTS = "each an API server, all in one kubeconfig"
@@ -68,13 +68,13 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target, as a way to ask is told of it.
+    """One target.
 
     Attributes:
         name: its name.
-        selector: that of its pods.
-        kubeconfig: how to reach its API server.
-        context: the context of it there.
+        selector: the label selector of its pods.
+        kubeconfig: the kubeconfig of its API server.
+        context: the context in the kubeconfig.
     """
 
     name: str
@@ -85,15 +85,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the servers saw since they were asked that the last time.
+    """What the servers saw since the last call.
 
     Attributes:
-        questions: how many each target was asked, by name.
-        connections: open now, of those that were opened since.
-        most: of these, open at a time, at most.
+        requests: the name of each target to its number of requests.
+        connections: the number of connections that were opened since and are still open.
+        most: the largest number of these that were open at the same time.
     """
 
-    questions: dict[str, int]
+    requests: dict[str, int]
     connections: int
     most: int
 
@@ -114,11 +114,8 @@ def _address_of(name: str) -> str:
     return f"10.{number >> 8}.{number & 255}."
 
 
-# The driver's end
-
-
 class Servers:
-    """The driver's end of the processes."""
+    """Controls the processes of the servers."""
 
     def __init__(self, children: Sequence[Child], targets: Sequence[Target]) -> None:
         self._children = children
@@ -127,20 +124,20 @@ class Servers:
     def behave(
         self, *, delay: float = 0.0, hanging: Sequence[str] = (), failing: Mapping[str, int] | None = None
     ) -> None:
-        """Let all answer `delay` seconds late, some not at all, and some with a status."""
+        """Make all targets respond `delay` seconds late, some never, and some with a failure status."""
         for child in self._children:
-            child.asked("behave", delay=delay, hanging=list(hanging), failing=dict(failing or {}))
+            child.request("behave", delay=delay, hanging=list(hanging), failing=dict(failing or {}))
 
     def traffic(self) -> Traffic:
-        """Return what was seen, and begin anew."""
-        seen = [Traffic(**child.asked("traffic")) for child in self._children]
-        questions = {name: count for each in seen for name, count in each.questions.items()}
-        return Traffic(questions, sum(each.connections for each in seen), sum(each.most for each in seen))
+        """Return what the servers saw, and reset the counters."""
+        seen = [Traffic(**child.request("traffic")) for child in self._children]
+        requests = {name: count for each in seen for name, count in each.requests.items()}
+        return Traffic(requests, sum(each.connections for each in seen), sum(each.most for each in seen))
 
 
 @contextmanager
 def running_servers(count: int, place: Place, folder: Path) -> Iterator[Servers]:
-    """Run the API servers of so many targets inside the block, and write kubeconfigs into a folder."""
+    """Run the API servers of `count` targets inside the block, and write kubeconfigs into `folder`."""
     is_one = place is Place.ONE
     share = count if is_one else -(-count // PROCESSES)
     names = [name_of(number) for number in range(count)]
@@ -149,19 +146,26 @@ def running_servers(count: int, place: Place, folder: Path) -> Iterator[Servers]
         children = [
             stack.enter_context(running("benchmarks.fleet_servers", *map(str, each))) for each in numbers
         ]
-        servers = [server for child in children for server in child.asked("servers")]
-        # Of one API server only the first name is a context.
+        servers = [server for child in children for server in child.request("servers")]
+        # A single API server has one context, with the name of the first target.
         contexts = [names[0]] * count if is_one else names
         if place is Place.OWN:
-            paths = [_written(folder / f"{name}.yaml", {name: servers[at]}) for at, name in enumerate(names)]
+            paths = [
+                _write_kubeconfig(folder / f"{name}.yaml", {name: servers[at]})
+                for at, name in enumerate(names)
+            ]
         else:
-            paths = [_written(folder / "all.yaml", dict(zip(contexts, servers, strict=False)))] * count
-        told = zip(names, paths, contexts, strict=True)
-        yield Servers(children, [Target(name, f"app={name}", path, context) for name, path, context in told])
+            paths = [
+                _write_kubeconfig(folder / "all.yaml", dict(zip(contexts, servers, strict=False)))
+            ] * count
+        described = zip(names, paths, contexts, strict=True)
+        yield Servers(
+            children, [Target(name, f"app={name}", path, context) for name, path, context in described]
+        )
 
 
-def _written(path: Path, servers: Mapping[str, Mapping[str, str]]) -> str:
-    """Write a kubeconfig of API servers by their contexts' names; return its path."""
+def _write_kubeconfig(path: Path, servers: Mapping[str, Mapping[str, str]]) -> str:
+    """Write a kubeconfig with one context per server; return its path."""
     import yaml
 
     clusters, users, contexts = [], [], []
@@ -177,11 +181,8 @@ def _written(path: Path, servers: Mapping[str, Mapping[str, str]]) -> str:
     return str(path)
 
 
-# A process
-
-
-class Answers:
-    """What every target of a process answers, and how it behaves."""
+class TargetResponses:
+    """The responses of all targets of a process, and how the targets behave."""
 
     def __init__(self, names: Sequence[str], recorded: bytes, table: bytes, token: str) -> None:
         self._authorization = f"Bearer {token}".encode()
@@ -191,19 +192,19 @@ class Answers:
         self._delay = 0.0
         self._hanging: set[str] = set()
         self._failing: dict[str, int] = {}
-        self._questions = dict.fromkeys(names, 0)
+        self._requests = dict.fromkeys(names, 0)
         self._new: set[Connection] = set()
         self._most = 0
 
-    def answer(self, head: bytes) -> tuple[float, bytes | None]:
-        """Return the seconds to wait and the bytes to send, None for none, on the head of a request."""
+    def respond(self, head: bytes) -> tuple[float, bytes | None]:
+        """Return the delay in seconds and the response (None to send nothing) to the head of a request."""
         first, *lines = head.split(b"\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
         if headers.get(b"authorization") != self._authorization:
             return 0.0, _response(HTTPStatus.UNAUTHORIZED)
         name = first.partition(b"app%3D")[2] or first.partition(b"app=")[2]
         target = name.partition(b" ")[0].partition(b"&")[0].decode()
-        self._questions[target] += 1
+        self._requests[target] += 1
         late = self._delay * self._late[target]
         if target in self._hanging:
             return late, None
@@ -214,54 +215,52 @@ class Answers:
         return late, self._prepared[target]
 
     async def behave(self, delay: float, hanging: list[str], failing: dict[str, int]) -> None:
-        """Take the driver's word for how to behave from now on."""
+        """Set how the targets behave from now on."""
         self._delay, self._hanging, self._failing = delay, set(hanging), failing
 
     async def traffic(self) -> dict[str, Any]:
-        """Return a `Traffic`, and begin a new one."""
-        seen = Traffic(self._questions, len(self._new), self._most)
-        self._questions = dict.fromkeys(self._questions, 0)
+        """Return a `Traffic`, and reset the counters."""
+        seen = Traffic(self._requests, len(self._new), self._most)
+        self._requests = dict.fromkeys(self._requests, 0)
         self._new.clear()
         self._most = 0
         return asdict(seen)
 
-    def opened(self, connection: Connection) -> None:
-        """Take note of a connection."""
+    def connection_opened(self, connection: Connection) -> None:
         self._new.add(connection)
         self._most = max(self._most, len(self._new))
 
-    def closed(self, connection: Connection) -> None:
-        """Take note of its end."""
+    def connection_closed(self, connection: Connection) -> None:
         self._new.discard(connection)
 
 
 class Connection(asyncio.Protocol):
-    """One connection: GETs, one after another."""
+    """A connection, on which a client sends GET requests one after another."""
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, responses: TargetResponses) -> None:
+        self._responses = responses
         self._received = b""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._answers.opened(self)
+        self._responses.connection_opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._answers.closed(self)
+        self._responses.connection_closed(self)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
         while b"\r\n\r\n" in self._received:
             head, _, self._received = self._received.partition(b"\r\n\r\n")
-            late, answer = self._answers.answer(head)
-            if answer is not None:
-                asyncio.get_running_loop().call_later(late, self._send, answer)
+            late, response = self._responses.respond(head)
+            if response is not None:
+                asyncio.get_running_loop().call_later(late, self._send, response)
 
-    def _send(self, answer: bytes) -> None:
+    def _send(self, response: bytes) -> None:
         if not self._transport.is_closing():
-            self._transport.write(answer)
+            self._transport.write(response)
 
 
 def _of_target(recorded: bytes, name: str) -> bytes:
@@ -271,7 +270,7 @@ def _of_target(recorded: bytes, name: str) -> bytes:
 
 
 def _response(status: HTTPStatus, body: bytes | None = None) -> bytes:
-    """Return the bytes of an answer; where no body is given, that of a failure."""
+    """Return the bytes of a response; without a body, that of a failure."""
     if body is None:
         message = FORBIDDEN if status is HTTPStatus.FORBIDDEN else status.phrase
         failure = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message}
@@ -283,8 +282,8 @@ def _response(status: HTTPStatus, body: bytes | None = None) -> bytes:
     return head % (status, status.phrase.encode(), encoding, len(body)) + body
 
 
-async def recorded(accept: str) -> bytes:
-    """Return what a KubernetesServer answers of the pods of one target."""
+async def record_response(accept: str) -> bytes:
+    """Return the response of a KubernetesServer to the request for the pods of one target."""
     import aiohttp
 
     from aioresolve.testing import KubernetesServer, pod
@@ -316,22 +315,26 @@ async def serve(numbers: range, *, is_one: bool) -> None:
 
     authority, token = CertificateAuthority(), secrets.token_urlsafe(32)
     names = list(map(name_of, numbers))
-    answers = Answers(names, await recorded("application/json"), await recorded(TABLE), token)
+    responses = TargetResponses(
+        names, await record_response("application/json"), await record_response(TABLE), token
+    )
     context = authority.server_context()
-    ports = [await listening(answers, context) for _ in names[: 1 if is_one else None]]
+    ports = [await listening(responses, context) for _ in names[: 1 if is_one else None]]
 
     async def servers() -> list[dict[str, str]]:
         trusted = {"token": token, "authority": authority.pem}
         return [{"url": f"https://127.0.0.1:{port}", **trusted} for port in ports]
 
     gc.freeze()
-    await answer_questions({"servers": servers, "behave": answers.behave, "traffic": answers.traffic})
+    await serve_requests({"servers": servers, "behave": responses.behave, "traffic": responses.traffic})
 
 
-async def listening(answers: Answers, context: ssl.SSLContext) -> int:
-    """Listen at a port, until the loop ends; return it."""
+async def listening(responses: TargetResponses, context: ssl.SSLContext) -> int:
+    """Listen on a free port until the loop ends; return the port."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(Connection, answers), "127.0.0.1", 0, ssl=context, backlog=1024)
+    server = await loop.create_server(
+        partial(Connection, responses), "127.0.0.1", 0, ssl=context, backlog=1024
+    )
     port: int = server.sockets[0].getsockname()[1]
     return port
 

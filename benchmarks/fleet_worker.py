@@ -1,4 +1,4 @@
-"""The process that `fleet.py` measures one way in: it asks when it is told to, and says what that took."""
+"""The process in which `fleet.py` measures one way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.child_process import serve_requests
 from benchmarks.fleet_peers import WAYS, Failed
 from benchmarks.fleet_servers import Target, addresses_of
-from benchmarks.watch_dialogue import answer_questions
 from benchmarks.watch_server import allow_many_sockets
 from benchmarks.worker import peak_memory
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["First", "Followed", "Round"]
 
 KEPT = 15.0
-"""Seconds that aiohttp keeps an idle connection."""
+"""Seconds for which aiohttp keeps an idle connection."""
 
 SAMPLES = 0.02
-"""Seconds from one look at the ages to the next."""
+"""Seconds between two samples of the ages."""
 
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """What a fresh process's first round found and took.
+    """The result and cost of the first round in a new process.
 
     Attributes:
-        right: how many targets were answered with just their pods' addresses.
-        errors: what was wrong with the others, by name, in words.
-        seconds: how long it took, connecting included.
-        slowest: seconds from one answer to the next, at most.
-        peak: the process's peak memory by then, in bytes.
+        right: the number of targets with exactly the expected addresses.
+        errors: the name of each other target to its error, as text.
+        seconds: the duration, with connecting.
+        slowest: the longest time between two results, in seconds.
+        peak: the peak memory of the process until then, in bytes.
     """
 
     right: int
@@ -54,13 +54,13 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What it took to ask every target once.
+    """The cost of one request to every target.
 
     Attributes:
-        wall: seconds until all was told.
-        good: seconds until the last good answer was told.
-        slowest: seconds from one answer to the next, at most: what a single target took, one after another.
-        cpu: seconds of user and system time of the process.
+        wall: seconds until all results were reported.
+        good: seconds until the last good result was reported.
+        slowest: the longest time between two results, which is the slowest target if requests are sequential.
+        cpu: the user and system time of the process, in seconds.
     """
 
     wall: float
@@ -71,57 +71,57 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How fresh the good targets' answers were while all were asked again and again.
+    """The age of the results of good targets while all targets were polled.
 
     Attributes:
-        median: age of the newest good answer of a target, in seconds, over all moments and targets.
-        p99: what 99 of 100 were younger than.
-        oldest: the oldest.
-        answers: good answers of a target within the time that was looked at, on average.
-        fewest: of the target that had the fewest.
-        cpu: seconds of user and system time of the process in that time.
-        errors: what was said last of each target that has given no good answer, in words.
+        median: the median age of the latest good result, over all samples and targets, in seconds.
+        p99: the 99th percentile of the age.
+        oldest: the highest age.
+        results: the number of good results per target, on average.
+        fewest: the number of good results of the target that had the fewest.
+        cpu: the user and system time of the process, in seconds.
+        errors: the last error, as text, of each target without a good result.
     """
 
     median: float
     p99: float
     oldest: float
-    answers: float
+    results: float
     fewest: int
     cpu: float
     errors: dict[str, str]
 
 
 class Work:
-    """What the driver can ask for."""
+    """The requests of the benchmark."""
 
     def __init__(self, way: Way, client: Client) -> None:
         self._way = way
         self._client = client
 
     async def first(self) -> dict[str, Any]:
-        """Ask every target for the first time."""
-        answers: dict[str, Any] = {}
+        """Run the first round."""
+        results: dict[str, Any] = {}
         moments = [time.perf_counter()]
 
-        def tell(name: str, answer: Any) -> None:
-            answers[name] = answer
+        def report(name: str, result: Any) -> None:
+            results[name] = result
             moments.append(time.perf_counter())
 
-        await self._client.ask(tell)
+        await self._client.request_all(report)
         seconds, peak = time.perf_counter() - moments[0], peak_memory()
-        errors = {name: answer.words for name, answer in answers.items() if isinstance(answer, Failed)}
+        errors = {name: result.text for name, result in results.items() if isinstance(result, Failed)}
         right = sum(
-            {address.partition(":")[0] for address in self._way.addresses(answer)} == addresses_of(name)
-            for name, answer in answers.items()
+            {address.partition(":")[0] for address in self._way.addresses(result)} == addresses_of(name)
+            for name, result in results.items()
             if name not in errors
         )
         return asdict(First(right, errors, seconds, _longest_gap(moments), peak))
 
     async def turn(self, seconds: float) -> list[dict[str, Any]]:
-        """Ask again and again for about so many seconds, at least once."""
-        # Clients drop idle connections, and the others' turns are long: kept ones are opened before. Where
-        # a round takes so long that they are dropped all the same, it counts.
+        """Run rounds for about `seconds`, at least one."""
+        # Clients drop idle connections while other ways have their turns. One round before the measurement
+        # opens them, unless a round takes so long that they would be dropped again: then it counts.
         warming = await self._round()
         rounds: list[Round] = [] if warming.wall < KEPT else [warming]
         while sum(each.wall for each in rounds) < seconds:
@@ -129,17 +129,17 @@ class Work:
         return [asdict(each) for each in rounds]
 
     async def follow(self, interval: float, settle: float, seconds: float) -> dict[str, Any]:
-        """Ask every so many seconds; look at the ages for so many, after some that are left to settle."""
+        """Poll every `interval` seconds; sample the ages for `seconds`, after `settle` seconds."""
         came: dict[str, list[float]] = {}
         errors: dict[str, str] = {}
 
-        def tell(name: str, answer: Any) -> None:
-            if isinstance(answer, Failed):
-                errors[name] = answer.words
+        def report(name: str, result: Any) -> None:
+            if isinstance(result, Failed):
+                errors[name] = result.text
             else:
                 came.setdefault(name, []).append(time.perf_counter())
 
-        following = asyncio.ensure_future(self._client.follow(tell, interval))
+        following = asyncio.ensure_future(self._client.follow(report, interval))
         await asyncio.wait([following], timeout=settle)
         began, used = time.perf_counter(), time.process_time()
         await asyncio.wait([following], timeout=seconds)
@@ -147,7 +147,7 @@ class Work:
         following.cancel()
         await asyncio.wait([following])
         if not following.cancelled():
-            raise RuntimeError(f"{self._way.title} ended by itself") from following.exception()
+            raise RuntimeError(f"{self._way.title} ended unexpectedly") from following.exception()
         ages = sorted(age for times in came.values() for age in _ages(times, began, ended))
         counts = [sum(began < moment <= ended for moment in times) for times in came.values()]
         return asdict(
@@ -155,10 +155,10 @@ class Work:
                 median=ages[len(ages) // 2],
                 p99=ages[len(ages) * 99 // 100],
                 oldest=ages[-1],
-                answers=sum(counts) / len(counts),
+                results=sum(counts) / len(counts),
                 fewest=min(counts),
                 cpu=cpu,
-                errors={name: words for name, words in errors.items() if name not in came},
+                errors={name: text for name, text in errors.items() if name not in came},
             )
         )
 
@@ -166,14 +166,14 @@ class Work:
         good: list[float] = []
         moments: list[float] = []
 
-        def tell(name: str, answer: Any) -> None:
+        def report(name: str, result: Any) -> None:
             moments.append(time.perf_counter())
-            if not isinstance(answer, Failed):
+            if not isinstance(result, Failed):
                 good.append(moments[-1])
 
         gc.collect()
         used, began = time.process_time(), time.perf_counter()
-        await self._client.ask(tell)
+        await self._client.request_all(report)
         ended, cpu = time.perf_counter(), time.process_time() - used
         return Round(ended - began, good[-1] - began, _longest_gap([began, *moments]), cpu)
 
@@ -183,17 +183,17 @@ def _longest_gap(moments: Sequence[float]) -> float:
 
 
 def _ages(came: Sequence[float], began: float, ended: float) -> list[float]:
-    """Return the ages of the newest answer at moments from `began` to `ended`, by when answers came."""
+    """Return the age of the latest result at each sample from `began` to `ended`."""
     moments = [began + number * SAMPLES for number in range(int((ended - began) / SAMPLES))]
     newest = [bisect_right(came, moment) - 1 for moment in moments]
     return [moment - came[index] for moment, index in zip(moments, newest, strict=True) if index >= 0]
 
 
 async def work(way: Way, targets: Sequence[Target], timeout: float) -> None:
-    """Do what the driver asks for, until it asks no more."""
-    async with way.opened(targets, timeout) as client:
+    """Serve the requests of the benchmark until stdin is closed."""
+    async with way.open_client(targets, timeout) as client:
         work = Work(way, client)
-        await answer_questions({"first": work.first, "turn": work.turn, "follow": work.follow})
+        await serve_requests({"first": work.first, "turn": work.turn, "follow": work.follow})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

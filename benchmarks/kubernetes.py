@@ -1,14 +1,14 @@
-"""aioresolve beside other ways to find the same pods: time, CPU and memory, as ratios within one run.
+"""Compares aioresolve with other clients that find the same pods: time, CPU and memory.
 
     python benchmarks/kubernetes.py [--quick]
     python benchmarks/kubernetes.py --kubeconfig ~/.kube/config --selector app=trainer --selector app=ps
 
-Each peer runs in a process of its own, with its client open and its connections pooled, and they take turns.
-What is timed is one resolve of all selectors: concurrently wherever the peer is async, one after another by
-tensorflow's resolver, as it does. Before anything is timed, all of them must have found the same addresses.
+Each peer runs in a separate process, with an open client and pooled connections, and they take turns. One
+measurement resolves all selectors: concurrently if the peer is async; tensorflow's resolver requests one
+after another. Before the measurement, all peers must have found the same addresses.
 
-By default they ask a loopback API server, with TLS and a bearer token, that answers from memory: what is
-timed is the client's share. With --kubeconfig it is the whole, on a cluster of yours.
+By default, the peers use a loopback API server with TLS and a bearer token that responds from memory, so that
+the figures show the cost of the client. With --kubeconfig they use your cluster.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Of a file that is run, its folder is searched first, and there `import kubernetes` would find this file.
+    # The folder of a script comes first in sys.path, and there `import kubernetes` would import this file.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from typing import TYPE_CHECKING
 
-from benchmarks.measure import Effort, Measured, PeerError, measured
+from benchmarks.measure import Effort, Measured, PeerError, measure
 from benchmarks.peers import PEERS
 from benchmarks.plot import Panel, plot_bars
-from benchmarks.report import Bar, aligned, bar_table, duration, environment, ratio, size, write_json
+from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 from benchmarks.server import running_server, selectors_of
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ FULL = Effort()
 QUICK = Effort(rounds=5, turn=0.1, budget=3.0)
 ONLY_ONCE = Effort(rounds=0)
 MANY = 10_000
-"""Pods of the one selector that peak memory is shown to be bounded with."""
+"""Pods of the one selector with which peak memory is shown to be bounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How much is asked for: so many selectors, so many pods each."""
+    """The number of selectors, and the number of pods of each."""
 
     selectors: int
     pods: int
@@ -64,7 +64,7 @@ class Scenario:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
+    options = parse_options(arguments)
     names = [name for name in PEERS if name in options.peers]
     for name in names:
         if missing := PEERS[name].missing:
@@ -87,38 +87,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options, checked."""
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse and validate the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--peers", type=lambda text: text.split(","), default=list(PEERS), metavar="A,B,...",
-                        help=f"the ones to measure, of {','.join(PEERS)}")  # fmt: skip
+                        help=f"the peers to measure, of {','.join(PEERS)}")  # fmt: skip
     parser.add_argument("--selectors", type=int, nargs="+", default=[1, 4], metavar="N",
-                        help="how many selectors are resolved at once (default: 1 4)")  # fmt: skip
+                        help="the numbers of selectors (default: 1 4)")  # fmt: skip
     parser.add_argument("--pods", type=int, nargs="+", default=None, metavar="N",
-                        help="how many pods each selector finds (default: 100 1000 5000)")  # fmt: skip
+                        help="the numbers of pods of each selector (default: 100 1000 5000)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=None, metavar="N",
-                        help="turns of a fast peer; a slow one has fewer, but 3 (default: 12)")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="some minutes: fewer rounds, no 5,000 pods")
+                        help="turns of a fast peer; a slow one has fewer (default: 12)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="a few minutes: fewer rounds, no 5,000 pods")
     parser.add_argument("--cold", action="store_true", help="a new client for each resolve")
     parser.add_argument("--uvloop", action="store_true", help="run the async peers on uvloop")
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS",
-                        help="let the loopback server answer so much later")  # fmt: skip
-    parser.add_argument("--kubeconfig", type=Path, help="of the cluster to ask")
+                        help="delay the responses of the loopback server")  # fmt: skip
+    parser.add_argument("--kubeconfig", type=Path, help="use this cluster")
     parser.add_argument(
         "--selector", action="append", metavar="KEY=VALUE", help="with --kubeconfig: repeatable"
     )
     options = parser.parse_args(arguments)
     if unknown := set(options.peers) - set(PEERS):
-        parser.error(f"no peer is called {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; known peers: {', '.join(PEERS)}")
     if bool(options.kubeconfig) != bool(options.selector):
-        parser.error("--kubeconfig and --selector go together")
+        parser.error("--kubeconfig requires --selector, and the reverse")
     return options
 
 
 def on_loopback(options: argparse.Namespace, names: Sequence[str]) -> dict[Scenario, list[Measured]]:
-    """Measure on servers of our own; return the figures of each scenario."""
+    """Measure on loopback servers; return the figures of each scenario."""
     sizes = options.pods or ([100, 1000] if options.quick else [100, 1000, 5000])
     scenarios = [[Scenario(selectors, pods) for selectors in sorted(options.selectors)] for pods in sizes]
     found: dict[Scenario, list[Measured]] = {}
@@ -133,7 +133,7 @@ def on_loopback(options: argparse.Namespace, names: Sequence[str]) -> dict[Scena
 def on_one_server(
     scenarios: Sequence[Scenario], names: Sequence[str], effort: Effort, flags: Sequence[str], delay: float
 ) -> dict[Scenario, list[Measured]]:
-    """Measure scenarios of equally many pods a selector."""
+    """Measure scenarios that have the same number of pods per selector."""
     found = {}
     largest = scenarios[-1]
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
@@ -141,14 +141,14 @@ def on_one_server(
         with running_server(largest.selectors, largest.pods, kubeconfig, delay=delay):
             for scenario in scenarios:
                 selectors = selectors_of(scenario.selectors)
-                found[scenario] = measured(names, kubeconfig, selectors, effort, flags)
+                found[scenario] = measure(names, kubeconfig, selectors, effort, flags)
                 print(f"\n{scenario}\n{table(found[scenario])}", end="", flush=True)
     return found
 
 
 def on_a_cluster(options: argparse.Namespace, names: Sequence[str]) -> dict[Scenario, list[Measured]]:
-    """Measure on the cluster that was named."""
-    those = measured(names, options.kubeconfig, options.selector, effort(options), flags(options))
+    """Measure on the cluster of `--kubeconfig`."""
+    those = measure(names, options.kubeconfig, options.selector, effort(options), flags(options))
     scenario = Scenario(len(options.selector), those[0].first.count // len(options.selector))
     print(f"\n{scenario}, on average\n{table(those)}", end="")
     return {scenario: those}
@@ -165,11 +165,11 @@ def flags(options: argparse.Namespace) -> list[str]:
 
 
 def table(those: Sequence[Measured]) -> str:
-    """Return one scenario's figures; ratios are to the first peer."""
+    """Return a table of the figures of one scenario; ratios are relative to the first peer."""
     ours = those[0]
     if not ours.wall:
-        return aligned(("", "peak memory"), [(each.peer.title, size(each.first.peak)) for each in those])
-    return aligned(
+        return format_table(("", "peak memory"), [(each.peer.title, size(each.first.peak)) for each in those])
+    return format_table(
         ("", "median", "ratio", "CPU", "ratio", "peak memory", "resolves"),
         [
             (
@@ -187,7 +187,7 @@ def table(those: Sequence[Measured]) -> str:
 
 
 def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
-    """Return the promises about 4 selectors of 1,000 pods, as far as they were measured."""
+    """Return the limits for 4 selectors of 1,000 pods, for the figures that were measured."""
     those = {each.name: each for each in found.get(Scenario(4, 1000), ())}
     bars = []
     for reference, other, least in (
@@ -225,7 +225,7 @@ def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
 def title_of(options: argparse.Namespace) -> str:
     clients = "a new client for each resolve" if options.cold else "clients open, connections pooled"
     server = "on a cluster" if options.kubeconfig else "on a loopback API server"
-    server += f" that takes {duration(options.delay)} to answer" if options.delay else ""
+    server += f" with a delay of {duration(options.delay)}" if options.delay else ""
     return f"Resolving pods by label selectors {server}, {clients}"
 
 

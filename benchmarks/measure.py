@@ -1,4 +1,4 @@
-"""Peers in turn, A B C A B C ..., each in a process of its own: what disturbs one disturbs all."""
+"""Measures peers in turn, A B C A B C ..., each in a separate process, so that noise affects all of them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from benchmarks.worker import First, Turn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Effort", "Measured", "PeerError", "measured"]
+__all__ = ["Effort", "Measured", "PeerError", "measure"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
 LIMIT = 900.0
-"""Seconds after which a peer that says nothing is given up."""
+"""Seconds to wait for the reply of a peer."""
 
 
 class PeerError(Exception):
-    """A peer failed, or answered something else than the others."""
+    """A peer failed, or found other addresses than the other peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Effort:
     """How long to measure.
 
     Attributes:
-        rounds: how many turns a fast peer has.
-        turn: seconds of a turn; a peer that takes longer resolves once.
-        budget: seconds that a peer's turns take together; a slow peer has fewer of them.
-        least: how many turns the slowest peer has.
+        rounds: the number of turns of a fast peer.
+        turn: the length of a turn in seconds; a peer that takes longer resolves once.
+        budget: the seconds that all turns of a peer take together; a slow peer has fewer turns.
+        least: the number of turns of the slowest peer.
     """
 
     rounds: int = 12
@@ -48,12 +48,12 @@ class Effort:
     least: int = 3
 
     def is_due(self, number: int, turns: int, wall: Sequence[float]) -> bool:
-        """Return whether it is a peer's turn in round `number`: a slow one's are spread over the rounds.
+        """Return whether a peer has a turn in round `number`; the turns of a slow peer are spread out.
 
         Args:
             number: the round, from 0.
-            turns: how many turns the peer has had.
-            wall: the seconds of each of its resolves.
+            turns: the number of turns that the peer has had.
+            wall: the duration of each of its resolves, in seconds.
         """
         if not wall:
             return True
@@ -63,13 +63,13 @@ class Effort:
 
 @dataclass(slots=True)
 class Measured:
-    """What one peer's process found and took.
+    """What the process of one peer found, and its time and CPU.
 
     Attributes:
         name: the peer's name in `PEERS`.
         first: its first resolve.
-        wall: seconds of each resolve on a warm connection.
-        cpu: seconds of the client's CPU of each.
+        wall: the duration of each resolve on an open connection, in seconds.
+        cpu: the CPU time of the client for each resolve, in seconds.
     """
 
     name: str
@@ -83,62 +83,62 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """The median resolve."""
+        """The median duration of a resolve, in seconds."""
         return median(self.wall)
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU of the median resolve."""
+        """The median CPU time of a resolve, in seconds."""
         return median(self.cpu)
 
 
 class Worker:
-    """The driver's end of a worker process."""
+    """Controls a worker process."""
 
     def __init__(self, name: str, process: subprocess.Popen[str], errors: Path) -> None:
         self._name = name
         self._process = process
         self._errors = errors
         self.turns = 0
-        self.measured = Measured(name, First(**self._said()))
+        self.measured = Measured(name, First(**self._read_reply()))
 
     def take_turn(self, seconds: float) -> None:
-        """Let it resolve for so many seconds, and keep what that took."""
+        """Make the process resolve for `seconds`, and record the time and CPU."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
-        turn = Turn(**self._said())
+        turn = Turn(**self._read_reply())
         self.turns += 1
         self.measured.wall += turn.wall
         self.measured.cpu += turn.cpu
 
-    def _said(self) -> Any:
+    def _read_reply(self) -> Any:
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], LIMIT)
         if not readable:
-            raise PeerError(f"{self._name} gave no answer within {LIMIT:g} s")
+            raise PeerError(f"{self._name} did not reply within {LIMIT:g} s")
         line = self._process.stdout.readline()
         if not line:
             last = self._errors.read_text(errors="replace").strip().splitlines()[-1:]
-            raise PeerError(f"{self._name} failed: {''.join(last) or 'it said nothing'}")
+            raise PeerError(f"{self._name} failed: {''.join(last) or 'no output'}")
         return json.loads(line)
 
 
-def measured(
+def measure(
     names: Sequence[str],
     kubeconfig: Path,
     selectors: Sequence[str],
     effort: Effort,
     flags: Sequence[str] = (),
 ) -> list[Measured]:
-    """Return what each peer took; a peer that fails is left out with a line on stderr.
+    """Measure the peers; a peer that fails is left out, with a line on stderr.
 
     Args:
-        names: the peers, by their names in `PEERS`.
-        kubeconfig: of the cluster to ask.
-        selectors: what to ask for.
-        effort: how long to measure; no rounds for first resolves alone.
-        flags: the workers' own options, `--cold` and `--uvloop`.
+        names: the names of the peers in `PEERS`.
+        kubeconfig: the kubeconfig of the cluster.
+        selectors: the label selectors to resolve.
+        effort: how long to measure; no rounds means that only the first resolve is measured.
+        flags: options of the worker processes, `--cold` and `--uvloop`.
 
     Raises:
         PeerError: the peers did not find the same addresses, or none is left.
@@ -169,7 +169,7 @@ def measured(
 def running_worker(
     name: str, kubeconfig: Path, selectors: Sequence[str], flags: Sequence[str]
 ) -> Iterator[Worker]:
-    """Yield a worker that has resolved once; it ends with the block."""
+    """Run a worker inside the block; it has already resolved once."""
     command = [sys.executable, "-m", "benchmarks.worker", name, str(kubeconfig), *selectors, *flags]
     with (
         tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".log") as errors,
@@ -184,9 +184,9 @@ def running_worker(
 
 
 def check_equal(found: Sequence[Measured]) -> None:
-    """Raise unless every peer found the same addresses; their order is not compared, as it is a peer's own.
+    """Raise an error unless all peers found the same addresses, in any order.
 
-    Of a peer that answers with nodes' addresses the number alone is compared, where pods have their own.
+    For a peer that returns the addresses of nodes, only the number is compared if pods have other addresses.
     """
     if not found:
         raise PeerError("no peer is left to measure")
@@ -200,9 +200,9 @@ def check_equal(found: Sequence[Measured]) -> None:
             continue
         if not other.peer.by_host_ip:
             raise PeerError(f"{other.name} found other addresses than {reference.name}")
-        say(f"{other.name} answers with the nodes' addresses: only their number was compared")
+        say(f"{other.name} returns the addresses of nodes: only their number was compared")
 
 
 def say(line: str) -> None:
-    """Print a line about the run itself, on stderr."""
+    """Print a line about the run on stderr."""
     print(line, file=sys.stderr, flush=True)

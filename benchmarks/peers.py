@@ -1,8 +1,8 @@
-"""What is measured: ours and the peers, each resolving the same selectors in all namespaces.
+"""The clients that `kubernetes.py` compares, each of which resolves the same selectors in all namespaces.
 
-Each peer is written as its own documentation shows, with one client for all calls and, wherever it is async,
-all selectors asked for at once. tensorflow's resolver asks for one after another by itself. Libraries are
-imported when a peer is opened: a process that measures one peer pays for no other.
+Each peer is written as its own documentation shows, with one client for all calls and, if it is async, with
+concurrent requests. tensorflow's resolver requests one selector after another. Libraries are imported when a
+peer is opened, so that the process of one peer does not load the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PEERS", "PORT", "Peer", "Resolve"]
 PORT = 8470
 
 Resolve: TypeAlias = Callable[[], Awaitable[Any]]
-"""One resolve on a client that is open. What it returns is the peer's own; `Peer.addresses` reads it."""
+"""Resolves once with an open client. `Peer.addresses` extracts the addresses from the result."""
 
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 
@@ -32,16 +32,16 @@ class Peer:
     """One way to find the pods of some selectors.
 
     Attributes:
-        title: what it is called in tables.
+        title: its name in tables.
         needs: the top-level modules it imports.
-        opened: opens a client for a kubeconfig and selectors, and yields its `Resolve`.
+        open_client: opens a client for a kubeconfig and selectors, and yields its `Resolve`.
         addresses: the `host:port` of each pod, in the peer's own order, from what its `Resolve` returned.
-        by_host_ip: it answers with the nodes' addresses, as tensorflow does.
+        by_host_ip: whether it returns the addresses of nodes, as tensorflow does.
     """
 
     title: str
     needs: tuple[str, ...] = ()
-    opened: Callable[[Path, Sequence[str]], AbstractAsyncContextManager[Resolve]]
+    open_client: Callable[[Path, Sequence[str]], AbstractAsyncContextManager[Resolve]]
     addresses: Callable[[Any], list[str]] = list
     by_host_ip: bool = False
 
@@ -54,7 +54,7 @@ class Peer:
 def members(pods: Iterable[tuple[str, str | None, str | None, bool]]) -> list[str]:
     """Return `ip:port` by name, for pods given as name, phase, IP and whether they are being deleted.
 
-    What anybody who writes it by hand has to do, and what tensorflow's resolver does but for the deletion.
+    Hand-written code has to do this, and tensorflow's resolver does it, except for the deletion.
     """
     found = []
     for name, phase, ip, deleting in pods:
@@ -66,7 +66,7 @@ def members(pods: Iterable[tuple[str, str | None, str | None, bool]]) -> list[st
     return [address for _, address in sorted(found)]
 
 
-def concatenated(lists: Iterable[list[str]]) -> list[str]:
+def concatenate(lists: Iterable[list[str]]) -> list[str]:
     """Return the lists of several selectors as one, in the order of the selectors."""
     return [address for addresses in lists for address in addresses]
 
@@ -97,10 +97,9 @@ async def our_state(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator
 async def bare_bodies(
     kubeconfig: Path, accept: str, parameters: Sequence[dict[str, str]]
 ) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
-    """Yield what GETs the answer to each of `parameters` with aiohttp and nothing else.
+    """Yield a function that sends a GET for each of `parameters` with plain aiohttp.
 
-    Server, TLS context and token are read by aioresolve, so that any kubeconfig will do; the requests are
-    aiohttp's.
+    aioresolve reads the server, TLS context and token, so that any kubeconfig works.
     """
     import aiohttp
 
@@ -135,7 +134,7 @@ async def bare_table(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterato
 
 
 def table_addresses(bodies: Iterable[bytes]) -> list[str]:
-    """Return what the bodies of `bare_table` say; not part of what is timed."""
+    """Return the addresses in the bodies of `bare_table`; not part of the measurement."""
     import json
 
     found = []
@@ -144,12 +143,12 @@ def table_addresses(bodies: Iterable[bytes]) -> list[str]:
         columns = [column["name"] for column in table["columnDefinitions"]]
         cells = (dict(zip(columns, row["cells"], strict=True)) for row in table["rows"])
         found.append(members((row["Name"], row["Status"], row["IP"], False) for row in cells))
-    return concatenated(found)
+    return concatenate(found)
 
 
 @asynccontextmanager
 async def by_msgspec(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
-    """What a careful engineer writes by hand: whole pods, decoded into four fields by msgspec."""
+    """Hand-written code: msgspec decodes four fields of whole pods."""
     import msgspec
 
     absent = str | None, None
@@ -159,7 +158,7 @@ async def by_msgspec(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterato
     pod_list: Any = msgspec.defstruct("PodList", [("items", pods)])
     decoder = msgspec.json.Decoder(pod_list)
 
-    def decoded(body: bytes) -> list[str]:
+    def decode(body: bytes) -> list[str]:
         return members(
             (pod.metadata.name, pod.status.phase, pod.status.podIP, bool(pod.metadata.deletionTimestamp))
             for pod in decoder.decode(body).items
@@ -169,7 +168,7 @@ async def by_msgspec(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterato
     async with bare_bodies(kubeconfig, "application/json", parameters) as bodies:
 
         async def resolve() -> list[str]:
-            return concatenated(map(decoded, await bodies()))
+            return concatenate(map(decode, await bodies()))
 
         yield resolve
 
@@ -193,7 +192,7 @@ async def by_lightkube(kubeconfig: Path, selectors: Sequence[str]) -> AsyncItera
         )
 
     async def resolve() -> list[str]:
-        return concatenated(await asyncio.gather(*map(one, labels)))
+        return concatenate(await asyncio.gather(*map(one, labels)))
 
     try:
         yield resolve
@@ -206,7 +205,7 @@ async def by_kr8s(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[R
     import kr8s
     import kr8s.asyncio
 
-    # There is no way to close it; the same arguments give the same client for as long as somebody holds it.
+    # It cannot be closed. The same arguments return the same client as long as it is referenced.
     api: Any = await kr8s.asyncio.api(kubeconfig=str(kubeconfig))
 
     async def one(selector: str) -> list[str]:
@@ -217,7 +216,7 @@ async def by_kr8s(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[R
         )
 
     async def resolve() -> list[str]:
-        return concatenated(await asyncio.gather(*map(one, selectors)))
+        return concatenate(await asyncio.gather(*map(one, selectors)))
 
     yield resolve
 
@@ -245,7 +244,7 @@ async def by_kubernetes_asyncio(kubeconfig: Path, selectors: Sequence[str]) -> A
             )
 
         async def resolve() -> list[str]:
-            return concatenated(await asyncio.gather(*map(one, selectors)))
+            return concatenate(await asyncio.gather(*map(one, selectors)))
 
         yield resolve
 
@@ -254,12 +253,12 @@ async def by_kubernetes_asyncio(kubeconfig: Path, selectors: Sequence[str]) -> A
 async def by_tensorflow(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
     import os
 
-    # Warnings about the CPU; there is nothing to compute.
+    # Hides warnings about CPU features, which do not matter here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
     from kubernetes import client, config
 
-    # One client for all calls: left to itself the resolver reads a kubeconfig and connects at every call.
+    # One client for all calls: otherwise the resolver reads a kubeconfig and connects in every call.
     with config.new_client_from_config(str(kubeconfig)) as api_client:
         resolver = tf.distribute.cluster_resolver.KubernetesClusterResolver(
             {"worker": list(selectors)}, PORT, override_client=client.CoreV1Api(api_client)
@@ -272,30 +271,32 @@ async def by_tensorflow(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIter
 
 
 PEERS = {
-    "spec": Peer(title="aioresolve cluster_spec()", opened=our_spec, addresses=spec_addresses),
+    "spec": Peer(title="aioresolve cluster_spec()", open_client=our_spec, addresses=spec_addresses),
     "state": Peer(
         title="aioresolve cluster_state()",
-        opened=our_state,
+        open_client=our_state,
         addresses=lambda state: spec_addresses(state.spec),
     ),
     "bare": Peer(
         title="bare aiohttp GET, Table, undecoded",
         needs=("aiohttp",),
-        opened=bare_table,
+        open_client=bare_table,
         addresses=table_addresses,
     ),
-    "msgspec": Peer(title="aiohttp + msgspec, full JSON", needs=("aiohttp", "msgspec"), opened=by_msgspec),
-    "lightkube": Peer(title="lightkube, async", needs=("lightkube",), opened=by_lightkube),
+    "msgspec": Peer(
+        title="aiohttp + msgspec, full JSON", needs=("aiohttp", "msgspec"), open_client=by_msgspec
+    ),
+    "lightkube": Peer(title="lightkube, async", needs=("lightkube",), open_client=by_lightkube),
     "tensorflow": Peer(
         title="tensorflow KubernetesClusterResolver",
         needs=("tensorflow", "kubernetes"),
-        opened=by_tensorflow,
+        open_client=by_tensorflow,
         addresses=spec_addresses,
         by_host_ip=True,
     ),
     "kubernetes_asyncio": Peer(
-        title="kubernetes_asyncio, typed", needs=("kubernetes_asyncio",), opened=by_kubernetes_asyncio
+        title="kubernetes_asyncio, typed", needs=("kubernetes_asyncio",), open_client=by_kubernetes_asyncio
     ),
-    "kr8s": Peer(title="kr8s, async", needs=("kr8s",), opened=by_kr8s),
+    "kr8s": Peer(title="kr8s, async", needs=("kr8s",), open_client=by_kr8s),
 }
-"""Every peer, by the name that names it at the command line."""
+"""Every peer, by its name on the command line."""

@@ -1,4 +1,4 @@
-"""Figures as pictures, PNG and SVG in `results/`. The room of matplotlib."""
+"""Plots figures with matplotlib, as PNG and SVG files in `results/`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OURS, THEIRS = "#0b7a5c", "#9aa0a8"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One set of bars, one for each of the things compared.
+    """A bar chart with one bar per peer.
 
     Attributes:
-        title: what the bars measure.
-        values: the values above zero, by the names of the things compared; ours say `aioresolve`.
-        label: a value as it is written beside its bar.
+        title: the measured quantity.
+        values: the name of each peer to its value, which is above zero; bars of aioresolve are highlighted.
+        label: formats a value as the label of its bar.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Panel:
 
 
 def plot_bars(name: str, title: str, rows: Sequence[Sequence[Panel]]) -> list[Path]:
-    """Draw rows of equally many panels, on logarithmic scales; return the files (none without matplotlib)."""
+    """Draw rows with the same number of panels; return the files (none if matplotlib is not installed)."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     import matplotlib as mpl

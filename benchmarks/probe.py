@@ -1,11 +1,11 @@
-"""Asking many workers for their devices: aioresolve beside other ways, as ratios within one run.
+"""Compares aioresolve with other ways to request the devices of many workers.
 
     python benchmarks/probe.py [--quick]
 
-Each way runs in a process of its own and they take turns. The workers are loopback gRPC servers that answer
-from memory, in one process for all; for the comparison with tensorflow they are its own servers, in one
-process as well. What is timed is one round: every worker asked once. CPU is that of the client, all threads.
-"Dead" workers take connections and never speak.
+Each way runs in a separate process, and they take turns. The workers are loopback gRPC servers in one process
+that respond from memory; for the comparison with tensorflow they are its own servers, also in one process.
+One measurement is one round: one request to every worker. CPU is that of all threads of the client. "Dead"
+workers accept connections and never respond.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
-    # Of a file that is run, its folder is searched first, and there `kubernetes` is a benchmark.
+    # The folder of a script comes first in sys.path, and this folder has a module `kubernetes`.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks.measure import Effort
 from benchmarks.plot import Panel, plot_bars
 from benchmarks.probe_peers import PROBERS
 from benchmarks.probe_servers import dead_workers, loopback_workers, tensorflow_servers
-from benchmarks.report import Bar, aligned, bar_table, duration, environment, ratio, size, write_json
+from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 from benchmarks.worker import Turn
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ PACKAGES = ("aioresolve", "grpcio", "protobuf", "tensorflow-cpu")
 FULL = Effort()
 QUICK = Effort(rounds=5, turn=0.1, budget=3.0)
 LIMIT = 300.0
-"""Seconds after which a way that says nothing is given up."""
+"""Seconds to wait for the reply of a process."""
 
 GENEROUS = 30.0
-"""Seconds that each worker has, where none is dead."""
+"""The timeout of each worker in seconds, if none is dead."""
 
 DEADLINE = 1.0
-"""Seconds that each worker has, where some are dead."""
+"""The timeout of each worker in seconds, if some are dead."""
 
 DEAD = 2
 MOST = 1024
@@ -56,7 +56,7 @@ MOST = 1024
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Whom to ask: so many workers, some of them dead, or TensorFlow's own servers."""
+    """The workers: how many, how many of them are dead, and whether they are TensorFlow servers."""
 
     workers: int
     dead: int = 0
@@ -70,7 +70,7 @@ class Scenario:
 
     @property
     def probers(self) -> list[str]:
-        """The ways that can ask them. One after another, many or dead workers only take long."""
+        """The ways to measure."""
         if self.of_tensorflow:
             return ["fresh", "pooled", "tensorflow"]
         return ["fresh", "pooled", "bare-fresh", "bare-pooled", "serial"]
@@ -86,13 +86,13 @@ class Scenario:
 
 @dataclass(slots=True)
 class Measured:
-    """What one way took.
+    """The cost of one way.
 
     Attributes:
         name: its name in `PROBERS`.
-        peak: its process's peak memory in bytes after one round, the interpreter and imports included.
-        wall: seconds of each round.
-        cpu: seconds of the client's CPU of each.
+        peak: the peak memory of its process after one round, in bytes, with interpreter and imports.
+        wall: the duration of each round, in seconds.
+        cpu: the CPU time of the client for each round, in seconds.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """The median round."""
+        """The median duration of a round, in seconds."""
         return median(self.wall)
 
     @property
@@ -121,34 +121,34 @@ class Client:
     def __init__(self, name: str, process: subprocess.Popen[str], scenario: Scenario) -> None:
         self._process = process
         self.turns = 0
-        first = self._said()
-        answered = [devices for devices in first["devices"] if devices > 0]
-        if len(answered) != scenario.workers - scenario.dead or len(set(answered)) != 1:
+        first = self._read_reply()
+        responded = [devices for devices in first["devices"] if devices > 0]
+        if len(responded) != scenario.workers - scenario.dead or len(set(responded)) != 1:
             raise RuntimeError(f"{name} found {first['devices']}")
         self.measured = Measured(name, first["peak"])
 
     def take_turn(self, seconds: float) -> None:
-        """Let it ask for so many seconds, and keep what that took."""
+        """Make the process run rounds for `seconds`, and record the cost."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
-        turn = Turn(**self._said())
+        turn = Turn(**self._read_reply())
         self.turns += 1
         self.measured.wall += turn.wall
         self.measured.cpu += turn.cpu
 
-    def _said(self) -> Any:
+    def _read_reply(self) -> Any:
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], LIMIT)
         line = self._process.stdout.readline() if readable else ""
         if not line:
-            raise RuntimeError(f"no answer from {self._process.args!r}")
+            raise RuntimeError(f"no reply from {self._process.args!r}")
         return json.loads(line)
 
 
 @contextmanager
 def running_client(name: str, addresses: Sequence[str], scenario: Scenario) -> Iterator[Client]:
-    """Yield a way that has asked once; its process ends with the block."""
+    """Run the process of a way inside the block; it has already run one round."""
     timeout = DEADLINE if scenario.dead else GENEROUS
     with tempfile.NamedTemporaryFile("w", suffix=".addresses") as file:
         file.write(" ".join(addresses))
@@ -162,8 +162,8 @@ def running_client(name: str, addresses: Sequence[str], scenario: Scenario) -> I
                 process.kill()
 
 
-def measured(scenario: Scenario, effort: Effort) -> list[Measured]:
-    """Return what each way took."""
+def measure(scenario: Scenario, effort: Effort) -> list[Measured]:
+    """Measure each way."""
     with scenario.running() as addresses, ExitStack() as stack:
         clients = [
             stack.enter_context(running_client(name, addresses, scenario)) for name in scenario.probers
@@ -181,39 +181,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a minute or two: fewer rounds")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 16, 256, MOST], metavar="N",
-                        help="how many workers are asked at once (default: 1 16 256 1024)")  # fmt: skip
+                        help="the numbers of workers (default: 1 16 256 1024)")  # fmt: skip
     options = parser.parse_args(arguments)
     about = environment(PACKAGES)
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     found = {}
     for scenario in scenarios(options.workers):
-        found[scenario] = measured(scenario, QUICK if options.quick else FULL)
+        found[scenario] = measure(scenario, QUICK if options.quick else FULL)
         print(f"\n{scenario}\n{table(found[scenario])}", end="", flush=True)
     if bars := bars_of(found):
         print(f"\n{bar_table(bars)}", end="")
     figures = {str(scenario): [asdict(each) for each in those] for scenario, those in found.items()}
     files = [write_json("probe", {"environment": about, "figures": figures})]
-    files += plot_bars("probe", "Asking workers for their devices", [panels(*each) for each in found.items()])
+    files += plot_bars(
+        "probe", "Requesting the devices of workers", [panels(*each) for each in found.items()]
+    )
     print("\nwritten:", *files, sep="\n  ")
     return 0
 
 
 def scenarios(sizes: Sequence[int]) -> list[Scenario]:
-    """Return whom to ask: loopback workers of each size, the most with dead ones, a few of TensorFlow's."""
+    """Return the scenarios: loopback workers, also with dead ones, and a few TensorFlow servers."""
     found = [Scenario(workers) for workers in sizes]
     if max(sizes) > DEAD:
         found.append(Scenario(max(sizes), dead=DEAD))
     if importlib.util.find_spec("tensorflow") is None:
         print("left out: tensorflow, which is not installed")
         return found
-    # A server of TensorFlow's has some 60 MB and 80 threads: more than these do not fit beside one another.
+    # A TensorFlow server takes about 60 MB and 80 threads, so that no more than these fit on one machine.
     return found + [Scenario(workers, of_tensorflow=True) for workers in sizes if workers <= 16]
 
 
 def table(those: Sequence[Measured]) -> str:
-    """Return one scenario's figures; ratios are to the first way."""
+    """Return a table of the figures of one scenario; ratios are relative to the first way."""
     ours = those[0]
-    return aligned(
+    return format_table(
         ("", "median", "ratio", "CPU", "ratio", "peak memory", "rounds"),
         [
             (
@@ -231,7 +233,7 @@ def table(those: Sequence[Measured]) -> str:
 
 
 def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
-    """Return the promises, as far as they were measured."""
+    """Return the limits, for the figures that were measured."""
     alive = {each.name: each for each in found.get(Scenario(MOST), ())}
     dying = {each.name: each for each in found.get(Scenario(MOST, dead=DEAD), ())}
     bars = []
@@ -242,7 +244,7 @@ def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
         )
     if alive and dying:
         more = dying["fresh"].seconds - alive["fresh"].seconds
-        what = f"what 2 dead of 1,024 workers add, with {DEADLINE:g} s each"
+        what = f"time added by 2 dead of 1,024 workers, with {DEADLINE:g} s each"
         bars.append(Bar(what=what, measured=more, most=DEADLINE, unit=" s"))
     return bars
 

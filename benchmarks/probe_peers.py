@@ -1,8 +1,8 @@
-"""What `probe.py` measures: ours and other ways to ask many workers for their devices.
+"""The ways to request the devices of many workers that `probe.py` compares.
 
-Run as a module it is the process of one of them. On stdout it writes one JSON object a line: how many devices
-each worker has, when it has asked for the first time, then a `Turn` for each number of seconds that it reads
-from stdin.
+Run as a module, it is the process of one way. It writes one JSON object per line to stdout: the number of
+devices of each worker after the first round, and then a `Turn` for each line of stdin, which is the number of
+seconds to measure for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 
 from benchmarks.worker import peak_memory, turn
 
-__all__ = ["PROBERS", "Ask", "Prober"]
+__all__ = ["PROBERS", "Probe", "Prober"]
 
-Ask: TypeAlias = Callable[[], Awaitable[list[int]]]
-"""Asks every worker once; returns how many devices each has, -1 for one that did not answer."""
+Probe: TypeAlias = Callable[[], Awaitable[list[int]]]
+"""Sends a request to every worker; returns the number of devices of each, or -1 if it failed."""
 
 GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 CONCURRENCY = 256
@@ -31,43 +31,43 @@ CONCURRENCY = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prober:
-    """One way to ask.
+    """One way to request devices.
 
     Attributes:
-        title: what it is called in tables.
-        opened: opens a client for the addresses and the seconds each worker has, and yields its `Ask`.
+        title: its name in tables.
+        open_client: opens a client for the addresses and the timeout of each worker, and yields a `Probe`.
     """
 
     title: str
-    opened: Callable[[Sequence[str], float], AbstractAsyncContextManager[Ask]]
+    open_client: Callable[[Sequence[str], float], AbstractAsyncContextManager[Probe]]
 
 
 @asynccontextmanager
-async def ours_fresh(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
+async def ours_fresh(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     from aioresolve.probe import probe_workers
 
-    async def ask() -> list[int]:
+    async def probe() -> list[int]:
         rows = await probe_workers(addresses, worker_timeout=timeout, libtpu_ports=())
         return [len(row.devices) if row.error is None else -1 for row in rows]
 
-    yield ask
+    yield probe
 
 
 @asynccontextmanager
-async def ours_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
+async def ours_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     from aioresolve.probe import ProbeChannels, probe_workers
 
     async with ProbeChannels(max_channels=max(len(addresses), 1)) as channels:
 
-        async def ask() -> list[int]:
+        async def probe() -> list[int]:
             rows = await probe_workers(addresses, worker_timeout=timeout, libtpu_ports=(), channels=channels)
             return [len(row.devices) if row.error is None else -1 for row in rows]
 
-        yield ask
+        yield probe
 
 
 async def bare_call(channel: Any, timeout: float) -> int:
-    """Return the number of devices at the other end of a grpc.aio channel, by the call and nothing else."""
+    """Return the number of devices of the worker behind a grpc.aio channel, with a plain call."""
     import grpc.aio
 
     from aioresolve.probe.worker_pb2 import GetStatusResponse
@@ -80,7 +80,7 @@ async def bare_call(channel: Any, timeout: float) -> int:
 
 
 @asynccontextmanager
-async def bare_fresh(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
+async def bare_fresh(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     import grpc.aio
 
     slots = asyncio.Semaphore(CONCURRENCY)
@@ -89,14 +89,14 @@ async def bare_fresh(addresses: Sequence[str], timeout: float) -> AsyncIterator[
         async with slots, grpc.aio.insecure_channel(address) as channel:
             return await bare_call(channel, timeout)
 
-    async def ask() -> list[int]:
+    async def probe() -> list[int]:
         return await asyncio.gather(*map(one, addresses))
 
-    yield ask
+    yield probe
 
 
 @asynccontextmanager
-async def bare_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
+async def bare_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     import grpc.aio
 
     slots = asyncio.Semaphore(CONCURRENCY)
@@ -110,14 +110,14 @@ async def bare_pooled(addresses: Sequence[str], timeout: float) -> AsyncIterator
             async with slots:
                 return await bare_call(channel, timeout)
 
-        async def ask() -> list[int]:
+        async def probe() -> list[int]:
             return await asyncio.gather(*map(one, channels))
 
-        yield ask
+        yield probe
 
 
 @asynccontextmanager
-async def serial(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
+async def serial(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     import grpc
 
     from aioresolve.probe.worker_pb2 import GetStatusResponse
@@ -131,46 +131,46 @@ async def serial(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]
                 return -1
         return len(GetStatusResponse.FromString(body).device_attributes)
 
-    async def ask() -> list[int]:
+    async def probe() -> list[int]:
         return [one(address) for address in addresses]
 
-    yield ask
+    yield probe
 
 
 @asynccontextmanager
-async def by_tensorflow(addresses: Sequence[str], timeout: float) -> AsyncIterator[Ask]:
+async def by_tensorflow(addresses: Sequence[str], timeout: float) -> AsyncIterator[Probe]:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=int(timeout * 1e3))
 
-    async def ask() -> list[int]:
+    async def probe() -> list[int]:
         with tf.compat.v1.Session(f"grpc://{addresses[0]}", config=config) as session:
             names = [device.name for device in session.list_devices()]
         tasks = [name.partition("/task:")[2].partition("/")[0] for name in names]
         return [tasks.count(str(task)) for task in range(len(addresses))]
 
-    yield ask
+    yield probe
 
 
 PROBERS = {
-    "fresh": Prober(title="aioresolve, fresh channels", opened=ours_fresh),
-    "pooled": Prober(title="aioresolve, pooled channels", opened=ours_pooled),
-    "bare-fresh": Prober(title="grpc.aio by hand, fresh channels", opened=bare_fresh),
-    "bare-pooled": Prober(title="grpc.aio by hand, pooled channels", opened=bare_pooled),
-    "serial": Prober(title="grpc, one worker after another", opened=serial),
-    "tensorflow": Prober(title="tensorflow Session.list_devices()", opened=by_tensorflow),
+    "fresh": Prober(title="aioresolve, fresh channels", open_client=ours_fresh),
+    "pooled": Prober(title="aioresolve, pooled channels", open_client=ours_pooled),
+    "bare-fresh": Prober(title="grpc.aio by hand, fresh channels", open_client=bare_fresh),
+    "bare-pooled": Prober(title="grpc.aio by hand, pooled channels", open_client=bare_pooled),
+    "serial": Prober(title="grpc, one worker after another", open_client=serial),
+    "tensorflow": Prober(title="tensorflow Session.list_devices()", open_client=by_tensorflow),
 }
 
 
 async def work(options: argparse.Namespace) -> None:
-    """Ask once, and then as often as stdin says."""
+    """Run one round, and then one turn per line of stdin."""
     addresses = options.addresses.read_text().split()
-    async with PROBERS[options.prober].opened(addresses, options.timeout) as ask:
-        devices = await ask()
+    async with PROBERS[options.prober].open_client(addresses, options.timeout) as probe:
+        devices = await probe()
         print(json.dumps({"devices": devices, "peak": peak_memory()}), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(asdict(await turn(ask, float(line)))), flush=True)
+            print(json.dumps(asdict(await turn(probe, float(line)))), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The workers that `probe.py` asks: loopback ones, dead ones, and TensorFlow's own servers."""
+"""Runs the workers of `probe.py`: loopback workers, dead workers, and TensorFlow servers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextmanager
 def loopback_workers(count: int) -> Iterator[list[str]]:
-    """Run so many workers of eight TPUs, in one process; yield their addresses."""
+    """Run `count` workers with eight TPUs each in one process; yield their addresses."""
     with tpu_worker_process(devices=8, ports=count) as addresses:
         yield addresses
 
 
 @contextmanager
 def dead_workers(count: int) -> Iterator[list[str]]:
-    """Yield so many addresses at which the kernel takes connections and nobody ever speaks."""
+    """Yield `count` addresses at which the kernel accepts connections and no process responds."""
     with ExitStack() as stack:
         listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         yield [f"127.0.0.1:{each.getsockname()[1]}" for each in listening]
@@ -36,7 +36,7 @@ def dead_workers(count: int) -> Iterator[list[str]]:
 
 @contextmanager
 def tensorflow_servers(count: int) -> Iterator[list[str]]:
-    """Run so many TensorFlow servers of one cluster, in one process; yield their addresses."""
+    """Run `count` TensorFlow servers of one cluster in one process; yield their addresses."""
     with ExitStack() as stack:
         free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in free]
@@ -48,7 +48,7 @@ def tensorflow_servers(count: int) -> Iterator[list[str]]:
         assert process.stdout is not None
         try:
             if not process.stdout.readline():
-                raise RuntimeError(f"TensorFlow's servers did not start: exit code {process.wait()}")
+                raise RuntimeError(f"the TensorFlow servers did not start: exit code {process.wait()}")
             yield addresses
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""Figures as text: aligned tables, times and sizes as people read them, bars and whether they hold."""
+"""Formats figures as text: tables, durations, sizes, and the limits that the figures have to meet."""
 
 from __future__ import annotations
 
@@ -13,24 +13,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["RESULTS", "Bar", "aligned", "bar_table", "duration", "environment", "ratio", "size", "write_json"]
+__all__ = [
+    "RESULTS",
+    "Bar",
+    "bar_table",
+    "duration",
+    "environment",
+    "format_table",
+    "ratio",
+    "size",
+    "write_json",
+]
 
 RESULTS = Path(__file__).resolve().parent / "results"
-"""Where plots and raw figures go; it is not part of the repository."""
+"""The folder for plots and raw figures; it is not committed."""
 
 MEGABYTE = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One promise about speed or size.
+    """A limit for a time, size or ratio.
 
     Attributes:
-        what: what is compared with what.
-        measured: what came out, in `unit`.
-        least: the lower limit, if that is what is promised.
-        most: the upper limit, if that is.
-        unit: what stands behind the numbers: `x` for a ratio, ` ms`, ` MB`.
+        what: a description of the figure.
+        measured: the measured value, in `unit`.
+        least: the lower limit, if there is one.
+        most: the upper limit, if there is one.
+        unit: the text after the numbers: `x` for a ratio, ` ms`, ` MB`.
     """
 
     what: str
@@ -41,30 +51,30 @@ class Bar:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise is kept."""
+        """Whether the measured value is within the limit."""
         return (self.least is None or self.measured >= self.least) and (
             self.most is None or self.measured <= self.most
         )
 
     @property
     def promise(self) -> str:
-        """The promise in words."""
+        """The limit as text."""
         if self.least is not None:
             return f"at least {self.least:g}{self.unit}"
         return f"at most {self.most:g}{self.unit}"
 
 
 def bar_table(bars: Iterable[Bar]) -> str:
-    """Return the bars as a table: what, promise, measured, whether it holds."""
+    """Return a table of the limits, the measured values, and whether they are within the limits."""
     rows = [
         (bar.what, bar.promise, f"{_digits(bar.measured)}{bar.unit}", "yes" if bar.holds else "NO")
         for bar in bars
     ]
-    return aligned(("bar", "promise", "measured", "holds"), rows)
+    return format_table(("bar", "promise", "measured", "holds"), rows)
 
 
-def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in columns: the first one flush left, the others, of numbers, flush right."""
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a text table; the first column is aligned left, the others, which hold numbers, right."""
     lines = [tuple(columns), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
@@ -80,17 +90,17 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people read them: `12.3 ms`, `4.56 s`."""
+    """Format seconds: `12.3 ms`, `4.56 s`."""
     return f"{_digits(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_digits(seconds)} s"
 
 
 def size(bytes_: float) -> str:
-    """Return bytes in MB of a million."""
+    """Format bytes as megabytes (1 MB is 1,000,000 bytes)."""
     return f"{bytes_ / MEGABYTE:.0f} MB"
 
 
 def ratio(value: float, reference: float) -> str:
-    """Return how many times `reference` the value is."""
+    """Format `value / reference`."""
     return f"{_digits(value / reference)}x"
 
 
@@ -99,10 +109,10 @@ def _digits(value: float) -> str:
 
 
 def environment(packages: Iterable[str]) -> dict[str, str]:
-    """Return what the figures depend on: the machine, Python, and the versions of `packages`."""
+    """Describe the environment: the machine, Python, and the versions of `packages`."""
     found = {
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "load": f"{os.getloadavg()[0]:.1f} when begun",
+        "load": f"{os.getloadavg()[0]:.1f} at the start",
         "python": platform.python_version(),
     }
     for package in packages:
@@ -114,7 +124,7 @@ def environment(packages: Iterable[str]) -> dict[str, str]:
 
 
 def write_json(name: str, figures: Any) -> Path:
-    """Write the raw figures into `RESULTS`, and return where they are."""
+    """Write the raw figures into `RESULTS`, and return the path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,7 +1,6 @@
-"""The cluster that is asked: pods with labels in a KubernetesServer, in a process of its own.
+"""Runs the API server of `kubernetes.py`: a KubernetesServer with labelled pods, in a separate process.
 
-It speaks TLS and wants a bearer token. A question asked before is answered from memory, so that what is timed
-is the client.
+It uses TLS and requires a bearer token. It caches responses, so that the figures show the cost of the client.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ __all__ = ["running_server", "selectors_of"]
 ROOT = Path(__file__).resolve().parent.parent
 
 POD_SIZE = 8192
-"""Bytes of a pod's JSON: what a training pod with a dozen variables and its managedFields comes to."""
+"""Bytes of the JSON of a pod, typical of a training pod with a dozen variables and managedFields."""
 
 SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
-"""What Kubernetes makes random names of: k8s.io/apimachinery/pkg/util/rand."""
+"""The characters of random names in Kubernetes (k8s.io/apimachinery/pkg/util/rand)."""
 
 
 def selectors_of(count: int) -> list[str]:
@@ -38,9 +37,9 @@ def selectors_of(count: int) -> list[str]:
 
 @contextmanager
 def running_server(groups: int, pods: int, kubeconfig: Path, *, delay: float = 0.0) -> Iterator[None]:
-    """Run a server of `groups` times `pods` pods inside the block, and write a kubeconfig for it.
+    """Run a server with `groups` times `pods` pods inside the block, and write a kubeconfig for it.
 
-    Each of its answers comes `delay` seconds late.
+    It delays each response by `delay` seconds.
     """
     numbers = [str(number) for number in (groups, pods, delay)]
     command = [sys.executable, "-m", "benchmarks.server", *numbers, str(kubeconfig)]
@@ -57,11 +56,11 @@ def running_server(groups: int, pods: int, kubeconfig: Path, *, delay: float = 0
             process.stdin.close()
 
 
-def made_pods(groups: int, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the pods of all groups, named as an Indexed Job names them.
+def create_pods(groups: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the pods of all groups, with the names that an Indexed Job would give them.
 
-    They are on their hosts' network, where a pod's address is its node's: tensorflow's resolver answers with
-    nodes' addresses, and like this they are everybody's.
+    They use the network of their hosts, so that the address of a pod is that of its node: tensorflow's
+    resolver returns the addresses of nodes, and this way all peers return the same addresses.
     """
     from aioresolve.testing import pod
 
@@ -87,12 +86,12 @@ async def serve(groups: int, pods: int, delay: float, kubeconfig: Path) -> None:
     from aioresolve.testing import Delay, KubernetesServer
 
     tokens = {secrets.token_urlsafe(32): "benchmark"}
-    async with KubernetesServer(made_pods(groups, pods), tls=True, tokens=tokens) as server:
-        # As YAML, which people have, and not as JSON.
+    async with KubernetesServer(create_pods(groups, pods), tls=True, tokens=tokens) as server:
+        # As YAML, the format of real kubeconfig files, which takes longer to parse than JSON.
         await asyncio.to_thread(kubeconfig.write_text, yaml.safe_dump(server.kubeconfig()))
         if delay:
             server.inject(Delay(delay), times=None)
-        gc.freeze()  # or the collector walks through every pod, now and then, while a client is timed
+        gc.freeze()  # or the garbage collector traverses all pods during measurements
         print("serving", flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

@@ -1,15 +1,15 @@
-"""Hearing of pods as they change: aioresolve beside other ways, as ratios within one run.
+"""Compares `watch()` with other ways to follow the changes of pods.
 
     python benchmarks/watch.py [--quick]
 
-First, 5,000 pods of 8 KB change 1, 100 and 1,000 times a second, and the delay is measured from a change to
-the moment at which what was yielded shows it. They take turns, A B C A B C, each in a fresh process. At the
-end of a turn each has to show every change that was made. Then watches of 16 pods each, one and 500 in
-a process, over TLS and without, in which nothing changes.
+First, 5,000 pods of 8 KB change 1, 100 and 1,000 times a second. The delay is the time from a change until a
+yielded value shows it. The ways take turns, A B C A B C, each in a new process. At the end of a turn, each
+way has to show every change. Then idle watches of 16 pods each are measured, one and 500 in a process, with
+and without TLS.
 
-The server is a process of its own that sends prepared bytes. CPU is the client's, all threads, as a part of
-one core while changes were made: who needs more than 100 % does not keep up. Peak memory is that of the
-process, the interpreter, the imports and the first list included.
+The server is a separate process that sends prepared bytes. CPU is that of all threads of the client, relative
+to one core, while changes are made: a client that needs more than 100 % does not keep up. Peak memory
+includes the interpreter, the imports and the first list.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    # Of a file that is run, its folder is searched first, and there `kubernetes` is a benchmark.
+    # The folder of a script comes first in sys.path, and this folder has a module `kubernetes`.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from benchmarks.child_process import NoReplyError, running
 from benchmarks.plot import Panel, plot_bars
-from benchmarks.report import Bar, aligned, bar_table, duration, environment, size, write_json
+from benchmarks.report import Bar, bar_table, duration, environment, format_table, size, write_json
 from benchmarks.watch_changes import addresses_after, digest
-from benchmarks.watch_dialogue import SilenceError, running
 from benchmarks.watch_peers import WATCHERS, Watcher
 from benchmarks.watch_server import running_watch_server
 from benchmarks.watch_worker import Idled, Seen, Start
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from benchmarks.watch_dialogue import Child
+    from benchmarks.child_process import Child
 
 PACKAGES = ("aioresolve", "aiohttp", "msgspec", "lightkube", "kubernetes-asyncio")
 CHANGING = ["watch", "msgspec", "lightkube", "kubernetes_asyncio", "poll"]
@@ -46,10 +46,10 @@ IDLING = ["watch", "alone", "msgspec", "lightkube", "kubernetes_asyncio"]
 PODS = 5000
 IDLE_PODS = 16
 SETTLING = 1.0
-"""Seconds that watches are left alone before anything is measured."""
+"""Seconds from opening the watches to the start of the measurement."""
 
 PATIENCE = 60.0
-"""Seconds after the last change in which a way may still catch up."""
+"""Seconds after the last change within which a way may catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Effort:
     """How long to measure.
 
     Attributes:
-        rounds: how many turns each way has at each rate.
-        seconds: for which changes are made in a turn.
-        idle: seconds for which nothing changes.
-        watches: how many idle watches there are.
-        schemes: `https` or `http`, or both, over which these are.
+        rounds: the number of turns of each way at each rate.
+        seconds: how long changes are made in a turn.
+        idle: how long idle watches are measured, in seconds.
+        watches: the number of idle watches.
+        schemes: the schemes of the idle watches, `https` or `http` or both.
     """
 
     rounds: int
@@ -77,16 +77,16 @@ QUICK = Effort(rounds=1, seconds=2.0, idle=3.0, watches=100, schemes=("https",))
 
 @dataclass(slots=True)
 class Followed:
-    """What one way saw at one rate, in all of its turns.
+    """What one way showed at one rate, in all of its turns.
 
     Attributes:
         name: its name in `WATCHERS`.
-        seconds: for which changes were made.
-        made: how many changes were.
-        delays: seconds from each change to when it was seen, as far as it was.
-        yields: how often something was yielded.
-        cpu: seconds of the client's CPU.
-        peak: the process's peak memory in bytes.
+        seconds: how long changes were made.
+        made: the number of changes.
+        delays: the delay of each change that was shown, in seconds.
+        yields: the number of yielded values.
+        cpu: the CPU time of the client, in seconds.
+        peak: the peak memory of the process, in bytes.
     """
 
     name: str
@@ -103,21 +103,21 @@ class Followed:
 
     @property
     def delay(self) -> float:
-        """The median delay in seconds; of a change that was not seen it is longer than any other."""
+        """The median delay in seconds; a change that was not shown counts as the longest delay."""
         return self._delay_of(0.5)
 
     @property
     def long_delay(self) -> float:
-        """The delay in seconds that 99 of 100 changes do not exceed."""
+        """The 99th percentile of the delay, in seconds."""
         return self._delay_of(0.99)
 
     @property
     def load(self) -> float:
-        """The client's CPU as a part of one core while changes were made."""
+        """The CPU of the client relative to one core while changes were made."""
         return self.cpu / self.seconds
 
     def add(self, made: Sequence[float], seen: Seen, seconds: float) -> None:
-        """Take in one turn."""
+        """Add the figures of one turn."""
         self.seconds += seconds
         self.made += len(made)
         self.delays += [at - since for at, since in zip(seen.at, made, strict=False)]
@@ -133,13 +133,13 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What one way's idle watches take.
+    """The cost of the idle watches of one way.
 
     Attributes:
         name: its name in `WATCHERS`.
-        seconds: for which nothing changed.
-        one: with one watch.
-        many: with many in the same process.
+        seconds: how long they were measured.
+        one: the cost of one watch.
+        many: the cost of many watches in the same process.
     """
 
     name: str
@@ -153,17 +153,17 @@ class Idle:
 
     @property
     def memory(self) -> float:
-        """Bytes of memory that each further watch takes."""
+        """The memory of each additional watch, in bytes."""
         return (self.many.resident - self.one.resident) / (self.many.watches - self.one.watches)
 
 
 def running_way(name: str, kubeconfig: Path, pods: int) -> AbstractContextManager[Child]:
-    """Run the process that watches in one way, inside the block."""
+    """Run the process of one way inside the block."""
     return running("benchmarks.watch_worker", name, str(kubeconfig), str(pods))
 
 
 class Stage:
-    """A server of many pods, on which ways are measured in turn."""
+    """A server with many pods, on which the ways are measured in turn."""
 
     def __init__(self, server: Child, kubeconfig: Path, pods: int) -> None:
         self._server = server
@@ -172,36 +172,36 @@ class Stage:
         self._changes = 0
 
     def take_turn(self, followed: Followed, rate: float, seconds: float) -> None:
-        """Let one way watch while changes are made, and keep what it saw.
+        """Make changes while one way watches, and record what it shows.
 
         Raises:
-            SilenceError: it failed.
-            RuntimeError: it does not show what is there.
+            NoReplyError: the process failed.
+            RuntimeError: the way shows wrong addresses.
         """
         with running_way(followed.name, self._kubeconfig, self._pods) as way:
-            start = Start(**way.asked("open", watches=1))
+            start = Start(**way.request("open", watches=1))
             self._check(followed.name, start.digest)
             if followed.watcher.is_watch:
-                self._server.asked("wait", watches=1)
+                self._server.request("wait", watches=1)
             time.sleep(SETTLING)
-            way.asked("begin")
-            made = self._server.asked("change", rate=rate, seconds=seconds)
+            way.request("begin")
+            made = self._server.request("change", rate=rate, seconds=seconds)
             self._changes += len(made)
-            seen = Seen(**way.asked("end", changes=len(made), patience=PATIENCE))
+            seen = Seen(**way.request("end", changes=len(made), patience=PATIENCE))
             if len(seen.at) == len(made):
                 self._check(followed.name, seen.digest)
         followed.add(made, seen, seconds)
-        self._server.asked("wait", watches=0)
+        self._server.request("wait", watches=0)
 
     def _check(self, name: str, shown: str) -> None:
         if shown != digest(addresses_after(self._changes, self._pods)):
             raise RuntimeError(f"{name} does not show the {self._changes} changes that were made")
 
 
-def followed_at(
+def measure_changes(
     rates: Sequence[float], pods: int, names: Sequence[str], effort: Effort
 ) -> Iterator[tuple[float, list[Followed]]]:
-    """Yield each rate, and what every way saw at it."""
+    """Measure all ways at each rate; yield the rate and the figures."""
     names = list(names)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
@@ -213,42 +213,42 @@ def followed_at(
                     for name in list(names):
                         try:
                             stage.take_turn(those[name], rate, effort.seconds)
-                        except SilenceError as error:
+                        except NoReplyError as error:
                             print(f"left out: {WATCHERS[name].title}: {error}", file=sys.stderr)
                             names.remove(name)
                             del those[name]
-                            server.asked("wait", watches=0)
+                            server.request("wait", watches=0)
                 yield rate, list(those.values())
 
 
-def idle_over(scheme: str, names: Sequence[str], effort: Effort) -> list[Idle]:
-    """Return what every way's idle watches take, over `https` or `http`."""
+def measure_idle_watches(scheme: str, names: Sequence[str], effort: Effort) -> list[Idle]:
+    """Measure the idle watches of all ways over `https` or `http`."""
     found = []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
         with running_watch_server(IDLE_PODS, scheme, kubeconfig) as server:
             for name in names:
                 try:
-                    found.append(idle_of(name, server, kubeconfig, effort))
-                except SilenceError as error:
+                    found.append(measure_idle(name, server, kubeconfig, effort))
+                except NoReplyError as error:
                     print(f"left out: {WATCHERS[name].title}: {error}", file=sys.stderr)
-                server.asked("wait", watches=0)
+                server.request("wait", watches=0)
     return found
 
 
-def idle_of(name: str, server: Child, kubeconfig: Path, effort: Effort) -> Idle:
-    """Return what one way's idle watches take: one, then many.
+def measure_idle(name: str, server: Child, kubeconfig: Path, effort: Effort) -> Idle:
+    """Measure the idle watches of one way: one, then many.
 
     Raises:
-        SilenceError: it failed.
+        NoReplyError: the process failed.
     """
     with running_way(name, kubeconfig, IDLE_PODS) as way:
         idled = []
         for watches in (1, effort.watches):
-            way.asked("open", watches=watches)
-            server.asked("wait", watches=watches)
+            way.request("open", watches=watches)
+            server.request("wait", watches=watches)
             time.sleep(SETTLING)
-            idled.append(Idled(**way.asked("idle", seconds=effort.idle)))
+            idled.append(Idled(**way.request("idle", seconds=effort.idle)))
     return Idle(name, effort.idle, *idled)
 
 
@@ -271,12 +271,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"left out: {watcher.title}: {' and '.join(watcher.missing)} not installed")
     changing, idling = ([name for name in each if not WATCHERS[name].missing] for each in (CHANGING, IDLING))
     followed = {}
-    for rate, those in followed_at(options.rates, options.pods, changing, effort):
+    for rate, those in measure_changes(options.rates, options.pods, changing, effort):
         followed[rate] = those
         print(f"\n{changes_title(rate, options.pods)}\n{followed_table(those)}", end="", flush=True)
     idle = {}
     for scheme in effort.schemes:
-        idle[scheme] = idle_over(scheme, idling, effort)
+        idle[scheme] = measure_idle_watches(scheme, idling, effort)
         print(f"\n{idle_title(scheme, effort)}\n{idle_table(idle[scheme])}", end="", flush=True)
     if bars := bars_of(followed if options.pods == PODS else {}, idle["https"]):
         print(f"\n{bar_table(bars)}", end="")
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = [write_json("watch", {"environment": about, "figures": figures})]
     rows = [followed_panels(changes_title(rate, options.pods), those) for rate, those in followed.items()]
     rows += [idle_panels(idle_title(scheme, effort), those) for scheme, those in idle.items()]
-    files += plot_bars("watch", "Hearing of pods as they change", rows)
+    files += plot_bars("watch", "Following the changes of pods", rows)
     print("\nwritten:", *files, sep="\n  ")
     return 0
 
@@ -302,8 +302,8 @@ def idle_title(scheme: str, effort: Effort) -> str:
 
 
 def followed_table(those: Sequence[Followed]) -> str:
-    """Return one rate's figures."""
-    return aligned(
+    """Return a table of the figures at one rate."""
+    return format_table(
         ("", "median delay", "99 of 100", "CPU", "peak memory", "seen", "yielded"),
         [
             (
@@ -321,9 +321,9 @@ def followed_table(those: Sequence[Followed]) -> str:
 
 
 def idle_table(those: Sequence[Idle]) -> str:
-    """Return the figures of idle watches."""
-    return aligned(
-        ("", "CPU of 1", "of many", "a core's part", "memory of 1", "of many", "each"),
+    """Return a table of the figures of idle watches."""
+    return format_table(
+        ("", "CPU of 1", "of many", "of a core", "memory of 1", "of many", "each"),
         [
             (
                 each.watcher.title,
@@ -352,7 +352,7 @@ def kilobytes(bytes_: float) -> str:
 
 
 def bars_of(followed: Mapping[float, Sequence[Followed]], idle: Sequence[Idle]) -> list[Bar]:
-    """Return the promises, as far as they were measured."""
+    """Return the limits, for the figures that were measured."""
     bars = []
     for ours in (each for each in followed.get(100, ()) if each.name == "watch"):
         what = "a change reaches the consumer, median, 100 changes a second"
@@ -370,7 +370,7 @@ def bars_of(followed: Mapping[float, Sequence[Followed]], idle: Sequence[Idle]) 
 
 
 def followed_panels(title: str, those: Sequence[Followed]) -> list[Panel]:
-    """Return the panels of one rate: delay, as long as it was waited for, CPU and memory."""
+    """Return the panels of one rate: delay (limited to `PATIENCE`), CPU and memory."""
     return [
         Panel(f"{title}: median delay", {e.watcher.title: min(e.delay, PATIENCE) for e in those}, duration),
         Panel("CPU, of one core", {each.watcher.title: each.load for each in those}, percent),
@@ -379,7 +379,7 @@ def followed_panels(title: str, those: Sequence[Followed]) -> list[Panel]:
 
 
 def idle_panels(title: str, those: Sequence[Idle]) -> list[Panel]:
-    """Return the panels of idle watches: memory of each, CPU and memory."""
+    """Return the panels of idle watches: memory per watch, CPU, and memory of the process."""
     return [
         Panel(f"{title}: memory of each", {e.watcher.title: max(e.memory, 1.0) for e in those}, kilobytes),
         Panel("CPU, of one core", {e.watcher.title: e.many.cpu / e.seconds for e in those}, percent),

@@ -1,6 +1,6 @@
-"""The changes that `watch.py` makes: the n-th gives one pod an address that says n.
+"""The changes that `watch.py` makes: change n gives one pod an address that contains n.
 
-So whoever sees an address knows which change it came with, and anybody can say who is where after n of them.
+An address therefore identifies its change, and the addresses of all pods after n changes can be computed.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ __all__ = [
 ]
 
 STRIDE = 7919
-"""How many pods further the next change is; a prime, so that each pod has its turn."""
+"""The distance from one changed pod to the next; a prime, so that every pod is changed."""
 
 CHANGED = "11."
-"""What the addresses begin with that changes made; the first ones begin with 10."""
+"""The prefix of addresses that changes assign; the first addresses start with 10."""
 
 
 def pod_name(pod: int) -> str:
-    """Return the name of a pod by its number; numbers ascend as names do."""
+    """Return the name of a pod; names have the same order as numbers."""
     return f"trainer-{pod}"
 
 
 def pod_changed(change: int, pods: int) -> int:
-    """Return the number of the pod, of so many, that the change with this number is made to; from 0."""
+    """Return the number of the pod, of `pods`, that a change is made to, counted from 0."""
     return change * STRIDE % pods
 
 
 def first_address(pod: int) -> str:
-    """Return the address that a pod has before it is changed."""
+    """Return the address of a pod before its first change."""
     return _dotted("10.", pod)
 
 
 def address_of(change: int) -> str:
-    """Return the address that a change gives its pod."""
+    """Return the address that a change assigns to its pod."""
     return _dotted(CHANGED, change)
 
 
 def change_seen(address: str) -> int:
-    """Return the change that gave a pod its address, with or without a port; -1 if none did."""
+    """Return the number of the change that assigned `address` (with or without a port), or -1."""
     if not address.startswith(CHANGED):
         return -1
     _, high, middle, low = address.partition(":")[0].split(".")
@@ -57,7 +57,7 @@ def change_seen(address: str) -> int:
 
 
 def addresses_after(changes: int, pods: int) -> list[str]:
-    """Return every pod's address after so many changes, by the pods' numbers."""
+    """Return the addresses of all pods after `changes` changes, in the order of their numbers."""
     addresses = [first_address(pod) for pod in range(pods)]
     for change in range(changes):
         addresses[pod_changed(change, pods)] = address_of(change)
@@ -65,7 +65,7 @@ def addresses_after(changes: int, pods: int) -> list[str]:
 
 
 def digest(addresses: Iterable[str]) -> str:
-    """Return a hash of addresses in their order, their ports left out."""
+    """Return a hash of the addresses without their ports; the order matters."""
     return hashlib.sha256(" ".join(each.partition(":")[0] for each in addresses).encode()).hexdigest()
 
 

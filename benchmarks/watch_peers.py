@@ -1,9 +1,9 @@
-"""What `watch.py` measures: ours and other ways to hear of the pods of one selector as they change.
+"""The ways to follow the pods of one selector that `watch.py` compares.
 
-Each is written as its own documentation shows: a list, then a watch from the list's version on. What ours
-yields is the whole cluster after a change; what the others yield is the one pod that changed, which is put
-into a plain list here. Libraries are imported when a way is opened: a process that measures one pays for no
-other.
+Each is written as its own documentation shows: a list, then a watch from the version of the list. aioresolve
+yields the whole cluster after a change; the others yield the one pod that changed, and the code here stores
+it in a list. Libraries are imported when a way is opened, so that the process of one way does not load the
+others.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 __all__ = ["WATCHERS", "Follow", "Watcher"]
 
 Follow: TypeAlias = Callable[[], AsyncGenerator[Any, None]]
-"""Begins one watch: yields something at first and whenever a change was told; `Watcher.address` reads it."""
+"""Starts a watch: yields a value first and after each change; `Watcher.address` reads the value."""
 
 POLLS = 1.0
-"""Seconds from one poll to the next."""
+"""The interval of polling, in seconds."""
 
 CLIENT_MOST = 90
-"""Watches of one client of lightkube's, whose connections are limited to 100, in a way that cannot be set."""
+"""Watches per client of lightkube, which limits a client to 100 connections and has no option for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """One way to hear of changes.
+    """One way to follow changes.
 
     Attributes:
-        title: what it is called in tables.
-        yields: what a change comes as: `states` of the whole, or `events` of one pod.
+        title: its name in tables.
+        yields: the yielded values: `states` of the whole cluster, or `events` of one pod.
         needs: the top-level modules it imports.
-        opened: opens a client for a kubeconfig, and yields its `Follow`.
-        address: the address of a pod, by its number, in what was yielded.
-        is_watch: whether it has a watch open, rather than ask again.
+        open_client: opens a client for a kubeconfig, and yields its `Follow`.
+        address: returns the address of a pod, by its number, in a yielded value.
+        is_watch: whether it keeps a watch open, instead of polling.
     """
 
     title: str
     yields: str = "events"
     needs: tuple[str, ...] = ()
-    opened: Callable[[Path], AbstractAsyncContextManager[Follow]]
+    open_client: Callable[[Path], AbstractAsyncContextManager[Follow]]
     address: Callable[[Any, int], str] = list.__getitem__
     is_watch: bool = True
 
@@ -64,7 +64,7 @@ def pod_number(name: str) -> int:
 
 
 def by_number(pods: dict[str, str]) -> list[str]:
-    """Return addresses by pods' numbers, of addresses by their names."""
+    """Return the addresses in the order of the numbers of the pods, from addresses by name."""
     return [pods[name] for name in sorted(pods, key=pod_number)]
 
 
@@ -75,27 +75,27 @@ def our_resolver(kubeconfig: Path) -> Any:
 
 
 def state_address(state: Any, pod: int) -> str:
-    """Return the address, `host:port`, of a pod in a ClusterState: tasks are in the order of their names."""
+    """Return the address, `host:port`, of a pod in a ClusterState, whose tasks are ordered by name."""
     address: str = state.endpoints["worker"][pod].address
     return address
 
 
 @asynccontextmanager
 async def ours_entered(kubeconfig: Path) -> AsyncIterator[Follow]:
-    """Every watch of the one resolver, over the connections that it pools."""
+    """All watches use one resolver and its pooled connections."""
     async with our_resolver(kubeconfig) as resolver:
         yield resolver.watch
 
 
 @asynccontextmanager
 async def ours_alone(kubeconfig: Path) -> AsyncIterator[Follow]:
-    """Each watch of a resolver of its own, with connections and TLS context of its own."""
+    """Each watch uses a separate resolver, with separate connections and a separate TLS context."""
     yield lambda: our_resolver(kubeconfig).watch()
 
 
 @asynccontextmanager
 async def ours_polled(kubeconfig: Path) -> AsyncIterator[Follow]:
-    """No watch: everything is asked for again and again."""
+    """No watch: all pods are requested repeatedly."""
     async with our_resolver(kubeconfig) as resolver:
 
         async def follow() -> AsyncGenerator[Any, None]:
@@ -110,9 +110,9 @@ async def ours_polled(kubeconfig: Path) -> AsyncIterator[Follow]:
 
 @asynccontextmanager
 async def by_msgspec(kubeconfig: Path) -> AsyncIterator[Follow]:
-    """What a careful engineer writes by hand, on a day when nothing breaks: lines, decoded into four fields.
+    """Hand-written code without error handling: msgspec decodes four fields of each line.
 
-    Server, TLS context and token are read by aioresolve; all else is aiohttp's.
+    aioresolve reads the server, TLS context and token; the requests use plain aiohttp.
     """
     import aiohttp
     import msgspec
@@ -159,7 +159,7 @@ async def by_kubernetes_asyncio(kubeconfig: Path) -> AsyncIterator[Follow]:
     from kubernetes_asyncio import client, config, watch
 
     configuration = client.Configuration()
-    configuration.connection_pool_maxsize = 0  # or the hundredth watch is the last one
+    configuration.connection_pool_maxsize = 0  # unlimited; the default allows 100 watches
     await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
 
     async with client.ApiClient(configuration) as api_client:
@@ -218,24 +218,28 @@ async def by_lightkube(kubeconfig: Path) -> AsyncIterator[Follow]:
 
 
 WATCHERS = {
-    "watch": Watcher(title="aioresolve watch()", yields="states", opened=ours_entered, address=state_address),
+    "watch": Watcher(
+        title="aioresolve watch()", yields="states", open_client=ours_entered, address=state_address
+    ),
     "alone": Watcher(
         title="aioresolve watch(), a resolver each",
         yields="states",
-        opened=ours_alone,
+        open_client=ours_alone,
         address=state_address,
     ),
     "poll": Watcher(
         title="aioresolve cluster_state() every second",
         yields="states",
-        opened=ours_polled,
+        open_client=ours_polled,
         address=state_address,
         is_watch=False,
     ),
-    "msgspec": Watcher(title="aiohttp + msgspec", needs=("aiohttp", "msgspec"), opened=by_msgspec),
-    "lightkube": Watcher(title="lightkube watch(), async", needs=("lightkube",), opened=by_lightkube),
+    "msgspec": Watcher(title="aiohttp + msgspec", needs=("aiohttp", "msgspec"), open_client=by_msgspec),
+    "lightkube": Watcher(title="lightkube watch(), async", needs=("lightkube",), open_client=by_lightkube),
     "kubernetes_asyncio": Watcher(
-        title="kubernetes_asyncio Watch, typed", needs=("kubernetes_asyncio",), opened=by_kubernetes_asyncio
+        title="kubernetes_asyncio Watch, typed",
+        needs=("kubernetes_asyncio",),
+        open_client=by_kubernetes_asyncio,
     ),
 }
-"""Every way, by the name that names it at the command line."""
+"""Every way, by its name on the command line."""

@@ -1,9 +1,9 @@
-"""The API server that `watch.py` watches, in a process of its own.
+"""Runs the API server of `watch.py`, in a separate process.
 
-It speaks TLS and wants a bearer token, or plain HTTP, over which clients send none. All that it sends is
-prepared: of each pod the bytes of its JSON, into which address and version are put, so that what is measured
-is the client. It knows one question, the pods of one selector, listed at once or in pages, or watched from
-a version on. A watch that cannot keep up is sent every change all the same, later.
+It uses TLS and requires a bearer token, or plain HTTP, over which clients send no token. It sends prepared
+bytes, into which only address and version are inserted, so that the figures show the cost of the client. It
+supports the requests for the pods of one selector: a list, a list in pages, and a watch from a version. A
+watch that cannot keep up still gets every change, later.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.child_process import running, serve_requests
 from benchmarks.watch_changes import address_of, first_address, pod_changed, pod_name
-from benchmarks.watch_dialogue import answer_questions, running
 
 if TYPE_CHECKING:
     import ssl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from benchmarks.watch_dialogue import Child
+    from benchmarks.child_process import Child
 
 __all__ = ["NAMESPACE", "SELECTOR", "allow_many_sockets", "running_watch_server"]
 
@@ -38,40 +38,41 @@ SELECTOR = "app=trainer"
 PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 POD_SIZE = 8192
-"""Bytes of a pod's JSON: what a training pod with a dozen variables and its managedFields comes to."""
+"""Bytes of the JSON of a pod, typical of a training pod with a dozen variables and managedFields."""
 
 FIRST_VERSION = 1_000_000
 """The resourceVersion before the first change; each change has the next one."""
 
 BOOKMARKS = 60.0
-"""Seconds between two bookmarks of one watch, as of a real API server."""
+"""Seconds between two bookmarks of a watch, as on a real API server."""
 
 ADDRESS, VERSION = b"@address@", b"@version@"
 
 
 @contextmanager
 def running_watch_server(pods: int, scheme: str, kubeconfig: Path) -> Iterator[Child]:
-    """Run a server of so many pods inside the block, and write a kubeconfig for it.
+    """Run a server with `pods` pods inside the block, and write a kubeconfig for it.
 
-    It can be asked to `wait` until so many `watches` are connected, and to `change` pods at a `rate` a second
-    for so many `seconds`; that returns when each change was made, in seconds of the system's monotonic clock.
+    The request `wait` waits until the given number of `watches` is connected. The request `change` changes
+    pods at a `rate` per second for some `seconds`, and returns the time of each change on the monotonic
+    clock.
     """
     with running("benchmarks.watch_server", str(pods), scheme, str(kubeconfig)) as server:
-        server.asked("wait", watches=0)
+        server.request("wait", watches=0)
         yield server
 
 
 def allow_many_sockets() -> None:
-    """Let this process open as many sockets as it may."""
+    """Raise the limit of open files of this process to the maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class PreparedPods:
-    """The bytes of pods, and of the changes that were made to them.
+    """The bytes of pods and of their changes.
 
     Attributes:
-        changes: how many were made.
+        changes: the number of changes that were made.
     """
 
     def __init__(self, count: int) -> None:
@@ -79,43 +80,42 @@ class PreparedPods:
         self._templates = [_template(number) for number in range(count)]
         version = str(FIRST_VERSION)
         self._now = [
-            _filled(template, first_address(number), version)
-            for number, template in enumerate(self._templates)
+            _fill(template, first_address(number), version) for number, template in enumerate(self._templates)
         ]
 
     @property
     def version(self) -> int:
-        """The resourceVersion of what is there now."""
+        """The current resourceVersion."""
         return FIRST_VERSION + self.changes
 
     def snapshot(self) -> list[bytes]:
-        """Return every pod's JSON as it is now."""
+        """Return the current JSON of every pod."""
         return self._now.copy()
 
     def make_change(self) -> None:
-        """Give the next pod the next address."""
+        """Assign the next address to the next pod."""
         pod, self._now[pod] = self._after(self.changes)
         self.changes += 1
 
     def event(self, change: int) -> bytes:
-        """Return the line that tells a watch of a change."""
+        """Return the watch event of a change."""
         return b'{"type":"MODIFIED","object":%b}\n' % self._after(change)[1]
 
     def bookmark(self, changes: int) -> bytes:
-        """Return the line that tells a watch that has been told so many changes their version."""
+        """Return the bookmark for a watch to which `changes` changes were sent."""
         return (
             b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d"},'
             b'"spec":{"containers":null},"status":{}}}\n' % (FIRST_VERSION + changes)
         )
 
     def _after(self, change: int) -> tuple[int, bytes]:
-        """Return the number of the pod that was changed, and its JSON from then on."""
+        """Return the number of the changed pod, and its new JSON."""
         pod = pod_changed(change, len(self._templates))
-        return pod, _filled(self._templates[pod], address_of(change), str(FIRST_VERSION + change + 1))
+        return pod, _fill(self._templates[pod], address_of(change), str(FIRST_VERSION + change + 1))
 
 
 def _template(number: int) -> list[bytes]:
-    """Return a pod's JSON, cut at its addresses and its version, with these marks in between."""
+    """Return the JSON of a pod, split at its addresses and version, with placeholders in between."""
     from aioresolve.testing import pod
 
     key, _, value = SELECTOR.partition("=")
@@ -143,31 +143,32 @@ def _cut_at(mark: bytes, piece: bytes) -> list[bytes]:
     return [first, *(part for other in others for part in (mark, other))]
 
 
-def _filled(template: Sequence[bytes], address: str, version: str) -> bytes:
+def _fill(template: Sequence[bytes], address: str, version: str) -> bytes:
     values = {ADDRESS: address.encode(), VERSION: version.encode()}
     return b"".join([values.get(piece, piece) for piece in template])
 
 
 class WatchServer:
-    """What answers the requests, and makes the changes when it is told to."""
+    """Responds to the requests of clients, and makes changes on request of the benchmark."""
 
     def __init__(self, pods: int, token: str | None) -> None:
         self._pods = PreparedPods(pods)
         self._authorization = token and f"Bearer {token}"
         self._watches = 0
-        self._stirred = asyncio.Event()
-        self._lists: dict[str, list[bytes]] = {}  # of which pages are still to be fetched, by version
+        self._changed = asyncio.Event()
+        self._lists: dict[str, list[bytes]] = {}  # version to a list whose pages were not all requested yet
 
     async def wait(self, watches: int) -> int:
-        """Return once so many watches are connected."""
+        """Return when `watches` watches are connected."""
         while self._watches != watches:
-            await self._stirred.wait()
+            await self._changed.wait()
         return watches
 
     async def change(self, rate: float, seconds: float) -> list[float]:
-        """Make changes; return when each was made.
+        """Make changes; return the time of each.
 
-        They come at the rate without being in step with anything: each somewhere in its own 1/rate seconds.
+        Each change is made at a random moment of its own interval of 1/rate seconds, to avoid
+        synchronization.
         """
         chance, began = random.Random(self._pods.changes), time.monotonic()
         made = []
@@ -176,24 +177,24 @@ class WatchServer:
             await asyncio.sleep(max(due - time.monotonic(), 0.0))
             self._pods.make_change()
             made.append(time.monotonic())
-            self._stir()
+            self._notify()
         return made
 
     async def pods(self, request: web.Request) -> web.StreamResponse:
-        """Answer a GET of the pods."""
+        """Respond to a GET of the pods."""
         from aiohttp import web
 
         if self._authorization and request.headers.get("Authorization") != self._authorization:
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 401}
             return web.json_response(status, status=401)
         if request.query.get("labelSelector") != SELECTOR:
-            raise web.HTTPBadRequest(text=f"this server knows the selector {SELECTOR!r} alone")
+            raise web.HTTPBadRequest(text=f"this server supports only the selector {SELECTOR!r}")
         if "watch" in request.query:
             return await self._watch(request)
         return web.Response(body=self._list(request), content_type="application/json")
 
     def _list(self, request: web.Request) -> bytes:
-        """Return a list, or a page of one: all pages of a list show the same moment."""
+        """Return a list, or one page; all pages of a list are from the same snapshot."""
         version, _, skipped = request.query.get("continue", "").partition(":")
         begin = int(skipped or 0)
         if version:
@@ -211,37 +212,37 @@ class WatchServer:
         return head + b",".join(pods[begin:end]) + b"]}"
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        """Send every change after the version that was named, and bookmarks if they are wanted."""
+        """Send every change after the requested version, and bookmarks if they are requested."""
         from aiohttp import web
 
-        told = int(request.query["resourceVersion"]) - FIRST_VERSION
+        sent = int(request.query["resourceVersion"]) - FIRST_VERSION
         wants_bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True", "1")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         self._watches += 1
-        self._stir()
+        self._notify()
         try:
-            # Somewhere in the first period: watches that began together are not told together.
+            # At a random moment, so that watches that started together do not get their bookmarks together.
             bookmark_at = time.monotonic() + random.uniform(0, BOOKMARKS)
             while True:
-                while told < self._pods.changes:
-                    await response.write(self._pods.event(told))
-                    told += 1
+                while sent < self._pods.changes:
+                    await response.write(self._pods.event(sent))
+                    sent += 1
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(bookmark_at):
-                        await self._stirred.wait()
+                        await self._changed.wait()
                 if time.monotonic() >= bookmark_at:
                     bookmark_at += BOOKMARKS
                     if wants_bookmarks:
-                        await response.write(self._pods.bookmark(told))
+                        await response.write(self._pods.bookmark(sent))
         finally:
             self._watches -= 1
-            self._stir()
+            self._notify()
 
-    def _stir(self) -> None:
-        stirred, self._stirred = self._stirred, asyncio.Event()
-        stirred.set()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
@@ -256,7 +257,7 @@ async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
     server = WatchServer(pods, token if authority else None)
     application = web.Application()
     application.router.add_get(PATH, server.pods)
-    # A watch that was left has to be noticed at once, or it would still be counted.
+    # Closed watches have to be noticed immediately, or they would still be counted.
     runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
     await runner.setup()
     context: ssl.SSLContext | None = authority.server_context() if authority else None
@@ -264,12 +265,12 @@ async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
     address = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
     written = yaml.safe_dump(kubeconfig_of(address, token, authority.pem if authority else None))
     await asyncio.to_thread(kubeconfig.write_text, written)
-    gc.freeze()  # or the collector walks through every pod, now and then, while a client is measured
-    await answer_questions({"wait": server.wait, "change": server.change})
+    gc.freeze()  # or the garbage collector traverses all pods during measurements
+    await serve_requests({"wait": server.wait, "change": server.change})
 
 
 def kubeconfig_of(server: str, token: str, authority: str | None) -> dict[str, Any]:
-    """Return a kubeconfig for the server, whose certificate is trusted by `authority` (PEM)."""
+    """Return a kubeconfig for the server; `authority` (PEM) signed its certificate."""
     import base64
 
     trust = {"certificate-authority-data": base64.b64encode(authority.encode()).decode()} if authority else {}

@@ -1,4 +1,4 @@
-"""The process that `watch.py` measures one way in: it watches, and says what it saw and what that took."""
+"""The process in which `watch.py` measures one way."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from benchmarks.child_process import serve_requests
 from benchmarks.watch_changes import change_seen, digest, pod_changed
-from benchmarks.watch_dialogue import answer_questions
 from benchmarks.watch_peers import WATCHERS
 from benchmarks.watch_server import allow_many_sockets
 from benchmarks.worker import peak_memory
@@ -29,11 +29,11 @@ __all__ = ["Idled", "Seen", "Start"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the first watch showed at first.
+    """What the first watch showed first.
 
     Attributes:
-        changes: how many had been made by then.
-        digest: of all addresses.
+        changes: the number of changes that it included.
+        digest: a hash of all addresses.
     """
 
     changes: int
@@ -42,15 +42,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the first watch showed of changes, and what that took.
+    """The changes that the first watch showed, and the cost.
 
     Attributes:
-        at: when each change was seen first, in seconds of the system's monotonic clock; less than were made
-            where it did not keep up.
-        yields: how often something was yielded meanwhile.
-        cpu: seconds of user and system time of the process, all threads.
-        peak: the process's peak memory in bytes, the first list included.
-        digest: of all addresses as they were shown last.
+        at: the time at which each change was first shown, on the monotonic clock; fewer than were made if the
+            way did not keep up.
+        yields: the number of yielded values.
+        cpu: the user and system time of the process, in seconds.
+        peak: the peak memory of the process, with the first list, in bytes.
+        digest: a hash of all addresses as they were last shown.
     """
 
     at: list[float]
@@ -62,12 +62,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Idled:
-    """What watches took while nothing changed.
+    """The cost of watches while nothing changes.
 
     Attributes:
-        watches: how many.
-        cpu: seconds of user and system time of the process, all threads.
-        resident: the process's memory at the end, in bytes.
+        watches: the number of watches.
+        cpu: the user and system time of the process, in seconds.
+        resident: the memory of the process at the end, in bytes.
     """
 
     watches: int
@@ -76,24 +76,24 @@ class Idled:
 
 
 class Sightings:
-    """When each change was seen first, in what one watch yields."""
+    """Records the time at which each change is first shown by one watch."""
 
     def __init__(self, pods: int, address: Callable[[Any, int], str], shown: Any) -> None:
         self._pods = pods
         self._address = address
         self._shown = shown
-        self._stirred = asyncio.Event()
+        self._updated = asyncio.Event()
         self.first = 1 + max(change_seen(address(shown, pod)) for pod in range(pods))
         self.at: list[float] = []
         self.yields = 0
 
     @property
     def digest(self) -> str:
-        """Of all addresses as they are shown now."""
+        """A hash of all addresses as they were last shown."""
         return digest(self._address(self._shown, pod) for pod in range(self._pods))
 
     def note(self, shown: Any) -> None:
-        """Take in what was yielded just now. A change is seen where its pod shows it, or a later one."""
+        """Record a yielded value. A change is shown if its pod has its address, or that of a later change."""
         now = time.monotonic()
         self._shown = shown
         self.yields += 1
@@ -101,17 +101,17 @@ class Sightings:
             if change_seen(self._address(shown, pod_changed(change, self._pods))) < change:
                 break
             self.at.append(now)
-        self._stirred.set()
+        self._updated.set()
 
     async def seen(self, changes: int) -> None:
-        """Return once so many changes were seen."""
+        """Return when `changes` changes were shown."""
         while len(self.at) < changes:
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._updated.clear()
+            await self._updated.wait()
 
 
 class Work:
-    """What the driver can ask for."""
+    """The requests of the benchmark."""
 
     def __init__(self, watcher: Watcher, follow: Follow, pods: int, group: asyncio.TaskGroup) -> None:
         self._watcher = watcher
@@ -123,20 +123,20 @@ class Work:
         self._cpu = 0.0
 
     async def open(self, watches: int) -> dict[str, Any]:
-        """Begin watches until there are so many; return what the first one showed."""
+        """Start watches until there are `watches`; return what the first one showed."""
         while len(self._watches) < watches:
             following = self._follow()
             shown = await anext(following)
             if self._sightings is None:
                 self._sightings = Sightings(self._pods, self._watcher.address, shown)
             del shown
-            note = self._sightings.note if not self._watches else _ignored
+            note = self._sightings.note if not self._watches else _ignore
             self._watches.append(self._group.create_task(_keep(following, note)))
         assert self._sightings is not None
         return asdict(Start(self._sightings.first, self._sightings.digest))
 
     async def idle(self, seconds: float) -> dict[str, Any]:
-        """Return what the watches take in so many seconds."""
+        """Return the cost of the watches in `seconds`."""
         gc.collect()
         began = time.process_time()
         await asyncio.sleep(seconds)
@@ -145,12 +145,12 @@ class Work:
         return asdict(Idled(len(self._watches), cpu, resident))
 
     async def begin(self) -> None:
-        """Count CPU from now on: changes are about to come."""
+        """Start to count CPU, before changes are made."""
         gc.collect()
         self._cpu = time.process_time()
 
     async def end(self, changes: int, patience: float) -> dict[str, Any]:
-        """Return what was seen, once all changes were or so many seconds have passed."""
+        """Return what was shown, when all changes were shown or after `patience` seconds."""
         sightings = self._sightings
         assert sightings is not None
         await asyncio.wait([asyncio.ensure_future(sightings.seen(changes))], timeout=patience)
@@ -168,15 +168,15 @@ async def _keep(following: AsyncGenerator[Any, None], note: Callable[[Any], None
         note(shown)
 
 
-def _ignored(shown: Any) -> None:
+def _ignore(shown: Any) -> None:
     pass
 
 
 async def work(watcher: Watcher, kubeconfig: Path, pods: int) -> None:
-    """Do what the driver asks for, until it asks no more."""
-    async with watcher.opened(kubeconfig) as follow, asyncio.TaskGroup() as group:
+    """Serve the requests of the benchmark until stdin is closed."""
+    async with watcher.open_client(kubeconfig) as follow, asyncio.TaskGroup() as group:
         work = Work(watcher, follow, pods, group)
-        await answer_questions({"open": work.open, "idle": work.idle, "begin": work.begin, "end": work.end})
+        await serve_requests({"open": work.open, "idle": work.idle, "begin": work.begin, "end": work.end})
         work.stop()
 
 

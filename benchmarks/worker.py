@@ -1,7 +1,7 @@
-"""The process that one peer is measured in: it resolves when it is told to, and says what that took.
+"""The process in which one peer is measured.
 
-On stdout it writes one JSON object a line: a `First` when it has resolved for the first time, then a `Turn`
-for each number of seconds that it reads, one a line, from stdin.
+It writes one JSON object per line to stdout: a `First` after the first resolve, and then a `Turn` for each
+line of stdin, which is the number of seconds to resolve for.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["First", "Turn", "peak_memory"]
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """What a fresh process's first resolve found and took.
+    """The result and the cost of the first resolve in a new process.
 
     Attributes:
-        count: how many addresses were found.
-        digest: a hash of the addresses, sorted.
-        seconds: how long it took, the peer's imports and connecting included.
-        peak: the process's peak memory by then, in bytes.
+        count: the number of addresses.
+        digest: a hash of the sorted addresses.
+        seconds: the duration, including imports of the peer and connecting.
+        peak: the peak memory of the process until then, in bytes.
     """
 
     count: int
@@ -47,11 +47,11 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the resolves of one turn took.
+    """The cost of the resolves of one turn.
 
     Attributes:
-        wall: seconds of each resolve.
-        cpu: seconds of user and system time of the process, of each resolve.
+        wall: the duration of each resolve, in seconds.
+        cpu: the user and system time of the process for each resolve, in seconds.
     """
 
     wall: list[float]
@@ -59,9 +59,9 @@ class Turn:
 
 
 def peak_memory() -> int:
-    """Return this process's peak resident memory, in bytes.
+    """Return the peak resident memory of this process, in bytes.
 
-    On Linux `ru_maxrss` survives exec, so it is never less than what the parent had: VmHWM is this program's.
+    On Linux, `ru_maxrss` survives exec, so that it is never less than that of the parent. VmHWM does not.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -72,50 +72,50 @@ def peak_memory() -> int:
 
 
 async def turn(resolve: Resolve, seconds: float) -> Turn:
-    """Resolve again and again for about `seconds`, at least once."""
+    """Resolve repeatedly for about `seconds`, at least once."""
     wall: list[float] = []
     cpu: list[float] = []
     gc.collect()
     while sum(wall) < seconds:
         used, began = time.process_time(), time.perf_counter()
-        answer = await resolve()
+        result = await resolve()
         wall.append(time.perf_counter() - began)
         cpu.append(time.process_time() - used)
-        del answer
+        del result
     return Turn(wall, cpu)
 
 
 async def work(options: argparse.Namespace, output: TextIO) -> None:
-    """Resolve once, and then as often as stdin says."""
+    """Resolve once, and then for one turn per line of stdin."""
     peer = PEERS[options.peer]
 
-    def say(what: First | Turn) -> None:
-        output.write(json.dumps(asdict(what)) + "\n")
+    def write(figures: First | Turn) -> None:
+        output.write(json.dumps(asdict(figures)) + "\n")
         output.flush()
 
     async with AsyncExitStack() as stack:
         began = time.perf_counter()
-        resolve = await stack.enter_async_context(peer.opened(options.kubeconfig, options.selectors))
-        answer = await resolve()
+        resolve = await stack.enter_async_context(peer.open_client(options.kubeconfig, options.selectors))
+        result = await resolve()
         seconds, peak = time.perf_counter() - began, peak_memory()
-        addresses = peer.addresses(answer)
-        del answer
+        addresses = peer.addresses(result)
+        del result
         digest = hashlib.sha256(" ".join(sorted(addresses)).encode()).hexdigest()
-        say(First(len(addresses), digest, seconds, peak))
+        write(First(len(addresses), digest, seconds, peak))
 
         async def resolve_with_new_client() -> Any:
-            async with peer.opened(options.kubeconfig, options.selectors) as new:
+            async with peer.open_client(options.kubeconfig, options.selectors) as new:
                 return await new()
 
         timed = resolve_with_new_client if options.cold else resolve
         while line := await asyncio.to_thread(sys.stdin.readline):
-            # Clients drop idle connections, and the others' turns are long: where a handshake counts, it is
-            # made before. Where a resolve takes longer than a turn, it does not count.
+            # Clients drop idle connections while other peers have their turns. Connect before the
+            # measurement, unless a resolve takes longer than a turn: then the handshake makes no difference.
             if seconds < float(line):
                 await timed()
             measured = await turn(timed, float(line))
             seconds = min(measured.wall)
-            say(measured)
+            write(measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--uvloop", action="store_true")
     options = parser.parse_args(arguments)
-    # Whatever a library prints goes to stderr: stdout is for what is measured.
+    # stdout is for the figures, so that the output of libraries is redirected to stderr.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     loop_factory = None

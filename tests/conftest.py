@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _is_fast(config: pytest.Config) -> bool:
-    return config.getoption("markexpr") == "not slow"
+    return bool(config.getoption("markexpr") == "not slow")
 
 
 def _is_slow_path(path: Path) -> bool:

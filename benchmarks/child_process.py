@@ -1,4 +1,4 @@
-"""How `watch.py` talks to its processes: a JSON object a line, each answered by one."""
+"""Exchanges JSON lines with child processes: one line per request, one line per reply."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-__all__ = ["Child", "SilenceError", "answer_questions", "running"]
+__all__ = ["Child", "NoReplyError", "running", "serve_requests"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
 LIMIT = 300.0
-"""Seconds after which a process that says nothing is given up."""
+"""Seconds to wait for a reply."""
 
 
-class SilenceError(Exception):
-    """A process ended, or gave no answer in time."""
+class NoReplyError(Exception):
+    """A process ended, or did not reply in time."""
 
 
 class Child:
-    """The driver's end of a process."""
+    """Controls a child process."""
 
     def __init__(self, name: str, process: subprocess.Popen[str], errors: Path) -> None:
         self._name = name
         self._process = process
         self._errors = errors
 
-    def asked(self, do: str, **details: Any) -> Any:
-        """Return its answer to one question.
+    def request(self, do: str, **details: Any) -> Any:
+        """Send a request, and return the reply.
 
         Raises:
-            SilenceError: there is none.
+            NoReplyError: the process ended, or did not reply in time.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -47,22 +47,22 @@ class Child:
             self._process.stdin.write(json.dumps({"do": do, **details}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise self._silence(do) from error
+            raise self._no_reply(do) from error
         readable, _, _ = select.select([self._process.stdout], [], [], LIMIT)
         line = self._process.stdout.readline() if readable else ""
         if not line:
-            raise self._silence(do)
+            raise self._no_reply(do)
         return json.loads(line)
 
-    def _silence(self, do: str) -> SilenceError:
+    def _no_reply(self, do: str) -> NoReplyError:
         lines = [line.strip(" |+-") for line in self._errors.read_text(errors="replace").splitlines()]
-        last = next(filter(None, reversed(lines)), "it said nothing")
-        return SilenceError(f"{self._name} did not {do}: {last}")
+        last = next(filter(None, reversed(lines)), "no output")
+        return NoReplyError(f"{self._name} did not {do}: {last}")
 
 
 @contextmanager
 def running(module: str, *arguments: str) -> Iterator[Child]:
-    """Run a module of ours as a process inside the block."""
+    """Run a module of this package as a process inside the block."""
     command = [sys.executable, "-m", module, *arguments]
     pipe = subprocess.PIPE
     with (
@@ -75,13 +75,13 @@ def running(module: str, *arguments: str) -> Iterator[Child]:
             process.kill()
 
 
-async def answer_questions(answers: dict[str, Callable[..., Awaitable[Any]]]) -> None:
-    """Answer the questions on stdin until it is closed, by the functions that bear their names."""
-    questions = asyncio.StreamReader()
+async def serve_requests(functions: dict[str, Callable[..., Awaitable[Any]]]) -> None:
+    """Call the function that each request on stdin names, and write its result, until stdin is closed."""
+    requests = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(questions), sys.stdin
+        lambda: asyncio.StreamReaderProtocol(requests), sys.stdin
     )
-    while line := await questions.readline():
-        question = json.loads(line)
-        answer = await answers[question.pop("do")](**question)
-        print(json.dumps(answer), flush=True)
+    while line := await requests.readline():
+        request = json.loads(line)
+        reply = await functions[request.pop("do")](**request)
+        print(json.dumps(reply), flush=True)

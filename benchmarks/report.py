@@ -70,7 +70,7 @@ def bar_table(bars: Iterable[Bar]) -> str:
         (bar.what, bar.promise, f"{_digits(bar.measured)}{bar.unit}", "yes" if bar.holds else "NO")
         for bar in bars
     ]
-    return format_table(("bar", "promise", "measured", "holds"), rows)
+    return format_table(("figure", "limit", "measured", "within"), rows)
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

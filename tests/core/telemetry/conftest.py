@@ -1,4 +1,4 @@
-"""What the tests of telemetry share: a recording, and a loopback API server."""
+"""Fixtures of the telemetry tests: a recording of OpenTelemetry data, and a loopback API server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from aioresolve.testing import pod
 from tests.kubernetes.loopback import running
 
-from .recording import recorded
+from .recording import record_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def recording() -> Iterator[Recording]:
-    with recorded() as recording:
+    with record_telemetry() as recording:
         yield recording
 
 

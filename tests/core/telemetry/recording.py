@@ -1,4 +1,4 @@
-"""What a test's calls told OpenTelemetry, kept in memory by its SDK."""
+"""Records in memory the spans and metrics that a test produces, with the SDK of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Tracer
 
-__all__ = ["Recording", "recorded"]
+__all__ = ["Recording", "record_telemetry"]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Spans and metrics so far.
+    """The spans and metrics so far.
 
     Attributes:
-        tracer: for spans of the test's own.
+        tracer: creates spans that belong to the test itself.
     """
 
     tracer: Tracer
@@ -39,12 +39,12 @@ class Recording:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """Our spans that have ended, in the order of their ends."""
+        """The spans of aioresolve that have ended, in the order in which they ended."""
         return [span for span in self.exporter.get_finished_spans() if scope_of(span) == "aioresolve"]
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """Our metrics by name, with what was measured so far."""
+        """The metrics of aioresolve by name, with the measurements so far."""
         data = self.reader.get_metrics_data()
         if data is None:
             return {}
@@ -57,7 +57,7 @@ class Recording:
         }
 
     def points(self, name: str) -> list[tuple[dict[str, Any], float]]:
-        """Return each point of a metric: its attributes, and its value; of a histogram, its count."""
+        """Return the attributes and the value (of a histogram: the count) of each point of a metric."""
         points = []
         for point in self.metrics[name].data.data_points if name in self.metrics else ():
             assert isinstance(point, NumberDataPoint | HistogramDataPoint)
@@ -66,10 +66,10 @@ class Recording:
         return points
 
     def text(self) -> str:
-        """Return all that was told, as an exporter would write it."""
+        """Return all recorded data in the form that an exporter writes."""
         data = self.reader.get_metrics_data()
-        told = [span.to_json() for span in self.exporter.get_finished_spans()]
-        return "\n".join([*told, data.to_json() if data else ""])
+        spans = [span.to_json() for span in self.exporter.get_finished_spans()]
+        return "\n".join([*spans, data.to_json() if data else ""])
 
 
 def scope_of(span: ReadableSpan) -> str:
@@ -77,26 +77,26 @@ def scope_of(span: ReadableSpan) -> str:
 
 
 @contextmanager
-def recorded() -> Iterator[Recording]:
-    """Let what is told inside the block be recorded."""
+def record_telemetry() -> Iterator[Recording]:
+    """Record the telemetry of the calls inside the block."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers = TracerProvider(shutdown_on_exit=False)
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     meters = MeterProvider([reader], shutdown_on_exit=False)
     with pytest.MonkeyPatch.context() as patch:
-        # A process may set its providers once.
+        # A process can set its global providers only once, so patch the functions that read them.
         patch.setattr("opentelemetry.trace.get_tracer", tracers.get_tracer)
         patch.setattr("opentelemetry.metrics.get_meter", meters.get_meter)
-        _forget()
+        _clear_telemetry_state()
         try:
             yield Recording(tracers.get_tracer("tests"), exporter, reader)
         finally:
-            _forget()
+            _clear_telemetry_state()
             tracers.shutdown()
             meters.shutdown()
 
 
-def _forget() -> None:
+def _clear_telemetry_state() -> None:
     calls._tracer.cache_clear()
     calls._instruments.cache_clear()
     calls.task_counts.clear()

@@ -1,4 +1,4 @@
-"""What is told of servers, paths and errors."""
+"""OpenTelemetry attributes that describe servers, paths and errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NAMES = st.text(st.characters(codec="ascii", exclude_characters="/:", categories
         ("//trainer-0", "trainer-0", None),
     ],
 )
-def test_a_server_is_its_address_and_its_port(url: str, address: str, port: int | None) -> None:
-    told = server_attributes(url)
-    assert (told["server.address"], told.get("server.port")) == (address, port)
+def test_server_is_described_by_address_and_port(url: str, address: str, port: int | None) -> None:
+    attributes = server_attributes(url)
+    assert (attributes["server.address"], attributes.get("server.port")) == (address, port)
 
 
 @given(st.text())
-def test_no_server_is_too_strange_to_be_told(text: str) -> None:
+def test_any_text_after_the_scheme_gives_a_server_address(text: str) -> None:
     assert isinstance(server_attributes(f"http://{text}")["server.address"], str)
 
 
@@ -54,26 +54,26 @@ def test_no_server_is_too_strange_to_be_told(text: str) -> None:
         ),
     ],
 )
-def test_a_template_has_no_names(path: str, template: str) -> None:
+def test_path_template_contains_no_names(path: str, template: str) -> None:
     assert path_template(path) == template
 
 
 @given(NAMES, NAMES)
-def test_paths_that_differ_in_names_have_one_template(one: str, other: str) -> None:
+def test_paths_that_differ_only_in_names_have_the_same_template(one: str, other: str) -> None:
     templates = {path_template(f"/v2/projects/{each}/locations/{each}/nodes") for each in (one, other)}
     assert templates == {"/v2/projects/{project}/locations/{location}/nodes"}
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "expected_type", "text"),
     [
         (APIError("busy", status=503), "503", "busy"),
-        (ProbeError("nobody there", code="refused"), "refused", "nobody there"),
+        (ProbeError("connection refused", code="refused"), "refused", "connection refused"),
         (ConnectionFailedError("no route"), "aioresolve.errors.ConnectionFailedError", "no route"),
         (ValueError(), "builtins.ValueError", "ValueError"),
         (asyncio.CancelledError(), "cancelled", "cancelled"),
         (GeneratorExit(), "cancelled", "cancelled"),
     ],
 )
-def test_an_error_has_a_type_of_few_and_words(error: BaseException, kind: str, said: str) -> None:
-    assert (error_type(error), error_text(error)) == (kind, said)
+def test_error_has_a_type_and_a_text(error: BaseException, expected_type: str, text: str) -> None:
+    assert (error_type(error), error_text(error)) == (expected_type, text)

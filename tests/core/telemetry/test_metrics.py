@@ -1,4 +1,4 @@
-"""Metrics: what is counted and measured, and what the gauges show."""
+"""Metrics: counters, histograms and gauges."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ SERVER = "https://10.0.0.1:6443"
 AT_SERVER = {"server.address": "10.0.0.1", "server.port": 6443}
 
 
-async def test_requests_and_retries_are_counted_by_how_they_ended(
-    recording: Recording, loopback: Loopback
-) -> None:
+async def test_requests_and_retries_are_counted_by_outcome(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Answer(429))
     loopback.server.inject(Answer(503), times=2)
     loopback.server.inject(Reset(after=10))
@@ -51,27 +49,27 @@ async def test_requests_and_retries_are_counted_by_how_they_ended(
         ({**server, "error.type": "503"}, 2),
         ({**server, **broken}, 1),
     ]
-    assert in_order(recording.points("aioresolve.requests")) == in_order(requests)
-    assert in_order(recording.points("aioresolve.retries")) == in_order(retries)
-    asked = {"http.request.method": "GET", "url.scheme": "https"}
-    durations = [({**attributes, **asked}, count) for attributes, count in requests]
-    assert in_order(recording.points("http.client.request.duration")) == in_order(durations)
+    assert sorted_points(recording.points("aioresolve.requests")) == sorted_points(requests)
+    assert sorted_points(recording.points("aioresolve.retries")) == sorted_points(retries)
+    http_attributes = {"http.request.method": "GET", "url.scheme": "https"}
+    durations = [({**attributes, **http_attributes}, count) for attributes, count in requests]
+    assert sorted_points(recording.points("http.client.request.duration")) == sorted_points(durations)
 
 
-async def test_latency_is_in_seconds(recording: Recording, loopback: Loopback) -> None:
+async def test_request_duration_is_in_seconds(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Hang())
     with pytest.raises(DeadlineExceededError):
         await loopback.resolver(timeout=0.3).cluster_spec()
-    point = one_point(recording, "http.client.request.duration")
+    point = only_histogram_point(recording, "http.client.request.duration")
     assert 0.1 < point.sum < 1.0
     assert point.explicit_bounds[0] == 0.005
     assert (point.attributes or {})["error.type"] == "cancelled"
 
 
-async def test_probes_are_measured_together(recording: Recording) -> None:
+async def test_probes_share_one_histogram_point(recording: Recording) -> None:
     async with TPUWorker(ports=3) as worker:
         await probe_workers(worker.addresses, libtpu_ports=[])
-    point = one_point(recording, "rpc.client.call.duration")
+    point = only_histogram_point(recording, "rpc.client.call.duration")
     assert (point.count, dict(point.attributes or {})) == (
         3,
         {
@@ -82,10 +80,10 @@ async def test_probes_are_measured_together(recording: Recording) -> None:
     )
 
 
-def test_a_retry_whose_error_names_no_server_is_counted(recording: Recording) -> None:
+def test_retry_after_an_error_without_a_server_is_counted(recording: Recording) -> None:
     record_retry(CredentialsError("no token"), attempt=1, wait=0.1)
     record_retry(APIError("busy", host=SERVER, status=429), attempt=2, wait=0.1)
-    assert in_order(recording.points("aioresolve.retries")) == in_order(
+    assert sorted_points(recording.points("aioresolve.retries")) == sorted_points(
         [
             ({"error.type": "aioresolve.errors.CredentialsError"}, 1),
             ({**AT_SERVER, "error.type": "429"}, 1),
@@ -93,10 +91,10 @@ def test_a_retry_whose_error_names_no_server_is_counted(recording: Recording) ->
     )
 
 
-def test_watches_that_begin_again_are_counted_by_reason(recording: Recording) -> None:
+def test_watch_restarts_are_counted_by_reason(recording: Recording) -> None:
     for reason in ("ended", "broken", "ended"):
         record_watch_restart(SERVER, "selector 'app=train'", reason, seconds=300.0)
-    assert in_order(recording.points("aioresolve.watch.restarts")) == in_order(
+    assert sorted_points(recording.points("aioresolve.watch.restarts")) == sorted_points(
         [
             ({**AT_SERVER, "aioresolve.watch.reason": "ended"}, 2),
             ({**AT_SERVER, "aioresolve.watch.reason": "broken"}, 1),
@@ -104,11 +102,11 @@ def test_watches_that_begin_again_are_counted_by_reason(recording: Recording) ->
     )
 
 
-def test_members_are_shown_by_job_and_target(recording: Recording) -> None:
+def test_members_are_reported_by_job_and_target(recording: Recording) -> None:
     east = ClusterState.of({"worker": [Endpoint("a:1"), Endpoint("b:1")], "ps": [Endpoint("c:1")]})
     record_members(east.endpoints, target="us-east")
     record_members({"worker": ["d:1"]})
-    assert in_order(recording.points("aioresolve.members")) == in_order(
+    assert sorted_points(recording.points("aioresolve.members")) == sorted_points(
         [
             ({"aioresolve.job": "worker", "aioresolve.target": "us-east"}, 2),
             ({"aioresolve.job": "ps", "aioresolve.target": "us-east"}, 1),
@@ -122,7 +120,7 @@ def test_members_are_shown_by_job_and_target(recording: Recording) -> None:
     ]
 
 
-def test_staleness_grows_until_the_target_answers_or_is_forgotten(recording: Recording) -> None:
+def test_staleness_grows_until_the_target_responds_or_is_removed(recording: Recording) -> None:
     record_staleness("us-east", datetime.now(UTC) - timedelta(seconds=90))
     record_staleness("us-west", None)
     first = stale_seconds(recording)
@@ -135,7 +133,7 @@ def test_staleness_grows_until_the_target_answers_or_is_forgotten(recording: Rec
     assert stale_seconds(recording) == {"us-west": 0.0}
 
 
-def test_a_clock_that_was_set_back_makes_nothing_fresher_than_fresh(recording: Recording) -> None:
+def test_staleness_is_never_negative_after_the_clock_was_set_back(recording: Recording) -> None:
     record_staleness("us-east", datetime.now(UTC) + timedelta(hours=1))
     assert stale_seconds(recording) == {"us-east": 0.0}
 
@@ -145,7 +143,7 @@ def stale_seconds(recording: Recording) -> dict[str, float]:
     return {attributes["aioresolve.target"]: value for attributes, value in points}
 
 
-def one_point(recording: Recording, name: str) -> HistogramDataPoint:
+def only_histogram_point(recording: Recording, name: str) -> HistogramDataPoint:
     metric = recording.metrics[name]
     assert isinstance(metric.data, Histogram)
     assert metric.unit == "s"
@@ -153,6 +151,8 @@ def one_point(recording: Recording, name: str) -> HistogramDataPoint:
     return point
 
 
-def in_order(points: Sequence[tuple[dict[str, Any], float]]) -> list[tuple[list[tuple[str, str]], float]]:
+def sorted_points(
+    points: Sequence[tuple[dict[str, Any], float]],
+) -> list[tuple[list[tuple[str, str]], float]]:
     named = [([(name, str(each[name])) for name in sorted(each)], count) for each, count in points]
     return sorted(named)

@@ -1,4 +1,4 @@
-"""Processes that use no OpenTelemetry, only its API, or set it up late."""
+"""Processes without OpenTelemetry, with its API only, or with providers set after the first call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-RESOLVING = """
+RESOLVE_SCRIPT = """
 import asyncio, sys
 from aioresolve import KubernetesClusterResolver
 from aioresolve.probe import probe_workers
@@ -24,9 +24,16 @@ async def resolve():
 
 
 def output_of(script: str, folder: object) -> str:
-    """Return what a fresh interpreter prints that runs `script` after RESOLVING."""
+    """Return the output of a new interpreter that runs RESOLVE_SCRIPT and then `script`."""
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RESOLVING + textwrap.dedent(script), f"{folder}/kubeconfig"],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            RESOLVE_SCRIPT + textwrap.dedent(script),
+            f"{folder}/kubeconfig",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -36,7 +43,7 @@ def output_of(script: str, folder: object) -> str:
     return run.stdout.strip()
 
 
-def test_a_process_without_opentelemetry_never_loads_it(tmp_path: object) -> None:
+def test_opentelemetry_is_not_loaded_by_a_process_that_does_not_use_it(tmp_path: object) -> None:
     script = """
         asyncio.run(resolve())
         print(*[name for name in sys.modules if name.partition(".")[0] == "opentelemetry"])
@@ -44,7 +51,7 @@ def test_a_process_without_opentelemetry_never_loads_it(tmp_path: object) -> Non
     assert output_of(script, tmp_path) == ""
 
 
-def test_the_api_alone_is_enough(tmp_path: object) -> None:
+def test_opentelemetry_api_works_without_the_sdk(tmp_path: object) -> None:
     script = """
         sys.modules["opentelemetry.sdk"] = None
         from opentelemetry import metrics, trace
@@ -54,7 +61,7 @@ def test_the_api_alone_is_enough(tmp_path: object) -> None:
     assert output_of(script, tmp_path) == "resolved"
 
 
-def test_tracing_alone_loads_no_metrics(tmp_path: object) -> None:
+def test_tracing_does_not_load_metrics(tmp_path: object) -> None:
     script = """
         import opentelemetry.trace
         asyncio.run(resolve())
@@ -63,7 +70,7 @@ def test_tracing_alone_loads_no_metrics(tmp_path: object) -> None:
     assert output_of(script, tmp_path) == "False"
 
 
-def test_what_is_set_up_late_is_told_from_then_on(tmp_path: object) -> None:
+def test_providers_that_are_set_late_receive_everything_from_then_on(tmp_path: object) -> None:
     script = """
         from opentelemetry import metrics, trace
         from aioresolve._core import telemetry

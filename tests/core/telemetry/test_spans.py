@@ -1,4 +1,4 @@
-"""Spans: one for each request and each probe, in the words of OpenTelemetry's conventions."""
+"""Spans: one for each request and each probe, named by the semantic conventions of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def failures(recording: Recording) -> list[Any]:
-    """The `error.type` of each span, None where it has none; the span's status is to say the same."""
+def error_types(recording: Recording) -> list[Any]:
+    """Return the `error.type` of each span, or None, after checking that the status of the span agrees."""
     types = [attributes(span).get("error.type") for span in recording.spans]
     is_error = [span.status.status_code is StatusCode.ERROR for span in recording.spans]
     assert is_error == [kind is not None for kind in types]
     return types
 
 
-async def test_a_request_is_one_span_by_the_conventions(recording: Recording, loopback: Loopback) -> None:
+async def test_request_is_one_span_that_follows_the_conventions(
+    recording: Recording, loopback: Loopback
+) -> None:
     await loopback.resolver(namespace="ml").cluster_spec()
     (span,) = recording.spans
     assert (span.name, span.kind) == ("GET /api/v1/namespaces/{namespace}/pods", SpanKind.CLIENT)
@@ -71,7 +73,7 @@ async def test_a_request_is_one_span_by_the_conventions(recording: Recording, lo
     }
 
 
-async def test_a_span_is_a_child_of_the_callers_own(recording: Recording, loopback: Loopback) -> None:
+async def test_span_is_a_child_of_the_span_of_the_caller(recording: Recording, loopback: Loopback) -> None:
     resolver = loopback.resolver({"worker": ["app=train"], "ps": ["app=ps"]})
     with recording.tracer.start_as_current_span("mine") as mine:
         await resolver.cluster_spec()
@@ -82,7 +84,7 @@ async def test_a_span_is_a_child_of_the_callers_own(recording: Recording, loopba
     ] * 2
 
 
-async def test_a_blocking_call_has_its_spans_below_the_callers_own(
+async def test_spans_of_a_blocking_call_are_children_of_the_span_of_the_caller(
     recording: Recording, loopback: Loopback
 ) -> None:
     def call() -> int:
@@ -97,44 +99,44 @@ async def test_a_blocking_call_has_its_spans_below_the_callers_own(
     assert span.parent.span_id == mine
 
 
-async def test_each_attempt_is_a_span_that_says_which_it_is(recording: Recording, loopback: Loopback) -> None:
+async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=2)
     await loopback.resolver().cluster_spec()
-    assert failures(recording) == ["503", "503", None]
+    assert error_types(recording) == ["503", "503", None]
     sent = [attributes(span) for span in recording.spans]
     assert [each.get("http.request.resend_count") for each in sent] == [None, 1, 2]
     assert [each["http.response.status_code"] for each in sent] == [503, 503, 200]
-    # The conventions want no words where the status code says it all.
+    # The conventions forbid a description if the status code explains the error.
     assert recording.spans[0].status.description is None
 
 
-async def test_a_broken_connection_is_a_failure_with_our_words(
+async def test_broken_connection_is_an_error_with_our_message(
     recording: Recording, loopback: Loopback
 ) -> None:
     loopback.server.inject(Reset(after=10))
     await loopback.resolver().cluster_spec()
-    assert failures(recording) == ["aioresolve.errors.ConnectionFailedError", None]
+    assert error_types(recording) == ["aioresolve.errors.ConnectionFailedError", None]
     assert "http.response.status_code" not in attributes(recording.spans[0])
     assert "broke" in str(recording.spans[0].status.description)
 
 
-async def test_a_request_that_the_deadline_ends_is_a_failure(
+async def test_request_cancelled_by_the_deadline_is_an_error(
     recording: Recording, loopback: Loopback
 ) -> None:
     loopback.server.inject(Hang(), times=None)
     with pytest.raises(DeadlineExceededError):
         await loopback.resolver(timeout=0.3).cluster_spec()
-    assert failures(recording) == ["cancelled"]
+    assert error_types(recording) == ["cancelled"]
 
 
-async def test_a_refusal_is_a_failure(recording: Recording, loopback: Loopback) -> None:
+async def test_forbidden_request_is_an_error(recording: Recording, loopback: Loopback) -> None:
     loopback.server.allow = {}
     with pytest.raises(ForbiddenError):
         await loopback.resolver().cluster_spec()
-    assert failures(recording) == ["403"]
+    assert error_types(recording) == ["403"]
 
 
-async def test_the_span_of_a_watch_ends_when_the_watch_is_established(
+async def test_span_of_a_watch_ends_when_the_watch_is_established(
     recording: Recording, loopback: Loopback
 ) -> None:
     async with loopback.resolver(namespace="ml") as resolver:
@@ -148,10 +150,10 @@ async def test_the_span_of_a_watch_ends_when_the_watch_is_established(
     assert attributes(listing)["aioresolve.scope"] == SCOPE
     assert attributes(watching)["aioresolve.scope"] == f"watch of {SCOPE}"
     assert attributes(watching)["http.response.status_code"] == 200
-    assert failures(recording) == [None, None]
+    assert error_types(recording) == [None, None]
 
 
-async def test_google_and_its_token_server_are_asked_in_spans(recording: Recording) -> None:
+async def test_requests_to_google_and_its_token_server_are_spans(recording: Recording) -> None:
     async with secure() as server:
         await request_my_tpu(server, refreshable(server, "an-outdated-token", seconds=3600))
     assert [span.name for span in recording.spans] == [
@@ -159,33 +161,33 @@ async def test_google_and_its_token_server_are_asked_in_spans(recording: Recordi
         "POST /token",
         "GET /v2/projects/{project}/locations/{location}/nodes/{node}",
     ]
-    assert failures(recording) == ["401", None, None]
+    assert error_types(recording) == ["401", None, None]
     assert attributes(recording.spans[2])["http.request.resend_count"] == 1
 
 
-async def test_what_the_metadata_server_does_not_know_is_no_failure(recording: Recording) -> None:
+async def test_unknown_key_of_the_metadata_server_is_not_an_error(recording: Recording) -> None:
     async with GoogleServer() as server:
         assert await MetadataServer(server.metadata_host).attribute("tpu-env") is None
     (span,) = recording.spans
     assert span.name == "GET /computeMetadata/v1/instance/attributes/tpu-env"
     assert attributes(span)["http.response.status_code"] == 404
-    assert failures(recording) == [None]
+    assert error_types(recording) == [None]
 
 
-async def test_where_no_metadata_server_is_the_span_says_so(
+async def test_missing_metadata_server_is_an_error(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_GCE_CHECK", raising=False)
     assert isinstance(await error_from(MetadataServer("127.0.0.1:9").zone()), ConnectionFailedError)
-    assert failures(recording) == ["aioresolve.errors.ConnectionFailedError"]
+    assert error_types(recording) == ["aioresolve.errors.ConnectionFailedError"]
 
 
-async def test_a_probe_is_a_span_named_for_what_told(recording: Recording) -> None:
+async def test_probe_is_a_span_with_the_name_of_its_rpc(recording: Recording) -> None:
     async with TPUWorker() as tensorflow, TPUWorker(services=["libtpu"]) as libtpu:
         port = int(libtpu.address.rpartition(":")[2])
         await probe_workers([tensorflow.address], libtpu_ports=[])
         await probe_workers([libtpu.address], libtpu_ports=[port])
-    assert failures(recording) == [None, None]
+    assert error_types(recording) == [None, None]
     assert [(span.name, span.kind) for span in recording.spans] == [
         ("tensorflow.WorkerService/GetStatus", SpanKind.CLIENT),
         ("tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric", SpanKind.CLIENT),
@@ -200,31 +202,31 @@ async def test_a_probe_is_a_span_named_for_what_told(recording: Recording) -> No
     }
 
 
-async def test_a_worker_that_does_not_tell_is_a_failure_by_its_code(recording: Recording) -> None:
+async def test_probe_of_a_silent_worker_is_an_error_with_its_code(recording: Recording) -> None:
     async with TPUWorker(faults=[Hang()]) as silent:
         await probe_workers([silent.address], worker_timeout=0.3)
         await probe_workers([silent.address], timeout=0.3)
-    assert failures(recording) == ["deadline", "cancelled"]
+    assert error_types(recording) == ["deadline", "cancelled"]
     assert "did not respond" in str(recording.spans[0].status.description)
 
 
-async def test_every_attribute_is_one_of_the_conventions_or_ours(
+async def test_every_attribute_is_from_the_conventions_or_has_our_prefix(
     recording: Recording, loopback: Loopback
 ) -> None:
     loopback.server.inject(Answer(503))
     await loopback.resolver().cluster_spec()
     async with TPUWorker() as worker:
         await probe_workers([worker.address, "127.0.0.1:9"], libtpu_ports=[])
-    told = {name for span in recording.spans for name in attributes(span)}
-    told |= {name for metric in recording.metrics for point, _ in recording.points(metric) for name in point}
-    assert {name for name in told if not name.startswith("aioresolve.")} <= conventional_names()
+    used = {name for span in recording.spans for name in attributes(span)}
+    used |= {name for metric in recording.metrics for point, _ in recording.points(metric) for name in point}
+    assert {name for name in used if not name.startswith("aioresolve.")} <= conventional_names()
     metrics = {name for name in recording.metrics if not name.startswith("aioresolve.")}
     assert metrics <= conventional_names()
     assert metrics == {"http.client.request.duration", "rpc.client.call.duration"}
 
 
 def conventional_names() -> set[str]:
-    """Every name of OpenTelemetry's semantic conventions for what is done here."""
+    """Return every name of the semantic conventions of OpenTelemetry that apply here."""
     return {
         value
         for module in CONVENTIONS

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from aioresolve._core.deadline import Progress
-
-    from .client import GoogleSession
-
-__all__ = ["NOT_MODIFIED", "APIRequest", "ETagCache"]
-
-T = TypeVar("T")
+__all__ = ["NOT_MODIFIED", "APIRequest", "CachedResponse", "ETagCache"]
 
 NOT_MODIFIED = 304
 """The status of a response without a body: the client already has it."""
@@ -58,42 +52,16 @@ class APIRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class CachedResponse:
+    """A decoded response with its entity tag, which is empty if the API sent none."""
+
     tag: str
     decoded: Any
 
 
-class ETagCache:
-    """The last response to each request of one watch, with its entity tag.
+class ETagCache(dict[str, CachedResponse]):
+    """The last response to each request of one watch, by path.
 
     A GET request with `If-None-Match` has the status 304 and no body while the resource still has that tag
     (RFC 9110, section 13.1.2). For an API without entity tags, every request is a plain one.
     """
-
-    def __init__(self) -> None:
-        self._by_path: dict[str, _Known] = {}
-
-    async def decoded(
-        self, session: GoogleSession, request: APIRequest, decode: Callable[[bytes], T], progress: Progress
-    ) -> T:
-        """Return the decoded response: the cached object if it has not changed.
-
-        Args:
-            session: sends the request.
-            request: a request whose path alone identifies the resource.
-            decode: decodes the body of the response.
-            progress: receives the state of the request.
-
-        Raises:
-            ResolveError: the request failed.
-        """
-        known = self._by_path.get(request.path)
-        if known is not None:
-            request = replace(request, known_tag=known.tag)
-        answer = await session.answer(request, progress)
-        if known is not None and answer.status == NOT_MODIFIED:
-            unchanged: T = known.decoded
-            return unchanged
-        decoded = decode(answer.body)
-        self._by_path[request.path] = _Known(answer.headers.get("ETag", ""), decoded)
-        return decoded

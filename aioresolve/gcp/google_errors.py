@@ -144,7 +144,7 @@ def _forbidden(reported: Failure, request: APIRequest, principal: Principal) -> 
         page = reported.metadata.get("activationUrl")
         return "the API is not enabled", Hint(
             "Run `gcloud services enable {service} --project={project_id}`"
-            f"{' or visit {page}' if page else ''}, then wait some minutes.",
+            f"{' or open {page}' if page else ''}, then wait some minutes.",
             values={
                 "service": service,
                 "project_id": _consumer(reported) or project,
@@ -173,7 +173,7 @@ def _forbidden(reported: Failure, request: APIRequest, principal: Principal) -> 
     # A 403 without details: assume that the permission is missing which the request requires.
     permission = reported.metadata.get("permission") or request.permission
     if not permission:
-        return f"{principal.source} lacks a permission", Hint("Grant the permission.")
+        return f"{principal.source} lacks a permission", Hint("Assign a role that contains it.")
     cause = f"{principal.source} lacks the permission {permission} (part of {request.role})"
     hint = _grant_hint(project, principal, request.role)
     return f"{cause}, or the project or zone does not exist", hint

@@ -6,14 +6,14 @@ Enum values remain strings, so that values added to the API later cause no error
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
 from aioresolve.errors import ConfigurationError, ProtocolError
 
-from .api_request import APIRequest
+from .api_request import NOT_MODIFIED, APIRequest, CachedResponse
 from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
 
 if TYPE_CHECKING:
@@ -392,12 +392,17 @@ class TPUAPI:
             )
 
     async def _get(self, request: APIRequest, decode: Callable[[bytes], T], progress: Progress) -> T:
-        def decode_body(body: bytes) -> T:
-            return self._decode(decode, body, request)
-
-        if self._cache is None:
-            return decode_body(await self._session.ask(request, progress))
-        return await self._cache.decoded(self._session, request, decode_body, progress)
+        cached = None if self._cache is None else self._cache.get(request.path)
+        if cached is not None:
+            request = replace(request, known_tag=cached.tag)
+        response = await self._session.answer(request, progress)
+        if cached is not None and response.status == NOT_MODIFIED:
+            unchanged: T = cached.decoded
+            return unchanged
+        decoded = self._decode(decode, response.body, request)
+        if self._cache is not None:
+            self._cache[request.path] = CachedResponse(response.headers.get("ETag", ""), decoded)
+        return decoded
 
     async def _get_pages(
         self, request: APIRequest, decode: Callable[[bytes], PageT], progress: Progress

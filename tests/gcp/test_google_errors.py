@@ -122,7 +122,7 @@ def test_a_403_without_a_reason_names_the_required_permission() -> None:
                 consumer="projects/123",
                 activationUrl="https://console.example/enable",
             ),
-            "`gcloud services enable tpu.googleapis.com --project=123` or visit https://console.example/enable",
+            "`gcloud services enable tpu.googleapis.com --project=123` or open https://console.example/enable",
         ),
         (info("SERVICE_DISABLED"), "`gcloud services enable tpu.googleapis.com --project=p`, then wait"),
         (info("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), "lacks a required scope (scope-a scope-b)"),

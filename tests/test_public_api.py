@@ -1,4 +1,4 @@
-"""The public names: documented, loaded on first use, without third-party libraries at import."""
+"""Public names are documented and loaded on first use; importing the package loads no third-party library."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from aioresolve import errors
 ROOT = Path(aioresolve.__file__).parent
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Return the top-level packages in memory after `statement`, in a fresh interpreter."""
+def packages_loaded_by(statement: str) -> set[str]:
+    """Return the top-level packages that are loaded after `statement` in a new interpreter."""
     script = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
     return set(
         subprocess.run(
@@ -29,7 +29,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_aioresolve_loads_no_third_party_library() -> None:
-    assert not loaded_by("import aioresolve, aioresolve.errors") & {
+    assert not packages_loaded_by("import aioresolve, aioresolve.errors") & {
         "aiohttp",
         "anyio",
         "google",
@@ -44,7 +44,7 @@ def test_importing_aioresolve_loads_no_third_party_library() -> None:
 
 
 def test_resolving_kubernetes_loads_no_kubernetes_client() -> None:
-    assert not loaded_by("import aioresolve.kubernetes") & {
+    assert not packages_loaded_by("import aioresolve.kubernetes") & {
         "kubernetes_asyncio",
         "kubernetes",
         "google",
@@ -55,10 +55,10 @@ def test_resolving_kubernetes_loads_no_kubernetes_client() -> None:
     }
 
 
-def test_tpu_workers_whose_addresses_are_given_cost_no_library() -> None:
+def test_resolving_tpu_workers_by_address_loads_no_client_library() -> None:
     script = "import asyncio; from aioresolve import TPUClusterResolver; "
     script += "asyncio.run(TPUClusterResolver('grpc://a').cluster_spec())"
-    assert not loaded_by(script) & {"aiohttp", "grpc", "kubernetes_asyncio", "tensorflow", "yaml"}
+    assert not packages_loaded_by(script) & {"aiohttp", "grpc", "kubernetes_asyncio", "tensorflow", "yaml"}
 
 
 def test_every_public_name_loads_and_is_documented() -> None:
@@ -68,12 +68,12 @@ def test_every_public_name_loads_and_is_documented() -> None:
             assert inspect.getdoc(value), name
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'TPU'"):
         _ = aioresolve.TPU
 
 
-def test_dir_shows_the_public_names_before_they_are_loaded() -> None:
+def test_dir_contains_public_names_before_they_are_loaded() -> None:
     assert set(aioresolve.__all__) <= set(dir(aioresolve))
 
 
@@ -93,7 +93,7 @@ PUBLIC_MODULES = [
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_MODULES if not name.endswith(("_pb2", "__main__"))])
-def test_every_module_says_what_it_is_for_and_exports_what_it_names(name: str) -> None:
+def test_module_has_a_docstring_and_defines_every_name_in_all(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
     for exported in getattr(module, "__all__", ()):
@@ -101,7 +101,7 @@ def test_every_module_says_what_it_is_for_and_exports_what_it_names(name: str) -
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)
-def test_every_public_class_function_and_method_is_documented(name: str) -> None:
+def test_public_classes_functions_and_methods_have_docstrings(name: str) -> None:
     module = importlib.import_module(name)
     for public in module.__all__:
         value = getattr(module, public)
@@ -120,15 +120,17 @@ ERRORS = [getattr(errors, name) for name in errors.__all__ if name != "Hint"]
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_every_error_has_the_one_root_and_survives_pickling(error: type[errors.ResolveError]) -> None:
+def test_error_derives_from_resolve_error_and_can_be_pickled(error: type[errors.ResolveError]) -> None:
     assert issubclass(error, errors.ResolveError)
-    made = error("what failed, where and why", hint=errors.Hint("Raise {timeout} for {name}.", {"name": "x"}))
-    made.retryable = True
-    copy = pickle.loads(pickle.dumps(made))
-    assert (type(copy), str(copy), vars(copy)) == (error, str(made), vars(made))
+    original = error(
+        "what failed, where and why", hint=errors.Hint("Raise {timeout} for {name}.", {"name": "x"})
+    )
+    original.retryable = True
+    copy = pickle.loads(pickle.dumps(original))
+    assert (type(copy), str(copy), vars(copy)) == (error, str(original), vars(original))
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_tree_in_the_docstring_of_errors_has_every_error() -> None:
     assert errors.__doc__
     for error in ERRORS:
         assert error.__name__ in errors.__doc__

@@ -1,4 +1,4 @@
-"""Every example in a docstring runs and answers what it says."""
+"""Every example in a docstring runs, and its result is the one shown."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ if TYPE_CHECKING:
 CHECKER = doctest.OutputChecker()
 
 
-def documented() -> Iterator[tuple[str, str]]:
-    """Yield the name and docstring of every module, class and function of ours that has an example."""
-    seen: dict[str, str] = {}
+def docstrings_with_examples() -> Iterator[tuple[str, str]]:
+    """Yield the name and docstring of every module, class and function of the package that has an example."""
+    found: dict[str, str] = {}
     for module_name in ["aioresolve", *ALL_MODULES]:
         if module_name.endswith("__main__"):
             continue
         module = importlib.import_module(module_name)
-        things: dict[str, Any] = {module_name: module}
+        candidates: dict[str, Any] = {module_name: module}
         for name, value in vars(module).items():
             if inspect.isclass(value) and value.__module__ == module_name:
-                things |= {f"{module_name}.{name}.{member}": found for member, found in vars(value).items()}
+                candidates |= {
+                    f"{module_name}.{name}.{member}": attribute for member, attribute in vars(value).items()
+                }
             if getattr(value, "__module__", None) == module_name:
-                things[f"{module_name}.{name}"] = value
-        for name, thing in things.items():
-            doc = getattr(thing, "__doc__", None)
+                candidates[f"{module_name}.{name}"] = value
+        for name, candidate in candidates.items():
+            doc = getattr(candidate, "__doc__", None)
             if isinstance(doc, str) and ">>> " in doc:
-                seen[name] = inspect.cleandoc(doc)
-    yield from seen.items()
+                found[name] = inspect.cleandoc(doc)
+    yield from found.items()
 
 
-DOCUMENTED = dict(documented())
+DOCSTRINGS = dict(docstrings_with_examples())
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The cluster the examples speak of, found through $KUBECONFIG as a reader's own would be."""
+    """Run the cluster of the examples; `$KUBECONFIG` names its kubeconfig."""
     pods = [pod(f"train-{n}", "ml", labels={"job-name": "train"}, ip=f"10.8.0.1{n}") for n in range(2)]
     with KubernetesServer(pods, tls=True, tokens={"a-token": "reader"}).in_thread() as server:
         monkeypatch.chdir(tmp_path)
@@ -58,28 +60,28 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("name", DOCUMENTED)
-async def test_an_example_answers_what_it_says(name: str) -> None:
+@pytest.mark.parametrize("name", DOCSTRINGS)
+async def test_example_has_the_result_that_is_shown(name: str) -> None:
     names: dict[str, Any] = {
         "os": os,
         "aioresolve": aioresolve,
         **{public: getattr(aioresolve, public) for public in aioresolve.__all__},
     }
-    for example in doctest.DocTestParser().get_examples(DOCUMENTED[name], name):
-        answer = await answered(example.source, names)
-        shown = "" if answer is None else f"{answer!r}\n"
+    for example in doctest.DocTestParser().get_examples(DOCSTRINGS[name], name):
+        result = await evaluate(example.source, names)
+        shown = "" if result is None else f"{result!r}\n"
         assert CHECKER.check_output(example.want, shown, doctest.ELLIPSIS), (example.source, shown)
 
 
-async def answered(source: str, names: dict[str, Any]) -> Any:
-    """Return the value of `source` where it is an expression, with `await` allowed as in a REPL."""
+async def evaluate(source: str, names: dict[str, Any]) -> Any:
+    """Return the value of `source` if it is an expression, with `await` allowed as in a REPL."""
     try:
         code = compile(source, "docs", "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except SyntaxError:
         code = compile(source, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    answer = eval(code, names)
-    return await answer if inspect.iscoroutine(answer) else answer
+    result = eval(code, names)
+    return await result if inspect.iscoroutine(result) else result
 
 
 def test_there_are_examples() -> None:
-    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.base.ClusterResolver"} <= set(DOCUMENTED)
+    assert {"aioresolve", "aioresolve.sync", "aioresolve.resolver.base.ClusterResolver"} <= set(DOCSTRINGS)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-__all__ = ["ExitRequest", "application", "run_async", "run_command"]
-
 NAME = "aioresolve"
 
 COMMANDS = ("kubernetes", "tpu", "watch", "wait", "poll", "probe", "demo")

@@ -19,29 +19,6 @@ from .output.formats import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "ADDRESSES",
-    "combine_options",
-    "duration_option",
-    "interval_option",
-    "max_requests_option",
-    "max_workers_option",
-    "output_option",
-    "parse_count",
-    "parse_selector",
-    "parse_shard",
-    "parse_task",
-    "parse_with",
-    "pod_options",
-    "quiet_option",
-    "task_option",
-    "timeout_option",
-    "tpu_options",
-    "verbose_option",
-    "watch_option",
-    "worker_timeout_option",
-]
-
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 
 EXAMPLE = "such as -l worker=app=trainer"

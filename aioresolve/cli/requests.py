@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     Namespaces = tuple[str, ...] | None  # None for all namespaces
     PodResolverFactory = Callable[[Progress], Awaitable[tuple[KubernetesClusterResolver, Namespaces]]]
 
-__all__ = [
-    "PodRequest",
-    "PollRequest",
-    "TPURequest",
-    "new_tpu_resolver",
-    "pod_resolver_factory",
-    "selector_options",
-    "selectors_by_job",
-    "validate_pod_request",
-    "validate_task",
-    "validate_watch_output",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from aioresolve.resolver.base import ClusterResolver
 
-__all__ = ["Connections"]
-
 logger = logging.getLogger("aioresolve.fleet")
 
 

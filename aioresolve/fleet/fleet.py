@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .poller import TargetWork
     from .target import TargetStatus
 
-__all__ = ["Fleet"]
-
 
 class Fleet:
     """Resolves, polls or watches many clusters at once; a bad one does not delay the others.

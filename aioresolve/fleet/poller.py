@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from .target import Target, TargetStatus
 
-__all__ = ["Poller", "StatusStream", "TargetWork"]
-
 logger = logging.getLogger("aioresolve.fleet")
 
 TargetWork: TypeAlias = "Callable[[Target, Callable[[TargetStatus], None]], Awaitable[None]]"

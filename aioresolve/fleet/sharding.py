@@ -10,8 +10,6 @@ from aioresolve.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SHARD_INDEX", "shard_of", "validate_shard"]
-
 SHARD_INDEX = "JOB_COMPLETION_INDEX"
 """The environment variable with the index of a pod in an Indexed Job:
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode."""

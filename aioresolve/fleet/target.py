@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState, Missing
 
-__all__ = ["Target", "TargetStatus", "strip_error"]
-
 MAX_CAUSES = 8
 """Errors, each the cause of the previous one, that a status keeps."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .channels import ProbeChannels
     from .devices import WorkerProbe
 
-__all__ = ["accelerators_per_worker", "common_accelerators", "operation_timeout", "tasks_to_probe"]
-
 DEFAULT_JOB = "worker"
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Deadline
 
-__all__ = ["ProbeChannels", "WorkerChannel", "detect_tls", "validate_address"]
-
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
 OPTIONS: tuple[tuple[str, int | str], ...] = (

@@ -32,24 +32,6 @@ if TYPE_CHECKING:
 
     from .channels import ProbeChannels, WorkerChannel
 
-__all__ = [
-    "GET_METRIC",
-    "GET_RUNTIME_STATUS",
-    "GET_STATUS",
-    "MAX_DEVICES",
-    "TOTAL_MEMORY",
-    "Device",
-    "LibtpuRuntime",
-    "WorkerProbe",
-    "count_accelerators",
-    "fetch_libtpu_runtime",
-    "fetch_tensorflow_devices",
-    "parse_memory_metric",
-    "parse_runtime_status",
-    "parse_status",
-    "sum_runtimes",
-]
-
 GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 
 LIBTPU_SERVICE = "/tpu.monitoring.runtime.RuntimeMetricService"

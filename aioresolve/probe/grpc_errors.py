@@ -7,15 +7,6 @@ import textwrap
 
 from aioresolve.errors import ProbeError
 
-__all__ = [
-    "deadline_error",
-    "interrupted_error",
-    "no_source_error",
-    "not_started_error",
-    "status_error",
-    "tls_required_error",
-]
-
 # gRPC has one status, UNAVAILABLE, for all failures of a connection; only its text distinguishes them.
 REFUSED = re.compile(r"connection refused|actively refused", re.IGNORECASE)
 TLS = re.compile(r"\b(tls|ssl) handshake|SSL_ERROR|hostname verification|peer name", re.IGNORECASE)

@@ -18,8 +18,6 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["LoopGuard", "loop_guard", "run_in_grpc_loop"]
-
 T = TypeVar("T")
 
 START_TIMEOUT = 0.25

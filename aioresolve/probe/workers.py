@@ -26,8 +26,6 @@ from .grpc_loop import run_in_grpc_loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-__all__ = ["LIBTPU_PORTS", "probe_worker", "probe_workers", "stream_workers"]
-
 logger = logging.getLogger("aioresolve.probe")
 
 LIBTPU_PORTS = (8431,)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from aioresolve._core.shared_context import Pool
     from aioresolve.spec import ClusterSpec, ClusterState
 
-__all__ = ["ClusterResolver", "master_url"]
-
 MIN_PROBE_TIMEOUT = 0.001
 """Seconds. If resolving used up the deadline, the probe still gets a valid timeout and lists the workers."""
 

@@ -15,8 +15,6 @@ from aioresolve.spec import Observation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["PollSchedule", "poll"]
-
 JITTER = 0.1
 """Each interval is up to this fraction shorter or longer, so that many pollers do not remain synchronized."""
 

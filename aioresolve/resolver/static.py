@@ -20,8 +20,6 @@ from .base import ClusterResolver, master_url
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-__all__ = ["SimpleClusterResolver"]
-
 
 class SimpleClusterResolver(ClusterResolver):
     """Returns the cluster that it was given.

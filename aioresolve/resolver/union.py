@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.spec import Endpoint
 
-__all__ = ["UnionClusterResolver"]
-
 T = TypeVar("T")
 
 

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
     from aioresolve.spec import ClusterState, Member, Observation
 
-__all__ = [
-    "Reachability",
-    "Shortfall",
-    "WaitCondition",
-    "find_unreachable",
-    "shortfall",
-    "validate_condition",
-    "wait_until_complete",
-]
-
 Reachability: TypeAlias = Literal["tcp", "probe"]
 
 MAX_CONNECTIONS = 128

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
         Mapping[str, list[str] | tuple[str, ...] | Mapping[int, str]] | "ClusterSpec" | Message | bytes
     )
 
-__all__ = ["ClusterSpec", "by_task_index"]
-
 Tasks: TypeAlias = dict[str, dict[int, str]]
 
 

@@ -17,18 +17,6 @@ from .cluster import ClusterSpec, by_task_index
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
 
-__all__ = [
-    "ClusterDiff",
-    "ClusterState",
-    "Endpoint",
-    "Member",
-    "Missing",
-    "Move",
-    "Observation",
-    "host_port",
-    "split_host_port",
-]
-
 
 def host_port(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .shared import SharedResolver
 
-__all__ = ["Facade", "FacadeResolver", "ResolverAttributes", "blocking", "blocking_iterator"]
-
 
 class ResolverAttributes:
     """The properties of a facade: they read and set those of the async resolver."""

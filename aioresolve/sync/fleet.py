@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aioresolve.fleet import TargetStatus
     from aioresolve.resolver import base
 
-__all__ = ["Fleet"]
-
 
 class Fleet(Facade[SharedResource[fleets.Fleet]]):
     """`aioresolve.Fleet` with blocking methods; see there for arguments and errors.

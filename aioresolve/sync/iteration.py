@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .loop_thread import LoopThread
     from .shared import SharedResource
 
-__all__ = ["BlockingIterator"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["LoopThread", "current_loop_thread", "get_loop_thread"]
-
 T = TypeVar("T")
 
 INTERRUPT_TIMEOUT = 5.0

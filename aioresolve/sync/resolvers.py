@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes import Pod
     from aioresolve.spec import ClusterSpec
 
-__all__ = [
-    "ClusterResolver",
-    "KubernetesClusterResolver",
-    "SimpleClusterResolver",
-    "TPUClusterResolver",
-    "UnionClusterResolver",
-    "resolver_for_fleet",
-]
-
 
 class ClusterResolver(ResolverAttributes, Facade[SharedResolver]):
     """The base class of all facades of resolvers, and the facade of your own async resolvers.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .loop_thread import LoopThread
 
-__all__ = ["SharedResolver", "SharedResource"]
-
 logger = logging.getLogger(__name__)
 
 ResourceT = TypeVar("ResourceT", bound=Enterable)

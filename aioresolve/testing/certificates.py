@@ -10,8 +10,6 @@ from aioresolve.errors import MissingDependencyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CertificateAuthority"]
-
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

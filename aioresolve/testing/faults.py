@@ -17,22 +17,6 @@ from aioresolve.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "Answer",
-    "Cut",
-    "Delay",
-    "End",
-    "Endless",
-    "Fault",
-    "FaultScript",
-    "Hang",
-    "Redirect",
-    "Reset",
-    "Stall",
-    "StreamFault",
-    "Trickle",
-]
-
 RequestT = TypeVar("RequestT")
 
 

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from .faults import Fault
     from .replies import Reply
 
-__all__ = [
-    "Controls",
-    "LoopbackServer",
-    "ServerState",
-    "ThreadedServer",
-    "certificate_user",
-    "merge_patch",
-    "write_private",
-]
-
 _MAX_RECORDS = 100_000
 
 RequestT = TypeVar("RequestT")

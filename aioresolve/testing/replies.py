@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-__all__ = ["JSON_HEADERS", "Reply", "apply_early_faults", "fault_reply", "send"]
-
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 _BUFFERED = 2048

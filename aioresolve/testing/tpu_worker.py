@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
     Method: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
 
-__all__ = ["Silence", "TPUWorker", "tpu_worker_process"]
-
 _MEMORY = 16 << 30
 """The memory of each device in bytes."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedKubernetesServer, TPUWorker
     from aioresolve.tpu import TPUClusterResolver, TPUSlice
 
-__all__ = ["CODE", "demo"]
-
 NAMESPACE = "training"
 JOBS = {"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}
 SELECTORS = [(job, selector) for job, selectors in JOBS.items() for selector in selectors]

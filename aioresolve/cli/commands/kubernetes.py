@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from aioresolve.cli.requests import Namespaces
     from aioresolve.spec import ClusterSpec, ClusterState
 
-__all__ = ["kubernetes"]
-
 EPILOG = """\
 \b
 Examples:

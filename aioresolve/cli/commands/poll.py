@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from aioresolve.cli.terminal.background_writer import BackgroundWriter
     from aioresolve.fleet import Fleet, TargetStatus
 
-__all__ = ["poll"]
-
 INTERVAL = 30.0
 TIMEOUT = 30.0
 CONCURRENCY = 256

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from aioresolve.probe import WorkerProbe
 
-__all__ = ["ProbeRequest", "probe", "probe_workers"]
-
 EPILOG = """\
 \b
 Examples:

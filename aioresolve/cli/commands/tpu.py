@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from aioresolve.probe import WorkerProbe
     from aioresolve.tpu import TPUSlice
 
-__all__ = ["found_tpus", "tpu"]
-
 ALL_ZONES = "-"
 
 EPILOG = """\

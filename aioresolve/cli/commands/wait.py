@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
 
-__all__ = ["wait"]
-
 SLICES_TIMEOUT = 1.0
 """Seconds that the request for slices has at least, if the TPUs are ready only just before the deadline."""
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState, Observation
 
-__all__ = ["watch", "watch_pods", "watch_tpus"]
-
 INTERVAL = 30.0
 """Seconds between two requests to a source without a watch, by default."""
 

@@ -20,8 +20,6 @@ from .formats import (
 if TYPE_CHECKING:
     from aioresolve.spec import ClusterState, Member
 
-__all__ = ["ChangeRows", "TFConfigLines", "change_document", "change_json", "change_yaml"]
-
 
 class ChangeRows:
     """One row for each task that joined, left or moved.

@@ -20,21 +20,6 @@ from .formats import format_span, one_line, wait_report
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
 
-__all__ = [
-    "COULD_NOT_RESOLVE",
-    "DEADLINE",
-    "INTERRUPTED",
-    "OPTIONS",
-    "OUTPUT_CLOSED",
-    "TERMINATED",
-    "WRONG_USAGE",
-    "error_message",
-    "error_report",
-    "exit_code",
-    "option_spelling",
-    "redacted_traceback",
-]
-
 COULD_NOT_RESOLVE = 1
 WRONG_USAGE = 2
 DEADLINE = 3

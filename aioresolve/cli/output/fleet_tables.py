@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from aioresolve.fleet import TargetStatus
     from aioresolve.spec import Missing
 
-__all__ = [
-    "COLUMNS",
-    "StatusRows",
-    "round_exit_code",
-    "status_document",
-    "status_json",
-    "status_row",
-    "statuses_table",
-]
-
 COLUMNS = ("TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR")
 
 NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}

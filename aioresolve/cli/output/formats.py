@@ -11,40 +11,6 @@ if TYPE_CHECKING:
 
     from aioresolve.spec import ClusterSpec, ClusterState, Member
 
-__all__ = [
-    "ABSENT",
-    "IDENTITY",
-    "OUTPUTS",
-    "TASK",
-    "WATCH_OUTPUTS",
-    "WITH_IDENTITIES",
-    "IncrementalTable",
-    "Section",
-    "Table",
-    "Task",
-    "address_lines",
-    "aligned",
-    "as_json",
-    "as_json_line",
-    "as_yaml",
-    "cluster_document",
-    "counts_table",
-    "format_cluster",
-    "format_instant",
-    "format_latency",
-    "format_span",
-    "identity_cells",
-    "missing_table",
-    "one_line",
-    "plain_sections",
-    "printable",
-    "spec_table",
-    "state_table",
-    "task_document",
-    "tf_config",
-    "wait_report",
-]
-
 OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 """The values of `-o`."""
 

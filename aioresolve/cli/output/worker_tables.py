@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUSlice
 
-__all__ = [
-    "FoundTPUs",
-    "ProbeRows",
-    "format_nodes",
-    "format_workers",
-    "nodes_document",
-    "nodes_table",
-    "probe_document",
-    "probe_json",
-    "slices_document",
-    "workers_table",
-]
-
 PROBE_COLUMNS = ("DEVICES", "CORES", "CHIPS", "LATENCY", "ERROR")
 SLICE_COLUMNS = ("SLICE", "WORKER", "STATE", "HEALTH", "TYPE")
 NODE_COLUMNS = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "ENDPOINTS")

@@ -20,8 +20,6 @@ from aioresolve.cli.output.error_messages import OUTPUT_CLOSED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["BackgroundWriter", "background_writer"]
-
 QueuedWrite = tuple[bytes, "asyncio.Future[None]"]
 
 

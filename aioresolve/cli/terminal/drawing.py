@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.output.formats import Section
 
-__all__ = [
-    "Spinner",
-    "new_console",
-    "render_bar",
-    "render_sections",
-    "render_table",
-    "single_line",
-    "table_lines",
-]
-
 BAR_COLUMNS = 24
 
 STYLES = {"JOB": "cyan", "ADDRESS": "bold", "UID": "dim"}

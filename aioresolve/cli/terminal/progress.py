@@ -22,17 +22,6 @@ if TYPE_CHECKING:
 
     from .drawing import Spinner
 
-__all__ = [
-    "REDRAW_PERIOD",
-    "SHOW_AFTER",
-    "ProgressBar",
-    "StatusReporter",
-    "call_periodically",
-    "progress_line",
-    "show_bar",
-    "show_progress",
-]
-
 SHOW_AFTER = 0.4
 """Seconds before progress is shown: a faster command needs neither progress nor the import of rich."""
 

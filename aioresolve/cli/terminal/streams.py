@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.output.formats import Section
 
-__all__ = [
-    "can_draw",
-    "discard",
-    "has_colors",
-    "is_terminal",
-    "silence_grpc",
-    "write_sections",
-    "write_stderr",
-    "write_stdout",
-]
-
 
 def write_stdout(content: str | Table) -> None:
     """Write `content` to stdout at once: a table with colors on a terminal, plain in a pipe or file.

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from .background_writer import BackgroundWriter
 
-__all__ = ["FleetView", "Screen", "WaitView", "WatchView", "live_view"]
-
 MAX_AGE = 1.0
 """Seconds after which a view is redrawn even if nothing changed, because it shows durations."""
 

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from aioresolve._core.document import Node
     from aioresolve.resolver.base import ClusterResolver
 
-__all__ = ["FleetFile", "fleet_of", "read_fleet"]
-
 MAX_FILE = 16 * 1024 * 1024
 """Bytes; about 100,000 targets."""
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     Fields = Mapping[str, Node]
 
-__all__ = ["KINDS", "Field", "Kind", "make_resolvers", "read_defaults", "read_targets"]
-
 
 def read_selectors(node: Node) -> dict[str, tuple[str, ...]]:
     """Return the label selectors of each job."""

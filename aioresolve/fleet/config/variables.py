@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.document import Diagnostics, Node
 
-__all__ = ["TemplateBuilder", "as_written", "interpolate", "variable_names", "variables_in"]
-
 _DOLLAR = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^${}]*))?\})?")
 
 

@@ -27,8 +27,6 @@ from .identity import Identity, bearer, unix_time
 if TYPE_CHECKING:
     from .kubeconfig import AuthProvider
 
-__all__ = ["GoogleCommand", "google_command", "identity_of"]
-
 
 def identity_of(provider: AuthProvider) -> Identity:
     """Return the credentials that the kubeconfig itself contains.

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from .kubeconfig import Cluster, PEMSource, User
 
-__all__ = ["SERVICE_ACCOUNT_FOLDER", "DiscoveredServer", "ExecutableLocation", "discover_server"]
-
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The folder in which the kubelet mounts a pod's token, ca.crt and namespace:
 https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from .kubeconfig import Cluster, ExecPlugin
 
-__all__ = ["ExecCall", "exec_call", "parse_exec_credential", "run_command"]
-
 MAX_STDOUT = 1024 * 1024
 """The largest standard output that is accepted, in bytes; credentials take a few KB."""
 

@@ -40,24 +40,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.document import Node
 
-__all__ = [
-    "AuthProvider",
-    "Cluster",
-    "Entry",
-    "ExecPlugin",
-    "Kubeconfig",
-    "PEMSource",
-    "Selection",
-    "User",
-    "merge_kubeconfigs",
-    "parse_kubeconfig",
-    "proxy_from_environment",
-    "select_context",
-    "validate_proxy_url",
-    "validate_server_url",
-    "without_credentials",
-]
-
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 """The name of the cluster extension whose content exec plugins receive."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from .cloud import Cloud, ResourceStore
 
-__all__ = ["compute_reply", "tpu_reply"]
-
 _PAGE_START = "after "
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from .tokens import Tokens
 
-__all__ = ["Cloud", "GoogleRequest", "ResourceStore"]
-
 _FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/([A-Za-z]+)/([^/]+)")
 
 

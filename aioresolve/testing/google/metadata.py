@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from .cloud import Cloud
 
-__all__ = ["default_metadata", "metadata_reply"]
-
 _ROOT = "/computeMetadata/v1/"
 _ACCOUNT = "instance/service-accounts/default/"
 _COMMON_HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-XSS-Protection": "0"}

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["instance", "queued_resource", "symptom", "tpu_node", "tpu_vm"]
-
 _CREATED = "2026-11-20T15:39:21.123456789Z"
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from aioresolve.testing.faults import Fault
     from aioresolve.testing.replies import Reply
 
-__all__ = ["GoogleControls", "GoogleServer", "ThreadedGoogleServer"]
-
 _POOL = "//iam.googleapis.com/projects/123456789012/locations/global/workloadIdentityPools/pool"
 _SERVICES = (
     ("metadata", re.compile(r"/|/computeMetadata/.*")),

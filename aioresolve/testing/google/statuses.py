@@ -11,22 +11,6 @@ from typing import Any
 
 from aioresolve.testing.replies import Reply
 
-__all__ = [
-    "Failure",
-    "add_etag",
-    "bad_page_token",
-    "compute_not_found",
-    "compute_permission_denied",
-    "failure_of_status",
-    "json_reply",
-    "no_such_page",
-    "not_found",
-    "oauth_failure",
-    "permission_denied",
-    "service_disabled",
-    "unauthenticated",
-]
-
 _STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

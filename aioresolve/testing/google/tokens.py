@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from aioresolve.testing.replies import Reply
 
-__all__ = ["Tokens", "service_account_key"]
-
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _GOOGLE_AUDIENCE = "https://oauth2.googleapis.com/token"

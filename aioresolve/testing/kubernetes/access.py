@@ -14,8 +14,6 @@ from .statuses import forbidden, unauthorized
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["ANONYMOUS", "Access", "Caller", "RequestInfo", "request_info"]
-
 ANONYMOUS = "system:anonymous"
 
 _PODS = re.compile(

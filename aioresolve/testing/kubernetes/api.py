@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from .options import IncludeObject
     from .store import StoredPod
 
-__all__ = ["Call", "reply_to"]
-
 _HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
 _PUBLIC_PATHS = _HEALTH | {"/version"}
 """Paths that need no credentials."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .faults import RunningWatch
     from .store import Store
 
-__all__ = ["Cluster", "Notifier", "RequestRecord", "ResponseCache"]
-
 _MAX_CACHED_BYTES = 512 * 1024 * 1024
 
 

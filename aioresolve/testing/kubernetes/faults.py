@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from .cluster import RequestRecord
     from .options import ListOptions
 
-__all__ = [
-    "EndlessPages",
-    "RunningWatch",
-    "WatchError",
-    "WatchFault",
-    "endless_page",
-    "validate_watch_fault",
-]
-
 _WATCH_EXPIRED = "The resourceVersion for the provided watch is too old."
 _ENDLESS_VERSION = 1_000_000
 

@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from .options import IncludeObject, ListOptions, Representation
     from .store import Store, StoredPod
 
-__all__ = [
-    "COLUMNS",
-    "ContinueToken",
-    "InvalidTokenError",
-    "Page",
-    "list_body",
-    "object_body",
-    "page",
-    "row_of",
-]
-
 _INVALID = "continue key is not valid"
 
 

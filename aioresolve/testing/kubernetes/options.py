@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
     from .store import StoredPod
 
-__all__ = [
-    "TRUE_VALUES",
-    "IncludeObject",
-    "Kind",
-    "ListOptions",
-    "Representation",
-    "Selection",
-    "accepts_gzip",
-    "included_object",
-    "list_options",
-    "negotiate_representation",
-]
-
 _JSON = frozenset({"application/json", "application/*", "*/*"})
 _INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 """User agents that get indented JSON."""

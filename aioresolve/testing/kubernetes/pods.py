@@ -15,8 +15,6 @@ from .statuses import compact_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["managed_fields", "pod", "with_defaults"]
-
 _MOMENT = "2026-11-20T00:00:00Z"
 """The time of everything to which the builder gives a date."""
 _DELETION = "2026-11-20T00:00:30Z"

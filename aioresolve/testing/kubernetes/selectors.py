@@ -15,16 +15,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "POD_FIELDS",
-    "FieldSelector",
-    "LabelSelector",
-    "Requirement",
-    "SelectorError",
-    "field_selector",
-    "label_selector",
-]
-
 _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = rf"({_NAME})?"
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from .store import StoredPod
 
-__all__ = ["KubernetesControls", "KubernetesServer", "ThreadedKubernetesServer"]
-
 _FLOW_CONTROL_HEADERS = {
     "X-Kubernetes-Pf-Flowschema-Uid": "2c05a679-f264-40a1-bda5-c9b8f7198d2e",
     "X-Kubernetes-Pf-Prioritylevel-Uid": "08d4e4e1-d121-4e2e-8f10-9a3c4d436ac1",

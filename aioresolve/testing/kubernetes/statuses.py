@@ -11,29 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "Failure",
-    "already_exists",
-    "bad_request",
-    "compact_json",
-    "conflict",
-    "expired_list",
-    "expired_page",
-    "expired_watch",
-    "failure_of_status",
-    "forbidden",
-    "indented_json",
-    "method_not_allowed",
-    "no_such_resource",
-    "no_such_transformation",
-    "not_acceptable",
-    "not_found",
-    "too_large_version",
-    "unauthorized",
-    "unprocessable",
-    "unsupported_media_type",
-]
-
 
 def compact_json(value: Any) -> bytes:
     """Return `value` as one line of UTF-8 JSON without spaces; `<`, `>` and `&` are escaped as in Go."""

@@ -21,8 +21,6 @@ from .table import table_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Event", "Expired", "Store", "StoredPod", "stored_pod", "timestamp"]
-
 _METADATA_ORDER = (
     "name",
     "generateName",

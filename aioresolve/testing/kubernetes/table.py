@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["COLUMN_DEFINITIONS", "human_duration", "pod_cells", "pod_status", "table_row"]
-
 _NONE = "<none>"
 _NODE_LOST = "NodeLost"
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})

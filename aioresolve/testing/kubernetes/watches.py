@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .options import IncludeObject, Kind, ListOptions, Representation, Selection
     from .store import Event, Store, StoredPod
 
-__all__ = ["EventEncoder", "check_watch", "error_line", "selected_change", "watch_pieces"]
-
 _EMPTY_ROW = b'{"cells":["","0/0","","0","\\u003cunknown\\u003e"' + b',"\\u003cnone\\u003e"' * 4 + b"]"
 _BATCH = 256
 _MAX_SECONDS = 1800.0

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .store import Store, StoredPod
 
-__all__ = ["Writer", "mark_for_deletion", "replace_pod"]
-
 _SET_ON_CREATE = ("uid", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _SERVER_OWNED = ("name", "namespace", *_SET_ON_CREATE)
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"

@@ -25,9 +25,9 @@ __all__ = [
     "is_replaced",
     "membership",
     "not_ready_reason",
-    "not_running_error",
     "not_running_reason",
     "pod_address",
+    "raise_not_running",
 ]
 
 NO_VALUE = "<none>"
@@ -161,13 +161,15 @@ MAX_SHOWN = 20
 """How many pods a message names; `PodNotRunningError.pods` has all of them."""
 
 
-def not_running_error(pods: Mapping[str, str]) -> PodNotRunningError:
-    """Return the error for `pods`, `namespace/name` to the reason, that are not running."""
+def raise_not_running(pods: Mapping[str, str]) -> None:
+    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any."""
+    if not pods:
+        return
     shown = [f"{name}: {fault}" for name, fault in list(pods.items())[:MAX_SHOWN]]
     if len(pods) > len(shown):
         shown.append(f"and {len(pods) - len(shown)} more")
     subject = "1 matching pod is" if len(pods) == 1 else f"{len(pods)} matching pods are"
-    return PodNotRunningError(
+    raise PodNotRunningError(
         f"{subject} not running: {'; '.join(shown)}",
         hint=Hint("Wait until they run, or pass {not_running=skip} to leave them out."),
         pods=pods,

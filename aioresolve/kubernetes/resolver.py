@@ -24,7 +24,7 @@ from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
 from .objects import PodQuery
 from .override_client import client_transport
 from .pod_cache import PodCache
-from .pods import ADDRESSES, ListedMembers, not_running_error
+from .pods import ADDRESSES, ListedMembers, raise_not_running
 from .reflector import PodReflector, WatchPolicy
 from .task_order import addresses_by_name
 
@@ -135,7 +135,7 @@ class KubernetesClusterResolver(ClusterResolver):
         async with self._connected(progress) as api:
             listed = await self._run_queries(lambda query: self._list_members(api, query, progress))
         if self._not_running == "raise":
-            _raise_not_running(
+            raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
             )
         return ClusterSpec(
@@ -153,7 +153,7 @@ class KubernetesClusterResolver(ClusterResolver):
         """Request the pods, which have names, uids, nodes and indices."""
         cache = await self._fill_cache(progress, allow_gaps=False)
         if self._not_running == "raise":
-            _raise_not_running(cache.not_running)
+            raise_not_running(cache.not_running)
         return cache.state(datetime.now(UTC))
 
     async def fetch_observation(self, progress: Progress) -> Observation:
@@ -288,11 +288,6 @@ class KubernetesClusterResolver(ClusterResolver):
         return PodAPI(AiohttpTransport(connection), max_concurrency=self._max_concurrency)
 
 
-def _raise_not_running(pods: Mapping[str, str]) -> None:
-    if pods:
-        raise not_running_error(pods)
-
-
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """The name of a namespace: a DNS label, RFC 1123. It becomes part of the path of a URL."""
 
@@ -307,22 +302,16 @@ def validate_jobs(mapping: Any) -> Mapping[str, tuple[str, ...]]:
             argument="job_to_label_mapping",
             hint="Pass a mapping such as `{'worker': ['job-name=trainer']}`.",
         )
-    return MappingProxyType(
-        {_validate_job(job): _validate_selectors(job, selectors) for job, selectors in mapping.items()}
-    )
+    return MappingProxyType({job: _validate_selectors(job, given) for job, given in mapping.items()})
 
 
-def _validate_job(job: Any) -> str:
+def _validate_selectors(job: Any, selectors: Any) -> tuple[str, ...]:
     if not isinstance(job, str) or not job:
         raise ConfigurationError(
             f"{job!r} is not a valid job name",
             argument="job_to_label_mapping",
             hint="Use a string that is not empty.",
         )
-    return job
-
-
-def _validate_selectors(job: str, selectors: Any) -> tuple[str, ...]:
     given = [selectors] if isinstance(selectors, str) else selectors
     if (
         not isinstance(given, Sequence)

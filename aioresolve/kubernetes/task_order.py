@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aioresolve.spec import Endpoint, Missing
 
@@ -238,35 +238,8 @@ class Numbering(NamedTuple):
     unindexed: list[str]
 
 
-class TaskOrder(Protocol):
-    """How the members among the pods of one selector become tasks."""
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """The members in task order; the same tuple until one of them changes."""
-        ...
-
-    @property
-    def numbering(self) -> Numbering:
-        """The task indices; the same object until an index or an address changes.
-
-        Raises:
-            PodIndexError: an index is higher than a cluster can have pods.
-        """
-        ...
-
-    def fill(self, pods: Sequence[MatchedPod]) -> None:
-        """Set the first pods, which are sorted by key."""
-
-    def put(self, pod: MatchedPod) -> None:
-        """Add a pod, or replace the one with the same key."""
-
-    def discard(self, pod: MatchedPod) -> None:
-        """Remove a pod."""
-
-
 class NameOrder:
-    """Members are ordered by name and numbered without gaps."""
+    """The members among the pods of one selector, ordered by name and numbered without gaps."""
 
     def __init__(self) -> None:
         self._members: SortedValues[str, Endpoint] = SortedValues()
@@ -275,10 +248,12 @@ class NameOrder:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
+        """The members in task order; the same tuple until one of them changes."""
         return self._members.values
 
     @property
     def numbering(self) -> Numbering:
+        """The task indices; the same object until an index or an address changes."""
         if self._numbering is None:
             addresses = [endpoint.address for endpoint in self._members.values]
             self._numbering = Numbering(dict(enumerate(addresses)), len(addresses), {}, [])
@@ -290,6 +265,7 @@ class NameOrder:
         return self._numbering
 
     def fill(self, pods: Sequence[MatchedPod]) -> None:
+        """Set the first pods, which are sorted by key."""
         self._members = SortedValues((pod.key, pod.endpoint) for pod in pods if pod.endpoint is not None)
 
     def put(self, pod: MatchedPod) -> None:
@@ -308,7 +284,9 @@ class NameOrder:
 
 
 class IndexOrder:
-    """Members have the task indices that their controllers gave them; a missing pod leaves a gap.
+    """The members among the pods of one selector, at the task indices that their controllers gave them.
+
+    It has the methods of `NameOrder`. A missing pod leaves a gap.
 
     A pod that is not a member, even one that is being deleted, still counts for the size of its group: a
     restart of worker 3 of the first group does not move the tasks of the second group.
@@ -329,6 +307,7 @@ class IndexOrder:
 
     @property
     def numbering(self) -> Numbering:
+        """See `NameOrder`. Raises a PodIndexError if an index is higher than a cluster can have pods."""
         if self._numbering is None:
             self._numbering = self._number()
         return self._numbering
@@ -458,7 +437,8 @@ class SelectorTasks:
         """Replace all pods."""
         self.is_stale = False
         by_key = sorted(pods, key=operator.attrgetter("key"))
-        self._order: TaskOrder = IndexOrder(self._job) if self._order_by == "index" else NameOrder()
+        by_index = self._order_by == "index"
+        self._order: NameOrder | IndexOrder = IndexOrder(self._job) if by_index else NameOrder()
         self._order.fill(by_key)
         self._absent: SortedValues[str, Missing] = SortedValues(
             (pod.key, self._missing(pod, pod.fault))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, PodNotRunningError
 from aioresolve.kubernetes.objects import PodList, Table, decode_list
 from aioresolve.kubernetes.pods import (
     ListedMembers,
     Rows,
     membership,
-    not_running_error,
     pod_address,
+    raise_not_running,
 )
 from aioresolve.kubernetes.task_order import natural_keys
 
@@ -230,7 +230,9 @@ def test_every_pod_that_is_not_running_is_reported_with_its_phase_and_reason() -
     ]
     members.add_pods(pods, "pod_ip", 8470)
     assert members.not_running == {"ml/failed-0": "Failed (Evicted)", "ml/pending-0": "Pending"}
-    error = not_running_error(members.not_running)
+    with pytest.raises(PodNotRunningError) as caught:
+        raise_not_running(members.not_running)
+    error = caught.value
     assert error.pods == members.not_running
     assert "2 matching pods are not running: ml/failed-0: Failed (Evicted); ml/pending-0" in str(error)
     assert "not_running='skip'" in str(error)

@@ -48,8 +48,8 @@ def error_of(
 ) -> ResolveError:
     """The error for a response whose google.rpc.Status has these fields and details."""
     document = {"error": {"code": code, "message": "the server's message", "details": details, **fields}}
-    answer = Answer(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
-    found = failure(answer, REQUEST, host=HOST, principal=principal)
+    response = Answer(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
+    found = failure(response, REQUEST, host=HOST, principal=principal)
     assert SCOPE in str(found)
     return found
 
@@ -88,8 +88,8 @@ def test_a_failed_precondition_is_not_an_invalid_argument() -> None:
 
 
 def test_a_redirect_is_not_followed() -> None:
-    answer = Answer(302, b"", {}, None, "https://elsewhere.example")
-    error = failure(answer, REQUEST, host=HOST, principal=ROBOT)
+    response = Answer(302, b"", {}, None, "https://elsewhere.example")
+    error = failure(response, REQUEST, host=HOST, principal=ROBOT)
     assert isinstance(error, ProtocolError)
     assert "redirects TPU node projects/p/locations/z/nodes/n to https://elsewhere.example" in str(error)
 

@@ -120,7 +120,7 @@ async def test_requests_have_the_required_header_and_bypass_proxies(monkeypatch:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with serving() as (_, machine):
-        # Without the header the server would have answered 403.
+        # Without the header the server would have returned 403.
         assert await machine.zone() == "us-central2-b"
 
 
@@ -179,7 +179,7 @@ async def test_outside_google_cloud_every_call_fails_within_two_seconds() -> Non
     ):
         slow.inject(Trickle(1, 0.3), times=None)
         silent.inject(Hang(), times=None)
-        other_server.inject(Answer(200, b"<html>welcome</html>"), times=None)
+        other_server.inject(Answer(200, b"<html>hello</html>"), times=None)
         hosts = {
             "refused": REFUSED,
             "unroutable": unresponsive,
@@ -234,13 +234,13 @@ async def test_a_name_lookup_without_response_is_given_up(
 ) -> None:
     monkeypatch.setattr(metadata, "CONNECT_TIMEOUT", 0.05)
     monkeypatch.setattr(metadata, "ANSWER_TIMEOUT", 0.1)
-    answered = threading.Event()
+    released = threading.Event()
 
-    def unanswered(*_: object, **__: object) -> None:
-        answered.wait(5.0)
+    def no_response(*_: object, **__: object) -> None:
+        released.wait(5.0)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    monkeypatch.setattr(socket, "getaddrinfo", no_response)
     try:
         with within(1.0):
             error = await error_from(MetadataServer("metadata.example").zone())
@@ -248,7 +248,7 @@ async def test_a_name_lookup_without_response_is_given_up(
         # A daemon thread does not keep the process from exiting.
         assert [thread.daemon for thread in lookups] == [True]
     finally:
-        answered.set()
+        released.set()
     assert isinstance(error, ConnectionFailedError)
 
 

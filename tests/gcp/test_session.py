@@ -114,13 +114,13 @@ async def test_a_session_uses_the_environment_variables_of_a_loopback_server(
     async with GoogleServer([instance("vm-0")]) as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
-        question = APIRequest(
+        request = APIRequest(
             service="compute",
             path="/compute/v1/projects/demo-project/zones/us-central2-b/instances/vm-0",
             scope="instance vm-0",
         )
         async with GoogleSession() as opened:
-            assert b'"name": "vm-0"' in await opened.ask(question, Progress())
+            assert b'"name": "vm-0"' in await opened.ask(request, Progress())
 
 
 async def test_an_endpoint_may_have_a_path() -> None:
@@ -133,7 +133,7 @@ async def test_an_endpoint_may_have_a_path() -> None:
 async def test_a_post_request_has_its_body() -> None:
     async with GoogleServer([instance("vm-0")]) as server:
         server.instance_groups["workers"] = ["vm-0"]
-        question = APIRequest(
+        request = APIRequest(
             service="compute",
             path="/compute/v1/projects/demo-project/zones/us-central2-b/instanceGroups/workers/listInstances",
             scope="instances of workers",
@@ -141,7 +141,7 @@ async def test_a_post_request_has_its_body() -> None:
             body=b'{"instanceState": "RUNNING"}',
         )
         async with session(server) as opened:
-            assert b"/instances/vm-0" in await opened.ask(question, Progress())
+            assert b"/instances/vm-0" in await opened.ask(request, Progress())
 
 
 async def test_no_redirect_is_followed() -> None:

@@ -14,7 +14,7 @@ from aioresolve.errors import ConnectionFailedError, ProtocolError, ResolveError
 from aioresolve.gcp.transport import HTTPClient
 from aioresolve.testing import Cut, GoogleServer, Reset
 from aioresolve.testing.certificates import CertificateAuthority
-from tests.kubernetes.peers import answering, deaf, head, peer, relaying
+from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head, responder
 
 from .loopback import TOKEN, all_text, error_from, trusting
 
@@ -60,7 +60,7 @@ async def test_a_broken_connection_shows_no_token(fault: Fault, caplog: pytest.L
 
 
 async def test_a_rejected_certificate_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
-    with peer(deaf, CertificateAuthority().server_context()) as port:
+    with peer(never_read, CertificateAuthority().server_context()) as port:
         error = await fail(f"https://127.0.0.1:{port}", caplog, ssl.create_default_context())
     assert isinstance(error, TLSError)
     assert "was not accepted: self-signed certificate in certificate chain" in str(error)
@@ -78,16 +78,16 @@ async def test_an_unreachable_server_shows_no_token(caplog: pytest.LogCaptureFix
 
 
 def echo(connection: socket.socket) -> None:
-    connection.sendall(head(connection))
+    connection.sendall(read_head(connection))
 
 
 def echo_in_a_chunk(connection: socket.socket) -> None:
-    request = head(connection)
+    request = read_head(connection)
     connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n" + request)
 
 
 def echo_in_a_header(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Echo\r\n" + head(connection))
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Echo\r\n" + read_head(connection))
 
 
 @pytest.mark.parametrize("handle", [echo, echo_in_a_chunk, echo_in_a_header])
@@ -105,7 +105,7 @@ async def test_a_request_to_a_silent_peer_is_cancelled_with_its_socket(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     authority = CertificateAuthority()
-    with peer(deaf, authority.server_context()) as port:
+    with peer(never_read, authority.server_context()) as port:
         client = HTTPClient(ssl_context=ssl.create_default_context(cadata=authority.pem))
         with anyio.move_on_after(0.1) as deadline:
             await client.send("GET", f"https://127.0.0.1:{port}", scope="a question", mend="see to it")
@@ -116,13 +116,13 @@ async def test_a_request_to_a_silent_peer_is_cancelled_with_its_socket(
 # Through a proxy
 
 PROXIES = {
-    "requires a password": answering(
+    "requires a password": responder(
         b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
     ),
-    "fails": answering(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad"),
-    "claims to connect but does not": answering(b"HTTP/1.1 200 OK\r\n\r\n"),
-    "closes the connection": answering(b""),
-    "does not use HTTP": answering(b"nonsense\r\n\r\n"),
+    "fails": responder(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nbad"),
+    "claims to connect but does not": responder(b"HTTP/1.1 200 OK\r\n\r\n"),
+    "closes the connection": responder(b""),
+    "does not use HTTP": responder(b"nonsense\r\n\r\n"),
     "echoes": echo,
 }
 
@@ -153,7 +153,7 @@ async def test_a_broken_connection_behind_a_proxy_shows_no_secret(
     seen: list[bytes] = []
     with (
         GoogleServer(tls=True).in_thread() as server,
-        peer(relaying(seen)) as port,
+        peer(connect_proxy(seen)) as port,
     ):
         server.inject(Reset(after=3), times=None)
         monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:{port}")

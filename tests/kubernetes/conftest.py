@@ -9,7 +9,7 @@ import pytest
 
 from aioresolve._core.retry import RetryPolicy
 
-from .loopback import running
+from .loopback import run_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def loopback(no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
     """A server without pods. After the test, all clients must be disconnected and everything closed."""
-    with running(tmp_path) as loopback:
+    with run_loopback(tmp_path) as loopback:
         yield loopback
         loopback.server.until(lambda: loopback.server.connections == 0)
 

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterSpec
     from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
-TOKEN = "a-bearer-token-that-nobody-may-see"
+TOKEN = "a-confidential-bearer-token"
 TRAIN = {"app": "train"}
 JOBS = {"worker": ["app=train"]}
 
 
 @dataclass(frozen=True)
 class Loopback:
-    """A running server, and the kubeconfig of the one user it knows."""
+    """A running server, and the kubeconfig of its only user."""
 
     server: ThreadedKubernetesServer
     kubeconfig: Path
 
     def resolver(self, jobs: Any = None, **arguments: Any) -> KubernetesClusterResolver:
-        """Return a resolver of the server's pods, by default of those with the label `app=train`."""
+        """Return a resolver of the pods of the server, by default of those with the label `app=train`."""
         return KubernetesClusterResolver(
             JOBS if jobs is None else jobs, **{"kubeconfig": self.kubeconfig, **arguments}
         )
@@ -52,8 +52,8 @@ class Loopback:
         for name in names:
             self.server.add(pod(name, **{"namespace": "ml", "labels": TRAIN, **more}))
 
-    def hold(self, pods: Iterable[Mapping[str, Any]]) -> None:
-        """Let the cluster hold these pods and no others, and forget what was asked so far."""
+    def replace_pods(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all pods of the cluster, and clear the recorded requests."""
         for old in self.server.pods:
             name, namespace = old["metadata"]["name"], old["metadata"]["namespace"]
             self.server.delete(name, namespace)
@@ -65,38 +65,38 @@ class Loopback:
         return f"{self.server.pod(name, namespace)['status']['podIP']}:8470"
 
     def edit_kubeconfig(self, **cluster: str) -> None:
-        """Change fields of the kubeconfig's cluster; `_` in their names stands for `-`."""
+        """Change fields of the cluster in the kubeconfig; `_` in a name stands for `-`."""
         document = json.loads(self.kubeconfig.read_text())
         document["clusters"][0]["cluster"] |= {key.replace("_", "-"): value for key, value in cluster.items()}
         self.kubeconfig.write_text(json.dumps(document))
 
     @property
     def requests(self) -> list[RequestRecord]:
-        """What was asked so far."""
+        """The requests so far."""
         return list(self.server.requests)
 
 
 @contextmanager
-def running(folder: Path, *pods: Mapping[str, Any], **arguments: Any) -> Iterator[Loopback]:
-    """Run a server with TLS that knows one token, in a thread of its own."""
+def run_loopback(folder: Path, *pods: Mapping[str, Any], **arguments: Any) -> Iterator[Loopback]:
+    """Run a server with TLS that accepts one token, in its own thread."""
     arguments = {"tls": True, "tokens": {TOKEN: "alice"}, **arguments}
     logger = logging.getLogger("asyncio")
-    logger.addFilter(_not_from_the_server)
+    logger.addFilter(_is_not_from_the_server)
     try:
         with KubernetesServer(pods, **arguments).in_thread() as server:
             yield Loopback(server, server.write_kubeconfig(folder / "kubeconfig", token=TOKEN))
     finally:
-        logger.removeFilter(_not_from_the_server)
+        logger.removeFilter(_is_not_from_the_server)
 
 
-def _not_from_the_server(record: logging.LogRecord) -> bool:
-    # A client that goes while an endless body flows makes asyncio close the server's socket twice, now and
-    # then, and complain about itself; the client's own loop is what these tests watch.
+def _is_not_from_the_server(record: logging.LogRecord) -> bool:
+    # If a client disconnects while the server sends an endless body, asyncio sometimes closes the socket of
+    # the server twice and logs a warning. These tests check only the event loop of the client.
     return record.threadName != "KubernetesServer"
 
 
-def rewrite_authority(loopback: Loopback, pem: bytes, port: int) -> None:
-    """Let the kubeconfig name the port of another server, and trust that server's authority."""
+def point_kubeconfig_to(loopback: Loopback, pem: bytes, port: int) -> None:
+    """Point the kubeconfig to another port, and to the certificate authority of the server at that port."""
     loopback.edit_kubeconfig(
         server=f"https://127.0.0.1:{port}", certificate_authority_data=base64.b64encode(pem).decode()
     )
@@ -104,15 +104,15 @@ def rewrite_authority(loopback: Loopback, pem: bytes, port: int) -> None:
 
 @contextmanager
 def trusted_peer(loopback: Loopback, handle: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Run a peer over TLS that the kubeconfig names and trusts, so that it is sent the token."""
+    """Run a TLS peer that the kubeconfig points to and trusts, so that the client sends the token to it."""
     authority = CertificateAuthority()
     with peer(handle, authority.server_context()) as port:
-        rewrite_authority(loopback, authority.pem.encode(), port)
+        point_kubeconfig_to(loopback, authority.pem.encode(), port)
         yield port
 
 
-def kind_of(request: RequestRecord) -> str:
-    """Return `rows`, `named`, `first page` or `next page`: what a resolver's request is for."""
+def request_kind(request: RequestRecord) -> str:
+    """Return what a request of a resolver is for: `rows`, `named`, `first page` or `next page`."""
     if "as=Table" in request.accept:
         return "rows"
     if "fieldSelector" in request.query:
@@ -126,7 +126,7 @@ def addresses(spec: ClusterSpec) -> list[str | None]:
 
 
 def client_sockets(loopback: Loopback) -> int:
-    """Return how many sockets of this process are connected to the server that the kubeconfig names."""
+    """Return the number of sockets of this process that are connected to the server of the kubeconfig."""
     url = json.loads(loopback.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
     port = int(url.rpartition(":")[2])
     return sum(
@@ -136,11 +136,11 @@ def client_sockets(loopback: Loopback) -> int:
 
 
 async def outcome(call: Awaitable[Any], *, within: float) -> Any:
-    """Return what `call` returns, or the ResolveError it raises; any other error is one of the test.
+    """Return the result of `call`, or the ResolveError that it raises.
 
     Args:
-        call: a resolver's call.
-        within: seconds it may take. No task it started may be left.
+        call: a call of a resolver. It must leave no task behind.
+        within: the seconds that the call may take.
     """
     tasks = asyncio.all_tasks()
     started = time.monotonic()
@@ -154,7 +154,7 @@ async def outcome(call: Awaitable[Any], *, within: float) -> Any:
 
 
 def all_text(error: BaseException) -> str:
-    """Return everything that an error and what led to it can show: tracebacks, reprs and attributes."""
+    """Return all text of an error and its causes: tracebacks, reprs and attributes."""
     texts = ["".join(traceback.format_exception(error))]
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()

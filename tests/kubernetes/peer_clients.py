@@ -1,4 +1,4 @@
-"""Other libraries' clients for a loopback server, as users hand them in."""
+"""Clients of other Kubernetes libraries for a loopback server, to pass as `override_client=`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def async_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> An
     """Return a kubernetes_asyncio ApiClient; `fields` are set on its Configuration."""
     from kubernetes_asyncio import client
 
-    return client.ApiClient(_configured(client.Configuration(), loopback, token, fields))
+    return client.ApiClient(_configure(client.Configuration(), loopback, token, fields))
 
 
 def sync_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> Any:
@@ -24,10 +24,10 @@ def sync_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> Any
     from kubernetes import client
 
     settings = {"retries": False, **fields}
-    return client.ApiClient(_configured(client.Configuration(), loopback, token, settings))
+    return client.ApiClient(_configure(client.Configuration(), loopback, token, settings))
 
 
-def _configured(configuration: Any, loopback: Loopback, token: str, fields: dict[str, Any]) -> Any:
+def _configure(configuration: Any, loopback: Loopback, token: str, fields: dict[str, Any]) -> Any:
     authority = loopback.kubeconfig.with_name("ca.crt")
     authority.write_text(loopback.server.ca_pem)
     configuration.host = loopback.server.url

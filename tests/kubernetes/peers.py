@@ -1,4 +1,4 @@
-"""Peers on loopback ports that are no API server: each connection is handled by a function, in threads."""
+"""Servers on loopback ports that are not API servers: a function handles each connection in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def peer(handle: Callable[[socket.socket], None], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Yield the port at which `handle` is called with each connection, over TLS where a context is given."""
+    """Call `handle` with each connection to a port, and yield the port. If `context` is given, use TLS."""
     connections: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -52,42 +52,42 @@ def peer(handle: Callable[[socket.socket], None], context: ssl.SSLContext | None
                 thread.join()
 
 
-def head(connection: socket.socket) -> bytes:
-    """Return the head of the request that arrives, as far as it does."""
+def read_head(connection: socket.socket) -> bytes:
+    """Read one request up to the empty line after its headers, or to the end of the connection."""
     received = b""
     while b"\r\n\r\n" not in received and (some := connection.recv(65536)):
         received += some
     return received
 
 
-def answering(answer: bytes) -> Callable[[socket.socket], None]:
-    """Return a handler that reads one request's head, sends `answer` and hangs up."""
+def responder(response: bytes) -> Callable[[socket.socket], None]:
+    """Return a handler that reads the head of one request, sends `response` and closes the connection."""
 
     def handle(connection: socket.socket) -> None:
-        head(connection)
-        connection.sendall(answer)
+        read_head(connection)
+        connection.sendall(response)
 
     return handle
 
 
-def silent(connection: socket.socket) -> None:
-    """Never answer, and read on until the client is gone."""
+def never_respond(connection: socket.socket) -> None:
+    """Read until the client disconnects, and never respond."""
     while connection.recv(65536):
         pass
 
 
-def deaf(connection: socket.socket) -> None:
-    """Neither answer nor read, nor notice that the client says goodbye; end when the connection is broken."""
+def never_read(connection: socket.socket) -> None:
+    """Neither read nor respond, and ignore a TLS close; return when the connection is broken."""
     poll = select.poll()
     poll.register(connection, 0)
     poll.poll()
 
 
-def relaying(seen: list[bytes]) -> Callable[[socket.socket], None]:
-    """Return a handler that is an HTTP proxy for CONNECT; the heads it is sent go to `seen`."""
+def connect_proxy(seen: list[bytes]) -> Callable[[socket.socket], None]:
+    """Return a handler that is an HTTP proxy for CONNECT, and appends the head of each request to `seen`."""
 
     def handle(connection: socket.socket) -> None:
-        request = head(connection)
+        request = read_head(connection)
         seen.append(request)
         host, port = request.split()[1].decode().split(":")
         with socket.create_connection((host, int(port))) as server:

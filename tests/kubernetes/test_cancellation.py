@@ -1,4 +1,4 @@
-"""A call cancelled at any of its awaits: it ends as cancelled, leaves nothing, and the next one works."""
+"""A call can be cancelled at any of its awaits: it leaves nothing behind, and the next call works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from aioresolve.testing import Answer
 
-from .loopback import TOKEN, addresses, client_sockets, kind_of
+from .loopback import TOKEN, addresses, client_sockets, request_kind
 from .peer_clients import async_client, sync_client
 from .stepping import cancelled_at
 
@@ -34,53 +34,53 @@ NAMES = ["train-0", "train-1", "train-2"]
 
 
 @dataclass
-class Scene:
-    """A resolver, a call to cancel, and what is to go wrong on the way."""
+class Scenario:
+    """A resolver, a call to cancel, and the faults that the call meets."""
 
     loopback: Loopback
     resolver: KubernetesClusterResolver
 
-    is_ours_to_close = True
-    """Whether the sockets are the resolver's own."""
+    owns_sockets = True
+    """Whether the resolver opens and closes the sockets itself."""
 
     def prepare(self) -> None:
-        """Set the stage for one call."""
+        """Prepare for one call."""
 
     def close(self) -> None:
-        """Close what is not the resolver's."""
+        """Close everything that the resolver does not close itself."""
 
     async def call(self) -> Any:
         return await self.resolver.cluster_spec()
 
 
-class Rows(Scene):
-    """Rows of one selector: one task does it all."""
+class Rows(Scenario):
+    """Table rows for one selector, in one task."""
 
 
-class RowsOfMany(Scene):
-    """Rows of several selectors: a task for each."""
+class RowsOfMany(Scenario):
+    """Table rows for several selectors, in one task for each."""
 
     def __init__(self, loopback: Loopback) -> None:
         jobs = {"worker": ["app=train", "app=none"], "ps": "tier"}
         super().__init__(loopback, loopback.resolver(jobs))
 
 
-class ByName(Scene):
-    """Rows, two of which do not say enough."""
+class ByName(Scenario):
+    """Table rows, two of which do not prove that the pod is a member, so that the pods are read by name."""
 
     def __init__(self, loopback: Loopback) -> None:
         super().__init__(loopback, loopback.resolver())
         loopback.train("train-0", "train-1", waiting="CrashLoopBackOff")
 
 
-class Pages(Scene):
-    """A state, read in two pages."""
+class Pages(Scenario):
+    """A cluster state that is read in two pages."""
 
     async def call(self) -> Any:
         return (await self.resolver.cluster_state()).spec
 
 
-class Retries(Scene):
+class Retries(Scenario):
     """An overloaded server, so that the call waits between attempts."""
 
     def prepare(self) -> None:
@@ -88,24 +88,24 @@ class Retries(Scene):
         self.loopback.server.inject(Answer(503), times=2)
 
 
-class Renewal(Scene):
-    """A 401, so that the credentials are read again."""
+class Renewal(Scenario):
+    """A 401, after which the credentials are read again."""
 
     def prepare(self) -> None:
         self.loopback.server.clear_faults()
-        self.loopback.server.inject(Answer(401), match=lambda request: kind_of(request) == "rows")
+        self.loopback.server.inject(Answer(401), match=lambda request: request_kind(request) == "rows")
 
 
-class Certificate(Scene):
-    """A client certificate, which goes into a TLS context by way of a file."""
+class Certificate(Scenario):
+    """A client certificate, which an SSL context can only load from a file."""
 
     def __init__(self, loopback: Loopback) -> None:
         loopback.server.write_kubeconfig(loopback.kubeconfig, certificate_of="alice")
         super().__init__(loopback, loopback.resolver())
 
 
-class Plugin(Scene):
-    """An exec plugin, which prints the token. Each call is one of a resolver that has not run it yet."""
+class Plugin(Scenario):
+    """An exec plugin that prints the token. Each call uses a new resolver, which has not run it yet."""
 
     def __init__(self, loopback: Loopback) -> None:
         plugin = loopback.kubeconfig.with_name("plugin")
@@ -126,8 +126,8 @@ class Plugin(Scene):
         self.resolver = self.loopback.resolver()
 
 
-class InsideWith(Scene):
-    """`async with` around two calls, the second of which finds a connection."""
+class InsideWith(Scenario):
+    """`async with` around two calls, the second of which reuses the connection."""
 
     async def call(self) -> Any:
         async with self.resolver:
@@ -135,20 +135,20 @@ class InsideWith(Scene):
             return await self.resolver.cluster_spec()
 
 
-class AsyncClient(Scene):
-    """A kubernetes_asyncio client, whose owner opens and closes it around the call."""
+class AsyncClient(Scenario):
+    """A kubernetes_asyncio client that is opened and closed around the call."""
 
-    is_ours_to_close = False
+    owns_sockets = False
 
     async def call(self) -> Any:
         async with async_client(self.loopback) as client:
             return await self.loopback.resolver(override_client=client, kubeconfig=None).cluster_spec()
 
 
-class SyncClient(Scene):
-    """A synchronous kubernetes client, which is called in threads."""
+class SyncClient(Scenario):
+    """A synchronous kubernetes client, which runs in threads."""
 
-    is_ours_to_close = False
+    owns_sockets = False
 
     def __init__(self, loopback: Loopback) -> None:
         self.client = sync_client(loopback)
@@ -159,74 +159,74 @@ class SyncClient(Scene):
         del self.client, self.resolver
 
 
-SCENES: dict[str, Callable[[Loopback], Scene]] = {
+SCENARIOS: dict[str, Callable[[Loopback], Scenario]] = {
     "rows": lambda loopback: Rows(loopback, loopback.resolver()),
-    "rows of many": RowsOfMany,
+    "rows of several selectors": RowsOfMany,
     "by name": ByName,
     "pages": lambda loopback: Pages(loopback, loopback.resolver()),
     "retries": lambda loopback: Retries(loopback, loopback.resolver()),
     "renewal": lambda loopback: Renewal(loopback, loopback.resolver()),
     "certificate": Certificate,
     "plugin": Plugin,
-    "inside with": lambda loopback: InsideWith(loopback, loopback.resolver()),
+    "async with": lambda loopback: InsideWith(loopback, loopback.resolver()),
     "async client": lambda loopback: AsyncClient(loopback, loopback.resolver()),
     "sync client": SyncClient,
 }
 
 
 @pytest.fixture
-def scene(
+def scenario(
     request: pytest.FixtureRequest,
     loopback: Loopback,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Scene]:
+) -> Iterator[Scenario]:
     monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     loopback.train(*NAMES)
-    made = SCENES[request.param](loopback)
+    made = SCENARIOS[request.param](loopback)
     logger = logging.getLogger("asyncio")
-    logger.addFilter(_not_about_a_handshake)
+    logger.addFilter(_is_not_about_a_handshake)
     yield made
     made.close()
     deadline = time.monotonic() + 2.0
     while loopback.server.connections and time.monotonic() < deadline:
-        # urllib3 closes the connections of a closed client when nobody holds it any more.
+        # urllib3 closes the connections of a closed client only when the client is garbage-collected.
         gc.collect()
         time.sleep(0.01)
-    logger.removeFilter(_not_about_a_handshake)
+    logger.removeFilter(_is_not_about_a_handshake)
 
 
-def _not_about_a_handshake(record: logging.LogRecord) -> bool:
-    # uvloop closes the socket of a handshake that is cancelled, and then complains that it is closed.
+def _is_not_about_a_handshake(record: logging.LogRecord) -> bool:
+    # uvloop closes the socket of a cancelled handshake, and then logs that the socket is closed.
     return not record.getMessage().startswith("Fatal error on SSL protocol")
 
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
-@pytest.mark.parametrize("scene", SCENES, indirect=True)
-async def test_a_call_may_be_cancelled_at_any_await(scene: Scene, times: int) -> None:
-    expected = [scene.loopback.address(name) for name in NAMES]
+@pytest.mark.parametrize("scenario", SCENARIOS, indirect=True)
+async def test_call_can_be_cancelled_at_any_await(scenario: Scenario, times: int) -> None:
+    expected = [scenario.loopback.address(name) for name in NAMES]
     tasks = asyncio.all_tasks()
     step, reached, spec = 0, True, None
     while reached:
         step += 1
-        scene.prepare()
-        reached, spec = await cancelled_at(step, scene.call, times=times)
+        scenario.prepare()
+        reached, spec = await cancelled_at(step, scenario.call, times=times)
         assert asyncio.all_tasks() == tasks, f"tasks left after step {step}"
-        assert not scene.is_ours_to_close or client_sockets(scene.loopback) == 0, f"step {step}"
-        assert not isinstance(scene, Plugin) or psutil.Process().children() == [], f"step {step}"
-        assert list((scene.loopback.kubeconfig.parent / "temporary").iterdir()) == []
+        assert not scenario.owns_sockets or client_sockets(scenario.loopback) == 0, f"step {step}"
+        assert not isinstance(scenario, Plugin) or psutil.Process().children() == [], f"step {step}"
+        assert list((scenario.loopback.kubeconfig.parent / "temporary").iterdir()) == []
         assert (spec is None) == reached, f"not cancelled at step {step}"
     assert step > 3
     assert spec is not None
     assert addresses(spec) == expected
-    scene.prepare()
-    assert addresses(await scene.call()) == expected
+    scenario.prepare()
+    assert addresses(await scenario.call()) == expected
 
 
-async def test_a_cancelled_call_leaves_the_others_of_its_pool_alone(loopback: Loopback) -> None:
+async def test_cancelled_call_does_not_affect_other_calls_of_its_pool(loopback: Loopback) -> None:
     loopback.train(*NAMES)
     expected = [loopback.address(name) for name in NAMES]
     async with loopback.resolver() as resolver:

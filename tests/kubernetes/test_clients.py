@@ -1,4 +1,4 @@
-"""The clients a user may hand in: their answers are ours, their errors typed, their owner keeps them."""
+"""Clients passed as `override_client=`: the same results, typed errors, and the client is not closed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aioresolve.errors import (
 )
 from aioresolve.testing import Answer, Cut, Delay, Endless, Hang, Redirect, Reset, Trickle
 
-from .loopback import TOKEN, Loopback, addresses, all_text, kind_of, outcome, running
+from .loopback import TOKEN, Loopback, addresses, all_text, outcome, request_kind, run_loopback
 from .peer_clients import async_client, sync_client
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ both_clients = pytest.mark.parametrize("kind", ["async ApiClient", "sync CoreV1A
 
 @asynccontextmanager
 async def client_of(kind: str, loopback: Loopback, **fields: Any) -> AsyncIterator[Any]:
-    """Yield a client as its owner would make it, and close it as its owner would."""
+    """Yield a client that is created and closed as a user would do it."""
     if kind.startswith("async"):
         from kubernetes_asyncio.client import CoreV1Api
 
@@ -62,8 +62,8 @@ async def client_of(kind: str, loopback: Loopback, **fields: Any) -> AsyncIterat
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _clients_are_imported() -> None:
-    """Import them outside of any loop, lazy parts included: it takes seconds."""
+def _import_clients() -> None:
+    """Import the clients and their lazy modules before any event loop runs: the imports take seconds."""
     importlib.import_module("kubernetes.client.api.core_v1_api")
     importlib.import_module("kubernetes_asyncio.client.api.core_v1_api")
 
@@ -75,8 +75,8 @@ def resolver_of(client: Any, loopback: Loopback, jobs: Any = None, **arguments: 
 
 
 @pytest.fixture(autouse=True)
-def _collected(loopback: Loopback) -> Iterator[None]:
-    """urllib3 closes the connections of a closed client when nobody holds it any more, and not before."""
+def _collect_clients(loopback: Loopback) -> Iterator[None]:
+    """Collect closed clients as garbage: urllib3 closes their connections only then."""
     yield
     deadline = time.monotonic() + 2.0
     while loopback.server.connections and time.monotonic() < deadline:
@@ -84,10 +84,10 @@ def _collected(loopback: Loopback) -> Iterator[None]:
         time.sleep(0.01)
 
 
-async def failure_of(call: Awaitable[Any]) -> tuple[type[Exception], str, str]:
-    """Return the type of the error that `call` ends in, its message, and everything it can show.
+async def error_parts(call: Awaitable[Any]) -> tuple[type[Exception], str, str]:
+    """Return the type and the message of the error of `call`, and all text that the error contains.
 
-    The error itself would keep the response it came from, and with it the client's connections, alive.
+    The error itself would keep its response alive, and with it the connections of the client.
     """
     error = await outcome(call, within=10)
     assert isinstance(error, ResolveError)
@@ -95,13 +95,13 @@ async def failure_of(call: Awaitable[Any]) -> tuple[type[Exception], str, str]:
 
 
 @each_client
-async def test_the_answers_are_those_of_our_own_way(loopback: Loopback, kind: str) -> None:
+async def test_results_are_the_same_as_without_a_client(loopback: Loopback, kind: str) -> None:
     loopback.train(*NAMES)
     loopback.train("train-1", waiting="CrashLoopBackOff")
     loopback.train("leaving", deleting=True)
     own = loopback.resolver()
     spec, state = await own.cluster_spec(), await own.cluster_state()
-    asked = Counter(kind_of(request) for request in loopback.requests)
+    expected = Counter(request_kind(request) for request in loopback.requests)
     loopback.server.forget_requests()
     async with client_of(kind, loopback) as client:
         resolver = resolver_of(client, loopback)
@@ -111,13 +111,15 @@ async def test_the_answers_are_those_of_our_own_way(loopback: Loopback, kind: st
         assert await resolver.master("worker", 3) == f"grpc://{loopback.address('train-10')}"
         async with resolver:
             assert await resolver.cluster_spec() == spec
-    again = asked + asked - Counter({"first page": asked["first page"]})
-    assert Counter(kind_of(request) for request in loopback.requests) == again + Counter(rows=1, named=2)
+    repeated = expected + expected - Counter({"first page": expected["first page"]})
+    assert Counter(request_kind(request) for request in loopback.requests) == repeated + Counter(
+        rows=1, named=2
+    )
     assert {request.user for request in loopback.requests} == {"alice"}
 
 
 @each_client
-async def test_pages_are_read_through_a_client_too(
+async def test_pages_are_read_with_a_client(
     loopback: Loopback, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
@@ -125,11 +127,11 @@ async def test_pages_are_read_through_a_client_too(
     async with client_of(kind, loopback) as client:
         state = await resolver_of(client, loopback).cluster_state()
     assert addresses(state.spec) == [loopback.address(name) for name in NAMES]
-    assert [kind_of(request) for request in loopback.requests] == ["first page", "next page"]
+    assert [request_kind(request) for request in loopback.requests] == ["first page", "next page"]
 
 
 @both_clients
-async def test_pods_that_are_not_running_are_told_through_a_client_too(loopback: Loopback, kind: str) -> None:
+async def test_pods_that_are_not_running_are_an_error_with_a_client(loopback: Loopback, kind: str) -> None:
     loopback.train("train-0", phase="Pending")
     async with client_of(kind, loopback) as client:
         with pytest.raises(PodNotRunningError, match="ml/train-0"):
@@ -137,13 +139,13 @@ async def test_pods_that_are_not_running_are_told_through_a_client_too(loopback:
 
 
 @each_client
-async def test_the_client_stays_open_and_its_owners(loopback: Loopback, kind: str) -> None:
+async def test_client_is_not_closed_by_the_resolver(loopback: Loopback, kind: str) -> None:
     loopback.train(*NAMES)
     async with client_of(kind, loopback) as client:
         async with resolver_of(client, loopback) as resolver:
             await resolver.cluster_spec()
         await resolver.cluster_spec()
-        # The owner still works with it.
+        # The user can still use the client.
         core = client if "Core" in kind else _core(kind, client)
         found = core.list_namespaced_pod("ml")
         found = await found if kind.startswith("async") else await asyncio.to_thread(lambda: found)
@@ -172,9 +174,7 @@ TRANSIENT: list[tuple[Fault, ...]] = [
 
 @both_clients
 @pytest.mark.parametrize("faults", TRANSIENT, ids=str)
-async def test_a_fault_that_passes_is_tried_again(
-    loopback: Loopback, kind: str, faults: tuple[Fault, ...]
-) -> None:
+async def test_transient_fault_is_retried(loopback: Loopback, kind: str, faults: tuple[Fault, ...]) -> None:
     loopback.train(*NAMES)
     loopback.server.inject(*faults, times=2)
     async with client_of(kind, loopback) as client:
@@ -184,7 +184,7 @@ async def test_a_fault_that_passes_is_tried_again(
 
 
 AT_ONCE = Trickle(1 << 16, 0.0)
-LASTING: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
+PERMANENT: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
     "401": ((Answer(401),), UnauthorizedError, "override_client"),
     "403": ((Answer(403),), ForbiddenError, "403"),
     "404": ((Answer(404),), APIError, "404"),
@@ -193,25 +193,25 @@ LASTING: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
     "resets": ((Reset(),), ConnectionFailedError, "override_client"),
     "cuts": ((Cut(after=5),), ConnectionFailedError, "override_client"),
     "not JSON": ((Answer(200, b"<html>"),), ProtocolError, "is no list of pods"),
-    "no gzip": (
+    "not gzip": (
         (Answer(200, b"text", {"Content-Encoding": "gzip"}),), ConnectionFailedError, "override_client"
     ),
-    "bytes that are no text": ((Answer(500, b"\xff\xfe"),), APIError, "500"),
+    "bytes that are not text": ((Answer(500, b"\xff\xfe"),), APIError, "500"),
     "an endless body": ((Endless(), AT_ONCE), ProtocolError, "longer than 1 MiB"),
 }  # fmt: skip
 
 
 @both_clients
-@pytest.mark.parametrize("fault", LASTING)
-async def test_a_fault_that_lasts_is_one_typed_error_without_a_secret(
+@pytest.mark.parametrize("fault", PERMANENT)
+async def test_permanent_fault_is_one_typed_error_without_a_secret(
     loopback: Loopback, kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
-    faults, error_type, words = LASTING[fault]
+    faults, error_type, words = PERMANENT[fault]
     loopback.server.inject(*faults, times=None)
     async with client_of(kind, loopback) as client:
         for method in ("cluster_spec", "cluster_state"):
-            error, message, everything = await failure_of(getattr(resolver_of(client, loopback), method)())
+            error, message, everything = await error_parts(getattr(resolver_of(client, loopback), method)())
             assert error is error_type
             assert loopback.server.url in message
             assert words in message
@@ -219,7 +219,7 @@ async def test_a_fault_that_lasts_is_one_typed_error_without_a_secret(
 
 
 @both_clients
-async def test_a_user_without_rights_is_told_the_manifest(loopback: Loopback, kind: str) -> None:
+async def test_error_for_a_user_without_permission_has_a_manifest(loopback: Loopback, kind: str) -> None:
     loopback.server.allow = {"alice": {"ml"}}
     async with client_of(kind, loopback) as client:
         with pytest.raises(ForbiddenError) as caught:
@@ -229,16 +229,16 @@ async def test_a_user_without_rights_is_told_the_manifest(loopback: Loopback, ki
 
 
 @both_clients
-async def test_a_token_that_is_not_accepted_names_the_client(loopback: Loopback, kind: str) -> None:
+async def test_error_for_a_rejected_token_names_the_client(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, token="another") as client:
         with pytest.raises(UnauthorizedError, match="credentials from override_client"):
             await resolver_of(client, loopback).cluster_spec()
 
 
 @both_clients
-async def test_a_token_that_the_server_echoes_is_not_shown(loopback: Loopback, kind: str) -> None:
-    said = json.dumps({"kind": "Status", "message": f"Bearer {TOKEN}"}).encode()
-    loopback.server.inject(Answer(418, said), times=None)
+async def test_token_in_a_response_is_not_shown(loopback: Loopback, kind: str) -> None:
+    body = json.dumps({"kind": "Status", "message": f"Bearer {TOKEN}"}).encode()
+    loopback.server.inject(Answer(418, body), times=None)
     async with client_of(kind, loopback) as client:
         error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
     assert type(error) is APIError
@@ -246,7 +246,7 @@ async def test_a_token_that_the_server_echoes_is_not_shown(loopback: Loopback, k
 
 
 @both_clients
-async def test_a_server_that_is_down_is_named(loopback: Loopback, kind: str) -> None:
+async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback) as client:
         with loopback.server.down():
             error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
@@ -256,9 +256,7 @@ async def test_a_server_that_is_down_is_named(loopback: Loopback, kind: str) -> 
 
 
 @both_clients
-async def test_a_certificate_that_the_client_does_not_accept_is_a_tls_error(
-    loopback: Loopback, kind: str
-) -> None:
+async def test_certificate_that_the_client_rejects_is_a_tls_error(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, ssl_ca_cert=None) as client:
         error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
     assert type(error) is TLSError
@@ -267,10 +265,10 @@ async def test_a_certificate_that_the_client_does_not_accept_is_a_tls_error(
 
 
 @both_clients
-async def test_a_redirect_shows_the_token_to_nobody(loopback: Loopback, kind: str, tmp_path: Path) -> None:
+async def test_redirect_does_not_leak_the_token(loopback: Loopback, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    with running(folder) as elsewhere:
+    with run_loopback(folder) as elsewhere:
         loopback.server.inject(Redirect(f"{elsewhere.server.url}/api/v1/pods"), times=None)
         async with client_of(kind, loopback) as client:
             error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
@@ -281,7 +279,7 @@ async def test_a_redirect_shows_the_token_to_nobody(loopback: Loopback, kind: st
 
 @both_clients
 @pytest.mark.parametrize("fault", [Hang(), Delay(60.0), Trickle(1, 0.02)], ids=str)
-async def test_the_deadline_holds_and_no_thread_outlives_it(
+async def test_deadline_ends_the_call_and_its_thread(
     loopback: Loopback, kind: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioresolve.kubernetes.override_client.THREAD_GRACE", 0.2)
@@ -290,7 +288,7 @@ async def test_the_deadline_holds_and_no_thread_outlives_it(
     async with client_of(kind, loopback) as client:
         error = await outcome(resolver_of(client, loopback, timeout=0.2).cluster_spec(), within=3)
         assert type(error) is DeadlineExceededError
-        # A thread cannot be cancelled; it has the same deadline and ends by itself.
+        # A thread cannot be cancelled, but its request has the same deadline and ends by itself.
         busy = [thread for thread in set(threading.enumerate()) - threads if "AnyIO" in thread.name]
         await asyncio.to_thread(_until_idle, busy)
 
@@ -313,30 +311,30 @@ def _is_busy(thread: threading.Thread) -> bool:
 
 @both_clients
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_no_more_than_the_bound_are_asked_at_a_time(loopback: Loopback, kind: str, limit: int) -> None:
+async def test_number_of_concurrent_requests_is_limited(loopback: Loopback, kind: str, limit: int) -> None:
     for job in range(6):
         loopback.train(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting="CrashLoopBackOff")
-    under_way: list[int] = []
+    concurrent: list[int] = []
     started = ended = 0
 
     async with client_of(kind, loopback) as client:
         call = client.call_api if kind.startswith("async") else client.api_client.call_api
         lock = threading.Lock()
 
-        async def counted(*args: Any, **options: Any) -> Any:
+        async def call_async(*args: Any, **options: Any) -> Any:
             nonlocal started, ended
             started += 1
-            under_way.append(started - ended)
+            concurrent.append(started - ended)
             try:
                 return await call(*args, **options)
             finally:
                 ended += 1
 
-        def counted_in_thread(*args: Any, **options: Any) -> Any:
+        def call_in_thread(*args: Any, **options: Any) -> Any:
             nonlocal started, ended
             with lock:
                 started += 1
-                under_way.append(started - ended)
+                concurrent.append(started - ended)
             try:
                 return call(*args, **options)
             finally:
@@ -344,18 +342,18 @@ async def test_no_more_than_the_bound_are_asked_at_a_time(loopback: Loopback, ki
                     ended += 1
 
         if kind.startswith("async"):
-            client.call_api = counted
+            client.call_api = call_async
         else:
-            client.api_client.call_api = counted_in_thread
+            client.api_client.call_api = call_in_thread
         loopback.server.inject(Delay(0.01), times=None)
         jobs = {f"job{job}": f"job={job}" for job in range(6)}
         spec = await resolver_of(client, loopback, jobs, max_concurrency=limit).cluster_spec()
     assert [spec.num_tasks(job) for job in jobs] == [2] * 6
-    assert len(under_way) == 18
-    assert max(under_way) == limit
+    assert len(concurrent) == 18
+    assert max(concurrent) == limit
 
 
-async def test_a_client_that_was_closed_is_told(loopback: Loopback) -> None:
+async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:
     async with client_of("async ApiClient", loopback) as client:
         resolver = resolver_of(client, loopback)
     error = await outcome(resolver.cluster_spec(), within=10)
@@ -365,7 +363,7 @@ async def test_a_client_that_was_closed_is_told(loopback: Loopback) -> None:
 
 
 @both_clients
-async def test_an_error_of_the_clients_own_hook_is_one_of_ours(loopback: Loopback, kind: str) -> None:
+async def test_error_of_a_hook_of_the_client_becomes_a_resolve_error(loopback: Loopback, kind: str) -> None:
     class RefreshError(Exception):
         pass
 
@@ -381,9 +379,9 @@ async def test_an_error_of_the_clients_own_hook_is_one_of_ours(loopback: Loopbac
 
 
 @both_clients
-async def test_a_token_that_no_header_may_hold_is_not_shown(loopback: Loopback, kind: str) -> None:
+async def test_token_that_is_invalid_in_a_header_is_not_shown(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, token=f"{TOKEN}\n") as client:
-        error, message, everything = await failure_of(resolver_of(client, loopback).cluster_spec())
+        error, message, everything = await error_parts(resolver_of(client, loopback).cluster_spec())
     assert issubclass(error, ConnectionFailedError | ProtocolError)
     assert loopback.server.url in message
     assert TOKEN not in everything
@@ -392,6 +390,6 @@ async def test_a_token_that_no_header_may_hold_is_not_shown(loopback: Loopback, 
 @pytest.mark.parametrize(
     "client", [object(), "client", 7, type("ApiClient", (), {})()], ids=["object", "str", "int", "same name"]
 )
-def test_what_is_no_client_is_refused_by_the_constructor(loopback: Loopback, client: Any) -> None:
+def test_constructor_rejects_an_object_that_is_not_a_client(loopback: Loopback, client: Any) -> None:
     with pytest.raises(ConfigurationError, match="give a kubernetes_asyncio ApiClient or CoreV1Api"):
         resolver_of(client, loopback)

@@ -1,4 +1,4 @@
-"""Generated schedules of faults: the right answer or one typed error, in time, and nothing is left."""
+"""Generated schedules of faults: calls end in time, in the right result or one error, without leaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import ResolveError
 from aioresolve.testing import Answer, Cut, Delay, Endless, EndlessPages, Hang, Redirect, Reset, Trickle, pod
 
-from .loopback import TOKEN, all_text, kind_of, outcome
+from .loopback import TOKEN, all_text, outcome, request_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ RETRYABLE_STATUSES = [408, 429, 500, 502, 503, 504]
 SLACK = 3.0
 AT_ONCE = Trickle(1 << 16, 0.0)
 
-passing = st.one_of(
+transient = st.one_of(
     st.just(Reset()),
     st.builds(Reset, after=st.integers(1, 400)),
     st.builds(Cut, after=st.integers(0, 400)),
@@ -37,10 +37,10 @@ passing = st.one_of(
     st.just(Answer(429, headers={"Retry-After": "0"})),
     st.just(Answer(200, b"no gzip", {"Content-Encoding": "gzip"})),
 )
-slowing = st.one_of(
+slow = st.one_of(
     st.builds(Delay, st.floats(0.0, 0.004)), st.builds(Trickle, st.integers(500, 5000), st.just(0.0005))
 )
-lasting = st.one_of(
+permanent = st.one_of(
     st.builds(Answer, st.sampled_from([204, 302, 400, 401, 403, 404, 406, 410, 418])),
     st.builds(Answer, st.just(200), st.sampled_from([b"", b"[]", b"<html>", b'{"kind":"Status"}'])),
     st.just(Answer(429, headers={"Retry-After": "3600"})),
@@ -49,36 +49,38 @@ lasting = st.one_of(
     st.just(EndlessPages(2)),
     st.just(Endless()),
 )  # fmt: skip
-hanging = st.sampled_from([Hang(), Delay(60.0), Trickle(1, 1.0)])
+endless = st.sampled_from([Hang(), Delay(60.0), Trickle(1, 1.0)])
 
 
 @dataclass(frozen=True)
 class Step:
-    """Faults that befall the next `times` requests of a kind (None: of every kind)."""
+    """Faults of the next `times` requests of a kind (None: of any kind)."""
 
     faults: tuple[Fault, ...]
     kind: str | None
     times: int
 
-    def befalls(self, request: RequestRecord) -> bool:
-        return self.kind is None or kind_of(request) == self.kind
+    def matches(self, request: RequestRecord) -> bool:
+        return self.kind is None or request_kind(request) == self.kind
 
 
 def steps(faults: st.SearchStrategy[Fault]) -> st.SearchStrategy[Step]:
-    together = st.tuples(faults) | st.tuples(slowing, faults) | st.tuples(faults, st.just(AT_ONCE))
-    return st.builds(Step, together.map(yielding), st.none() | st.sampled_from(KINDS), st.integers(1, 3))
+    together = st.tuples(faults) | st.tuples(slow, faults) | st.tuples(faults, st.just(AT_ONCE))
+    return st.builds(
+        Step, together.map(with_small_chunks), st.none() | st.sampled_from(KINDS), st.integers(1, 3)
+    )
 
 
-def yielding(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """An endless body in one piece would leave the server's loop no time for anything else."""
+def with_small_chunks(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Send an endless body in small chunks: a single piece would block the event loop of the server."""
     is_endless = any(isinstance(fault, Endless) for fault in faults)
     return (AT_ONCE, *faults) if is_endless else faults
 
 
 schedules = st.one_of(
-    st.lists(steps(passing | slowing), min_size=1, max_size=3),
-    st.lists(steps(passing | slowing | lasting), min_size=1, max_size=6),
-    st.lists(steps(passing | slowing | hanging), min_size=1, max_size=4),
+    st.lists(steps(transient | slow), min_size=1, max_size=3),
+    st.lists(steps(transient | slow | permanent), min_size=1, max_size=6),
+    st.lists(steps(transient | slow | endless), min_size=1, max_size=4),
 )
 
 
@@ -91,30 +93,34 @@ def can_hang(schedule: list[Step]) -> bool:
 
 
 def timeout_for(schedule: list[Step]) -> float:
-    """Return the call's deadline in seconds: a long one unless something would use it up."""
+    """Return the deadline of the call in seconds: short only if a fault would use all of it."""
     if can_hang(schedule):
         return 0.08
-    # The token of a page that does not exist makes the server ask for a second's patience, again and again.
-    is_lying = any(isinstance(fault, EndlessPages) for step in schedule for fault in step.faults)
-    return 0.9 if is_lying else 10.0
+    # For the token of a page that does not exist, the server requests a wait of one second, again and again.
+    has_false_pages = any(isinstance(fault, EndlessPages) for step in schedule for fault in step.faults)
+    return 0.9 if has_false_pages else 10.0
 
 
-def must_pass(schedule: list[Step]) -> bool:
-    """Whether each fault passes in time, and there are fewer of them than attempts at any request."""
+def must_succeed(schedule: list[Step]) -> bool:
+    """Return whether every fault is transient, and there are fewer faults than attempts for each request."""
     faults = [fault for step in schedule for fault in step.faults]
-    return not can_hang(schedule) and sum(step.times for step in schedule) < 10 and all(map(passes, faults))
+    return (
+        not can_hang(schedule)
+        and sum(step.times for step in schedule) < 10
+        and all(map(is_transient, faults))
+    )
 
 
-def passes(fault: Fault) -> bool:
+def is_transient(fault: Fault) -> bool:
     if isinstance(fault, Answer):
-        is_passing = fault.status in RETRYABLE_STATUSES or fault.body == b"no gzip"
-        return is_passing and fault.headers.get("Retry-After") != "3600"
+        is_retryable = fault.status in RETRYABLE_STATUSES or fault.body == b"no gzip"
+        return is_retryable and fault.headers.get("Retry-After") != "3600"
     return isinstance(fault, Reset | Cut | Trickle | Delay)
 
 
 @pytest.fixture
 def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
-    """Pods of four selectors, one of them with rows that do not prove them members, two to a page."""
+    """Pods of four selectors, in pages of two. Two of the rows do not prove that their pod is a member."""
     monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
     monkeypatch.setattr("aioresolve.kubernetes.client.MAX_PAGES", 5)
     monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 18)
@@ -134,13 +140,13 @@ def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyP
     st.booleans(),
 )
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_schedule_of_faults_ends_in_the_right_answer_or_in_one_typed_error(
+def test_schedule_of_faults_ends_in_the_right_result_or_in_one_typed_error(
     cluster: Loopback, schedule: list[Step], selectors: list[str], method: str, entered: bool
 ) -> None:
     server = cluster.server
     server.clear_faults()
     for step in schedule:
-        server.inject(*step.faults, match=step.befalls, times=step.times)
+        server.inject(*step.faults, match=step.matches, times=step.times)
     timeout = timeout_for(schedule)
     resolver = cluster.resolver({"worker": selectors}, timeout=timeout)
 
@@ -155,7 +161,7 @@ def test_a_schedule_of_faults_ends_in_the_right_answer_or_in_one_typed_error(
 
     result = asyncio.run(run())
     if isinstance(result, ResolveError):
-        assert not must_pass(schedule), result
+        assert not must_succeed(schedule), result
         assert TOKEN not in all_text(result)
         event(type(result).__name__)
     else:
@@ -165,5 +171,5 @@ def test_a_schedule_of_faults_ends_in_the_right_answer_or_in_one_typed_error(
             for selector in selectors
             for number in range(3)
         ]
-        event("the right answer")
+        event("the right result")
     server.until(lambda: server.connections == 0)

@@ -17,7 +17,7 @@ from aioresolve.kubernetes.reflector import WatchPolicy
 from aioresolve.testing import Hang, pod
 from tests.fleet.fleets import take, until
 
-from .loopback import JOBS, TOKEN, TRAIN, running
+from .loopback import JOBS, TOKEN, TRAIN, run_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def clusters(no_leak: None, tmp_path: Path) -> Iterator[dict[str, Loopback]]:
         for number in (1, 2, 3):
             folder = tmp_path / f"c{number}"
             folder.mkdir()
-            clusters[f"c{number}"] = loopback = stack.enter_context(running(folder))
+            clusters[f"c{number}"] = loopback = stack.enter_context(run_loopback(folder))
             loopback.train(*(f"train-{n}" for n in range(number)))
         yield clusters
         for server in [loopback.server for loopback in clusters.values()]:

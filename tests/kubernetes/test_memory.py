@@ -16,7 +16,7 @@ from aioresolve.testing import pod
 from aioresolve.testing.certificates import CertificateAuthority
 
 from .loopback import TRAIN
-from .peers import head, peer
+from .peers import peer, read_head
 from .samples import COLUMNS, table
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def serving(body: Callable[[bytes], Iterator[bytes]]) -> Callable[[socket.socket
     encoding = b"Content-Encoding: gzip\r\n" if body is bomb else b""
 
     def handle(connection: socket.socket) -> None:
-        while request := head(connection):
+        while request := read_head(connection):
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + encoding + b"\r\n")
             for piece in body(request):
                 connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))

@@ -29,7 +29,7 @@ from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Delay, Hang, RequestRecord
 
-from .loopback import TOKEN, Loopback, addresses, kind_of
+from .loopback import TOKEN, Loopback, addresses, request_kind
 from .samples import table
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ both_paths = pytest.mark.parametrize("resolve", [spec_from_rows, spec_from_pods]
 
 
 def kinds(loopback: Loopback) -> Counter[str]:
-    return Counter(kind_of(request) for request in loopback.requests)
+    return Counter(request_kind(request) for request in loopback.requests)
 
 
 def pod_list(loopback: Loopback, **metadata: str) -> bytes:
@@ -103,7 +103,7 @@ class TestRequests:
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         first, *others = loopback.requests
-        assert kind_of(first) == "rows"
+        assert request_kind(first) == "rows"
         assert [request.accept for request in others] == [AS_LIST] * MAX_NAMED_REQUESTS
         assert {request.query["fieldSelector"] for request in others} == {f"metadata.name={n}" for n in odd}
         assert {request.query["labelSelector"] for request in others} == {"app=train"}
@@ -339,7 +339,7 @@ class TestMembers:
         loopback.train("train-1", waiting=CRASHED)
 
         def leave(request: RequestRecord) -> bool:
-            if kind_of(request) == "named":
+            if request_kind(request) == "named":
                 loopback.server.delete("train-1", "ml")
             return False
 
@@ -506,7 +506,7 @@ class TestPages:
         loopback.train("train-0", "train-1", "train-2")
 
         def expire(request: RequestRecord) -> bool:
-            if kind_of(request) == "next page":
+            if request_kind(request) == "next page":
                 loopback.train("train-0")
                 loopback.server.compact()
             return False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import PodNotRunningError
 from aioresolve.testing import pod
 
-from .loopback import kind_of
+from .loopback import request_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,7 +107,7 @@ def test_both_paths_agree_with_each_other_and_with_the_pods(
     jobs: dict[str, list[str]],
     namespaces: list[str | None],
 ) -> None:
-    loopback.hold(held)
+    loopback.replace_pods(held)
     known = loopback.server.pods
     expected, faults = oracle(known, jobs, namespaces)
     where: Any = None if namespaces == [None] else namespaces
@@ -133,7 +133,7 @@ def test_both_paths_agree_with_each_other_and_with_the_pods(
     else:
         assert strict_spec == spec
         assert strict_state == state
-    for kind in {kind_of(request) for request in loopback.requests}:
+    for kind in {request_kind(request) for request in loopback.requests}:
         event(f"a request for {kind}")
     uids = {pod["metadata"]["uid"]: pod["metadata"] for pod in known}
     for endpoints in state.endpoints.values():

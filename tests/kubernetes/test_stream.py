@@ -1,4 +1,4 @@
-"""Answers read as they come: bytes, ends, failures, and what is left when nobody reads on."""
+"""Streamed responses: bytes, ends, failures, and the cleanup after a stream that is not read to its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from aioresolve.kubernetes.client import AiohttpTransport
 from aioresolve.kubernetes.override_client import client_transport
 from aioresolve.testing import Answer, Cut, Hang, Redirect, Reset, Trickle, pod
 
-from .loopback import TOKEN, Loopback, all_text, client_sockets, running, trusted_peer
+from .loopback import TOKEN, Loopback, all_text, client_sockets, run_loopback, trusted_peer
 from .peer_clients import async_client, sync_client
-from .peers import deaf, head, silent
+from .peers import never_read, never_respond, read_head
 
 if TYPE_CHECKING:
     import socket
@@ -34,26 +34,26 @@ PODS = "/api/v1/pods"
 JSON = "application/json"
 NEW_ONLY = {"watch": "true", "sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}
 PATIENCE = 10.0
-"""Seconds after which a test has hung."""
+"""Seconds after which a test is considered hung."""
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(params=["tls", "plain"])
 def served(request: pytest.FixtureRequest, no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
-    """A server of no pods yet, with TLS and without. After the test nobody is connected.
+    """A server without pods, with TLS and without. After the test, all clients must be disconnected.
 
-    A token is sent over TLS alone; without, the server is open to everybody.
+    Clients send a token only over TLS; without TLS, the server accepts every client.
     """
     is_secure = request.param == "tls"
-    with running(tmp_path, tls=is_secure, tokens={TOKEN: "alice"} if is_secure else None) as loopback:
+    with run_loopback(tmp_path, tls=is_secure, tokens={TOKEN: "alice"} if is_secure else None) as loopback:
         yield loopback
         loopback.server.until(lambda: loopback.server.connections == 0)
 
 
 @asynccontextmanager
 async def transport_to(loopback: Loopback) -> AsyncIterator[AiohttpTransport]:
-    """Yield our own way to a server, and close it."""
+    """Yield an `AiohttpTransport` to the server, and close it."""
     connection = await find_connection(kubeconfig=loopback.kubeconfig, cache=CredentialCache())
     transport = AiohttpTransport(connection)
     try:
@@ -64,8 +64,8 @@ async def transport_to(loopback: Loopback) -> AsyncIterator[AiohttpTransport]:
 
 
 @asynccontextmanager
-async def watching(loopback: Loopback, query: Mapping[str, str] = NEW_ONLY) -> AsyncIterator[Stream]:
-    """Yield a watch that the server knows of, through a transport of its own."""
+async def open_watch(loopback: Loopback, query: Mapping[str, str] = NEW_ONLY) -> AsyncIterator[Stream]:
+    """Yield a watch that the server has accepted, with its own transport."""
     async with transport_to(loopback) as transport, transport.stream(PODS, query, JSON) as stream:
         assert stream.answer.status == 200
         assert stream.answer.body == b""
@@ -77,20 +77,20 @@ async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(loopback.server.until, condition)
 
 
-async def received(stream: Stream, size: int) -> bytes:
-    """Return the next so many bytes, or all that come before the end."""
+async def read_bytes(stream: Stream, size: int) -> bytes:
+    """Read at least `size` bytes, or everything until the end of the stream."""
     body = b""
     while len(body) < size and (some := await stream.read()):
         body += some
     return body
 
 
-def event(loopback: Loopback, kind: str, name: str) -> bytes:
-    shown = json.dumps(loopback.server.pod(name), separators=(",", ":"))
-    return f'{{"type":"{kind}","object":{shown}}}\n'.encode()
+def event_line(loopback: Loopback, kind: str, name: str) -> bytes:
+    encoded = json.dumps(loopback.server.pod(name), separators=(",", ":"))
+    return f'{{"type":"{kind}","object":{encoded}}}\n'.encode()
 
 
-async def failure_of(call: Awaitable[Any]) -> ResolveError:
+async def error_from(call: Awaitable[Any]) -> ResolveError:
     with pytest.raises(ResolveError) as caught:
         await call
     assert TOKEN not in all_text(caught.value)
@@ -100,26 +100,26 @@ async def failure_of(call: Awaitable[Any]) -> ResolveError:
 # Bytes
 
 
-async def test_bytes_arrive_as_they_are_sent(served: Loopback) -> None:
-    async with watching(served) as stream:
+async def test_bytes_are_read_as_they_were_sent(served: Loopback) -> None:
+    async with open_watch(served) as stream:
         for name in ("train-0", "train-1"):
             served.server.add(pod(name))
-            expected = event(served, "ADDED", name)
-            assert await received(stream, len(expected)) == expected
+            expected = event_line(served, "ADDED", name)
+            assert await read_bytes(stream, len(expected)) == expected
 
 
-async def test_a_line_longer_than_any_buffer_arrives_whole(served: Loopback) -> None:
-    async with watching(served) as stream:
+async def test_line_that_is_longer_than_any_buffer_is_read_completely(served: Loopback) -> None:
+    async with open_watch(served) as stream:
         served.server.add(pod("big", annotations={"blob": "x" * 2_000_000}))
-        expected = event(served, "ADDED", "big")
-        assert await received(stream, len(expected)) == expected
+        expected = event_line(served, "ADDED", "big")
+        assert await read_bytes(stream, len(expected)) == expected
 
 
-async def test_what_is_asked_is_the_path_and_the_query_and_nothing_compressed(loopback: Loopback) -> None:
+async def test_request_has_path_query_and_token_and_refuses_compression(loopback: Loopback) -> None:
     seen: list[bytes] = []
 
     def handle(connection: socket.socket) -> None:
-        seen.append(head(connection))
+        seen.append(read_head(connection))
         connection.sendall(CHUNKED + b"0\r\n\r\n")
 
     with trusted_peer(loopback, handle):
@@ -131,101 +131,103 @@ async def test_what_is_asked_is_the_path_and_the_query_and_nothing_compressed(lo
     assert f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode() in seen[0]
 
 
-async def test_a_cancelled_read_loses_nothing(served: Loopback) -> None:
+async def test_cancelled_read_loses_no_bytes(served: Loopback) -> None:
     names = [f"train-{number}" for number in range(40)]
-    async with watching(served) as stream:
+    async with open_watch(served) as stream:
         body = b""
-        for turn, name in enumerate(names):
+        for number, name in enumerate(names):
             reading = asyncio.ensure_future(stream.read())
             await asyncio.sleep(0)
             served.server.add(pod(name))
-            # As often before the bytes have come as in the very round of the loop in which they do.
-            deadline = time.monotonic() + 0.0005 * (turn % 10)
-            while not reading.done() and time.monotonic() < deadline:  # noqa: ASYNC110 - rounds are the point
+            # Cancel sometimes before the bytes arrive, sometimes in the same iteration of the event loop.
+            deadline = time.monotonic() + 0.0005 * (number % 10)
+            while not reading.done() and time.monotonic() < deadline:  # noqa: ASYNC110 - counts loop iterations
                 await asyncio.sleep(0)
             reading.cancel()
-            outcome = (await asyncio.gather(reading, return_exceptions=True))[0]
-            body += b"" if isinstance(outcome, BaseException) else outcome
-        expected = b"".join(event(served, "ADDED", name) for name in names)
-        assert body + await received(stream, len(expected) - len(body)) == expected
+            result = (await asyncio.gather(reading, return_exceptions=True))[0]
+            body += b"" if isinstance(result, BaseException) else result
+        expected = b"".join(event_line(served, "ADDED", name) for name in names)
+        assert body + await read_bytes(stream, len(expected) - len(body)) == expected
 
 
-async def test_a_read_cancelled_when_its_bytes_have_come_loses_nothing(served: Loopback) -> None:
-    async with watching(served) as stream:
+async def test_read_that_is_cancelled_after_its_bytes_arrived_loses_no_bytes(served: Loopback) -> None:
+    async with open_watch(served) as stream:
         reading = asyncio.ensure_future(stream.read())
         await asyncio.sleep(0)
         waiter: asyncio.Future[None] = reading._fut_waiter  # type: ignore[attr-defined] # pyright: ignore
         served.server.add(pod("train-0"))
-        while not waiter.done():  # noqa: ASYNC110 - each round is looked at
+        while not waiter.done():  # noqa: ASYNC110 - checks each loop iteration
             await asyncio.sleep(0)
-        # The bytes are there, and the task that waits for them has not run since.
+        # The bytes have arrived, but the task that waits for them has not run yet.
         assert not reading.done()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        expected = event(served, "ADDED", "train-0")
-        assert await received(stream, len(expected)) == expected
+        expected = event_line(served, "ADDED", "train-0")
+        assert await read_bytes(stream, len(expected)) == expected
 
 
 # Ends
 
 
-async def test_the_end_of_a_watch_is_no_bytes(served: Loopback) -> None:
+async def test_read_at_the_end_of_a_watch_returns_no_bytes(served: Loopback) -> None:
     served.server.add(pod("train-0"))
-    expected = event(served, "ADDED", "train-0")
-    async with watching(served, {"watch": "true", "timeoutSeconds": "1"}) as stream:
-        assert await received(stream, 1 << 20) == expected
+    expected = event_line(served, "ADDED", "train-0")
+    async with open_watch(served, {"watch": "true", "timeoutSeconds": "1"}) as stream:
+        assert await read_bytes(stream, 1 << 20) == expected
         assert await stream.read() == b""
 
 
-async def test_a_connection_whose_stream_has_ended_is_used_again(served: Loopback) -> None:
+async def test_connection_is_reused_after_its_stream_has_ended(served: Loopback) -> None:
     async with transport_to(served) as transport:
         for _ in range(3):
             async with transport.stream(PODS, {}, JSON) as stream:
-                assert json.loads(await received(stream, 1 << 20))["kind"] == "PodList"
+                assert json.loads(await read_bytes(stream, 1 << 20))["kind"] == "PodList"
             assert served.server.connections == 1
 
 
 @pytest.mark.parametrize("fault", [Cut(after=40), Reset(after=40)], ids=str)
-async def test_a_body_that_breaks_off_is_a_broken_connection(served: Loopback, fault: Fault) -> None:
+async def test_incomplete_body_is_a_broken_connection(served: Loopback, fault: Fault) -> None:
     served.server.add(pod("train-0"))
     served.server.inject(fault)
     async with transport_to(served) as transport, transport.stream(PODS, {"watch": "true"}, JSON) as stream:
-        error = await failure_of(received(stream, 1 << 20))
-        again = await failure_of(stream.read())
-    assert type(error) is type(again) is ConnectionFailedError
+        error = await error_from(read_bytes(stream, 1 << 20))
+        second = await error_from(stream.read())
+    assert type(error) is type(second) is ConnectionFailedError
     assert error.retryable
     assert f"the connection to {served.server.url} (from kubeconfig" in str(error)
     assert f"broke during GET {PODS}: the answer was not whole; try again" in str(error)
     assert (vars(error)["host"], vars(error)["scope"]) == (served.server.url, f"GET {PODS}")
 
 
-async def test_a_server_that_restarts_breaks_the_connection(served: Loopback) -> None:
-    async with watching(served) as stream:
-        reading = asyncio.ensure_future(failure_of(stream.read()))
+async def test_restart_of_the_server_breaks_the_connection(served: Loopback) -> None:
+    async with open_watch(served) as stream:
+        reading = asyncio.ensure_future(error_from(stream.read()))
         await asyncio.to_thread(served.server.restart)
         error = await reading
     assert type(error) is ConnectionFailedError
     assert error.retryable
 
 
-async def test_a_server_that_restarts_while_nobody_reads_breaks_the_connection(served: Loopback) -> None:
-    async with watching(served) as stream:
+async def test_restart_of_the_server_between_reads_breaks_the_connection(served: Loopback) -> None:
+    async with open_watch(served) as stream:
         await asyncio.to_thread(served.server.restart)
-        assert type(await failure_of(stream.read())) is ConnectionFailedError
+        assert type(await error_from(stream.read())) is ConnectionFailedError
 
 
-@pytest.mark.parametrize("is_waiting", [True, False], ids=["to one who reads", "to one who will"])
-async def test_chunks_that_are_none_are_no_http(loopback: Loopback, is_waiting: bool) -> None:
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["during a read", "before a read"])
+async def test_invalid_chunk_is_a_protocol_error_without_the_token(
+    loopback: Loopback, is_waiting: bool
+) -> None:
     sending = threading.Event()
 
     def handle(connection: socket.socket) -> None:
-        request = head(connection)
+        request = read_head(connection)
         connection.sendall(CHUNKED + b"3\r\nabc\r\n")
         sending.wait(PATIENCE)
-        # What comes back has the token in it.
+        # The echoed request contains the token.
         connection.sendall(b"zz " + request)
-        silent(connection)
+        never_respond(connection)
 
     with trusted_peer(loopback, handle):
         async with transport_to(loopback) as transport, transport.stream(PODS, {}, JSON) as stream:
@@ -233,7 +235,7 @@ async def test_chunks_that_are_none_are_no_http(loopback: Loopback, is_waiting: 
             if not is_waiting:
                 sending.set()
                 await asyncio.to_thread(_until, lambda: client_sockets(loopback) == 0)
-            reading = asyncio.ensure_future(failure_of(stream.read()))
+            reading = asyncio.ensure_future(error_from(stream.read()))
             await asyncio.sleep(0)
             sending.set()
             error = await reading
@@ -241,32 +243,32 @@ async def test_chunks_that_are_none_are_no_http(loopback: Loopback, is_waiting: 
     assert "answered GET /api/v1/pods with what is no HTTP" in str(error)
 
 
-async def test_an_aiohttp_that_does_not_tell_of_lost_connections_is_asked_before_each_read(
+async def test_lost_connection_is_detected_before_a_read_without_the_closed_future_of_aiohttp(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiohttp.client_proto.ResponseHandler.closed", None)
     sending = threading.Event()
 
     def handle(connection: socket.socket) -> None:
-        head(connection)
+        read_head(connection)
         connection.sendall(CHUNKED)
         sending.wait(PATIENCE)
         connection.sendall(b"zz\r\n")
-        silent(connection)
+        never_respond(connection)
 
     with trusted_peer(loopback, handle):
         async with transport_to(loopback) as transport, transport.stream(PODS, {}, JSON) as stream:
             sending.set()
             await asyncio.to_thread(_until, lambda: client_sockets(loopback) == 0)
-            assert type(await failure_of(stream.read())) is ProtocolError
+            assert type(await error_from(stream.read())) is ProtocolError
 
 
-async def test_such_an_aiohttp_ends_a_read_when_the_transport_is_closed(
+async def test_closing_the_transport_ends_a_read_without_the_closed_future_of_aiohttp(
     served: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiohttp.client_proto.ResponseHandler.closed", None)
     async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        reading = asyncio.ensure_future(failure_of(stream.read()))
+        reading = asyncio.ensure_future(error_from(stream.read()))
         await until(served, lambda: served.server.watches == 1)
         await transport.aclose()
         assert "closed meanwhile" in str(await reading)
@@ -279,10 +281,10 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-# Answers that are no stream
+# Responses that are not streams
 
 
-async def test_a_token_is_renewed_once_after_a_401(loopback: Loopback) -> None:
+async def test_token_is_renewed_once_after_a_401(loopback: Loopback) -> None:
     loopback.server.tokens = {"a-newer-token": "alice"}
     async with transport_to(loopback) as transport:
         loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
@@ -292,13 +294,13 @@ async def test_a_token_is_renewed_once_after_a_401(loopback: Loopback) -> None:
     assert [request.user for request in loopback.requests] == [None, "alice"]
 
 
-async def test_the_connection_of_a_401_is_used_for_the_second_question(loopback: Loopback) -> None:
+async def test_connection_of_a_401_is_reused_for_the_second_request(loopback: Loopback) -> None:
     def handle(connection: socket.socket) -> None:
-        head(connection)
+        read_head(connection)
         connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n")
-        time.sleep(0.05)  # the body comes late, and is waited for all the same
+        time.sleep(0.05)  # the client must wait for the late body
         connection.sendall(b"no")
-        head(connection)
+        read_head(connection)
         connection.sendall(CHUNKED + b"3\r\nyes\r\n0\r\n\r\n")
 
     with trusted_peer(loopback, handle):
@@ -306,7 +308,7 @@ async def test_the_connection_of_a_401_is_used_for_the_second_question(loopback:
             assert await stream.read() == b"yes"
 
 
-async def test_a_401_that_stays_is_answered_whole(loopback: Loopback) -> None:
+async def test_second_401_is_returned_with_its_complete_body(loopback: Loopback) -> None:
     loopback.server.tokens = {"another": "bob"}
     async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
         assert stream.answer.status == 401
@@ -315,7 +317,7 @@ async def test_a_401_that_stays_is_answered_whole(loopback: Loopback) -> None:
     assert len(loopback.requests) == 2
 
 
-async def test_the_body_of_a_failure_is_whole_and_without_the_token(loopback: Loopback) -> None:
+async def test_body_of_a_failure_is_complete_and_redacted(loopback: Loopback) -> None:
     body = b"%s: Bearer %s" % (b"x" * 1_000_000, TOKEN.encode())
     loopback.server.inject(Answer(403, body, {"Retry-After": "3"}))
     async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
@@ -325,43 +327,41 @@ async def test_the_body_of_a_failure_is_whole_and_without_the_token(loopback: Lo
         assert await stream.read() == b""
 
 
-async def test_a_failure_without_an_end_is_not_read_on(
-    served: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_body_of_a_failure_is_limited(served: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
     served.server.inject(Answer(500, b"x" * (1 << 21)))
     async with transport_to(served) as transport:
-        error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+        error = await error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
     assert type(error) is ProtocolError
     assert "longer than 1 MiB" in str(error)
 
 
-async def test_a_redirect_is_not_followed(served: Loopback) -> None:
+async def test_redirect_is_not_followed(served: Loopback) -> None:
     served.server.inject(Redirect("https://elsewhere.example/login?token=x"))
     async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
         assert (stream.answer.status, stream.answer.location) == (307, "https://elsewhere.example")
 
 
-async def test_a_server_that_is_down_is_told(served: Loopback) -> None:
+async def test_server_that_is_down_is_a_connection_error(served: Loopback) -> None:
     async with transport_to(served) as transport:
         with served.server.down():
-            error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+            error = await error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
     assert type(error) is ConnectionFailedError
     assert error.retryable
     assert "was not reached" in str(error)
 
 
-async def test_an_echo_is_no_http_and_shows_no_token(loopback: Loopback) -> None:
-    with trusted_peer(loopback, lambda connection: connection.sendall(head(connection))):
+async def test_echoed_request_is_a_protocol_error_without_the_token(loopback: Loopback) -> None:
+    with trusted_peer(loopback, lambda connection: connection.sendall(read_head(connection))):
         async with transport_to(loopback) as transport:
-            error = await failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
+            error = await error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
     assert type(error) is ProtocolError
 
 
-# What is left
+# Cleanup
 
 
-async def test_leaving_closes_the_connection_and_no_other(served: Loopback) -> None:
+async def test_closing_a_stream_closes_only_its_own_connection(served: Loopback) -> None:
     async with transport_to(served) as transport:
         async with transport.stream(PODS, NEW_ONLY, JSON) as kept:
             async with transport.stream(PODS, NEW_ONLY, JSON):
@@ -370,19 +370,19 @@ async def test_leaving_closes_the_connection_and_no_other(served: Loopback) -> N
             await until(served, lambda: served.server.connections == 1)
             assert (await transport.get(PODS, {}, JSON)).status == 200
             served.server.add(pod("train-0"))
-            expected = event(served, "ADDED", "train-0")
-            assert await received(kept, len(expected)) == expected
+            expected = event_line(served, "ADDED", "train-0")
+            assert await read_bytes(kept, len(expected)) == expected
         await until(served, lambda: served.server.watches == 0)
 
 
-async def test_leaving_while_bytes_flow_closes_the_connection(served: Loopback) -> None:
-    async with watching(served) as stream:
+async def test_closing_a_stream_that_still_receives_bytes_closes_the_connection(served: Loopback) -> None:
+    async with open_watch(served) as stream:
         served.server.add(*(pod(f"big-{n}", annotations={"blob": "x" * 500_000}) for n in range(20)))
         assert await stream.read()
     await until(served, lambda: served.server.connections == 0)
 
 
-async def test_an_error_of_the_block_is_raised_as_it_is(served: Loopback) -> None:
+async def test_error_inside_the_block_is_raised_unchanged(served: Loopback) -> None:
     async with transport_to(served) as transport:
         mine = ConnectionResetError("of the block")
         with pytest.raises(ConnectionResetError) as caught:
@@ -392,10 +392,8 @@ async def test_an_error_of_the_block_is_raised_as_it_is(served: Loopback) -> Non
         await until(served, lambda: served.server.connections == 0)
 
 
-@pytest.mark.parametrize("fault", [None, Hang()], ids=["the bytes", "the headers"])
-async def test_being_cancelled_while_waiting_closes_the_connection(
-    served: Loopback, fault: Fault | None
-) -> None:
+@pytest.mark.parametrize("fault", [None, Hang()], ids=["for bytes", "for headers"])
+async def test_cancelling_a_wait_closes_the_connection(served: Loopback, fault: Fault | None) -> None:
     if fault is not None:
         served.server.inject(fault)
     async with transport_to(served) as transport:
@@ -415,21 +413,21 @@ async def test_being_cancelled_while_waiting_closes_the_connection(
         assert (await transport.get(PODS, {}, JSON)).status == 200
 
 
-async def test_a_deadline_around_a_read_leaves_the_stream_as_it_was(served: Loopback) -> None:
-    async with watching(served) as stream:
+async def test_stream_is_usable_after_a_read_with_a_deadline(served: Loopback) -> None:
+    async with open_watch(served) as stream:
         with anyio.move_on_after(0.01) as silence:
             await stream.read()
         assert silence.cancelled_caught
         served.server.add(pod("train-0"))
-        expected = event(served, "ADDED", "train-0")
-        assert await received(stream, len(expected)) == expected
+        expected = event_line(served, "ADDED", "train-0")
+        assert await read_bytes(stream, len(expected)) == expected
 
 
-async def test_leaving_does_not_wait_for_a_deaf_peer(loopback: Loopback) -> None:
+async def test_closing_a_stream_does_not_wait_for_a_peer_that_never_reads(loopback: Loopback) -> None:
     def handle(connection: socket.socket) -> None:
-        head(connection)
+        read_head(connection)
         connection.sendall(CHUNKED + b"3\r\nabc\r\n")
-        deaf(connection)
+        never_read(connection)
 
     with trusted_peer(loopback, handle):
         async with transport_to(loopback) as transport:
@@ -440,12 +438,12 @@ async def test_leaving_does_not_wait_for_a_deaf_peer(loopback: Loopback) -> None
         assert time.monotonic() - started < 1.0
 
 
-async def test_closing_the_transport_ends_a_read_and_every_later_one(served: Loopback) -> None:
+async def test_closing_the_transport_ends_this_and_every_later_read(served: Loopback) -> None:
     async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        reading = asyncio.ensure_future(failure_of(stream.read()))
+        reading = asyncio.ensure_future(error_from(stream.read()))
         await until(served, lambda: served.server.watches == 1)
         await transport.aclose()
-        for error in (await reading, await failure_of(stream.read())):
+        for error in (await reading, await error_from(stream.read())):
             assert type(error) is ConnectionFailedError
             assert not error.retryable
             assert "closed meanwhile; let its calls end inside its `async with`" in str(error)
@@ -454,41 +452,43 @@ async def test_closing_the_transport_ends_a_read_and_every_later_one(served: Loo
 async def test_closing_the_transport_ends_the_wait_for_the_headers(served: Loopback) -> None:
     served.server.inject(Hang())
     async with transport_to(served) as transport:
-        opening = asyncio.ensure_future(failure_of(transport.stream(PODS, NEW_ONLY, JSON).__aenter__()))
+        opening = asyncio.ensure_future(error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__()))
         await until(served, lambda: len(served.requests) == 1)
         await transport.aclose()
         assert "closed meanwhile" in str(await opening)
-        assert "closed meanwhile" in str(await failure_of(transport.stream(PODS, {}, JSON).__aenter__()))
+        assert "closed meanwhile" in str(await error_from(transport.stream(PODS, {}, JSON).__aenter__()))
 
 
-async def test_closing_the_transport_ends_the_wait_for_the_rest_of_an_answer(served: Loopback) -> None:
+async def test_closing_the_transport_ends_the_wait_for_the_rest_of_a_body(served: Loopback) -> None:
     served.server.inject(Answer(200, b"x" * 5000), Trickle(1, PATIENCE))
     async with transport_to(served) as transport:
-        asking = asyncio.ensure_future(failure_of(transport.get(PODS, {}, JSON)))
+        getting = asyncio.ensure_future(error_from(transport.get(PODS, {}, JSON)))
         await until(served, lambda: len(served.requests) == 1)
         await asyncio.sleep(0.05)
         await transport.aclose()
-        assert "closed meanwhile" in str(await asking)
+        assert "closed meanwhile" in str(await getting)
 
 
-async def test_hundreds_of_streams_are_read_at_a_time(served: Loopback) -> None:
+async def test_hundreds_of_streams_are_read_concurrently(served: Loopback) -> None:
     many = 200
     async with transport_to(served) as transport, AsyncExitStack() as stack:
         opening = [transport.stream(PODS, NEW_ONLY, JSON) for _ in range(many)]
         streams = [await stack.enter_async_context(each) for each in opening]
         await until(served, lambda: served.server.watches == many)
         served.server.add(pod("train-0"))
-        expected = event(served, "ADDED", "train-0")
-        assert await asyncio.gather(*(received(each, len(expected)) for each in streams)) == [expected] * many
+        expected = event_line(served, "ADDED", "train-0")
+        assert (
+            await asyncio.gather(*(read_bytes(each, len(expected)) for each in streams)) == [expected] * many
+        )
     await until(served, lambda: served.server.connections == 0)
 
 
-# Clients that were handed in
+# Clients passed as `override_client=`
 
 
 @asynccontextmanager
 async def client_to(served: Loopback, **fields: Any) -> AsyncIterator[Transport]:
-    """Yield the way to a server of a kubernetes_asyncio client."""
+    """Yield a transport that uses a kubernetes_asyncio client."""
     async with async_client(served, **fields) as client:
         transport = client_transport(client)
         with anyio.fail_after(PATIENCE):
@@ -496,36 +496,36 @@ async def client_to(served: Loopback, **fields: Any) -> AsyncIterator[Transport]
         await transport.aclose()
 
 
-async def test_an_async_client_streams_too(loopback: Loopback) -> None:
+async def test_async_client_can_stream(loopback: Loopback) -> None:
     async with client_to(loopback) as transport:
         assert transport.can_stream
         async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
             await until(loopback, lambda: loopback.server.watches == 1)
             loopback.server.add(pod("train-0"))
-            expected = event(loopback, "ADDED", "train-0")
-            assert await received(stream, len(expected)) == expected
+            expected = event_line(loopback, "ADDED", "train-0")
+            assert await read_bytes(stream, len(expected)) == expected
         await until(loopback, lambda: loopback.server.connections == 0)
         assert (await transport.get(PODS, {}, JSON)).status == 200
 
 
-async def test_an_async_clients_stream_has_no_deadline_but_for_connecting(loopback: Loopback) -> None:
-    given: list[Any] = []
+async def test_stream_of_an_async_client_has_a_timeout_only_for_connecting(loopback: Loopback) -> None:
+    timeouts: list[Any] = []
     async with async_client(loopback) as client:
         call = client.call_api
 
-        def noted(*arguments: Any, **options: Any) -> Any:
-            given.append(options["_request_timeout"])
+        def call_api(*arguments: Any, **options: Any) -> Any:
+            timeouts.append(options["_request_timeout"])
             return call(*arguments, **options)
 
-        client.call_api = noted
+        client.call_api = call_api
         async with client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream:
             assert stream.answer.status == 200
-    assert [(each.total, each.sock_read, each.sock_connect) for each in given] == [(None, None, 10.0)]
+    assert [(each.total, each.sock_read, each.sock_connect) for each in timeouts] == [(None, None, 10.0)]
 
 
-async def test_an_async_clients_stream_that_breaks_off_is_a_broken_connection(loopback: Loopback) -> None:
+async def test_incomplete_stream_of_an_async_client_is_a_broken_connection(loopback: Loopback) -> None:
     async with client_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        reading = asyncio.ensure_future(failure_of(stream.read()))
+        reading = asyncio.ensure_future(error_from(stream.read()))
         await until(loopback, lambda: loopback.server.watches == 1)
         await asyncio.to_thread(loopback.server.restart)
         error = await reading
@@ -533,18 +533,18 @@ async def test_an_async_clients_stream_that_breaks_off_is_a_broken_connection(lo
     assert "(from override_client) broke during GET" in str(error)
 
 
-async def test_an_async_clients_failure_is_answered_whole_without_the_token(loopback: Loopback) -> None:
+async def test_body_of_a_failure_from_an_async_client_is_complete_and_redacted(loopback: Loopback) -> None:
     loopback.server.inject(Answer(403, f"Bearer {TOKEN}".encode()))
     async with client_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
         assert (stream.answer.status, stream.answer.body) == (403, b"Bearer (secret)")
 
 
-async def test_closing_its_transport_ends_an_async_clients_stream_and_leaves_the_client_open(
+async def test_closing_the_transport_ends_the_stream_but_does_not_close_the_async_client(
     loopback: Loopback,
 ) -> None:
     async with client_to(loopback) as transport:
         async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
-            reading = asyncio.ensure_future(failure_of(stream.read()))
+            reading = asyncio.ensure_future(error_from(stream.read()))
             await until(loopback, lambda: loopback.server.watches == 1)
             await transport.aclose()
             assert "closed meanwhile" in str(await reading)
@@ -552,19 +552,19 @@ async def test_closing_its_transport_ends_an_async_clients_stream_and_leaves_the
         assert (await transport.get(PODS, {}, JSON)).status == 200
 
 
-async def test_an_async_client_that_is_closed_ends_its_streams(loopback: Loopback) -> None:
+async def test_closing_an_async_client_ends_its_streams(loopback: Loopback) -> None:
     async with (
         async_client(loopback) as client,
         client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream,
     ):
-        reading = asyncio.ensure_future(failure_of(stream.read()))
+        reading = asyncio.ensure_future(error_from(stream.read()))
         await until(loopback, lambda: loopback.server.watches == 1)
         await client.close()
-        for error in (await reading, await failure_of(stream.read())):
+        for error in (await reading, await error_from(stream.read())):
             assert type(error) is ConnectionFailedError
 
 
-async def test_a_synchronous_client_is_not_streamed(loopback: Loopback) -> None:
+async def test_synchronous_client_cannot_stream(loopback: Loopback) -> None:
     with sync_client(loopback) as client:
         transport = client_transport(client)
         assert not transport.can_stream

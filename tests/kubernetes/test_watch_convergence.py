@@ -40,7 +40,7 @@ from .convergence import (
     truth_of,
     writes,
 )
-from .loopback import TOKEN, client_sockets, running
+from .loopback import TOKEN, client_sockets, run_loopback
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -338,7 +338,7 @@ def cluster(
     # pytest keeps all log records, and there are very many faults.
     caplog.set_level(logging.CRITICAL, logger="aioresolve")
     tokens = {f"{TOKEN}-0": "alice"}
-    with running(tmp_path, bookmark_interval=BOOKMARKS, history=64, tokens=tokens) as loopback:
+    with run_loopback(tmp_path, bookmark_interval=BOOKMARKS, history=64, tokens=tokens) as loopback:
         document = json.loads(loopback.kubeconfig.read_text())
         document["users"][0]["user"] = {"tokenFile": str(tmp_path / "token")}
         loopback.kubeconfig.write_text(json.dumps(document))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.testing import pod
-from tests.kubernetes.loopback import running
+from tests.kubernetes.loopback import run_loopback
 
 from .recording import record_telemetry
 
@@ -29,5 +29,5 @@ def recording() -> Iterator[Recording]:
 @pytest.fixture
 def loopback(tmp_path: Path) -> Iterator[Loopback]:
     pods = [pod(f"train-{n}", "ml", labels={"app": "train"}, ip=f"10.0.0.{n}") for n in (1, 2)]
-    with running(tmp_path, *pods) as loopback:
+    with run_loopback(tmp_path, *pods) as loopback:
         yield loopback

@@ -1,4 +1,4 @@
-"""What an API server's failure answers become."""
+"""Errors for the failure responses of an API server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
     ).encode()
 
 
-def error_of(answer: Answer, query: PodQuery | None = None) -> ResolveError:
+def error_for(answer: Answer, query: PodQuery | None = None) -> ResolveError:
     return error_from_response(
         answer, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
     )
@@ -60,33 +60,33 @@ def error_of(answer: Answer, query: PodQuery | None = None) -> ResolveError:
         (504, APIError, True),
     ],
 )
-def test_each_status_has_its_error_and_says_whether_to_try_again(
+def test_each_status_has_its_error_class_and_retryability(
     code: int, kind: type[ResolveError], retryable: bool
 ) -> None:
-    error = error_of(Answer(code, status(code, "the server's own words")))
+    error = error_for(Answer(code, status(code, "message of the server")))
     assert type(error) is kind
     assert error.retryable is retryable
     assert HOST in str(error)
     assert "selector 'app=a' in namespace 'ml'" in str(error)
 
 
-def test_a_bad_selector_is_told_in_the_servers_words() -> None:
+def test_error_for_an_invalid_selector_quotes_the_server() -> None:
     body = status(400, "unable to parse requirement: found '=', expected: identifier", "BadRequest")
-    error = error_of(Answer(400, body), PodQuery("=a"))
+    error = error_for(Answer(400, body), PodQuery("=a"))
     assert "found '=', expected: identifier" in str(error)
     assert "Correct the selector '=a'." in str(error)
 
 
-def test_the_credentials_source_is_named_where_they_are_not_accepted() -> None:
-    assert "kubeconfig /k, context 'dev'" in str(error_of(Answer(401, status(401, "Unauthorized"))))
+def test_error_for_rejected_credentials_names_their_source() -> None:
+    assert "kubeconfig /k, context 'dev'" in str(error_for(Answer(401, status(401, "Unauthorized"))))
 
 
-def test_a_403_names_the_verb_the_scope_and_a_manifest() -> None:
+def test_error_for_a_403_has_verb_scope_and_manifest() -> None:
     message = (
         'pods is forbidden: User "system:serviceaccount:ml:trainer" cannot list resource "pods"'
         ' in the namespace "ml"'
     )
-    error = error_of(Answer(403, status(403, message, "Forbidden")))
+    error = error_for(Answer(403, status(403, message, "Forbidden")))
     assert isinstance(error, ForbiddenError)
     assert "'system:serviceaccount:ml:trainer' may not list pods in namespace 'ml'" in str(error)
     assert error.manifest in str(error)
@@ -99,11 +99,11 @@ def test_a_403_names_the_verb_the_scope_and_a_manifest() -> None:
     assert binding["metadata"] == {"name": "aioresolve-ml-trainer", "namespace": "ml"}
 
 
-def test_a_403_for_all_namespaces_offers_one_namespace_too() -> None:
+def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace() -> None:
     message = (
         'pods is forbidden: User "limited" cannot list resource "pods" in API group "" at the cluster scope'
     )
-    error = error_of(Answer(403, status(403, message)), PodQuery("app=a"))
+    error = error_for(Answer(403, status(403, message)), PodQuery("app=a"))
     assert isinstance(error, ForbiddenError)
     assert "or pass `namespace=`" in str(error)
     role, binding = yaml.safe_load_all(error.manifest)
@@ -113,25 +113,25 @@ def test_a_403_for_all_namespaces_offers_one_namespace_too() -> None:
     ]
 
 
-def test_an_anonymous_403_says_that_no_credentials_were_accepted() -> None:
-    error = error_of(Answer(403, status(403, 'pods is forbidden: User "system:anonymous" cannot list')))
+def test_error_for_a_403_of_an_anonymous_user_says_that_no_credentials_were_accepted() -> None:
+    error = error_for(Answer(403, status(403, 'pods is forbidden: User "system:anonymous" cannot list')))
     assert isinstance(error, ForbiddenError)
     assert "no credentials were accepted" in str(error)
     assert error.manifest == ""
 
 
-def test_two_users_have_a_binding_each() -> None:
+def test_two_users_have_different_bindings() -> None:
     names = [
         list(yaml.safe_load_all(rbac_manifest(user, "ml")))[1]["metadata"]["name"] for user in ("a/b", "a@c")
     ]
     assert names == ["aioresolve-a-b", "aioresolve-a-c"]
 
 
-def test_a_users_name_cannot_break_out_of_the_manifest() -> None:
+def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
     roles = list(yaml.safe_load_all(rbac_manifest('x"}\nkind: Secret', None)))
     assert roles[1]["subjects"][0]["name"] == 'x"}\nkind: Secret'
     assert denied_user('User "a" cannot') == "a"
-    assert denied_user("nobody") is None
+    assert denied_user("no user name") is None
 
 
 @pytest.mark.parametrize(
@@ -143,32 +143,32 @@ def test_a_users_name_cannot_break_out_of_the_manifest() -> None:
         (Answer(429, b"busy"), None),
     ],
 )
-def test_retry_after_comes_from_the_header_else_from_the_status(
+def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(
     answer: Answer, seconds: float | None
 ) -> None:
-    error = error_of(answer)
+    error = error_for(answer)
     assert isinstance(error, APIError)
     assert error.retry_after == seconds
 
 
-def test_a_redirect_is_not_followed_and_says_where_to() -> None:
-    error = error_of(Answer(302, b"", location="https://elsewhere.example"))
+def test_redirect_is_an_error_that_names_its_location() -> None:
+    error = error_for(Answer(302, b"", location="https://elsewhere.example"))
     assert isinstance(error, ProtocolError)
     assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>token</html>", b"[]", b'"x"', b"\xff", b"[" * 100_000])
-def test_a_body_that_is_no_status_is_not_quoted(body: bytes) -> None:
-    assert "no reason given" in str(error_of(Answer(503, body)))
+def test_body_that_is_not_a_status_object_is_not_quoted(body: bytes) -> None:
+    assert "no reason given" in str(error_for(Answer(503, body)))
 
 
-def test_a_long_message_is_cut() -> None:
-    assert len(str(error_of(Answer(500, status(500, "x" * 100_000))))) < 1_000
+def test_long_message_of_the_server_is_truncated() -> None:
+    assert len(str(error_for(Answer(500, status(500, "x" * 100_000))))) < 1_000
 
 
-def test_an_expired_page_is_told_from_a_bad_selector() -> None:
+def test_expired_page_is_distinguished_from_an_invalid_selector() -> None:
     page = PodQuery("app=a").page(500, "token")
-    assert is_expired(error_of(Answer(410, status(410, "too old", "Expired"))))
-    assert is_expired(error_of(Answer(400, status(400, "invalid continue token")), page))
-    assert not is_expired(error_of(Answer(400, status(400, "unable to parse requirement"))))
-    assert not is_expired(error_of(Answer(500, b"")))
+    assert is_expired(error_for(Answer(410, status(410, "too old", "Expired"))))
+    assert is_expired(error_for(Answer(400, status(400, "invalid continue token")), page))
+    assert not is_expired(error_for(Answer(400, status(400, "unable to parse requirement"))))
+    assert not is_expired(error_for(Answer(500, b"")))

@@ -1,4 +1,4 @@
-"""The events of a watch, one line each, as a Kubernetes 1.36 API server wrote them."""
+"""Decoding of pods, pod lists and watch events, with events that a Kubernetes 1.36 API server sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aioresolve.kubernetes.objects import (
 
 from .samples import pod, pod_json
 
-ENDS_INITIAL_EVENTS = (
+INITIAL_EVENTS_END = (
     b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"8472",'
     b'"annotations":{"k8s.io/initial-events-end":"true"}},"spec":{"containers":null},"status":{}}}'
 )
@@ -35,37 +35,37 @@ EXPIRED = (
 
 
 @pytest.mark.parametrize(("type_", "kind"), [("ADDED", Added), ("MODIFIED", Modified), ("DELETED", Deleted)])
-def test_an_event_of_a_pod_holds_the_pod(type_: str, kind: type[Added | Modified | Deleted]) -> None:
+def test_event_of_a_pod_contains_the_pod(type_: str, kind: type[Added | Modified | Deleted]) -> None:
     line = json.dumps({"type": type_, "object": pod_json("train-0")}).encode()
     event = decode_event(line)
     assert type(event) is kind
     assert event.object == pod("train-0")
 
 
-def test_what_comes_first_on_the_line_makes_no_difference() -> None:
+def test_order_of_the_fields_of_an_event_does_not_matter() -> None:
     line = json.dumps({"object": pod_json("train-0"), "type": "ADDED"}).encode()
     assert decode_event(line) == Added(pod("train-0"))
 
 
-def test_a_bookmark_holds_a_version_and_no_pod() -> None:
-    event = decode_event(ENDS_INITIAL_EVENTS)
+def test_bookmark_contains_only_a_resource_version() -> None:
+    event = decode_event(INITIAL_EVENTS_END)
     assert isinstance(event, Bookmark)
     assert event.object.metadata.resource_version == "8472"
 
 
-def test_an_error_holds_a_status_with_its_code() -> None:
+def test_error_event_contains_a_status_with_its_code() -> None:
     event = decode_event(EXPIRED)
     assert isinstance(event, Failed)
     assert (event.object.code, event.object.reason) == (410, "Expired")
     assert event.object.message == "too old resource version: 1 (8505)"
 
 
-def test_a_status_has_a_code() -> None:
+def test_status_has_a_code() -> None:
     assert decode_status(b'{"kind":"Status","code":403,"message":"no"}').code == 403
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
         (b"", "truncated"),
         (b'{"type":"ADDED","object":{"metadata":{"na', "truncated"),
@@ -82,18 +82,18 @@ def test_a_status_has_a_code() -> None:
         (b'{"type":"ADDED","object":{"metadata":{"name":"\\udc00"}}}', "."),
     ],
 )
-def test_a_line_that_holds_no_event_says_where_it_differs(line: bytes, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_error_for_an_invalid_event_says_where_it_is_invalid(line: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         decode_event(line)
 
 
 @given(st.binary())
-def test_garbage_is_a_value_error(line: bytes) -> None:
+def test_random_bytes_are_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_event(line)
 
 
-def test_a_pod_knows_its_version_and_its_owners() -> None:
+def test_pod_has_a_resource_version_and_owners() -> None:
     owner = {"kind": "Job", "name": "train", "controller": True, "apiVersion": "batch/v1", "uid": "u"}
     found = pod(metadata={"resourceVersion": "8438", "ownerReferences": [owner]})
     assert found.metadata.resource_version == "8438"
@@ -102,7 +102,7 @@ def test_a_pod_knows_its_version_and_its_owners() -> None:
     assert (decoded.kind, decoded.name, decoded.controller) == ("Job", "train", True)
 
 
-def test_a_container_knows_how_it_ended_last() -> None:
+def test_container_has_its_last_termination() -> None:
     last = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     found = pod(status={"containerStatuses": [{"name": "main", "restartCount": 5, "lastState": last}]})
     assert found.status.container_statuses is not None
@@ -114,7 +114,7 @@ def test_a_container_knows_how_it_ended_last() -> None:
 
 
 def size(value: Any) -> int:
-    """Return the bytes that a decoded value takes."""
+    """Return the memory of a decoded value in bytes."""
     if isinstance(value, dict):
         return sys.getsizeof(value) + sum(size(key) + size(item) for key, item in value.items())
     if isinstance(value, list):
@@ -123,14 +123,14 @@ def size(value: Any) -> int:
     return sys.getsizeof(value) + sum(size(getattr(value, field)) for field in fields)
 
 
-def test_a_large_pod_is_small_once_decoded() -> None:
+def test_decoded_pod_does_not_keep_unused_fields() -> None:
     large = pod_json(
         spec={"containers": [{"name": "main", "env": [{"name": f"V{i}", "value": "x"} for i in range(500)]}]},
         metadata={"managedFields": [{"manager": "kubelet", "fieldsV1": {f"f:{i}": {} for i in range(500)}}]},
     )
-    answer = decode_list(json.dumps({"kind": "PodList", "items": [large]}).encode())
-    assert isinstance(answer, PodList)
-    assert answer.items is not None
-    (decoded,) = answer.items
+    pods = decode_list(json.dumps({"kind": "PodList", "items": [large]}).encode())
+    assert isinstance(pods, PodList)
+    assert pods.items is not None
+    (decoded,) = pods.items
     assert len(json.dumps(large)) > 20_000
     assert size(decoded) < 2_000

@@ -267,24 +267,24 @@ async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "place"),
+    ("arguments", "message"),
     [
         ({"count": 0}, "`count=`: 0"),
         ({"count": True}, "`count=`: True"),
         ({"count": 2, "jobs": {"worker": 2}}, "cannot be combined"),
         ({"jobs": {}}, "jobs="),
-        ({"jobs": {"worker": -1}}, "jobs\\['worker'\\]=-1"),
+        ({"jobs": {"worker": -1}}, r"`jobs\['worker'\]=`: -1 is not"),
         ({"jobs": ["worker"]}, "jobs="),
         ({"reachable": "udp"}, "`reachable=`: 'udp' is invalid"),
         ({"stable_for": -1.0}, "`stable_for=`: -1.0"),
         ({"stable_for": float("inf")}, "`stable_for=`: inf"),
         ({"timeout": 0}, "`timeout=`: 0"),
-        ({"interval": 0}, "interval=0"),
+        ({"interval": 0}, "`interval=`: 0 is not"),
     ],
 )
 async def test_an_invalid_argument_is_named(
-    loopback: Loopback, arguments: dict[str, Any], place: str
+    loopback: Loopback, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=place):
+    with pytest.raises(ConfigurationError, match=message):
         await partial(resolver_of(loopback).wait, **arguments)()
     assert not loopback.requests

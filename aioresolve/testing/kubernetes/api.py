@@ -11,7 +11,8 @@ import anyio.to_thread
 
 from aioresolve.testing.replies import JSON_HEADERS, Reply
 
-from .faults import RunningWatch, endless_page
+from .cluster import RunningWatch
+from .faults import endless_page
 from .lists import list_body, object_body, page
 from .options import (
     ListOptions,

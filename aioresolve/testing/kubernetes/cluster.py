@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .access import Access
-    from .faults import RunningWatch
+    from .faults import WatchFault
     from .store import Store
 
 _MAX_CACHED_BYTES = 512 * 1024 * 1024
@@ -49,6 +50,14 @@ class RequestRecord:
     scheme: str = ""
     user: str | None = None
     time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunningWatch:
+    """A connected watch and its pending faults, oldest first."""
+
+    request: RequestRecord
+    faults: deque[WatchFault] = field(default_factory=deque)
 
 
 class Notifier:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import ConfigurationError
@@ -17,7 +16,6 @@ from .store import stored_pod
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .cluster import RequestRecord
     from .options import ListOptions
 
 _WATCH_EXPIRED = "The resourceVersion for the provided watch is too old."
@@ -57,14 +55,6 @@ class WatchFault:
 
     fault: StreamFault | WatchError
     version: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunningWatch:
-    """A connected watch and its pending faults, oldest first."""
-
-    request: RequestRecord
-    faults: deque[WatchFault] = field(default_factory=deque)
 
 
 def validate_watch_fault(fault: Fault) -> StreamFault | WatchError:

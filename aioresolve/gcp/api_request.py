@@ -1,17 +1,38 @@
-"""A request to one of Google's APIs, and the cache of entity tags that avoids repeated responses."""
+"""A request to one of Google's APIs, its access token and hints, and the cache of unchanged responses."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from aioresolve._core.http.errors import ConnectionHints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NOT_MODIFIED", "APIRequest", "CachedResponse", "ETagCache"]
+__all__ = [
+    "ANONYMOUS",
+    "NOT_MODIFIED",
+    "RENEW_BEFORE_EXPIRY",
+    "APIRequest",
+    "AccessToken",
+    "CachedResponse",
+    "ETagCache",
+    "connection_hints",
+]
 
 NOT_MODIFIED = 304
 """The status of a response without a body: the client already has it."""
+
+RENEW_BEFORE_EXPIRY = 225.0
+"""Seconds before its end at which a token is renewed: the threshold of google-auth (3 min 45 s).
+
+The metadata server returns the same token until five minutes before its end: renewing earlier is useless.
+"""
+
+EXPIRY_MARGIN = 10.0
+"""Seconds before its end at which a token is no longer sent, so that it does not expire on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +86,47 @@ class ETagCache(dict[str, CachedResponse]):
     A GET request with `If-None-Match` has the status 304 and no body while the resource still has that tag
     (RFC 9110, section 13.1.2). For an API without entity tags, every request is a plain one.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """Headers that authenticate requests. The repr shows no secret.
+
+    Attributes:
+        headers: the headers.
+        expires: when they expire, in seconds of Unix time; None for never.
+        member: the IAM member that they stand for, such as `serviceAccount:a@b`, if known.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    expires: float | None = None
+    member: str | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it need not be renewed yet."""
+        return self.expires is None or time.time() < self.expires - RENEW_BEFORE_EXPIRY
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a server will accept it."""
+        return self.expires is None or time.time() < self.expires - EXPIRY_MARGIN
+
+
+ANONYMOUS = AccessToken()
+"""No credentials."""
+
+
+def connection_hints(reach: str) -> ConnectionHints:
+    """Return the hints for a server of Google; `reach` if it cannot be reached, or is a different server."""
+    return ConnectionHints(
+        certificate="Name its authority with {ssl_context} or SSL_CERT_FILE, or correct the endpoint.",
+        tls="Check that the port speaks https.",
+        name=reach,
+        proxy="Correct HTTPS_PROXY and NO_PROXY.",
+        url="It must start with https://HOST.",
+        protocol=reach,
+        reach=reach,
+        length="Check whether this is the right server.",
+        owner="session",
+    )

@@ -1,8 +1,8 @@
-"""Application default credentials: who we are, as every Google client library finds it out.
+"""Application default credentials, found as every Google client library finds them.
 
-Order and files: https://cloud.google.com/docs/authentication/application-default-credentials. google-auth's
-own `default()` is not used: off Google Cloud it waits up to fifteen seconds for the metadata server, asks
-other APIs on the way, and says of a failure neither where it looked nor what it found there.
+Order and files: https://cloud.google.com/docs/authentication/application-default-credentials. `default()`
+of google-auth is not used: off Google Cloud it waits up to fifteen seconds for the metadata server, sends
+requests to other APIs, and its errors do not list the places that it searched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
-from .access_token import Grant
+from .api_request import AccessToken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .metadata_server import MetadataServer
 
-__all__ = ["FoundFile", "file_credentials", "metadata_grant"]
+__all__ = ["FileCredentials", "load_file_credentials", "metadata_token"]
 
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
@@ -43,83 +43,83 @@ TYPES = (
 )
 AWS_TOKEN = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105 - the name of a kind of token
 LARGEST_FILE = 1 << 20
-"""Bytes of a credentials file at most; a key is 2 KB."""
+"""The maximum size of a credentials file in bytes; a key has 2 KB."""
 
 DEFAULT_ACCOUNT = "instance/service-accounts/default"
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """Credentials that a file holds.
+class FileCredentials:
+    """Credentials from a file.
 
     Attributes:
-        credentials: of google-auth, not refreshed yet.
-        source: where they come from, in words.
+        credentials: of google-auth, not yet refreshed.
+        source: where they come from, as text.
     """
 
     credentials: Credentials
     source: str
 
 
-async def file_credentials(scopes: Sequence[str], tried: list[str]) -> FoundFile | None:
-    """Return the credentials of the file the environment names, or gcloud's; None where there is neither.
+async def load_file_credentials(scopes: Sequence[str], tried: list[str]) -> FileCredentials | None:
+    """Return the credentials of the file that the environment names, or of gcloud's; None without either.
 
     Args:
-        scopes: OAuth scopes, for the credentials that take them.
-        tried: what was looked at and not there is appended, a line each.
+        scopes: OAuth scopes, for the types of credentials that need them.
+        tried: a line is appended for each place without credentials.
 
     Raises:
-        CredentialsError: there is such a file, and it cannot be used.
+        CredentialsError: the file cannot be used.
     """
     return await anyio.to_thread.run_sync(
-        _file_credentials, dict(os.environ), tuple(scopes), tried, abandon_on_cancel=True
+        _load_file_credentials, dict(os.environ), tuple(scopes), tried, abandon_on_cancel=True
     )
 
 
-async def metadata_grant(
+async def metadata_token(
     server: MetadataServer, scopes: Sequence[str], quota_project: str | None, progress: Progress | None = None
-) -> Grant:
-    """Return what the metadata server grants this machine's default service account.
+) -> AccessToken:
+    """Return an access token of the default service account of this machine.
 
     Raises:
-        CredentialsError: the machine has no service account, or the answer is none.
+        CredentialsError: the machine has no service account, or the response is invalid.
         ResolveError: there is no metadata server.
     """
-    asked_at = time.time()
+    requested_at = time.time()
     body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": ",".join(scopes)})
     if body is None:
         raise CredentialsError(
-            "this machine has no service account, says the metadata server;"
-            " attach one with `gcloud compute instances set-service-account`, or give credentials"
+            "the metadata server reports that this machine has no service account",
+            hint="Attach one with `gcloud compute instances set-service-account`, or pass {credentials}.",
         )
     try:
         token = decode_token(body.encode())
     except ValueError as error:
-        raise CredentialsError(f"the metadata server's access token cannot be read: {error}") from error
+        raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
     email = await server.value(f"{DEFAULT_ACCOUNT}/email", progress)
     headers = {"authorization": f"Bearer {token.access_token}"}
     if quota_project := quota_project or os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None
-    return Grant(headers, asked_at + token.expires_in, member)
+    return AccessToken(headers, requested_at + token.expires_in, member)
 
 
-def _file_credentials(
+def _load_file_credentials(
     environ: Mapping[str, str], scopes: tuple[str, ...], tried: list[str]
-) -> FoundFile | None:
+) -> FileCredentials | None:
     named = environ.get(VARIABLE)
     if named:
-        return _loaded(Path(named), f"{named} (from ${VARIABLE})", environ, scopes)
+        return _load(Path(named), f"{named} (from ${VARIABLE})", environ, scopes)
     tried.append(f"${VARIABLE}: not set")
     file = _gcloud_file(environ)
     if file is None or not file.is_file():
-        tried.append(f"{file or 'the file of gcloud'}: there is none")
+        tried.append(f"{file or 'the file of gcloud'}: does not exist")
         return None
-    return _loaded(file, f"{file} (from gcloud)", environ, scopes)
+    return _load(file, f"{file} (from gcloud)", environ, scopes)
 
 
 def _gcloud_file(environ: Mapping[str, str]) -> Path | None:
-    """Return where `gcloud auth application-default login` writes."""
+    """Return the file that `gcloud auth application-default login` writes."""
     name = "application_default_credentials.json"
     if folder := environ.get("CLOUDSDK_CONFIG"):
         return Path(folder) / name
@@ -128,13 +128,13 @@ def _gcloud_file(environ: Mapping[str, str]) -> Path | None:
     try:
         return Path("~/.config/gcloud").expanduser() / name
     except RuntimeError:
-        return None  # there is no home
+        return None  # without a home directory
 
 
-def _loaded(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str, ...]) -> FoundFile:
+def _load(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str, ...]) -> FileCredentials:
     from .google_auth import FAILURES, credentials_error
 
-    info = _object(file, source)
+    info = _read_object(file, source)
     try:
         credentials = _credentials(info, source, scopes)
         quota_project = environ.get(QUOTA_VARIABLE)
@@ -144,11 +144,11 @@ def _loaded(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[s
         raise
     except FAILURES as error:
         raise credentials_error(error, source) from error
-    return FoundFile(credentials, source)
+    return FileCredentials(credentials, source)
 
 
-def _object(file: Path, source: str) -> dict[str, Any]:
-    """Return the JSON object that `file` holds."""
+def _read_object(file: Path, source: str) -> dict[str, Any]:
+    """Return the JSON object in `file`."""
     try:
         with file.open("rb") as opened:
             text = opened.read(LARGEST_FILE + 1)
@@ -156,24 +156,24 @@ def _object(file: Path, source: str) -> dict[str, Any]:
             raise ValueError(f"it is larger than {LARGEST_FILE >> 20} MiB")
         info = json.loads(text)
         if not isinstance(info, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
-        # A JSONDecodeError keeps the whole document, and a key is in it.
-        reason = error.strerror if isinstance(error, OSError) else _shown(error)
+        # A JSONDecodeError contains the whole document, which contains a key.
+        reason = error.strerror if isinstance(error, OSError) else _reason(error)
         raise CredentialsError(
-            f"the credentials file {source} cannot be read: {reason};"
-            " name a file that `gcloud auth application-default login` wrote, or a service account's key",
+            f"the credentials file {source} cannot be read: {reason}",
+            hint="Use a file that `gcloud auth application-default login` wrote, or a service account key.",
             tried=[f"{source}: {reason}"],
         ) from (error if isinstance(error, OSError) else None)
     return info
 
 
-def _shown(error: ValueError) -> str:
-    return f"it is no JSON (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else str(error)
+def _reason(error: ValueError) -> str:
+    return f"it is not JSON (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _credentials(info: dict[str, Any], source: str, scopes: tuple[str, ...]) -> Any:
-    """Return the credentials that a file's object describes; each type's library is loaded when it is met."""
+    """Return the credentials that a JSON object describes. Imports only the library of its type."""
     match info.get("type"):
         case "service_account":
             from google.oauth2 import service_account
@@ -196,8 +196,9 @@ def _credentials(info: dict[str, Any], source: str, scopes: tuple[str, ...]) -> 
                 info, scopes=scopes
             )
     raise ConfigurationError(
-        f"the credentials file {source} is of type {str(info.get('type'))[:60]!r}, which is none of"
-        f" {', '.join(TYPES)}; make it anew with `gcloud auth application-default login`"
+        f"the credentials file {source} is of type {str(info.get('type'))[:60]!r}, not one of"
+        f" {', '.join(TYPES)}",
+        hint="Create it again with `gcloud auth application-default login`.",
     )
 
 

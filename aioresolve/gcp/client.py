@@ -1,33 +1,30 @@
-"""What is asked of one of Google's APIs.
-
-Asking only for what has changed: the entity tag of the last answer goes with the next question.
-
-A GET with `If-None-Match` is answered 304, without a body, while what is asked for still has that tag
-(RFC 9110, section 13.1.2). An API that gives no tags is asked as ever.
-
-One authorized session for Google's JSON APIs: prepare, send, handle.
-"""
+"""The client of Google's JSON APIs: authorized requests with retries."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from itertools import count
 from typing import TYPE_CHECKING, Self
 
 import anyio
 from yarl import URL
 
-from aioresolve._core.retry import RetryPolicy, call_with_retries
-from aioresolve._core.telemetry import HTTPCall
+from aioresolve._core.http.client import (
+    CONNECT_TIMEOUT,
+    Auth,
+    HTTPClient,
+    environment_proxy,
+    is_loopback,
+    origin,
+    send_with_retries,
+)
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .access_token import ANONYMOUS, Grant
-from .api_request import NOT_MODIFIED, APIRequest
+from .api_request import ANONYMOUS, NOT_MODIFIED, connection_hints
 from .credentials import CLOUD_PLATFORM, GoogleCredentials
-from .google_errors import Principal, failure
-from .transport import HTTPClient, is_loopback, origin
+from .google_errors import Principal, error_from_response
 
 if TYPE_CHECKING:
     import ssl
@@ -35,44 +32,44 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aioresolve._core.deadline import Progress
+    from aioresolve._core.http.client import Response
 
+    from .api_request import APIRequest
     from .credentials import AnyCredentials
-    from .transport import Answer
 
 __all__ = ["CLOUD_PLATFORM", "GoogleSession"]
-
 
 logger = logging.getLogger("aioresolve.gcp")
 
 ENDPOINTS = {"tpu": "https://tpu.googleapis.com", "compute": "https://compute.googleapis.com"}
-"""Where each API is, if nobody says otherwise."""
+"""The default base URL of each API."""
 
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
-"""What gcloud's own variables begin with that say otherwise; `TPU` or `COMPUTE` follows."""
+"""The prefix of gcloud's variables for other base URLs, followed by `TPU` or `COMPUTE`."""
 
-SECRET_HEADERS = frozenset({"authorization", "x-goog-api-key"})
+NO_PRINCIPAL = Principal("anonymous (no credentials are sent to a plain http endpoint)")
 
-NOBODY = Principal("nobody (a plain http endpoint is shown no credentials)")
+HINTS = connection_hints("Check that the endpoint is correct, and that the network allows the connection.")
 
 
 class GoogleSession:
-    """An HTTP session for Google's JSON APIs, used inside `async with`, by the tasks of one event loop.
+    """Sends requests to Google's JSON APIs, inside `async with`, for the tasks of one event loop.
 
-    Credentials go to the endpoints of the APIs and to nobody else, and never over plain http: an http
-    endpoint has to be on this machine, and is asked anonymously.
+    Credentials are sent only to the endpoints of the APIs, and never over plain http: an http endpoint must
+    be on this machine, and gets anonymous requests.
 
     Args:
-        credentials: who we are; whatever `GoogleCredentials` takes, or one to share with other sessions.
-        scopes: the OAuth scopes to ask for, where `credentials` is no GoogleCredentials.
-        quota_project: the project that requests are charged to, likewise.
-        endpoints: base URL by API (`tpu`, `compute`), for private endpoints and tests; where it names none,
+        credentials: what `GoogleCredentials` accepts, or one to share with other sessions.
+        scopes: the OAuth scopes to request, unless `credentials` is a GoogleCredentials.
+        quota_project: the project that is charged for requests, likewise.
+        endpoints: base URL by API (`tpu`, `compute`), for private endpoints and tests; the default is
             $CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU (or `_COMPUTE`), else Google's own.
-        ssl_context: TLS for the APIs and the token servers; with the system's authorities where None.
-        max_concurrency: how many requests are made at a time; others wait their turn.
-        policy: how often a request is made again.
+        ssl_context: TLS for the APIs and token servers; None for the certificate authorities of the system.
+        max_concurrency: the maximum number of requests at a time.
+        policy: the retries of each request.
 
     Raises:
-        ConfigurationError: an endpoint is none, or the credentials are of another library.
+        ConfigurationError: an endpoint is invalid, or the credentials are of another library.
     """
 
     def __init__(
@@ -95,53 +92,58 @@ class GoogleSession:
         self._ssl_context = ssl_context
         self._max_concurrency = max_concurrency
         self._policy = policy or RetryPolicy()
-        self._open: _Open | None = None
+        self._open: _OpenSession | None = None
 
     def __repr__(self) -> str:
         return f"<GoogleSession of {self._credentials!r}>"
 
     def host(self, service: str) -> str:
-        """Return where an API is asked, `scheme://host:port`."""
+        """Return the endpoint of an API, `scheme://host:port`."""
         return origin(self._endpoints[service])
 
-    async def ask(self, question: APIRequest, progress: Progress) -> bytes:
-        """Return the body of the answer to `question`, asked again while that can help.
+    async def send(self, request: APIRequest, progress: Progress) -> Response:
+        """Send a request, with retries, and return the response.
+
+        Its status is 200; or 304, without a body, if `request.known_tag` is still current.
 
         Raises:
-            ResolveError: no usable answer; see `failures.failure` for which status is which error.
+            ResolveError: the request failed; see `google_errors`.
         """
-        return (await self.answer(question, progress)).body
-
-    async def answer(self, question: APIRequest, progress: Progress) -> Answer:
-        """Return the answer to `question`, as `ask` does; 304, without a body, where the tag known stands.
-
-        Raises:
-            ResolveError: as `ask`.
-        """
-        opened = self._opened()
-        attempts = count(1)
-
-        async def attempt() -> Answer:
-            async with opened.turns:
-                return await self._answer(opened.client, question, attempts, progress)
-
-        scope = question.scope
-        answer = await call_with_retries(
-            attempt, policy=self._policy, on_failure=lambda error, wait: progress.failed(scope, error)
+        opened = self._open
+        if opened is None or opened.loop is not asyncio.get_running_loop():
+            raise ConfigurationError(
+                f"{self!r} is not open in this event loop", hint="Use it inside its `async with`."
+            )
+        response = await send_with_retries(
+            lambda attempts: self._send(opened.client, request, attempts, progress),
+            scope=request.scope,
+            host=self.host(request.service),
+            progress=progress,
+            policy=self._policy,
+            limiter=opened.limiter,
         )
-        progress.done(scope, "answered")
-        return answer
+        progress.done(request.scope, "received")
+        return response
 
     async def aclose(self) -> None:
-        """Close every connection. Closing twice does nothing."""
+        """Close every connection. Closing twice has no effect."""
         opened, self._open = self._open, None
         if opened is not None:
             await opened.client.aclose()
 
     async def __aenter__(self) -> Self:
         if self._open is not None:
-            raise ConfigurationError(f"{self!r} is entered already; use the one session, or make another")
-        self._open = _Open(HTTPClient(ssl_context=self._ssl_context), self._max_concurrency)
+            raise ConfigurationError(
+                f"{self!r} is already entered", hint="Use that session, or create another one."
+            )
+        client = HTTPClient(
+            hints=HINTS,
+            ssl_context=self._ssl_context,
+            connect_timeout=CONNECT_TIMEOUT,
+            proxy=environment_proxy,
+            logger=logger,
+        )
+        self._open = _OpenSession(client, self._max_concurrency)
         return self
 
     async def __aexit__(
@@ -149,109 +151,116 @@ class GoogleSession:
     ) -> None:
         await self.aclose()
 
-    def _opened(self) -> _Open:
-        opened = self._open
-        if opened is None or opened.loop is not asyncio.get_running_loop():
-            raise ConfigurationError(
-                f"{self!r} is not open in this event loop; ask it inside its `async with`"
-            )
-        return opened
-
-    async def _answer(
-        self, client: HTTPClient, question: APIRequest, attempts: Iterator[int], progress: Progress
-    ) -> Answer:
-        """Return the answer, which is no failure; the credentials are renewed once where they are refused."""
-        host = self.host(question.service)
-        if host.startswith("http:"):
-            progress.waiting(question.scope, f"{host} has not answered")
-            answer, asker = await self._sent(client, question, next(attempts), ANONYMOUS), NOBODY
-        else:
-            progress.waiting(question.scope, f"no access token yet, from {self._credentials.asker.source}")
-            grant = await self._credentials.grant(client)
-            progress.waiting(question.scope, f"{host} has not answered")
-            answer = await self._sent(client, question, next(attempts), grant)
-            asker = self._credentials.asker
-            if answer.status == 401 and grant.headers:
-                try:
-                    grant = await self._credentials.renewed(client, grant)
-                except CredentialsError as error:
-                    if error.retryable:
-                        raise
-                    raise failure(answer, question, host=host, principal=asker) from error
-                answer = await self._sent(client, question, next(attempts), grant)
-                asker = self._credentials.asker
-        is_known = bool(question.known_tag) and answer.status == NOT_MODIFIED
-        if answer.status != 200 and not is_known:
-            raise failure(answer, question, host=host, principal=asker)
-        return answer
-
-    async def _sent(self, client: HTTPClient, question: APIRequest, attempt: int, grant: Grant) -> Answer:
-        content = {"Content-Type": "application/json"} if question.body is not None else {}
-        condition = {"If-None-Match": question.known_tag} if question.known_tag else {}
-        values = [value for name, value in grant.headers.items() if name.lower() in SECRET_HEADERS]
-        url, host = URL(self._endpoints[question.service] + question.path), self.host(question.service)
-        with HTTPCall(
-            logger, question.method, host, url.raw_path, scope=question.scope, attempt=attempt
-        ) as request:
-            answer = await client.send(
-                question.method,
-                str(url.with_query(question.query)),
-                scope=question.scope,
-                mend="see that the endpoint is right and that the network lets it through",
-                headers={"Accept": "application/json", **content, **condition, **grant.headers},
-                body=question.body,
-                secrets={secret for value in values for secret in (value, value.partition(" ")[2])},
-            )
-            request.set_response(answer.status, len(answer.body))
-        return answer
+    async def _send(
+        self, client: HTTPClient, request: APIRequest, attempts: Iterator[int], progress: Progress
+    ) -> Response:
+        host = self.host(request.service)
+        is_anonymous = host.startswith("http:")
+        headers = {"Accept": "application/json"}
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        if request.known_tag:
+            headers["If-None-Match"] = request.known_tag
+        response = await client.send(
+            request.method,
+            URL(self._endpoints[request.service] + request.path).with_query(request.query),
+            scope=request.scope,
+            headers=headers,
+            body=request.body,
+            auth=Auth() if is_anonymous else _RequestAuth(self._credentials, client, request, host, progress),
+            attempts=attempts,
+        )
+        if response.status == 200 or (request.known_tag and response.status == NOT_MODIFIED):
+            return response
+        principal = NO_PRINCIPAL if is_anonymous else self._credentials.principal
+        raise error_from_response(response, request, host=host, principal=principal)
 
 
-class _Open:
-    """What a session holds inside its `async with`."""
-
+class _OpenSession:
     def __init__(self, client: HTTPClient, max_concurrency: int) -> None:
         self.client = client
         self.loop = asyncio.get_running_loop()
-        self.turns = anyio.CapacityLimiter(max_concurrency)
+        self.limiter = anyio.CapacityLimiter(max_concurrency)
+
+
+class _RequestAuth(Auth):
+    """The access token of one request."""
+
+    def __init__(
+        self,
+        credentials: GoogleCredentials,
+        client: HTTPClient,
+        request: APIRequest,
+        host: str,
+        progress: Progress,
+    ) -> None:
+        self._credentials = credentials
+        self._client = client
+        self._request = request
+        self._host = host
+        self._progress = progress
+        self._token = ANONYMOUS
+
+    async def headers(self) -> Mapping[str, str]:
+        scope, source = self._request.scope, self._credentials.principal.source
+        self._progress.waiting(scope, f"no access token yet, from {source}")
+        self._token = await self._credentials.token(self._client)
+        self._progress.waiting(scope, f"{self._host} has not responded")
+        return self._token.headers
+
+    async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str] | None:
+        if not rejected:
+            return None
+        try:
+            return (await self._credentials.renew(self._client, self._token)).headers
+        except CredentialsError as error:
+            if error.retryable:
+                raise
+            # The rejection is the error to report, and the failed renewal is its cause.
+            principal = self._credentials.principal
+            raise error_from_response(
+                response, self._request, host=self._host, principal=principal
+            ) from error
 
 
 def _endpoints(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the base URL of each API, without a slash at its end."""
+    """Return the base URL of each API, without a trailing slash."""
     if unknown := sorted(set(given) - set(ENDPOINTS)):
         raise ConfigurationError(
-            f"endpoints= names {unknown[0]!r}; the APIs asked are {', '.join(ENDPOINTS)}"
+            f"{unknown[0]!r} is not an API", argument="endpoints", hint=f"Use {' or '.join(ENDPOINTS)}."
         )
-    found = {}
-    for service, usual in ENDPOINTS.items():
+    endpoints = {}
+    for service, default in ENDPOINTS.items():
         variable = OVERRIDE + service.upper()
         if service in given:
-            found[service] = _endpoint(given[service], f"endpoints[{service!r}]")
+            endpoints[service] = _endpoint(given[service], f"endpoints[{service!r}]")
         elif environ.get(variable):
-            # gcloud's overrides end in a slash, and that of Compute Engine in its version.
+            # The overrides of gcloud end in a slash, and that of Compute Engine in its version.
             url = _endpoint(environ[variable], f"the environment variable {variable}")
-            found[service] = url.removesuffix("/compute/v1")
+            endpoints[service] = url.removesuffix("/compute/v1")
         else:
-            found[service] = usual
-    return found
+            endpoints[service] = default
+    return endpoints
 
 
 def _endpoint(text: str, where: str) -> str:
-    """Return a base URL without a slash at its end.
+    """Return a base URL without a trailing slash.
 
     Raises:
-        ConfigurationError: it is none, or one to which no credentials may go.
+        ConfigurationError: it is invalid, or credentials must not be sent there.
     """
+    hint = "Write it as https://HOST."
     try:
         url = URL(text)
     except (ValueError, TypeError):
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigurationError(f"{where} is no URL; write it as https://HOST")
+        raise ConfigurationError(f"{where} is not a URL", hint=hint)
     if url.user or url.password or url.query_string or url.fragment:
-        raise ConfigurationError(f"{where} holds a user, a query or a fragment; write it as https://HOST")
+        raise ConfigurationError(f"{where} has a user, a query or a fragment", hint=hint)
     if url.scheme == "http" and not is_loopback(url.host or ""):
         raise ConfigurationError(
-            f"{where} is {origin(text)}, where what is sent could be read on the way; write it as https://HOST"
-            " (plain http is for this machine alone)"
+            f"{where} is {origin(text)}, to which requests would be sent unencrypted",
+            hint=f"{hint} Plain http is possible on this machine only.",
         )
     return str(url).rstrip("/")

@@ -1,15 +1,14 @@
-"""Who we are to Google: kept while it is good, renewed ahead of its end, once however many ask at a time."""
+"""Credentials for Google's APIs: a token is fetched once for all tasks, and renewed before it expires."""
 
 from __future__ import annotations
 
-import copy
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from aioresolve._core.concurrency import CrossLoopLock
+from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
-from .access_token import Grant
 from .google_errors import Principal
 
 if TYPE_CHECKING:
@@ -18,28 +17,29 @@ if TYPE_CHECKING:
     from google.auth.aio.credentials import Credentials as AsyncCredentials
     from google.auth.credentials import Credentials
 
-    from .application_default import FoundFile
-    from .transport import HTTPClient
+    from aioresolve._core.http.client import HTTPClient
+
+    from .api_request import AccessToken
 
     AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
 
 __all__ = ["CLOUD_PLATFORM", "GoogleCredentials"]
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-"""The OAuth scope that leaves it to IAM what we may do."""
+"""The OAuth scope that leaves all decisions to IAM."""
 
 
 class GoogleCredentials:
-    """Credentials for Google's APIs, shared by sessions, tasks and event loops. Making one does no I/O.
+    """Credentials that sessions, tasks and event loops can share. The constructor does no I/O.
 
-    A token is renewed almost four minutes ahead of its end; while that fails for a passing reason, the old
-    one is used to its end.
+    A token is renewed almost four minutes before its end. If that fails with a retryable error, the old one
+    is used until its end.
 
     Args:
         credentials: `"default"` or None for application default credentials; or credentials of google-auth,
-            whose scopes are set where they have none.
-        scopes: the OAuth scopes to ask for.
-        quota_project: the project that requests are charged to; that of the credentials where None.
+            whose scopes are set if they have none.
+        scopes: the OAuth scopes to request.
+        quota_project: the project that is charged for requests; None for that of the credentials.
 
     Raises:
         ConfigurationError: `credentials` are of another library.
@@ -54,160 +54,138 @@ class GoogleCredentials:
     ) -> None:
         self._scopes = tuple(scopes)
         self._quota_project = quota_project
-        self._source = _source(credentials, self._scopes)
-        self._grant: Grant | None = None
-        self._error: ResolveError | None = None
-        self._fetches = 0
-        self._turn = CrossLoopLock()
+        self._source = _token_source(credentials, self._scopes)
+        self._cache: TokenCache[AccessToken] = TokenCache()
 
     def __repr__(self) -> str:
         return f"<GoogleCredentials {self._source.name}>"
 
     @property
-    def asker(self) -> Principal:
-        """Who they make us, in words for messages."""
-        return Principal(
-            self._source.name, self._grant.member if self._grant is not None else None, self._scopes
-        )
+    def principal(self) -> Principal:
+        """The identity of the latest token, for messages."""
+        token = self._cache.token
+        return Principal(self._source.name, token.member if token is not None else None, self._scopes)
 
-    async def grant(self, client: HTTPClient) -> Grant:
-        """Return what proves who we are, renewed where its end is near.
+    async def token(self, client: HTTPClient) -> AccessToken:
+        """Return a token that is not about to expire.
 
         Args:
-            client: what a token server is asked with.
+            client: sends requests to token servers.
 
         Raises:
-            ResolveError: it could not be had; CredentialsError where no source of credentials works.
+            ResolveError: no token is available; CredentialsError if no source of credentials works.
         """
-        grant = self._grant
-        if grant is not None and grant.is_fresh:
-            return grant
-        try:
-            return await self._fetched(client, self._fetches, anew=False)
-        except ResolveError as error:
-            if grant is not None and grant.is_valid and error.retryable:
-                return grant
-            raise
+        return await self._cache.get(lambda: self._fetch(client, force=False))
 
-    async def renewed(self, client: HTTPClient, refused: Grant) -> Grant:
-        """Return what proves who we are, other than `refused`, which a server did not accept.
+    async def renew(self, client: HTTPClient, rejected: AccessToken) -> AccessToken:
+        """Return a token other than `rejected`, which a server rejected.
 
         Raises:
-            ResolveError: it could not be had.
+            ResolveError: no token is available.
         """
-        grant = self._grant
-        if grant is not None and grant.headers != refused.headers:
-            return grant
-        return await self._fetched(client, self._fetches, anew=True)
+        token = self._cache.token
+        if token is not None and token.headers != rejected.headers:
+            return token
+        return await self._cache.renew(lambda: self._fetch(client, force=True))
 
-    async def _fetched(self, client: HTTPClient, fetches: int, *, anew: bool) -> Grant:
-        """Return the grant of a fetch that ended after this call began: its own, or one others wait for."""
-        async with self._turn:
-            if self._fetches == fetches:
-                # A cancelled fetch ends without a result: the next in turn makes another.
-                try:
-                    grant = await self._source.fetched(client, anew=anew)
-                    self._grant, self._error = self._charged(grant), None
-                except ResolveError as error:
-                    self._error = error
-                self._fetches += 1
-            grant_now, failure = self._grant, self._error
-        if failure is not None:
-            # A copy for each: one exception raised by several tasks grows a traceback of them all.
-            raise copy.copy(failure) from failure.__cause__
-        assert grant_now is not None
-        return grant_now
-
-    def _charged(self, grant: Grant) -> Grant:
-        if self._quota_project is None or not grant.headers:
-            return grant
-        return Grant(
-            {**grant.headers, "x-goog-user-project": self._quota_project}, grant.expires, grant.member
-        )
+    async def _fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+        token = await self._source.fetch(client, force=force)
+        if self._quota_project is None or not token.headers:
+            return token
+        return replace(token, headers={**token.headers, "x-goog-user-project": self._quota_project})
 
 
-class _Given:
-    """Credentials of google-auth that were handed in, or that a file holds."""
+class _TokenSource(Protocol):
+    """A source of tokens; `name` describes it in messages."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+        """Return a token; a new one even if the present one is fresh, with `force`."""
+        ...
+
+
+class _GoogleAuthSource:
+    """Credentials of google-auth, from the user or from a file."""
 
     def __init__(self, credentials: Any, name: str) -> None:
         self._credentials = credentials
         self.name = name
 
-    async def fetched(self, client: HTTPClient, *, anew: bool) -> Grant:
-        from .google_auth import refreshed
+    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+        from .google_auth import fetch_token
 
-        return await refreshed(self._credentials, client, self.name, anew=anew)
+        return await fetch_token(self._credentials, client, self.name, force=force)
 
 
-class _GivenAsync:
-    """Credentials of google.auth.aio that were handed in."""
+class _AsyncGoogleAuthSource:
+    """Credentials of google.auth.aio, from the user."""
 
     name = "credentials="
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
 
-    async def fetched(self, client: HTTPClient, *, anew: bool) -> Grant:
-        from .google_auth import awaited
+    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+        from .google_auth import fetch_token_async
 
-        return await awaited(self._credentials, client, self.name, anew=anew)
+        return await fetch_token_async(self._credentials, client, self.name, force=force)
 
 
-class _Default:
-    """Application default credentials: a file, else the metadata server."""
+class _DefaultSource:
+    """Application default credentials: a file, or else the metadata server."""
 
     def __init__(self, scopes: tuple[str, ...]) -> None:
         self.name = "the application default credentials"
         self._scopes = scopes
-        self._file: _Given | None = None
+        self._file: _GoogleAuthSource | None = None
 
-    async def fetched(self, client: HTTPClient, *, anew: bool) -> Grant:
-        from .application_default import file_credentials, metadata_grant
+    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+        from .application_default import load_file_credentials, metadata_token
 
         tried: list[str] = []
         if self._file is None:
-            found = await file_credentials(self._scopes, tried)
-            self._file = None if found is None else _given_by(found)
+            loaded = await load_file_credentials(self._scopes, tried)
+            self._file = None if loaded is None else _GoogleAuthSource(loaded.credentials, loaded.source)
         if self._file is not None:
             self.name = self._file.name
             try:
-                return await self._file.fetched(client, anew=anew)
+                return await self._file.fetch(client, force=force)
             except CredentialsError:
-                self._file = None  # it is read again: its owner may have logged in anew meanwhile
+                self._file = None  # read it again next time: the user may have logged in again
                 raise
         from .metadata_server import MetadataServer
 
         try:
-            grant = await metadata_grant(MetadataServer(), self._scopes, None)
+            token = await metadata_token(MetadataServer(), self._scopes, None)
         except ResolveError as error:
             if error.retryable:
                 raise
-            tried.append(f"the metadata server: {error}")
+            tried.append(f"the metadata server: {error.summary}")
             raise CredentialsError(
-                f"no credentials for Google Cloud were found; looked at {'; '.join(tried)}."
-                " Log in with `gcloud auth application-default login`, or let GOOGLE_APPLICATION_CREDENTIALS"
-                " name a credentials file",
+                f"no credentials for Google Cloud were found. Tried {'; '.join(tried)}",
+                hint="Log in with `gcloud auth application-default login`, or set"
+                " GOOGLE_APPLICATION_CREDENTIALS to the path of a credentials file.",
                 tried=tried,
             ) from error
         self.name = "the metadata server's default service account"
-        return grant
+        return token
 
 
-def _given_by(found: FoundFile) -> _Given:
-    return _Given(found.credentials, found.source)
-
-
-def _source(credentials: Any, scopes: tuple[str, ...]) -> _Given | _GivenAsync | _Default:
+def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _TokenSource:
     if credentials is None or credentials == "default":
-        return _Default(scopes)
-    # Whoever hands credentials in has imported their library; nobody else pays for it.
+        return _DefaultSource(scopes)
+    # A user with credentials of google-auth has imported it; we need not import it for the others.
     blocking = sys.modules.get("google.auth.credentials")
-    awaited = sys.modules.get("google.auth.aio.credentials")
-    if awaited is not None and isinstance(credentials, awaited.Credentials):
-        return _GivenAsync(credentials)
+    asynchronous = sys.modules.get("google.auth.aio.credentials")
+    if asynchronous is not None and isinstance(credentials, asynchronous.Credentials):
+        return _AsyncGoogleAuthSource(credentials)
     if blocking is not None and isinstance(credentials, blocking.Credentials):
-        return _Given(blocking.with_scopes_if_required(credentials, scopes), "credentials=")
+        return _GoogleAuthSource(blocking.with_scopes_if_required(credentials, scopes), "credentials=")
     raise ConfigurationError(
-        f"credentials is a {type(credentials).__module__}.{type(credentials).__qualname__};"
-        " give 'default', or credentials of google-auth (google.auth.credentials.Credentials)"
+        f"a {type(credentials).__module__}.{type(credentials).__qualname__} is not a credentials object of"
+        " google-auth",
+        argument="credentials",
+        hint="Pass 'default', or an instance of google.auth.credentials.Credentials.",
     )

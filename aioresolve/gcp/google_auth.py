@@ -1,18 +1,12 @@
-"""google-auth's exceptions, in our words.
+"""Access tokens from credentials of google-auth, blocking or asyncio.
 
-A request to a token server, made for google-auth: only where it may go, and with a failure of ours.
-
-google-auth's asyncio credentials, awaited.
-
-google-auth's credentials, which block while they refresh, in a worker thread.
-
-Their HTTP is done by our own client in the event loop: the thread only signs, parses and waits. So a refresh
-obeys the deadline of the call it is for, its retries are ours, and a cancelled one ends at once.
+Its requests to token servers are sent by our own client in the event loop: for blocking credentials, a worker
+thread only signs, parses and waits. So a refresh obeys the deadline of the call that needs it, its retries
+are ours, and a cancelled refresh ends at once. Its exceptions are translated.
 """
 
 from __future__ import annotations
 
-import logging
 import ssl
 import time
 import urllib.parse
@@ -28,9 +22,8 @@ from google.auth.aio.credentials import AnonymousCredentials as AsyncAnonymousCr
 from google.auth.credentials import AnonymousCredentials
 from yarl import URL
 
-from aioresolve._core.http.tls import closing_one_sidedly
+from aioresolve._core.http.client import close_one_sidedly, is_loopback, origin
 from aioresolve._core.retry import RETRYABLE_STATUSES
-from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -39,9 +32,8 @@ from aioresolve.errors import (
     ResolveError,
 )
 
-from .access_token import ANONYMOUS, Grant
+from .api_request import ANONYMOUS, AccessToken, connection_hints
 from .metadata_server import is_metadata_host
-from .transport import is_loopback, origin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -50,174 +42,180 @@ if TYPE_CHECKING:
     from google.auth.aio.credentials import Credentials as AsyncCredentials
     from google.auth.credentials import Credentials
 
-    from .transport import Answer, HTTPClient
+    from aioresolve._core.http.client import HTTPClient, Response
 
-__all__ = ["FAILURES", "ask_token_server", "awaited", "credentials_error", "held_grant", "refreshed"]
+__all__ = ["FAILURES", "credentials_error", "current_token", "fetch_token", "fetch_token_async"]
 
 FAILURES = (exceptions.GoogleAuthError, OSError, ValueError, TypeError, KeyError, AttributeError)
-"""What google-auth raises; the last three where a file or an answer lacks a field."""
+"""What google-auth raises; the last three if a file or a response lacks a field."""
 
 
 def credentials_error(error: Exception, source: str) -> ResolveError:
     """Return our error for one of google-auth.
 
     Args:
-        error: one of FAILURES. It loses the token server's answer, where it holds it, for that may be secret.
-        source: where the credentials come from, in words.
+        error: one of FAILURES. The response of the token server is removed from it: it may contain a secret.
+        source: where the credentials come from, as text.
     """
-    _forget_answers(error)
-    said = str(error).partition("\n")[0][:500].rstrip(". ") or type(error).__name__
-    passing = bool(getattr(error, "retryable", False))
+    _remove_responses(error)
+    text = str(error).partition("\n")[0][:500].rstrip(". ") or type(error).__name__
+    retryable = bool(getattr(error, "retryable", False))
     match error:
         case exceptions.TransportError() | exceptions.TimeoutError():
             return ConnectionFailedError(
-                f"the token server of {source} was not reached: {said}; see that the network lets it through"
+                f"the token server of {source} was not reached: {text}",
+                hint="Check that the network allows the connection.",
             )
         case exceptions.RefreshError():
             return CredentialsError(
-                f"{source} did not get an access token: {said}; {_mend(said)}",
-                tried=[f"{source}: {said}"],
-                retryable=passing,
+                f"{source} got no access token: {text}",
+                hint=_refresh_hint(text),
+                tried=[f"{source}: {text}"],
+                retryable=retryable,
             )
         case exceptions.GoogleAuthError():
             pass
         case KeyError() | AttributeError() | TypeError():
-            said = f"a field is missing or of another kind ({type(error).__name__}: {said})"
+            text = f"a field is missing or has the wrong type ({type(error).__name__}: {text})"
     return CredentialsError(
-        f"{source} cannot be used: {said}; make the file anew, or give other credentials",
-        tried=[f"{source}: {said}"],
-        retryable=passing,
+        f"{source} cannot be used: {text}",
+        hint="Create the file again, or pass other {credentials}.",
+        tried=[f"{source}: {text}"],
+        retryable=retryable,
     )
 
 
-def _forget_answers(error: BaseException | None) -> None:
+def _remove_responses(error: BaseException | None) -> None:
     while error is not None:
         if isinstance(error, exceptions.GoogleAuthError):
             error.args = error.args[:1]
         error = error.__cause__ or error.__context__
 
 
-def _mend(said: str) -> str:
-    if "invalid_grant" in said or "eauth" in said:
+def _refresh_hint(text: str) -> str:
+    login = "Log in again with `gcloud auth application-default login`"
+    if "invalid_grant" in text or "eauth" in text:
         return (
-            "log in again with `gcloud auth application-default login`; for a service account, see that its"
-            " key still exists and that the clock is right"
+            f"{login}; for a service account, check that its key still exists and that the clock is correct."
         )
-    return "log in again with `gcloud auth application-default login`, or see to the account"
+    return f"{login}, or check the account."
 
 
-logger = logging.getLogger("aioresolve.gcp")
+HINTS = connection_hints(
+    "Check that the credentials name the correct token server, and that the network allows the connection."
+)
+
 
 SECRET_FIELDS = frozenset(
     {"assertion", "refresh_token", "client_secret", "subject_token", "actor_token", "access_token"}
 )
-"""Fields of a token request that nobody may see."""
+"""The secret fields of token requests."""
 
 
-async def ask_token_server(
+async def _send_token_request(
     client: HTTPClient,
     method: str,
     url: str,
     headers: Mapping[str, str],
     body: bytes | None,
     certificate: tuple[str, str] | None = None,
-) -> Answer:
-    """Return a token server's answer, unless its status is one that passes.
+) -> Response:
+    """Return the response of a token server, unless its status is retryable.
 
     Args:
-        client: what it is asked with.
+        client: sends the request.
         method: such as `POST`.
-        url: the whole URL.
-        headers: what is sent.
-        body: what is sent.
-        certificate: the files of a client certificate and its key, as X.509 federation wants them shown.
+        url: the URL.
+        headers: the headers.
+        body: the body.
+        certificate: the files of a client certificate and its key, for X.509 federation.
 
     Raises:
-        ConfigurationError: what is sent could be read on the way.
-        APIError: the server is overloaded or not well.
-        ResolveError: it was not reached.
+        ConfigurationError: the request would be sent unencrypted.
+        APIError: the server is overloaded or unavailable.
+        ResolveError: it could not be reached.
     """
-    host, path = checked_host(url), URL(url).path
-    scope, context = f"{method} {path}", await _showing(certificate)
-    with HTTPCall(logger, method, host, path, scope=scope) as request:
-        answer = await client.send(
-            method,
-            url,
-            scope=scope,
-            mend="see that the credentials name the right token server and that the network lets it through",
-            headers=headers,
-            body=body,
-            secrets=_secrets(headers, body),
-            ssl_context=context,
-        )
-        request.set_response(answer.status, len(answer.body))
-    if answer.status in RETRYABLE_STATUSES:
+    host, scope = validate_token_host(url), f"{method} {URL(url).path}"
+    response = await client.send(
+        method,
+        URL(url),
+        scope=scope,
+        headers=headers,
+        body=body,
+        ssl_context=await _ssl_context_with(certificate),
+        secrets=_secrets(headers, body),
+        hints=HINTS,
+    )
+    if response.status in RETRYABLE_STATUSES:
         raise APIError(
-            f"the token server {host} answered {answer.status} for {scope}; try again later",
+            f"the token server {host} returned status {response.status} for {scope}",
+            hint="Try again later.",
             host=host,
             scope=scope,
-            status=answer.status,
-            retry_after=answer.retry_after,
+            status=response.status,
+            retry_after=response.retry_after,
             retryable=True,
         )
-    return answer
+    return response
 
 
-def checked_host(url: str) -> str:
-    """Return the origin of a token server's URL.
+def validate_token_host(url: str) -> str:
+    """Return the origin of the URL of a token server.
 
     Raises:
-        ConfigurationError: what is sent there could be read on the way: it speaks plain http, and is neither
-            this machine nor a metadata server.
+        ConfigurationError: requests to it would be unencrypted: its scheme is http, and it is neither this
+            machine nor a metadata server.
     """
     host, parts = origin(url), URL(url)
     if parts.scheme != "https" and not is_loopback(parts.host or "") and not is_metadata_host(parts):
         raise ConfigurationError(
-            f"the credentials name the token server {host}, to which nothing secret may go: it has no TLS;"
-            " correct its URL to https:// in the credentials file"
+            f"the credentials name the token server {host}, to which no secret may be sent without TLS",
+            hint="Correct its URL to https:// in the credentials file.",
         )
     return host
 
 
 def _secrets(headers: Mapping[str, str], body: bytes | None) -> set[str]:
-    """Return the texts of a token request that nobody may see, though the server echoes them."""
+    """Return the secret texts of a token request, which the server might echo."""
     values = [value for name, value in headers.items() if name.lower() == "authorization"]
     secrets = {secret for value in values for secret in (value, value.partition(" ")[2])}
     fields = urllib.parse.parse_qsl((body or b"").decode("utf-8", "replace"))
     return (secrets | {value for name, value in fields if name in SECRET_FIELDS}) - {""}
 
 
-async def _showing(certificate: tuple[str, str] | None) -> ssl.SSLContext | None:
-    """Return TLS that shows a client certificate."""
+async def _ssl_context_with(certificate: tuple[str, str] | None) -> ssl.SSLContext | None:
+    """Return a TLS context that presents a client certificate; None without one."""
     if certificate is None:
         return None
 
     def load() -> ssl.SSLContext:
-        context = closing_one_sidedly(ssl.create_default_context())
+        context = close_one_sidedly(ssl.create_default_context())
         context.load_cert_chain(*certificate)
         return context
 
     return await anyio.to_thread.run_sync(load)
 
 
-async def awaited(credentials: AsyncCredentials, client: HTTPClient, source: str, *, anew: bool) -> Grant:
-    """Return what `credentials` prove; whether a refresh is due is theirs to know.
+async def fetch_token_async(
+    credentials: AsyncCredentials, client: HTTPClient, source: str, *, force: bool
+) -> AccessToken:
+    """Return a token of asyncio credentials; they decide whether a refresh is necessary.
 
     Args:
         credentials: of google.auth.aio.
-        client: what a token server is asked with.
-        source: where they come from, in words.
-        anew: refresh them in any case, for a server has turned them away.
+        client: sends requests to the token server.
+        source: where the credentials come from, as text.
+        force: refresh them in any case, because a server rejected them.
 
     Raises:
         CredentialsError: they cannot be refreshed.
-        ResolveError: the token server was not reached, or is not well.
+        ResolveError: the token server could not be reached, or is unavailable.
     """
     if isinstance(credentials, AsyncAnonymousCredentials):
         return ANONYMOUS
     request, headers = AsyncRequest(client), dict[str, str]()
     try:
-        if anew:
+        if force:
             await credentials.refresh(request)
         await credentials.before_request(request, "GET", "", headers)
     except ResolveError:
@@ -226,11 +224,11 @@ async def awaited(credentials: AsyncCredentials, client: HTTPClient, source: str
         raise credentials_error(error, source) from error
     except NotImplementedError as error:
         raise credentials_error(TypeError("they do not implement refresh()"), source) from error
-    return Grant(headers, _expiry(credentials))
+    return AccessToken(headers, _expiry(credentials))
 
 
 def _expiry(credentials: Any) -> float:
-    """Return the end of the token, where the credentials tell; else now, and they are asked each time."""
+    """Return the expiry of the token; now if it is unknown, so that the credentials are used each time."""
     expiry = getattr(credentials, "expiry", None)
     if expiry is None:
         return time.time()
@@ -238,37 +236,37 @@ def _expiry(credentials: Any) -> float:
 
 
 class AsyncResponse(aio_transport.Response):
-    """What google-auth reads of an answer."""
+    """A response, for google-auth."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, response: Response) -> None:
+        self._response = response
 
     @property
     def status_code(self) -> int:
-        return self._answer.status
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._answer.headers
+        return self._response.headers
 
     # google-auth declares a coroutine and uses an async generator.
     async def content(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, chunk_size: int = 1024
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces of `chunk_size` bytes."""
-        for start in range(0, len(self._answer.body), chunk_size):
-            yield self._answer.body[start : start + chunk_size]
+        """Yield the body in chunks of `chunk_size` bytes."""
+        for start in range(0, len(self._response.body), chunk_size):
+            yield self._response.body[start : start + chunk_size]
 
     async def read(self) -> bytes:
         """Return the body."""
-        return self._answer.body
+        return self._response.body
 
     async def close(self) -> None:
-        """Do nothing: the body has been read."""
+        """Do nothing: the body is complete."""
 
 
 class AsyncRequest(aio_transport.Request):
-    """How google-auth asks a token server."""
+    """Sends the requests of google-auth's asyncio credentials."""
 
     def __init__(self, client: HTTPClient) -> None:
         self._client = client
@@ -282,33 +280,35 @@ class AsyncRequest(aio_transport.Request):
         timeout: float | None = None,
         **options: Any,
     ) -> AsyncResponse:
-        """Return the answer. The caller's deadline holds, whatever `timeout` says."""
-        return AsyncResponse(await ask_token_server(self._client, method, url, headers or {}, body))
+        """Send a request. `timeout` is ignored, because the deadline of the caller applies."""
+        return AsyncResponse(await _send_token_request(self._client, method, url, headers or {}, body))
 
     async def close(self) -> None:
-        """Do nothing: the client is its owner's to close."""
+        """Do nothing: the owner of the client closes it."""
 
 
-async def refreshed(credentials: Credentials, client: HTTPClient, source: str, *, anew: bool) -> Grant:
-    """Return what `credentials` prove, refreshed in a worker thread where they are not fresh.
+async def fetch_token(
+    credentials: Credentials, client: HTTPClient, source: str, *, force: bool
+) -> AccessToken:
+    """Return a token of blocking credentials, refreshed in a worker thread if it is not fresh.
 
     Args:
         credentials: of google-auth; they keep the token.
-        client: what a token server is asked with.
-        source: where they come from, in words.
-        anew: refresh them though they are fresh, for a server has turned them away.
+        client: sends requests to the token server.
+        source: where the credentials come from, as text.
+        force: refresh them even if they are fresh, because a server rejected them.
 
     Raises:
         CredentialsError: they cannot be refreshed.
-        ResolveError: the token server was not reached, or is not well.
+        ResolveError: the token server could not be reached, or is unavailable.
     """
     if isinstance(credentials, AnonymousCredentials):
         return ANONYMOUS
-    grant = held_grant(credentials)
-    if anew or grant is None or not grant.is_fresh:
+    token = current_token(credentials)
+    if force or token is None or not token.is_fresh:
         request = ThreadRequest(client)
         try:
-            # A thread cannot be cancelled: it is left alone, and ends at its next request.
+            # A thread cannot be cancelled: it is abandoned, and ends at its next request.
             await anyio.to_thread.run_sync(
                 credentials.refresh, request, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
             )
@@ -318,21 +318,23 @@ async def refreshed(credentials: Credentials, client: HTTPClient, source: str, *
             raise credentials_error(error, source) from error
         finally:
             request.stop()
-        grant = held_grant(credentials)
-    if grant is None:
-        raise CredentialsError(f"{source} gave no access token; log in again, or give other credentials")
-    return grant
+        token = current_token(credentials)
+    if token is None:
+        raise CredentialsError(
+            f"{source} returned no access token", hint="Log in again, or pass other {credentials}."
+        )
+    return token
 
 
-def held_grant(credentials: Any) -> Grant | None:
-    """Return what credentials of google-auth prove as they are; None where they hold no token."""
+def current_token(credentials: Any) -> AccessToken | None:
+    """Return the token that credentials of google-auth have; None without one."""
     if not credentials.token:
         return None
     headers: dict[str, str] = {}
     credentials.apply(headers)
     email = getattr(credentials, "service_account_email", None)
     member = f"serviceAccount:{email}" if isinstance(email, str) and "@" in email else None
-    return Grant(headers, _unix_time(credentials.expiry), member)
+    return AccessToken(headers, _unix_time(credentials.expiry), member)
 
 
 def _unix_time(moment: datetime | None) -> float | None:
@@ -342,29 +344,29 @@ def _unix_time(moment: datetime | None) -> float | None:
 
 
 class ThreadResponse(transport.Response):
-    """What google-auth reads of an answer."""
+    """A response, for google-auth."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, response: Response) -> None:
+        self._response = response
 
     @property
     def status(self) -> int:
-        return self._answer.status
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._answer.headers
+        return self._response.headers
 
     @property
     def data(self) -> bytes:
-        return self._answer.body
+        return self._response.body
 
 
 class ThreadRequest(transport.Request):
-    """How google-auth asks a token server: called in a worker thread, asked in the event loop.
+    """Sends the requests of blocking credentials: called in a worker thread, sent in the event loop.
 
-    It raises our errors and none of google-auth's, and raises where a status passes: google-auth sleeps
-    between attempts of its own, up to fifteen seconds, and nothing could wake it.
+    It raises our errors, also for retryable statuses: google-auth would sleep between attempts of its own,
+    up to fifteen seconds, and nothing could wake it.
     """
 
     def __init__(self, client: HTTPClient) -> None:
@@ -381,19 +383,19 @@ class ThreadRequest(transport.Request):
         timeout: float | None = None,
         **options: Any,
     ) -> ThreadResponse:
-        """Return the answer. The caller's deadline holds, whatever `timeout` says."""
+        """Send a request. `timeout` is ignored, because the deadline of the caller applies."""
         if self._is_stopped:
             raise _stopped(url)
         data = body.encode() if isinstance(body, str) else body
-        return anyio.from_thread.run(self._asked, method, url, headers or {}, data, options.get("cert"))
+        return anyio.from_thread.run(self._send, method, url, headers or {}, data, options.get("cert"))
 
     def stop(self) -> None:
-        """Let the thread end at the request it makes or will make next. Called in the event loop."""
+        """End the thread at its present or next request. Called in the event loop."""
         self._is_stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _asked(
+    async def _send(
         self,
         method: str,
         url: str,
@@ -405,12 +407,12 @@ class ThreadRequest(transport.Request):
             if self._is_stopped:
                 raise _stopped(url)
             return ThreadResponse(
-                await ask_token_server(self._client, method, url, headers, body, certificate)
+                await _send_token_request(self._client, method, url, headers, body, certificate)
             )
         raise _stopped(url)
 
 
 def _stopped(url: str) -> ConnectionFailedError:
     return ConnectionFailedError(
-        f"{origin(url)} is not asked any more: the call was given up", retryable=False
+        f"no request is sent to {origin(url)}: the call was cancelled", retryable=False
     )

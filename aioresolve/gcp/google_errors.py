@@ -23,10 +23,11 @@ from aioresolve.errors import (
 )
 
 if TYPE_CHECKING:
-    from .api_request import APIRequest
-    from .transport import Answer
+    from aioresolve._core.http.client import Response
 
-__all__ = ["Failure", "Principal", "decode_failure", "failure"]
+    from .api_request import APIRequest
+
+__all__ = ["Failure", "Principal", "decode_failure", "error_from_response"]
 
 RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
 """Reasons for a 403 or 429 that end within a minute."""
@@ -67,7 +68,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay: float | None = None
 
 
-def failure(response: Answer, request: APIRequest, *, host: str, principal: Principal) -> ResolveError:
+def error_from_response(
+    response: Response, request: APIRequest, *, host: str, principal: Principal
+) -> ResolveError:
     """Return the error for a response whose status is not 200.
 
     Args:

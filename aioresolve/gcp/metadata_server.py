@@ -1,9 +1,7 @@
-"""Where the metadata server is. Pure but for the environment it is given.
+"""The GCE metadata server: the project, zone and identity of this machine. Nothing is cached.
 
-The GCE metadata server: who and where this machine is, asked at every call.
-
-Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. Off Google Cloud there is none,
-and an address that swallows packets or a stranger that answers must cost nobody more than two seconds.
+Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. Off Google Cloud
+there is none: an address that drops packets, or another server that responds, costs at most two seconds.
 """
 
 from __future__ import annotations
@@ -13,49 +11,49 @@ import logging
 import os
 import re
 from contextlib import asynccontextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Self
 
 import anyio
 from yarl import URL
 
 from aioresolve._core.deadline import Progress
-from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy, call_with_retries
-from aioresolve._core.telemetry import HTTPCall
+from aioresolve._core.http.client import HTTPClient, send_with_retries
+from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 
+from .api_request import connection_hints
 from .resource_names import validate_project, validate_zone
 from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts, parse_worker_number
-from .transport import HTTPClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from types import TracebackType
 
-    from .transport import Answer
+    from aioresolve._core.http.client import Response
 
 __all__ = ["MetadataServer", "is_metadata_host", "metadata_host"]
 
 DEFAULT_HOST = "metadata.google.internal"
 
 LINK_LOCAL = frozenset({DEFAULT_HOST, "169.254.169.254", "fd20:ce::254", "fd00:ec2::254"})
-"""Where the metadata servers of Google, Azure and AWS are: they speak plain http, to this machine alone."""
+"""The metadata servers of Google, Azure and AWS, which speak plain http, and only to this machine."""
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
-    """Return the metadata server, `host` or `host:port`, as google-auth finds it.
+    """Return the metadata server, `host` or `host:port`, with the precedence of google-auth.
 
-    It is the one given, else $GCE_METADATA_HOST, else $GCE_METADATA_IP, else `metadata.google.internal`.
+    It is `given`, else $GCE_METADATA_HOST, else $GCE_METADATA_IP, else `metadata.google.internal`.
 
     Raises:
-        ConfigurationError: the one named is none, or NO_GCE_CHECK=true forbids looking for one.
+        ConfigurationError: it is invalid, or NO_GCE_CHECK=true forbids requests to it.
     """
     if given is None and environ.get("NO_GCE_CHECK", "").lower() == "true":
         raise ConfigurationError(
-            "the metadata server is not asked, for NO_GCE_CHECK=true says that this is no machine of Google"
-            " Cloud; unset it, or give project, zone and credentials yourself"
+            "the metadata server is not used, because NO_GCE_CHECK=true states that this machine is not on"
+            " Google Cloud",
+            hint="Unset it, or pass {project}, {zone} and {credentials}.",
         )
     for where, host in (
         ("host", given),
@@ -63,14 +61,16 @@ def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
         ("the environment variable GCE_METADATA_IP", environ.get("GCE_METADATA_IP")),
     ):
         if host and _HOST.fullmatch(host) is None:
-            raise ConfigurationError(f"{where} is {host!r}; write the metadata server as HOST or HOST:PORT")
+            raise ConfigurationError(
+                f"{where} is {host!r}, which is not a host", hint="Write it as HOST or HOST:PORT."
+            )
         if host:
             return host
     return DEFAULT_HOST
 
 
 def is_metadata_host(url: URL) -> bool:
-    """Whether `url` is a metadata server's, to which no request leaves the machine that hosts this one."""
+    """Whether `url` is that of a metadata server: requests to it do not leave the physical machine."""
     environment = {os.environ.get("GCE_METADATA_HOST"), os.environ.get("GCE_METADATA_IP")}
     return url.host in LINK_LOCAL or url.authority in environment
 
@@ -78,35 +78,35 @@ def is_metadata_host(url: URL) -> bool:
 logger = logging.getLogger("aioresolve.gcp")
 
 CONNECT_TIMEOUT = 1.0
-"""Seconds to find the server's name and reach its socket: on Google Cloud it is on the same machine."""
+"""Seconds to resolve the name and connect: on Google Cloud the server is on the same machine."""
 
-ANSWER_TIMEOUT = 1.5
-"""Seconds for the whole answer, connecting included."""
+RESPONSE_TIMEOUT = 1.5
+"""Seconds for the complete response, including the connection."""
 
 POLICY = RetryPolicy(attempts=5, first_wait=0.1, longest_wait=2.0)
-"""A metadata server that says it is not ready is asked again: GKE's takes seconds to start."""
+"""Retries while the server reports that it is not ready: that of GKE takes seconds to start."""
 
 FLAVOR = {"Metadata-Flavor": "Google"}
 
-MEND = (
-    "this does not seem to be a machine of Google Cloud: give project, zone and credentials yourself,"
-    " or set GCE_METADATA_HOST"
+NOT_GOOGLE_CLOUD = (
+    "This machine does not seem to be on Google Cloud: pass {project}, {zone} and {credentials}, or set"
+    " GCE_METADATA_HOST."
 )
 
 
 class MetadataServer:
     """The metadata server of this machine.
 
-    Nothing is kept but the connection, inside `async with`; outside it each call opens its own. It may be
-    used again from another event loop.
+    Inside `async with` the connection is kept; outside of it each call opens its own. One object can be used
+    in several event loops.
 
-    Where there is none, every method raises within two seconds: a ConnectionFailedError where nothing
-    answers, a ProtocolError where something else does, a ConfigurationError where NO_GCE_CHECK=true forbids
-    asking. An APIError is the server's own refusal.
+    Without a metadata server every method raises within two seconds: a ConnectionFailedError if nothing
+    responds, a ProtocolError if another server does, a ConfigurationError if NO_GCE_CHECK=true. An APIError
+    is a failure that the server reports.
 
     Args:
-        host: `host` or `host:port`; where None, $GCE_METADATA_HOST, $GCE_METADATA_IP or
-            `metadata.google.internal`, looked up at each call.
+        host: `host` or `host:port`; None for $GCE_METADATA_HOST, $GCE_METADATA_IP or
+            `metadata.google.internal`, evaluated at each call.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -120,93 +120,95 @@ class MetadataServer:
     async def value(
         self, path: str, progress: Progress | None = None, *, query: Mapping[str, str] | None = None
     ) -> str | None:
-        """Return the value at `path`, such as `instance/zone`; None where the server has none there."""
-        answer = await self._asked(path, progress, query or {}, ANSWER_TIMEOUT)
-        return None if answer.status == 404 else answer.body.decode("utf-8", "replace").strip()
+        """Return the value at `path`, such as `instance/zone`; None if there is none."""
+        response = await self._get(path, progress, query or {}, RESPONSE_TIMEOUT)
+        return None if response.status == 404 else response.body.decode("utf-8", "replace").strip()
 
     async def attributes_tag(
         self, other_than: str = "", within: int = 0, progress: Progress | None = None
     ) -> str:
-        """Return the entity tag of all of the instance's attributes, which every change of one changes.
+        """Return the entity tag of the attributes of the instance; it changes with each attribute.
 
         Args:
-            other_than: a tag that is known: the server holds its answer back until there is another.
-            within: seconds after which it answers nevertheless, with the tag that is known.
-            progress: what is waited for is noted here.
+            other_than: a known tag: the server responds when there is another.
+            within: seconds after which it responds in any case, with the known tag.
+            progress: updated with the request.
 
         Returns:
-            The tag; empty where the server gives none, as imitations of it do.
+            The tag; empty if the server sends none, as emulators do.
         """
         query = {"recursive": "true"}
         if other_than:
             query |= {"wait_for_change": "true", "last_etag": other_than, "timeout_sec": str(within)}
-        answer = await self._asked("instance/attributes/", progress, query, within + ANSWER_TIMEOUT)
-        return answer.headers.get("ETag", "")
+        response = await self._get("instance/attributes/", progress, query, within + RESPONSE_TIMEOUT)
+        return response.headers.get("ETag", "")
 
     async def attribute(self, name: str, progress: Progress | None = None) -> str | None:
-        """Return one of the instance's attributes; None where it has none of that name."""
+        """Return an attribute of the instance; None if it does not exist."""
         return await self.value(f"instance/attributes/{name}", progress)
 
     async def project_id(self, progress: Progress | None = None) -> str:
-        """Return the id of this machine's project."""
-        return validate_project(await self._known("project/project-id", progress))
+        """Return the project ID of this machine."""
+        return validate_project(await self._required("project/project-id", progress))
 
     async def zone(self, progress: Progress | None = None) -> str:
-        """Return this machine's zone, such as `us-central2-b`."""
+        """Return the zone of this machine, such as `us-central2-b`."""
         # projects/NUMBER/zones/ZONE
-        return validate_zone((await self._known("instance/zone", progress)).rpartition("/")[2])
+        return validate_zone((await self._required("instance/zone", progress)).rpartition("/")[2])
 
     async def internal_ip(self, progress: Progress | None = None) -> str:
-        """Return the address of this machine's first network interface."""
-        return await self._known("instance/network-interfaces/0/ip", progress)
+        """Return the IP address of the first network interface of this machine."""
+        return await self._required("instance/network-interfaces/0/ip", progress)
 
     async def tpu_env(self, progress: Progress | None = None) -> TPUEnvironment | None:
-        """Return what `tpu-env` says; None where this is no TPU VM.
+        """Return the attribute `tpu-env`, parsed; None if this is not a TPU VM.
 
         Raises:
-            ProtocolError: it cannot be understood.
+            ProtocolError: it is invalid.
         """
         text = await self.attribute("tpu-env", progress)
         return None if text is None else parse_tpu_env(text)
 
     async def accelerator_type(self, progress: Progress | None = None) -> str | None:
-        """Return the slice's type, such as `v4-16`; None where this is no TPU VM."""
+        """Return the accelerator type of the slice, such as `v4-16`; None if this is not a TPU VM."""
         return await self.attribute("accelerator-type", progress)
 
     async def agent_worker_number(self, progress: Progress | None = None) -> int | None:
-        """Return this machine's index in its slice, from 0; None where this is no TPU VM.
+        """Return the index of this machine in its slice, from 0; None if this is not a TPU VM.
 
         Raises:
-            ProtocolError: it is no number.
+            ProtocolError: it is not a number.
         """
         text = await self.attribute("agent-worker-number", progress)
         return None if text is None else parse_worker_number(text)
 
     async def worker_network_endpoints(self, progress: Progress | None = None) -> tuple[str, ...] | None:
-        """Return the host of each worker of the slice, by index; None where this is no TPU VM.
+        """Return the host of each worker of the slice, by index; None if this is not a TPU VM.
 
-        An IPv6 address comes without brackets.
+        IPv6 addresses have no brackets.
 
         Raises:
-            ProtocolError: they cannot be understood.
+            ProtocolError: they are invalid.
         """
         text = await self.attribute("worker-network-endpoints", progress)
         return None if text is None else parse_worker_hosts(text)
 
     async def instance_id(self, progress: Progress | None = None) -> str | None:
-        """Return the attribute `instance-id`: the TPU node's id; None where this is no TPU VM."""
+        """Return the attribute `instance-id`: the ID of the TPU node; None if this is not a TPU VM."""
         return await self.attribute("instance-id", progress)
 
     async def aclose(self) -> None:
-        """Close the connection that `async with` kept. Closing twice does nothing."""
+        """Close the connection of `async with`. Closing twice has no effect."""
         client, self._client, self._loop = self._client, None, None
         if client is not None:
             await client.aclose()
 
     async def __aenter__(self) -> Self:
         if self._client is not None:
-            raise ConfigurationError(f"{self!r} is entered already; use the one, or make another")
-        self._client, self._loop = _client(), asyncio.get_running_loop()
+            raise ConfigurationError(
+                f"{self!r} is already entered", hint="Use that object, or create another one."
+            )
+        self._client, self._loop = _new_client(), asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -214,34 +216,31 @@ class MetadataServer:
     ) -> None:
         await self.aclose()
 
-    async def _asked(
+    async def _get(
         self, path: str, progress: Progress | None, query: Mapping[str, str], timeout: float
-    ) -> Answer:
-        """Return the answer, 200 or 404, each attempt at which may take `timeout` seconds."""
+    ) -> Response:
+        """Return a response with status 200 or 404; each attempt may take `timeout` seconds."""
         progress = progress or Progress()
-        host = metadata_host(os.environ, self._host)
-        url = URL(f"http://{host}/computeMetadata/v1/{path}").with_query(query)
+        host = f"http://{metadata_host(os.environ, self._host)}"
+        url = URL(f"{host}/computeMetadata/v1/{path}").with_query(query)
         scope = f"metadata {path}"
-        attempts = count(1)
-
-        async with self._opened() as client:
-
-            async def attempt() -> Answer:
-                return await _answer(client, url, f"http://{host}", scope, next(attempts), timeout)
-
-            progress.waiting(scope, f"{host} has not answered")
-            answer = await call_with_retries(
-                attempt, policy=POLICY, on_failure=lambda error, wait: progress.failed(scope, error)
+        async with self._acquire_client() as client:
+            response = await send_with_retries(
+                lambda attempts: _send(client, url, host, scope, attempts, timeout),
+                scope=scope,
+                host=host.removeprefix("http://"),
+                progress=progress,
+                policy=POLICY,
             )
-        progress.done(scope, "answered")
-        return answer
+        progress.done(scope, "received")
+        return response
 
-    async def _known(self, path: str, progress: Progress | None) -> str:
+    async def _required(self, path: str, progress: Progress | None) -> str:
         value = await self.value(path, progress)
         if not value:
             raise APIError(
-                f"the metadata server does not know {path}: it answered 404 or nothing; give that value"
-                " yourself",
+                f"the metadata server has no value for {path}",
+                hint="Pass that value.",
                 host=f"http://{metadata_host(os.environ, self._host)}",
                 scope=f"metadata {path}",
                 status=404,
@@ -249,60 +248,64 @@ class MetadataServer:
         return value
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[HTTPClient]:
-        # Sockets belong to the loop that opened them: a call from another one brings its own.
+    async def _acquire_client(self) -> AsyncIterator[HTTPClient]:
+        # Sockets belong to the loop that opened them: a call from another loop uses a client of its own.
         if self._client is not None and self._loop is asyncio.get_running_loop():
             yield self._client
             return
-        client = _client()
+        client = _new_client()
         try:
             yield client
         finally:
             await client.aclose()
 
 
-def _client() -> HTTPClient:
-    return HTTPClient(connect_timeout=CONNECT_TIMEOUT, use_proxies=False)
+def _new_client() -> HTTPClient:
+    return HTTPClient(
+        hints=connection_hints(NOT_GOOGLE_CLOUD), connect_timeout=CONNECT_TIMEOUT, logger=logger
+    )
 
 
-async def _answer(
-    client: HTTPClient, url: URL, host: str, scope: str, attempt: int, timeout: float
-) -> Answer:
-    """Return the metadata server's answer, 200 or 404, once it is sure to be the metadata server's."""
-    answer = None
-    request = HTTPCall(logger, "GET", host, url.raw_path, scope=scope, attempt=attempt, expected=(404,))
+async def _send(
+    client: HTTPClient, url: URL, host: str, scope: str, attempts: Iterator[int], timeout: float
+) -> Response:
+    """Return a response with status 200 or 404, after checking that it is from a metadata server."""
+    response = None
     with anyio.move_on_after(timeout):
         try:
-            with request:
-                answer = await client.send("GET", str(url), scope=scope, mend=MEND, headers=FLAVOR)
-                request.set_response(answer.status, len(answer.body))
+            response = await client.send(
+                "GET", url, scope=scope, headers=FLAVOR, attempts=attempts, expected=(404,)
+            )
         except ConnectionFailedError as error:
-            # Whoever is on Google Cloud reaches it at once; whoever is not would be kept waiting.
+            # On Google Cloud the server responds at once; elsewhere a retry would only waste time.
             error.retryable = False
             raise
-    if answer is None:
+    if response is None:
         raise ConnectionFailedError(
-            f"{host} did not answer {scope} within {timeout:g} s; {MEND}",
+            f"{host} did not respond to {scope} within {timeout:g} s",
+            hint=NOT_GOOGLE_CLOUD,
             host=host,
             scope=scope,
             retryable=False,
         )
-    if answer.headers.get("metadata-flavor") != "Google":
+    if response.headers.get("metadata-flavor") != "Google":
         raise ProtocolError(
-            f"{host} answered {answer.status} for {scope} without the header Metadata-Flavor: Google, so it"
-            f" is no metadata server; {MEND}",
+            f"{host} is not a metadata server: it returned status {response.status} for {scope} without the"
+            " header Metadata-Flavor: Google",
+            hint=NOT_GOOGLE_CLOUD,
             host=host,
             scope=scope,
             retryable=False,
         )
-    if answer.status not in (200, 404):
+    if response.status not in (200, 404):
         raise APIError(
-            f"{host} answered {answer.status} for {scope}:"
-            f" {answer.body[:200].decode('utf-8', 'replace')!r}; see that this machine may ask for it",
+            f"{host} returned status {response.status} for {scope}:"
+            f" {response.body[:200].decode('utf-8', 'replace')!r}",
+            hint="Check that this machine has access to it.",
             host=host,
             scope=scope,
-            status=answer.status,
-            retry_after=answer.retry_after,
-            retryable=answer.status in RETRYABLE_STATUSES,
+            status=response.status,
+            retry_after=response.retry_after,
+            retryable=response.status in RETRYABLE_STATUSES,
         )
-    return answer
+    return response

@@ -395,7 +395,7 @@ class TPUAPI:
         cached = None if self._cache is None else self._cache.get(request.path)
         if cached is not None:
             request = replace(request, known_tag=cached.tag)
-        response = await self._session.answer(request, progress)
+        response = await self._session.send(request, progress)
         if cached is not None and response.status == NOT_MODIFIED:
             unchanged: T = cached.decoded
             return unchanged
@@ -410,7 +410,7 @@ class TPUAPI:
         pages: list[PageT] = []
         token, seen = "", set[str]()
         while True:
-            body = await self._session.ask(request.page(token), progress)
+            body = (await self._session.send(request.page(token), progress)).body
             page = self._decode(decode, body, request)
             pages.append(page)
             token = page.next_page_token

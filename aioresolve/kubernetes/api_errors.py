@@ -25,7 +25,7 @@ from .objects import Status, decode_status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aioresolve._core.http.client import Answer
+    from aioresolve._core.http.client import Response
 
     from .objects import PodQuery
 
@@ -58,7 +58,7 @@ MAX_MESSAGE = 500
 
 
 def error_from_response(
-    response: Answer, query: PodQuery, *, host: str, source: str, verbs: Sequence[str] = LIST_VERBS
+    response: Response, query: PodQuery, *, host: str, source: str, verbs: Sequence[str] = LIST_VERBS
 ) -> ResolveError:
     """Return the error for a response whose status is not 200.
 
@@ -81,7 +81,7 @@ def error_from_response(
     return _error(response.status, status, response.retry_after, query, host, source, verbs)
 
 
-def error_from_watch_response(response: Answer, query: PodQuery, *, host: str, source: str) -> ResolveError:
+def error_from_watch_response(response: Response, query: PodQuery, *, host: str, source: str) -> ResolveError:
     """Return the error for a watch that did not start; for the arguments see `error_from_response`."""
     if response.status in EXPIRED:
         return _version_expired(response.status, decode_status(response.body), query, host)

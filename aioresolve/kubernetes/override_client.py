@@ -1,6 +1,6 @@
-"""The clients a user may hand in as `override_client`, as transports.
+"""Clients that a user passes as `override_client`, as transports.
 
-Their credentials, TLS, proxies and retries are their owner's, who also closes them.
+Their credentials, TLS, proxies and retries are those that the user configured. The user closes them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import anyio
 import anyio.to_thread
 
 from aioresolve._core.http.client import (
-    OpenAnswer,
-    OpenAnswers,
+    OpenResponses,
+    Response,
+    StreamingResponse,
     check_length,
-    no_deadline,
     origin,
-    told,
-    without,
+    redact,
+    timeout_to_connect_only,
+    translate_errors,
 )
-from aioresolve._core.http.errors import FAILURES, Exchange
+from aioresolve._core.http.errors import FAILURES, RequestContext
 from aioresolve._core.retry import parse_retry_after
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
 
-from .client import MENDS, Answer, Stream, Transport, started
+from .client import HINTS, Transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -37,20 +38,20 @@ __all__ = ["client_transport"]
 AUTH = ["BearerToken"]
 
 CHUNK = 64 * 1024
-"""Bytes of a body that a worker thread reads before it looks at the clock."""
+"""The bytes that a worker thread reads before it checks its timeout."""
 
 THREAD_GRACE = 1.0
-"""Seconds after the call's deadline at which a worker thread gives up too: the deadline is to come first."""
+"""Seconds after the deadline of the call at which a worker thread stops: the deadline must come first."""
 
 
 def client_transport(client: Any) -> Transport:
-    """Return a transport that asks through `client`.
+    """Return a transport that sends requests with `client`.
 
     Args:
         client: a `kubernetes_asyncio` or a synchronous `kubernetes` ApiClient or CoreV1Api.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: it is a different object.
     """
     api_client = getattr(client, "api_client", client)
     if _is_api_client_of("kubernetes_asyncio", api_client):
@@ -58,19 +59,20 @@ def client_transport(client: Any) -> Transport:
     if _is_api_client_of("kubernetes", api_client):
         return ThreadedClientTransport(api_client)
     raise ConfigurationError(
-        f"override_client is a {type(client).__module__}.{type(client).__qualname__};"
-        " give a kubernetes_asyncio ApiClient or CoreV1Api, or a synchronous kubernetes CoreV1Api"
+        f"a {type(client).__module__}.{type(client).__qualname__} is not a Kubernetes client",
+        argument="override_client",
+        hint="Pass a kubernetes_asyncio ApiClient or CoreV1Api, or a synchronous kubernetes CoreV1Api.",
     )
 
 
 def _is_api_client_of(package: str, client: Any) -> bool:
-    # Whoever hands in a client has imported its package; nobody else should pay two seconds for it.
+    # A user with such a client has imported its package, which takes two seconds; we need not import it.
     module = sys.modules.get(f"{package}.client")
     return module is not None and isinstance(client, module.ApiClient)
 
 
 class ClientTransport(Transport):
-    """What the two kinds of clients have in common."""
+    """A transport over either kind of client."""
 
     def __init__(self, api_client: Any) -> None:
         self._api_client = api_client
@@ -83,66 +85,69 @@ class ClientTransport(Transport):
     def source(self) -> str:
         return "override_client"
 
-    def _exchange(self, path: str) -> Exchange:
+    def _context(self, path: str) -> RequestContext:
         where = f"{self.host} (from {self.source})"
-        return Exchange(f"GET {path}", self.host, where, MENDS, is_over=lambda: False)
+        return RequestContext(f"GET {path}", self.host, where, HINTS, is_closed=lambda: False)
 
     @property
     def _secrets(self) -> list[str]:
-        """What the client's configuration holds that nobody may see; "Bearer" before it is none."""
+        """The secrets in the configuration of the client, without a scheme such as `Bearer`."""
         configuration = self._api_client.configuration
         secrets = [*(configuration.api_key or {}).values(), configuration.password]
         return [secret.split()[-1] for secret in secrets if isinstance(secret, str) and secret.strip()]
 
     def _not_sent(self, error: Exception, scope: str) -> ConnectionFailedError:
-        """Return the error for one of the client: it is closed, a setting is wrong, or a hook failed."""
-        said = f"{type(error).__name__}: {error}" if self._harmless(error) else type(error).__name__
+        """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed."""
+        text = f"{type(error).__name__}: {error}" if self._safe_cause(error) else type(error).__name__
         return ConnectionFailedError(
-            f"{scope} was not sent to {self.host}: override_client raised {said};"
-            " give an override_client that is open, and whose settings and hooks work",
+            f"{scope} was not sent to {self.host}: override_client raised {text}",
+            hint="Check that {override_client} is open, and that its settings and hooks work.",
             host=self.host,
             scope=scope,
             retryable=False,
         )
 
-    def _harmless(self, error: Exception) -> Exception | None:
-        """Return `error`, or None where it tells a secret: http.client quotes a header it does not like."""
+    def _safe_cause(self, error: Exception) -> Exception | None:
+        """Return `error`, or None if it contains a secret: http.client quotes invalid headers."""
         return None if any(secret in f"{error!r} {error}" for secret in self._secrets) else error
 
 
 class AsyncClientTransport(ClientTransport):
-    """Asks through a kubernetes_asyncio ApiClient."""
+    """Sends requests with a kubernetes_asyncio ApiClient."""
 
     def __init__(self, api_client: Any) -> None:
         super().__init__(api_client)
-        self._answers = OpenAnswers()
+        self._open = OpenResponses()
 
-    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
-        async with self._answers.reading(self._opened(path, query, {"Accept": accept})) as opened:
-            return await opened.whole()
+    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
+        async with self._open.reading(self._request(path, query, {"Accept": accept})) as opened:
+            return await opened.aread()
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Mapping[str, str], accept: str) -> AsyncIterator[Stream]:
+    async def stream(
+        self, path: str, query: Mapping[str, str], accept: str
+    ) -> AsyncIterator[StreamingResponse]:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
-        opening = self._opened(path, query, headers, _request_timeout=no_deadline())
-        async with self._answers.reading(opening) as opened:
-            yield await started(opened)
+        opening = self._request(path, query, headers, _request_timeout=timeout_to_connect_only())
+        async with self._open.reading(opening) as opened:
+            await opened.read_failure()
+            yield opened
 
     async def aclose(self) -> None:
-        """Close what is being read; the client is its owner's to close."""
-        self._answers.close()
+        """Close the streams that are being read; the user closes the client."""
+        self._open.close()
 
-    async def _opened(
+    async def _request(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], **options: Any
-    ) -> OpenAnswer:
-        exchange = self._exchange(path)
-        response = await told(self._response(path, query, headers, options), exchange)
-        return OpenAnswer(response, exchange, self._secrets)
+    ) -> StreamingResponse:
+        context = self._context(path)
+        response = await translate_errors(self._call(path, query, headers, options), context)
+        return StreamingResponse(response, context, self._secrets)
 
-    async def _response(
+    async def _call(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], options: Mapping[str, Any]
     ) -> Any:
-        """Return the aiohttp response, its body not read yet."""
+        """Return the aiohttp response, before its body is read."""
         try:
             return await self._api_client.call_api(
                 path,
@@ -155,32 +160,34 @@ class AsyncClientTransport(ClientTransport):
             )
         except FAILURES:
             raise
-        except Exception as error:  # its hooks are its owner's, and may raise anything
-            failure, cause = self._not_sent(error, f"GET {path}"), self._harmless(error)
-        raise failure from cause
+        except Exception as error:  # the hooks of the user may raise anything
+            not_sent, cause = self._not_sent(error, f"GET {path}"), self._safe_cause(error)
+        raise not_sent from cause
 
 
 class ThreadedClientTransport(ClientTransport):
-    """Asks through a synchronous kubernetes ApiClient, in worker threads."""
+    """Sends requests with a synchronous kubernetes ApiClient, in worker threads."""
 
-    can_stream = False  # a thread for each stream, which cannot be cancelled, would be too much
+    can_stream = False  # each stream would occupy a thread, which cannot be cancelled
 
-    def stream(self, path: str, query: Mapping[str, str], accept: str) -> AbstractAsyncContextManager[Stream]:
-        """Refuse.
+    def stream(
+        self, path: str, query: Mapping[str, str], accept: str
+    ) -> AbstractAsyncContextManager[StreamingResponse]:
+        """Raise an error: this transport does not stream.
 
         Raises:
             ConfigurationError: always.
         """
         raise ConfigurationError(
-            f"GET {path} cannot be read as it comes through a synchronous kubernetes client;"
-            " give a kubernetes_asyncio ApiClient, or no override_client"
+            f"a synchronous kubernetes client cannot stream GET {path}",
+            hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",
         )
 
     async def aclose(self) -> None:
-        """Do nothing: the client is its owner's to close."""
+        """Do nothing: the user closes the client."""
 
-    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Answer:
-        # A thread cannot be cancelled: it is left alone, and ends by its own timeout.
+    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
+        # A thread cannot be cancelled: it is abandoned, and ends by its own timeout.
         timeout = min(max(0.0, anyio.current_effective_deadline() - anyio.current_time()), 3600.0)
         return await anyio.to_thread.run_sync(
             self._get,
@@ -189,40 +196,40 @@ class ThreadedClientTransport(ClientTransport):
             accept,
             timeout + THREAD_GRACE,
             abandon_on_cancel=True,
-            # One of its own, for that of all threads is not ours to use up.
+            # A limiter of its own: abandoned threads must not use up the one that all threads share.
             limiter=anyio.CapacityLimiter(1),
         )
 
-    def _get(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Answer:
+    def _get(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Response:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
         scope = f"GET {path}"
-        give_up = time.monotonic() + timeout
-        passing = (ApiException, HTTPError, OSError)
+        deadline = time.monotonic() + timeout
+        expected = (ApiException, HTTPError, OSError)
         try:
-            # A connection whose answer was read to its end is back in its pool by then; any other is closed.
-            with closing(self._response(path, query, accept, timeout, passing)) as response:
-                return without(self._secrets, self._answer(response, give_up, self._exchange(path)))
+            # A response that was read completely has released its connection; any other closes it.
+            with closing(self._call(path, query, accept, timeout, expected)) as response:
+                return redact(self._secrets, self._read(response, deadline, self._context(path)))
         except ResolveError:
             raise
         except ApiException as error:
             if not error.status:
                 raise self._not_reached(error.reason, scope) from error
-            # kubernetes before 36 raises where later ones return.
-            return without(self._secrets, _raised_answer(error))
+            # kubernetes before 36 raises a failure status, later versions return it.
+            return redact(self._secrets, _response_of(error))
         except (HTTPError, OSError) as error:
             raise self._not_reached(getattr(error, "reason", None) or error, scope) from error
 
-    def _response(
+    def _call(
         self,
         path: str,
         query: Mapping[str, str],
         accept: str,
         timeout: float,
-        passing: tuple[type[Exception], ...],
+        expected: tuple[type[Exception], ...],
     ) -> Any:
-        """Return the urllib3 response, its body not read yet; errors of the types `passing` are passed on."""
+        """Return the urllib3 response, before its body is read. Only `expected` errors are not translated."""
         client = self._api_client
         options: dict[str, Any] = {
             "query_params": list(query.items()),
@@ -230,7 +237,7 @@ class ThreadedClientTransport(ClientTransport):
             "auth_settings": AUTH,
         }
         try:
-            # To connect, and for each piece; kubernetes before 36 takes no notice of a single float.
+            # To connect, and for each chunk; kubernetes before 36 ignores a single float.
             timeouts = timeout, timeout
             if hasattr(client, "param_serialize"):
                 request = client.param_serialize("GET", path, **options)
@@ -238,36 +245,36 @@ class ThreadedClientTransport(ClientTransport):
             # kubernetes before 36
             options |= {"_preload_content": False, "_return_http_data_only": True}
             return client.call_api(path, "GET", **options, _request_timeout=timeouts)
-        except passing:
+        except expected:
             raise
-        except Exception as error:  # its hooks are its owner's, and may raise anything
-            failure, cause = self._not_sent(error, f"GET {path}"), self._harmless(error)
-        raise failure from cause
+        except Exception as error:  # the hooks of the user may raise anything
+            not_sent, cause = self._not_sent(error, f"GET {path}"), self._safe_cause(error)
+        raise not_sent from cause
 
-    def _answer(self, response: Any, give_up: float, exchange: Exchange) -> Answer:
+    def _read(self, response: Any, deadline: float, context: RequestContext) -> Response:
         body = bytearray()
         for chunk in response.stream(CHUNK):
             body += chunk
-            check_length(len(body), exchange)
-            if time.monotonic() > give_up:
-                # urllib3's timeout is for each piece, and a slow server may send any number of them.
-                raise TimeoutError("the answer was not whole in time")
+            check_length(len(body), context)
+            if time.monotonic() > deadline:
+                # The timeout of urllib3 is for each chunk, and a slow server may send any number of them.
+                raise TimeoutError("the response was not complete in time")
         headers = response.headers
-        return Answer(response.status, bytes(body), headers, parse_retry_after(headers.get("Retry-After")))
+        return Response(response.status, bytes(body), headers, parse_retry_after(headers.get("Retry-After")))
 
     def _not_reached(self, reason: object, scope: str) -> ConnectionFailedError:
         # An error of urllib3, or its text from kubernetes, which starts with the type.
         is_tls = "SSLError" in (type(reason).__name__, str(reason).split("\n")[0])
         kind = TLSError if is_tls else ConnectionFailedError
         return kind(
-            f"{self.host} (from {self.source}) was not reached, or its answer broke off: {reason};"
-            " see that the server runs, and that the client's configuration names its address and its CA",
+            f"{self.host} (from {self.source}) was not reached, or its response was incomplete: {reason}",
+            hint="Check that the server runs, and that the client is configured with its address and CA.",
             host=self.host,
             scope=scope,
         )
 
 
-def _raised_answer(error: Any) -> Answer:
+def _response_of(error: Any) -> Response:
     body, headers = error.body or b"", error.headers or {}
-    whole = body.encode() if isinstance(body, str) else body
-    return Answer(error.status, whole, headers, parse_retry_after(headers.get("Retry-After")))
+    content = body.encode() if isinstance(body, str) else body
+    return Response(error.status, content, headers, parse_retry_after(headers.get("Retry-After")))

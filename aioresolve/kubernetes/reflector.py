@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
+    from aioresolve._core.http.client import StreamingResponse
 
-    from .client import FoundPods, PodAPI, Stream
+    from .client import FoundPods, PodAPI
     from .objects import PodQuery
     from .pod_cache import PodCache
 
@@ -353,7 +354,7 @@ class PodReflector:
             stream = None
             with anyio.move_on_after(self._policy.response_timeout):
                 version = self._cache.version(watch.query)
-                opening = self._api.watching(watch.query, version, lifetime)
+                opening = self._api.watch(watch.query, version, lifetime)
                 stream = await stack.enter_async_context(opening)
             if stream is None:
                 timeout = self._policy.response_timeout
@@ -370,7 +371,7 @@ class PodReflector:
         if anyio.current_time() - opened_at < MIN_LIFETIME:
             raise self._broken(watch, f"it ended within {MIN_LIFETIME:g} s")
 
-    async def _read(self, stream: Stream, watch: WatchState, deadline: float) -> bytes:
+    async def _read(self, stream: StreamingResponse, watch: WatchState, deadline: float) -> bytes:
         """Return the next bytes of the watch, empty at its end."""
         max_silence = self._policy.max_silence
         with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):
@@ -381,12 +382,12 @@ class PodReflector:
             timeout=max_silence,
         )
 
-    def _apply(self, watch: WatchState, lines: EventLines, chunk: bytes, stream: Stream) -> None:
+    def _apply(self, watch: WatchState, lines: EventLines, chunk: bytes, stream: StreamingResponse) -> None:
         """Apply the events that end in `chunk` to the cache."""
         try:
             events = lines.feed(chunk)
         except ValueError as error:
-            raise self._api.no_event(watch.query, error) from error
+            raise self._api.invalid_event(watch.query, error) from error
         changes = [event for event in events if not isinstance(event, Failed)]
         if changes:
             watch.on_event()
@@ -395,11 +396,11 @@ class PodReflector:
             if has_changed:
                 self._notify()
             if self._cache.version_decreased(watch.query):
-                raise self._api.no_event(watch.query, ValueError("its resourceVersion decreased"))
+                raise self._api.invalid_event(watch.query, ValueError("its resourceVersion decreased"))
         for event in events:
             if isinstance(event, Failed):
                 # The server may quote the request, including the token.
-                status = with_message(event.object, stream.without_secrets(event.object.message))
+                status = with_message(event.object, stream.redact(event.object.message))
                 raise error_from_watch_event(
                     status, watch.query, host=self._api.host, source=self._api.source
                 )

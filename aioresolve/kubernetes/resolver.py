@@ -19,7 +19,7 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
 
-from .auth import CredentialCache, checked_location, find_connection, kubeconfig_paths
+from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location
 from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
 from .objects import PodQuery
 from .override_client import client_transport
@@ -110,7 +110,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._order_by = validate_choice("order_by", order_by, ("name", "index"))
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
-        self._executable_location = checked_location(
+        self._executable_location = validate_location(
             executable_location, kubeconfig=kubeconfig, context=context
         )
         self._override_client = override_client
@@ -270,7 +270,7 @@ class KubernetesClusterResolver(ClusterResolver):
     async def _connected(self, progress: Progress) -> AsyncIterator[PodAPI]:
         """Yield the shared PodAPI inside `async with`, and a separate one for this call outside it."""
         async with self._lease.acquire() as pool:
-            yield await pool.opened(partial(self._connect, progress))
+            yield await pool.get(partial(self._connect, progress))
 
     async def _connect(self, progress: Progress) -> PodAPI:
         if self._override_client is not None:

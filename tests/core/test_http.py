@@ -1,4 +1,4 @@
-"""HTTP's own room: aiohttp's errors as ours, none of its own chained to them, and quiet connections."""
+"""The HTTP client: errors of aiohttp without their secrets, and the buffers of idle connections."""
 
 from __future__ import annotations
 
@@ -18,26 +18,39 @@ from aiohttp import client_exceptions
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from aioresolve._core.http.client import Answer, origin, told, without
-from aioresolve._core.http.errors import FAILURES, Exchange, Mends, connection_error, harmless_cause
-from aioresolve._core.http.tls import READ_BUFFER, restore_read_buffer, shrink_buffers
+from aioresolve._core.http.client import (
+    READ_BUFFER,
+    Response,
+    origin,
+    redact,
+    restore_read_buffer,
+    shrink_buffers,
+    translate_errors,
+)
+from aioresolve._core.http.errors import (
+    FAILURES,
+    ConnectionHints,
+    RequestContext,
+    connection_error,
+    safe_cause,
+)
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.certificates import CertificateAuthority
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-SECRET = "a-secret-that-nobody-may-see"
-MENDS = Mends(
-    certificate="mend the certificate",
-    tls="mend TLS",
-    name="mend the name",
-    proxy="mend the proxy",
-    url="mend the URL",
-    protocol="mend the port",
-    reach="mend the way",
-    length="mend the question",
-    owner="asker",
+SECRET = "a-secret-that-must-not-be-shown"
+HINTS = ConnectionHints(
+    certificate="fix the certificate",
+    tls="fix TLS",
+    name="fix the name",
+    proxy="fix the proxy",
+    url="fix the URL",
+    protocol="fix the port",
+    reach="fix the way",
+    length="fix the length",
+    owner="owner",
 )
 HEADERS = CIMultiDictProxy(CIMultiDict({"Authorization": f"Bearer {SECRET}"}))
 REQUEST = aiohttp.RequestInfo(URL("https://api.example/x"), "GET", HEADERS, URL("https://api.example/x"))
@@ -49,15 +62,15 @@ KEY: Any = SimpleNamespace(
 AIOHTTPS = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream)
 
 
-def exchange(*, is_over: bool = False) -> Exchange:
+def context(*, is_closed: bool = False) -> RequestContext:
     where = "https://api.example:443 (from a file)"
-    return Exchange("GET /x", "https://api.example:443", where, MENDS, is_over=lambda: is_over)
+    return RequestContext("GET /x", "https://api.example:443", where, HINTS, is_closed=lambda: is_closed)
 
 
 CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
     "a certificate": (
         aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, "expired")),
-        TLSError, "was not accepted: expired; mend the certificate", False,
+        TLSError, "was not accepted: expired. fix the certificate", False,
     ),
     "TLS to connect": (
         aiohttp.ClientConnectorSSLError(KEY, OSError(1, "wrong version")),
@@ -66,19 +79,19 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
     "TLS later": (ssl.SSLError(1, "bad record"), TLSError, "bad record", False),
     "a name": (
         aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_NONAME, "not known")),
-        ConnectionFailedError, "was not found: not known; mend the name", False,
+        ConnectionFailedError, "was not found: not known. fix the name", False,
     ),
     "a name, for now": (
         aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_AGAIN, "not now")),
-        ConnectionFailedError, "was not found: not now; mend the name", True,
+        ConnectionFailedError, "was not found: not now. fix the name", True,
     ),
     "a proxy": (
         aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=SECRET, headers=HEADERS),
-        ConnectionFailedError, "was not reached: the proxy answered 407; mend the proxy", False,
+        ConnectionFailedError, "was not reached: the proxy returned status 407. fix the proxy", False,
     ),
     "a proxy, for now": (
         aiohttp.ClientHttpProxyError(REQUEST, (), status=502, message=SECRET, headers=HEADERS),
-        ConnectionFailedError, "the proxy answered 502", True,
+        ConnectionFailedError, "the proxy returned status 502", True,
     ),
     "a refusal": (
         aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")),
@@ -89,7 +102,7 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
         ConnectionFailedError, "was not reached: ", True,
     ),
     "a slow connection": (
-        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timeout; mend the way", True
+        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timeout. fix the way", True
     ),
     "a reset": (
         aiohttp.ClientOSError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
@@ -98,32 +111,32 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
         ConnectionResetError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
     ),
     "an end before the headers": (
-        aiohttp.ServerDisconnectedError(SECRET), ConnectionFailedError, "the server hung up; try again", True
+        aiohttp.ServerDisconnectedError(SECRET), ConnectionFailedError, "closed the connection. Try", True
     ),
     "an end that is nothing else": (
-        aiohttp.EofStream(), ConnectionFailedError, "the server hung up; try again", True
+        aiohttp.EofStream(), ConnectionFailedError, "closed the connection. Try", True
     ),
     "an end in the body": (
-        aiohttp.ClientPayloadError(SECRET), ConnectionFailedError, "the answer was not whole", True
+        aiohttp.ClientPayloadError(SECRET), ConnectionFailedError, "the response was incomplete", True
     ),
-    "no URL": (aiohttp.InvalidURL(f"http://{SECRET}"), ConfigurationError, "mend the URL", False),
+    "no URL": (aiohttp.InvalidURL(f"http://{SECRET}"), ConfigurationError, "fix the URL", False),
     "no HTTP": (
         aiohttp.ClientResponseError(REQUEST, (), message=SECRET, headers=HEADERS),
-        ProtocolError, "with what is no HTTP (ClientResponseError); mend the port", False,
+        ProtocolError, "returned a non-HTTP response to GET /x (ClientResponseError). fix the port", False,
     ),
     "no HTTP later": (
-        aiohttp.http.HttpProcessingError(message=SECRET), ProtocolError, "with what is no HTTP", False
+        aiohttp.http.HttpProcessingError(message=SECRET), ProtocolError, "returned a non-HTTP response", False
     ),
-    "a header that is none": (ValueError("newline"), ProtocolError, "with what is no HTTP", False),
+    "a header that is none": (ValueError("newline"), ProtocolError, "returned a non-HTTP response", False),
     "the operating system": (OSError(24, "too many files"), ConnectionFailedError, "too many files", True),
-    "nothing said": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError; mend", True),
+    "nothing said": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError. fix", True),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_error_has_its_own_of_ours_with_its_mend(case: str) -> None:
+def test_each_error_is_translated_with_its_hint(case: str) -> None:
     error, kind, words, retryable = CASES[case]
-    ours = connection_error(error, exchange())
+    ours = connection_error(error, context())
     assert type(ours) is kind
     assert words in str(ours)
     assert ours.retryable is retryable
@@ -133,31 +146,31 @@ def test_each_error_has_its_own_of_ours_with_its_mend(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_error_of_aiohttp_is_a_cause(case: str) -> None:
-    cause = harmless_cause(CASES[case][0])
+def test_cause_is_not_an_error_of_aiohttp(case: str) -> None:
+    cause = safe_cause(CASES[case][0])
     assert not isinstance(cause, AIOHTTPS)
     assert cause is None or SECRET not in f"{cause!r} {vars(cause)}"
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_is_raised_has_neither_cause_nor_context_of_aiohttp(case: str) -> None:
+async def test_raised_error_has_neither_cause_nor_context_of_aiohttp(case: str) -> None:
     error, kind, *_ = CASES[case]
 
     async def call() -> None:
         raise error
 
     with pytest.raises(kind) as caught:
-        await told(call(), exchange())
+        await translate_errors(call(), context())
     for link in (caught.value.__cause__, caught.value.__context__):
         assert not isinstance(link, AIOHTTPS)
 
 
-async def test_whatever_happens_after_the_end_is_told_as_the_end() -> None:
+async def test_error_after_closing_reports_that_the_owner_was_closed() -> None:
     async def call() -> None:
         raise aiohttp.ServerDisconnectedError
 
-    with pytest.raises(ConnectionFailedError, match="the asker was closed meanwhile") as caught:
-        await told(call(), exchange(is_over=True))
+    with pytest.raises(ConnectionFailedError, match="the owner was closed") as caught:
+        await translate_errors(call(), context(is_closed=True))
     assert not caught.value.retryable
 
 
@@ -165,28 +178,28 @@ WEBSOCKETS = {"WSServerHandshakeError", "WSMessageTypeError"}
 
 
 @pytest.mark.parametrize("name", sorted({*client_exceptions.__all__, "EofStream"} - WEBSOCKETS))
-def test_every_error_of_aiohttps_client_is_one_that_is_translated(name: str) -> None:
+def test_every_error_of_aiohttp_is_translated(name: str) -> None:
     assert issubclass(getattr(aiohttp, name), FAILURES)
 
 
-def test_an_answer_shows_neither_its_body_nor_its_headers() -> None:
-    assert SECRET not in repr(Answer(200, SECRET.encode(), HEADERS))
+def test_repr_of_a_response_has_neither_body_nor_headers() -> None:
+    assert SECRET not in repr(Response(200, SECRET.encode(), HEADERS))
 
 
-def test_secrets_are_taken_out_of_failures_the_longest_first() -> None:
+def test_secrets_are_removed_from_failures_longest_first() -> None:
     body = f"{SECRET}-and-more, {SECRET}".encode()
-    assert without([SECRET, "", f"{SECRET}-and-more"], Answer(400, body)).body == b"(secret), (secret)"
-    assert without([SECRET], Answer(200, body)).body == body
+    assert redact([SECRET, "", f"{SECRET}-and-more"], Response(400, body)).body == b"(secret), (secret)"
+    assert redact([SECRET], Response(200, body)).body == body
 
 
-def test_an_origin_holds_no_secret() -> None:
+def test_origin_contains_no_secret() -> None:
     assert origin(f"https://user:{SECRET}@api.example:8443/a?b#c") == "https://api.example:8443"
     with pytest.raises(ConfigurationError):
         origin("no url")
 
 
 class Peer:
-    """A TLS server that answers a number of bytes, written on a line, with so many; 0 ends the connection."""
+    """A TLS server that returns as many bytes as a line requests; 0 ends the connection."""
 
     def __init__(self) -> None:
         self._authority = CertificateAuthority()
@@ -202,12 +215,12 @@ class Peer:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Yield a connection over which something has come already."""
+        """Yield a connection over which some data has arrived."""
         port = self._server.sockets[0].getsockname()[1]
         context = ssl.create_default_context(cadata=self._authority.pem)
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         try:
-            assert await asked(reader, writer, 1) == 1
+            assert await request(reader, writer, 1) == 1
             yield reader, writer
         finally:
             writer.close()
@@ -220,15 +233,15 @@ class Peer:
         await writer.wait_closed()
 
 
-async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, length: int) -> int:
-    """Return how many bytes come where so many were asked for."""
+async def request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, length: int) -> int:
+    """Request this number of bytes, and return how many arrive."""
     writer.write(b"%d\n" % length)
     async with asyncio.timeout(10.0):
         return len(await reader.readexactly(length))
 
 
 class MallInfo(ctypes.Structure):
-    """What mallinfo2(3) returns."""
+    """The result of mallinfo2(3)."""
 
     _fields_ = (
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
@@ -237,15 +250,15 @@ class MallInfo(ctypes.Structure):
 
 
 def allocated() -> int:
-    """Return the bytes that this process holds from the C library, OpenSSL's buffers among them."""
+    """Return the bytes that the C library has allocated, including the buffers of OpenSSL."""
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = MallInfo
     info = library.mallinfo2()
     return int(info.uordblks + info.hblkhd)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not count")
-async def test_a_quiet_connection_gives_its_buffers_back() -> None:
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library has no mallinfo2")
+async def test_idle_connection_frees_its_buffers() -> None:
     connections = 20
     async with Peer() as peer, AsyncExitStack() as stack:
         transports = [
@@ -255,21 +268,21 @@ async def test_a_quiet_connection_gives_its_buffers_back() -> None:
         before = allocated()
         for transport in transports:
             shrink_buffers(transport)
-        # OpenSSL's buffer to write from, and asyncio's own of 256 KiB to read into.
+        # The write buffer of OpenSSL, and the read buffer of asyncio (256 KiB).
         of_each = 16_000 + (0 if "uvloop" in repr(transports[0]) else 255 * 1024)
         assert before - allocated() > connections * of_each
 
 
-async def test_all_comes_over_a_connection_that_was_quiet() -> None:
+async def test_connection_that_was_idle_loses_no_data() -> None:
     async with Peer() as peer, peer.connected() as (reader, writer):
         for length in (1, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 1_000_000):
             shrink_buffers(writer.transport)
-            assert await asked(reader, writer, length) == length
+            assert await request(reader, writer, length) == length
             restore_read_buffer(writer.transport)
-            assert await asked(reader, writer, length) == length
+            assert await request(reader, writer, length) == length
 
 
-async def test_a_connection_that_is_gone_has_nothing_to_give_back() -> None:
+async def test_buffers_of_a_closed_connection_can_be_shrunk() -> None:
     shrink_buffers(None)
     async with Peer() as peer, peer.connected() as (reader, writer):
         writer.write(b"0\n")

@@ -145,7 +145,7 @@ async def test_without_a_change_the_known_tag_is_returned_after_the_timeout() ->
 async def test_a_server_that_exceeds_the_long_poll_timeout_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metadata, "ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.1)
     async with GoogleServer(metadata={"instance/attributes/a": "1"}) as server:
         server.inject(Hang(), match=to("metadata"))
         with anyio.fail_after(PATIENCE), pytest.raises(ConnectionFailedError, match=r"within 1\.1 s"):

@@ -54,7 +54,7 @@ async def test_an_unknown_key_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
         error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
     assert "invalid_grant: Invalid JWT Signature" in str(error)
-    assert f"{file} (from ${VARIABLE}) did not get an access token" in str(error)
+    assert f"{file} (from ${VARIABLE}) got no access token" in str(error)
     assert "PRIVATE KEY" not in all_text(error)
 
 
@@ -124,7 +124,7 @@ async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.Mo
         del server.metadata["instance/service-accounts/default/email"]
         error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
-    assert "this machine has no service account, says the metadata server" in str(error)
+    assert "the metadata server reports that this machine has no service account" in str(error)
 
 
 async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_shown(
@@ -136,7 +136,7 @@ async def test_a_malformed_token_of_the_metadata_server_is_reported_and_not_show
         server.inject(Answer(200, body, headers={"Metadata-Flavor": "Google"}))
         error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
-    assert "the metadata server's access token cannot be read" in str(error)
+    assert "the metadata server returned an invalid access token" in str(error)
     assert "MARKER" not in all_text(error)
 
 
@@ -179,7 +179,7 @@ async def test_without_a_home_directory_there_is_no_gcloud_file(monkeypatch: pyt
     async with secure() as server:
         error = await error_from(request_my_tpu(server))
     assert isinstance(error, CredentialsError)
-    assert error.tried[1] == "the file of gcloud: there is none"
+    assert error.tried[1] == "the file of gcloud: does not exist"
 
 
 async def test_without_any_credentials_every_source_is_listed_within_two_seconds(
@@ -191,7 +191,7 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
     assert isinstance(error, CredentialsError)
     assert not error.retryable
     file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
-    assert error.tried[:2] == (f"${VARIABLE}: not set", f"{file}: there is none")
+    assert error.tried[:2] == (f"${VARIABLE}: not set", f"{file}: does not exist")
     assert error.tried[2].startswith("the metadata server: http://127.0.0.1:9 was not reached")
     assert "Log in with `gcloud auth application-default login`" in str(error)
     assert services(server) == []
@@ -201,16 +201,19 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
     ("text", "message"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("{", "cannot be read: it is no JSON (line 1)"),
-        ("[]", "cannot be read: it holds no JSON object"),
-        ("{}", "is of type 'None', which is none of service_account, authorized_user"),
+        ("{", "cannot be read: it is not JSON (line 1)"),
+        ("[]", "cannot be read: it is not a JSON object"),
+        ("{}", "is of type 'None', not one of service_account, authorized_user"),
         ('{"type": "gdch_service_account"}', "is of type 'gdch_service_account'"),
         ('{"type": "service_account", "private_key": "MARKER"}', "cannot be used: "),
         ('{"type": "authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
         ('{"type": "external_account", "audience": "a"}', "cannot be used: "),
         ('{"type": "external_account", "credential_source": {"executable": 5}}', "cannot be used: "),
         ('{"type": "external_account_authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
-        ('{"type": "impersonated_service_account"}', "cannot be used: a field is missing or of another kind"),
+        (
+            '{"type": "impersonated_service_account"}',
+            "cannot be used: a field is missing or has the wrong type",
+        ),
         (" " * (1 << 20) + "{}", "cannot be read: it is larger than 1 MiB"),
     ],
 )
@@ -251,7 +254,7 @@ async def test_a_token_server_without_tls_receives_no_secret(
         monkeypatch.setenv(VARIABLE, str(file))
         error = await error_from(request_my_tpu(server))
     assert isinstance(error, ConfigurationError)
-    assert "the token server http://oauth2.example, to which nothing secret may go" in str(error)
+    assert "the token server http://oauth2.example, to which no secret may be sent" in str(error)
 
 
 async def test_the_quota_project_comes_from_the_argument_or_the_environment(

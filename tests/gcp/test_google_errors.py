@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aioresolve._core.http.client import Response
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -16,8 +17,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.gcp.api_request import APIRequest
-from aioresolve.gcp.google_errors import Principal, failure
-from aioresolve.gcp.transport import Answer
+from aioresolve.gcp.google_errors import Principal, error_from_response
 
 HOST = "https://tpu.googleapis.com"
 SCOPE = "TPU node projects/p/locations/z/nodes/n"
@@ -48,8 +48,8 @@ def error_of(
 ) -> ResolveError:
     """The error for a response whose google.rpc.Status has these fields and details."""
     document = {"error": {"code": code, "message": "the server's message", "details": details, **fields}}
-    response = Answer(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
-    found = failure(response, REQUEST, host=HOST, principal=principal)
+    response = Response(code, json.dumps(document).encode() if body is None else body, {}, retry_after)
+    found = error_from_response(response, REQUEST, host=HOST, principal=principal)
     assert SCOPE in str(found)
     return found
 
@@ -88,8 +88,8 @@ def test_a_failed_precondition_is_not_an_invalid_argument() -> None:
 
 
 def test_a_redirect_is_not_followed() -> None:
-    response = Answer(302, b"", {}, None, "https://elsewhere.example")
-    error = failure(response, REQUEST, host=HOST, principal=ROBOT)
+    response = Response(302, b"", {}, None, "https://elsewhere.example")
+    error = error_from_response(response, REQUEST, host=HOST, principal=ROBOT)
     assert isinstance(error, ProtocolError)
     assert "redirects TPU node projects/p/locations/z/nodes/n to https://elsewhere.example" in str(error)
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from yarl import URL
 
+from aioresolve._core.http.client import HTTPClient, environment_proxy
 from aioresolve.errors import ConnectionFailedError, ProtocolError, ResolveError, TLSError
-from aioresolve.gcp.transport import HTTPClient
+from aioresolve.gcp.api_request import connection_hints
 from aioresolve.testing import Cut, GoogleServer, Reset
 from aioresolve.testing.certificates import CertificateAuthority
 from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head, responder
@@ -37,11 +39,11 @@ def _log_everything(caplog: pytest.LogCaptureFixture) -> None:
 
 async def fail(url: str, caplog: pytest.LogCaptureFixture, context: ssl.SSLContext | None) -> ResolveError:
     """Return the error of a request with a token, after searching it for secrets."""
-    client = HTTPClient(ssl_context=context)
-    send = partial(client.send, scope="a question", mend="see to it", headers=HEADERS, secrets=[TOKEN])
+    client = HTTPClient(hints=connection_hints("Fix it."), ssl_context=context, proxy=environment_proxy)
+    send = partial(client.send, scope="a request", headers=HEADERS, secrets=[TOKEN])
     try:
         with anyio.fail_after(10.0):
-            error = await error_from(send("GET", url))
+            error = await error_from(send("GET", URL(url)))
     finally:
         await client.aclose()
     for secret in (TOKEN, PASSWORD):
@@ -56,7 +58,7 @@ async def test_a_broken_connection_shows_no_token(fault: Fault, caplog: pytest.L
         server.inject(fault, times=None)
         error = await fail(server.url, caplog, trusting(server))
     assert isinstance(error, ConnectionFailedError)
-    assert "broke during a question" in str(error)
+    assert "broke during a request" in str(error)
 
 
 async def test_a_rejected_certificate_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,9 +108,11 @@ async def test_a_request_to_a_silent_peer_is_cancelled_with_its_socket(
 ) -> None:
     authority = CertificateAuthority()
     with peer(never_read, authority.server_context()) as port:
-        client = HTTPClient(ssl_context=ssl.create_default_context(cadata=authority.pem))
+        client = HTTPClient(
+            hints=connection_hints("Fix it."), ssl_context=ssl.create_default_context(cadata=authority.pem)
+        )
         with anyio.move_on_after(0.1) as deadline:
-            await client.send("GET", f"https://127.0.0.1:{port}", scope="a question", mend="see to it")
+            await client.send("GET", URL(f"https://127.0.0.1:{port}"), scope="a request")
         await client.aclose()
         assert deadline.cancelled_caught
 
@@ -157,7 +161,7 @@ async def test_a_broken_connection_behind_a_proxy_shows_no_secret(
     ):
         server.inject(Reset(after=3), times=None)
         monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:{port}")
-        monkeypatch.setattr("aioresolve.gcp.transport.is_loopback", lambda host: False)
+        monkeypatch.setattr("aioresolve._core.http.client.is_loopback", lambda host: False)
         error = await fail(server.url, caplog, trusting(server))
     assert seen
     assert isinstance(error, ConnectionFailedError)

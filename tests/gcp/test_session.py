@@ -70,14 +70,14 @@ async def test_a_bearer_token_goes_to_the_api_over_tls() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://tpu.example", "where what is sent could be read on the way"),
-        ("http://10.0.0.1:8080", "where what is sent could be read on the way"),
-        ("ftp://tpu.example", "is no URL; write it as https://HOST"),
-        ("tpu.example", "is no URL"),
-        ("https://", "is no URL"),
-        ("", "is no URL"),
-        ("https://user:MARKER@tpu.example", "holds a user, a query or a fragment"),
-        ("https://tpu.example?key=MARKER", "holds a user, a query or a fragment"),
+        ("http://tpu.example", "to which requests would be sent unencrypted"),
+        ("http://10.0.0.1:8080", "to which requests would be sent unencrypted"),
+        ("ftp://tpu.example", "is not a URL. Write it as https://HOST"),
+        ("tpu.example", "is not a URL"),
+        ("https://", "is not a URL"),
+        ("", "is not a URL"),
+        ("https://user:MARKER@tpu.example", "has a user, a query or a fragment"),
+        ("https://tpu.example?key=MARKER", "has a user, a query or a fragment"),
     ],
 )
 def test_an_invalid_endpoint_is_rejected(url: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +92,7 @@ def test_an_invalid_endpoint_is_rejected(url: str, message: str, monkeypatch: py
 
 
 def test_an_endpoint_of_an_unknown_api_is_rejected() -> None:
-    with pytest.raises(
-        ConfigurationError, match="endpoints= names 'storage'; the APIs asked are tpu, compute"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'storage' is not an API\. Use tpu or compute"):
         GoogleSession(endpoints={"storage": "https://storage.example"})
 
 
@@ -120,7 +118,7 @@ async def test_a_session_uses_the_environment_variables_of_a_loopback_server(
             scope="instance vm-0",
         )
         async with GoogleSession() as opened:
-            assert b'"name": "vm-0"' in await opened.ask(request, Progress())
+            assert b'"name": "vm-0"' in (await opened.send(request, Progress())).body
 
 
 async def test_an_endpoint_may_have_a_path() -> None:
@@ -141,7 +139,7 @@ async def test_a_post_request_has_its_body() -> None:
             body=b'{"instanceState": "RUNNING"}',
         )
         async with session(server) as opened:
-            assert b"/instances/vm-0" in await opened.ask(request, Progress())
+            assert b"/instances/vm-0" in (await opened.send(request, Progress())).body
 
 
 async def test_no_redirect_is_followed() -> None:
@@ -159,7 +157,7 @@ async def test_an_unknown_certificate_authority_is_a_tls_error() -> None:
             error = await error_from(get_my_tpu(opened))
         assert isinstance(error, TLSError)
         assert not error.retryable
-        assert "ssl_context= or SSL_CERT_FILE" in str(error)
+        assert "`ssl_context=` or SSL_CERT_FILE" in str(error)
         assert server.requests == ()
 
 
@@ -185,7 +183,7 @@ async def test_a_temporary_failure_is_retried(fault: Answer | Reset | Cut) -> No
         progress = Progress()
         async with session(server) as opened:
             assert (await get_my_tpu(opened, progress)).state == "READY"
-        assert progress.reached == {SCOPE: "answered"}
+        assert progress.reached == {SCOPE: "received"}
         assert progress.missing == {}
 
 
@@ -270,7 +268,7 @@ async def test_a_failure_that_echoes_the_token_does_not_show_it() -> None:
             body = f'{{"error": {{"message": "no Bearer {TOKEN} or {TOKEN}"}}}}'.encode()
             server.inject(Answer(status, body))
             error = await error_from(request_my_tpu(server, user(), policy=RetryPolicy(attempts=1)))
-            assert "no (secret) or (secret)" in str(error)
+            assert "no Bearer (secret) or (secret)" in str(error)
             assert TOKEN not in all_text(error)
 
 
@@ -292,7 +290,7 @@ async def test_a_deadline_error_names_the_missing_response() -> None:
                     within_deadline(0.1, SCOPE, lambda progress: get_my_tpu(opened, progress))
                 )
         assert isinstance(error, DeadlineExceededError)
-        assert error.missing == {SCOPE: f"{server.url} has not answered"}
+        assert error.missing == {SCOPE: f"{server.url} has not responded"}
 
 
 async def test_cancellation_leaves_nothing_behind() -> None:
@@ -323,12 +321,12 @@ async def test_the_number_of_concurrent_requests_is_limited() -> None:
 async def test_a_session_is_usable_only_inside_its_async_with() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         unopened = session(server)
-        with pytest.raises(ConfigurationError, match="ask it inside its `async with`"):
+        with pytest.raises(ConfigurationError, match="Use it inside its `async with`"):
             await get_my_tpu(unopened)
         for _ in range(2):
             async with unopened as opened:
                 assert (await get_my_tpu(opened)).state == "READY"
-                with pytest.raises(ConfigurationError, match="is entered already"):
+                with pytest.raises(ConfigurationError, match="already entered"):
                     await opened.__aenter__()
         await unopened.aclose()
 

@@ -11,7 +11,7 @@ import google.auth.exceptions
 import pytest
 
 from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
-from aioresolve.gcp import access_token as grant
+from aioresolve.gcp import api_request
 from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer, Delay, GoogleServer
 
@@ -82,12 +82,14 @@ async def test_ten_calls_waiting_for_a_failing_refresh_get_an_error_each() -> No
 
 async def test_a_token_is_renewed_before_it_expires() -> None:
     async with secure() as server:
-        async with session(server, refreshable(server, TOKEN, seconds=grant.AHEAD - 5)) as opened:
+        async with session(
+            server, refreshable(server, TOKEN, seconds=api_request.RENEW_BEFORE_EXPIRY - 5)
+        ) as opened:
             for _ in range(3):
                 await get_my_tpu(opened)
         assert services(server) == ["oauth2", "tpu", "tpu", "tpu"]
         server.forget_requests()
-        await request_my_tpu(server, refreshable(server, TOKEN, seconds=grant.AHEAD + 60))
+        await request_my_tpu(server, refreshable(server, TOKEN, seconds=api_request.RENEW_BEFORE_EXPIRY + 60))
         assert services(server) == ["tpu"]
 
 
@@ -96,10 +98,10 @@ async def test_a_token_server_outage_before_the_expiry_is_harmless(
 ) -> None:
     async with secure() as server:
         server.inject(Answer(503), match=to("oauth2"), times=None)
-        monkeypatch.setattr(grant, "AHEAD", 30.0)
+        monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 30.0)
         async with session(server, refreshable(server, TOKEN, seconds=60)) as opened:
             await get_my_tpu(opened)
-            monkeypatch.setattr(grant, "AHEAD", 300.0)
+            monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 300.0)
             assert (await get_my_tpu(opened)).state == "READY"
         assert services(server) == ["tpu", "oauth2", "tpu"]
 

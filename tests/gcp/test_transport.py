@@ -8,9 +8,18 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from yarl import URL
 
+from aioresolve._core.http.client import (
+    CONNECT_TIMEOUT,
+    HTTPClient,
+    Response,
+    environment_proxy,
+    is_loopback,
+    origin,
+)
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError
-from aioresolve.gcp.transport import Answer, HTTPClient, is_loopback, origin
+from aioresolve.gcp.api_request import connection_hints
 from aioresolve.testing import Answer as Answered
 from aioresolve.testing import Endless, GoogleServer
 
@@ -21,14 +30,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
-MEND = "see to it"
+
+def new_client() -> HTTPClient:
+    return HTTPClient(
+        hints=connection_hints("Fix it."), connect_timeout=CONNECT_TIMEOUT, proxy=environment_proxy
+    )
 
 
-async def send(url: str, **arguments: Any) -> Answer:
+async def send(url: str, **arguments: Any) -> Response:
     """The response to a GET request through a new client."""
-    client = HTTPClient()
+    client = new_client()
     try:
-        return await client.send("GET", url, scope="a question", mend=MEND, **arguments)
+        return await client.send("GET", URL(url), scope="a request", **arguments)
     finally:
         await client.aclose()
 
@@ -51,7 +64,7 @@ async def test_an_endless_body_is_not_read_to_the_end(monkeypatch: pytest.Monkey
         server.inject(Endless())
         error = await error_from(send(server.url))
     assert isinstance(error, ProtocolError)
-    assert "is longer than 1 MiB and was not read on" in str(error)
+    assert "exceeds the limit of 1 MiB" in str(error)
 
 
 async def test_netrc_is_not_read_and_no_cookie_is_kept(
@@ -61,10 +74,10 @@ async def test_netrc_is_not_read_and_no_cookie_is_kept(
     netrc.write_text("default login user password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
     async with GoogleServer() as server:
-        client = HTTPClient()
+        client = new_client()
         server.inject(Answered(200, b"", headers={"Set-Cookie": "a=b"}))
         for _ in range(2):
-            await client.send("GET", server.url, scope="a question", mend=MEND)
+            await client.send("GET", URL(server.url), scope="a request")
         await client.aclose()
         assert [request.scheme for request in server.requests] == ["", ""]
 
@@ -87,7 +100,7 @@ async def test_an_invalid_proxy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("https_proxy", "socks5://user:MARKER@127.0.0.1:1")
     error = await error_from(send("https://tpu.example/"))
     assert isinstance(error, ConfigurationError)
-    assert "HTTPS_PROXY names no http:// or https:// proxy" in str(error)
+    assert "HTTPS_PROXY is not the URL of an HTTP proxy" in str(error)
     assert "MARKER" not in str(error)
 
 
@@ -150,15 +163,15 @@ async def test_a_non_http_response_is_a_protocol_error() -> None:
     async with server:
         error = await error_from(send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"))
     assert isinstance(error, ProtocolError)
-    assert "with what is no HTTP" in str(error)
+    assert "returned a non-HTTP response" in str(error)
 
 
 async def test_a_closed_client_sends_no_request() -> None:
-    client = HTTPClient()
+    client = new_client()
     await client.aclose()
-    error = await error_from(client.send("GET", "http://127.0.0.1:9/", scope="a question", mend=MEND))
+    error = await error_from(client.send("GET", URL("http://127.0.0.1:9/"), scope="a request"))
     assert isinstance(error, ConnectionFailedError)
-    assert "the session was closed meanwhile" in str(error)
+    assert "the session was closed" in str(error)
 
 
 async def test_a_client_closed_during_a_name_lookup_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,14 +183,14 @@ async def test_a_client_closed_during_a_name_lookup_is_reported(monkeypatch: pyt
         unknown()
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    client = HTTPClient()
-    task = asyncio.create_task(client.send("GET", "http://tpu.example/", scope="a question", mend=MEND))
+    client = new_client()
+    task = asyncio.create_task(client.send("GET", URL("http://tpu.example/"), scope="a request"))
     assert await asyncio.to_thread(looking.wait, 5.0)
     await client.aclose()
     error = await error_from(task)
     answered.set()
     assert isinstance(error, ConnectionFailedError)
-    assert "the session was closed meanwhile" in str(error)
+    assert "the session was closed" in str(error)
 
 
 async def test_a_refusing_proxy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,14 +198,14 @@ async def test_a_refusing_proxy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("https_proxy", proxy.url)
         error = await error_from(send("https://tpu.example/"))
     assert isinstance(error, ConnectionFailedError)
-    assert "the proxy answered 4" in str(error)
+    assert "the proxy returned status 4" in str(error)
     assert not error.retryable
 
 
 async def test_a_redirect_to_a_malformed_url_is_still_a_redirect() -> None:
     async with GoogleServer() as server:
         server.inject(Answered(302, headers={"Location": "http://[nothing"}))
-        assert (await send(server.url)).location == "an address that cannot be read"
+        assert (await send(server.url)).location == "an invalid URL"
 
 
 def test_an_origin_contains_no_secret() -> None:

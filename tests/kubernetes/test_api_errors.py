@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 
+from aioresolve._core.http.client import Response
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -16,7 +17,6 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.kubernetes.api_errors import denied_user, error_from_response, is_expired, rbac_manifest
-from aioresolve.kubernetes.client import Answer
 from aioresolve.kubernetes.objects import PodQuery
 
 HOST = "https://10.0.0.1:6443"
@@ -37,7 +37,7 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
     ).encode()
 
 
-def error_for(answer: Answer, query: PodQuery | None = None) -> ResolveError:
+def error_for(answer: Response, query: PodQuery | None = None) -> ResolveError:
     return error_from_response(
         answer, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
     )
@@ -63,7 +63,7 @@ def error_for(answer: Answer, query: PodQuery | None = None) -> ResolveError:
 def test_each_status_has_its_error_class_and_retryability(
     code: int, kind: type[ResolveError], retryable: bool
 ) -> None:
-    error = error_for(Answer(code, status(code, "message of the server")))
+    error = error_for(Response(code, status(code, "message of the server")))
     assert type(error) is kind
     assert error.retryable is retryable
     assert HOST in str(error)
@@ -72,13 +72,13 @@ def test_each_status_has_its_error_class_and_retryability(
 
 def test_error_for_an_invalid_selector_quotes_the_server() -> None:
     body = status(400, "unable to parse requirement: found '=', expected: identifier", "BadRequest")
-    error = error_for(Answer(400, body), PodQuery("=a"))
+    error = error_for(Response(400, body), PodQuery("=a"))
     assert "found '=', expected: identifier" in str(error)
     assert "Correct the selector '=a'." in str(error)
 
 
 def test_error_for_rejected_credentials_names_their_source() -> None:
-    assert "kubeconfig /k, context 'dev'" in str(error_for(Answer(401, status(401, "Unauthorized"))))
+    assert "kubeconfig /k, context 'dev'" in str(error_for(Response(401, status(401, "Unauthorized"))))
 
 
 def test_error_for_a_403_has_verb_scope_and_manifest() -> None:
@@ -86,7 +86,7 @@ def test_error_for_a_403_has_verb_scope_and_manifest() -> None:
         'pods is forbidden: User "system:serviceaccount:ml:trainer" cannot list resource "pods"'
         ' in the namespace "ml"'
     )
-    error = error_for(Answer(403, status(403, message, "Forbidden")))
+    error = error_for(Response(403, status(403, message, "Forbidden")))
     assert isinstance(error, ForbiddenError)
     assert "'system:serviceaccount:ml:trainer' may not list pods in namespace 'ml'" in str(error)
     assert error.manifest in str(error)
@@ -103,7 +103,7 @@ def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace() -> No
     message = (
         'pods is forbidden: User "limited" cannot list resource "pods" in API group "" at the cluster scope'
     )
-    error = error_for(Answer(403, status(403, message)), PodQuery("app=a"))
+    error = error_for(Response(403, status(403, message)), PodQuery("app=a"))
     assert isinstance(error, ForbiddenError)
     assert "or pass `namespace=`" in str(error)
     role, binding = yaml.safe_load_all(error.manifest)
@@ -114,7 +114,7 @@ def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace() -> No
 
 
 def test_error_for_a_403_of_an_anonymous_user_says_that_no_credentials_were_accepted() -> None:
-    error = error_for(Answer(403, status(403, 'pods is forbidden: User "system:anonymous" cannot list')))
+    error = error_for(Response(403, status(403, 'pods is forbidden: User "system:anonymous" cannot list')))
     assert isinstance(error, ForbiddenError)
     assert "no credentials were accepted" in str(error)
     assert error.manifest == ""
@@ -137,14 +137,14 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [
-        (Answer(429, status(429, "busy"), retry_after=7.0), 7.0),
-        (Answer(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
-        (Answer(429, status(429, "busy", retryAfterSeconds=3), retry_after=0.0), 0.0),
-        (Answer(429, b"busy"), None),
+        (Response(429, status(429, "busy"), retry_after=7.0), 7.0),
+        (Response(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
+        (Response(429, status(429, "busy", retryAfterSeconds=3), retry_after=0.0), 0.0),
+        (Response(429, b"busy"), None),
     ],
 )
 def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(
-    answer: Answer, seconds: float | None
+    answer: Response, seconds: float | None
 ) -> None:
     error = error_for(answer)
     assert isinstance(error, APIError)
@@ -152,23 +152,23 @@ def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(
 
 
 def test_redirect_is_an_error_that_names_its_location() -> None:
-    error = error_for(Answer(302, b"", location="https://elsewhere.example"))
+    error = error_for(Response(302, b"", location="https://elsewhere.example"))
     assert isinstance(error, ProtocolError)
     assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>token</html>", b"[]", b'"x"', b"\xff", b"[" * 100_000])
 def test_body_that_is_not_a_status_object_is_not_quoted(body: bytes) -> None:
-    assert "no reason given" in str(error_for(Answer(503, body)))
+    assert "no reason given" in str(error_for(Response(503, body)))
 
 
 def test_long_message_of_the_server_is_truncated() -> None:
-    assert len(str(error_for(Answer(500, status(500, "x" * 100_000))))) < 1_000
+    assert len(str(error_for(Response(500, status(500, "x" * 100_000))))) < 1_000
 
 
 def test_expired_page_is_distinguished_from_an_invalid_selector() -> None:
     page = PodQuery("app=a").page(500, "token")
-    assert is_expired(error_for(Answer(410, status(410, "too old", "Expired"))))
-    assert is_expired(error_for(Answer(400, status(400, "invalid continue token")), page))
-    assert not is_expired(error_for(Answer(400, status(400, "unable to parse requirement"))))
-    assert not is_expired(error_for(Answer(500, b"")))
+    assert is_expired(error_for(Response(410, status(410, "too old", "Expired"))))
+    assert is_expired(error_for(Response(400, status(400, "invalid continue token")), page))
+    assert not is_expired(error_for(Response(400, status(400, "unable to parse requirement"))))
+    assert not is_expired(error_for(Response(500, b"")))

@@ -41,7 +41,7 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
         ({"timeout": 0}, "`timeout=`: 0"),
         ({"timeout": None}, "`timeout=`: None"),
         ({"executable_location": "MOON"}, "MOON"),
-        ({"override_client": object()}, "override_client is a builtins.object"),
+        ({"override_client": object()}, "`override_client=`: a builtins.object is not"),
     ],
 )
 def test_an_invalid_argument_is_named(arguments: dict[str, Any], complaint: str) -> None:

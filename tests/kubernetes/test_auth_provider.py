@@ -11,7 +11,7 @@ import pytest
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 from aioresolve.kubernetes.auth.auth_provider import google_command, identity_of
-from aioresolve.kubernetes.auth.identity import Identity
+from aioresolve.kubernetes.auth.connection import Identity
 from aioresolve.kubernetes.auth.kubeconfig import AuthProvider
 
 from .kubeconfigs import id_token, write_plugin
@@ -74,7 +74,7 @@ def test_valid_google_token_is_used() -> None:
 def test_expired_google_token_is_reported_with_a_hint() -> None:
     with pytest.raises(CredentialsError, match=r"has expired\. Use the exec plugin gke-gcloud-auth-plugin"):
         identity_of(provider("gcp", access_token="t", expiry="2000-01-01T00:00:00Z"))
-    with pytest.raises(ConfigurationError, match="its expiry is no RFC 3339 time"):
+    with pytest.raises(ConfigurationError, match="its expiry is not an RFC 3339 time"):
         identity_of(provider("gcp", access_token="t", expiry="soon"))
 
 

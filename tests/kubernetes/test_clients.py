@@ -192,12 +192,12 @@ PERMANENT: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
     "503": ((Answer(503),), APIError, "503"),
     "resets": ((Reset(),), ConnectionFailedError, "override_client"),
     "cuts": ((Cut(after=5),), ConnectionFailedError, "override_client"),
-    "not JSON": ((Answer(200, b"<html>"),), ProtocolError, "is no list of pods"),
+    "not JSON": ((Answer(200, b"<html>"),), ProtocolError, "returned an invalid pod list for"),
     "not gzip": (
         (Answer(200, b"text", {"Content-Encoding": "gzip"}),), ConnectionFailedError, "override_client"
     ),
     "bytes that are not text": ((Answer(500, b"\xff\xfe"),), APIError, "500"),
-    "an endless body": ((Endless(), AT_ONCE), ProtocolError, "longer than 1 MiB"),
+    "an endless body": ((Endless(), AT_ONCE), ProtocolError, "exceeds the limit of 1 MiB"),
 }  # fmt: skip
 
 
@@ -359,7 +359,7 @@ async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:
     error = await outcome(resolver.cluster_spec(), within=10)
     assert type(error) is ConnectionFailedError
     assert not error.retryable
-    assert "give an override_client that is open" in str(error)
+    assert "Check that `override_client=` is open" in str(error)
 
 
 @both_clients
@@ -391,5 +391,5 @@ async def test_token_that_is_invalid_in_a_header_is_not_shown(loopback: Loopback
     "client", [object(), "client", 7, type("ApiClient", (), {})()], ids=["object", "str", "int", "same name"]
 )
 def test_constructor_rejects_an_object_that_is_not_a_client(loopback: Loopback, client: Any) -> None:
-    with pytest.raises(ConfigurationError, match="give a kubernetes_asyncio ApiClient or CoreV1Api"):
+    with pytest.raises(ConfigurationError, match="Pass a kubernetes_asyncio ApiClient or CoreV1Api"):
         resolver_of(client, loopback)

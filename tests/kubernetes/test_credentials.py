@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
-from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, checked_location
+from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
 
 from .kubeconfigs import (
     SERVER,
@@ -114,7 +114,7 @@ async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
     connection = await connect_as({"token": "hunter22"}, tmp_path, server="http://10.0.0.1:8080/")
     assert connection.server == "http://10.0.0.1:8080"
     assert await connection.headers() == {}
-    assert await connection.ssl() is None
+    assert await connection.ssl_context() is None
     assert "no credentials are sent over plain http" in connection.source
 
 
@@ -123,8 +123,8 @@ async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
     [
         ({"tokenFile": "none"}, "user 'dev': tokenFile {}/none cannot be read: No such file"),
         ({"tokenFile": "empty"}, "user 'dev': tokenFile {}/empty is empty"),
-        ({"token": "hunter22\nX: y"}, "user 'dev': token holds a line break"),
-        ({"token": "hunter22 ä"}, "user 'dev': token holds a line break, a space or another character"),
+        ({"token": "hunter22\nX: y"}, "user 'dev': token contains a line break"),
+        ({"token": "hunter22 ä"}, "user 'dev': token contains a line break, a space or another character"),
         (
             {"client-certificate": "none", "client-key": "none"},
             "client-certificate {}/none cannot be read: No such",
@@ -172,16 +172,16 @@ async def test_tls_context_is_built_once(tmp_path: Path) -> None:
     connection = await connect_as(
         {"token": "t"}, tmp_path, **{"certificate-authority-data": base64_of(authority.cert_pem.bytes())}
     )
-    contexts = await asyncio.gather(*(connection.ssl() for _ in range(5)))
-    assert len({id(context) for context in [*contexts, await connection.ssl()]}) == 1
+    contexts = await asyncio.gather(*(connection.ssl_context() for _ in range(5)))
+    assert len({id(context) for context in [*contexts, await connection.ssl_context()]}) == 1
 
 
 async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:
-    insecure = await (await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True})).ssl()
+    insecure = await (await connect_as({}, tmp_path, **{"insecure-skip-tls-verify": True})).ssl_context()
     assert insecure is not None
     assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
     connection = await connect_as({}, tmp_path, **{"tls-server-name": "api.example"})
-    secure = await connection.ssl()
+    secure = await connection.ssl_context()
     assert secure is not None
     assert (secure.verify_mode, secure.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert connection.tls_server_name == "api.example"
@@ -191,8 +191,10 @@ async def test_error_for_an_invalid_authority_names_its_place(tmp_path: Path) ->
     write_file(tmp_path / "ca.pem", "hunter22")
     connection = await connect_as({}, tmp_path, **{"certificate-authority": "ca.pem"})
     with pytest.raises(ConfigurationError) as caught:
-        await connection.ssl()
-    assert f"config, cluster 'dev': certificate-authority {tmp_path}/ca.pem holds no CA" in str(caught.value)
+        await connection.ssl_context()
+    assert f"config, cluster 'dev': certificate-authority {tmp_path}/ca.pem contains no valid CA" in str(
+        caught.value
+    )
     assert "hunter22" not in str(caught.value)
 
 
@@ -206,13 +208,13 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
 
     write()
     connection = await connect_as({"client-certificate": "client.pem", "client-key": "client.key"}, tmp_path)
-    before = await connection.ssl()
+    before = await connection.ssl_context()
     assert await connection.headers() == {}
     assert not await connection.renew({})
-    assert await connection.ssl() is before
+    assert await connection.ssl_context() is before
     write()
     assert await connection.renew({})
-    assert await connection.ssl() is not before
+    assert await connection.ssl_context() is not before
 
 
 async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path
         tmp_path,
     )
     with pytest.raises(ConfigurationError) as caught:
-        await connection.ssl()
+        await connection.ssl_context()
     assert f"client-certificate {tmp_path}/client.pem and kubeconfig" in str(caught.value)
     assert "user 'dev': client-key-data: certificate and key cannot be used" in str(caught.value)
 
@@ -332,10 +334,10 @@ credential({{"clientCertificateData": read("chain"), "clientKeyData": read("key"
     )
     connection = await connect_as(exec_user(path), tmp_path)
     assert await connection.headers() == {}
-    before = await connection.ssl()
-    assert before is await connection.ssl()
+    before = await connection.ssl_context()
+    assert before is await connection.ssl_context()
     assert await connection.renew({})
-    assert await connection.ssl() is not before
+    assert await connection.ssl_context() is not before
     assert runs_of(path) == 2
 
 
@@ -345,7 +347,7 @@ async def test_error_for_an_invalid_certificate_of_a_plugin_names_the_plugin(tmp
     )
     connection = await connect_as(exec_user(path), tmp_path)
     with pytest.raises(ConfigurationError, match="the client certificate of the plugin 'plugin'") as caught:
-        await connection.ssl()
+        await connection.ssl_context()
     assert "hunter22" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -446,32 +448,32 @@ class KubernetesExecutableLocation(enum.Enum):
 def test_location_may_be_ours_or_that_of_tensorflow_or_a_string(
     given: object, location: ExecutableLocation | None
 ) -> None:
-    assert checked_location(given) is location
+    assert validate_location(given) is location
 
 
 @pytest.mark.parametrize("given", ["within_cluster", "", 0, 1, True, object, ssl.CERT_NONE])
 def test_error_for_an_unknown_location_lists_the_known_ones(given: object) -> None:
-    with pytest.raises(ValueError, match=r"executable_location=.*: give ExecutableLocation\.WITHIN_CLUSTER"):
-        checked_location(given)
+    with pytest.raises(ValueError, match=r"executable_location=.*Pass ExecutableLocation\.WITHIN_CLUSTER"):
+        validate_location(given)
 
 
 @pytest.mark.parametrize("arguments", [{"kubeconfig": "x"}, {"context": "x"}])
 def test_location_that_contradicts_the_kubeconfig_is_rejected(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="WITHIN_CLUSTER looks at the pod's service account only"):
-        checked_location("WITHIN_CLUSTER", **arguments)
-    checked_location("OFF_CLUSTER", **arguments)
+    with pytest.raises(ConfigurationError, match="WITHIN_CLUSTER uses only the service account of the pod"):
+        validate_location("WITHIN_CLUSTER", **arguments)
+    validate_location("OFF_CLUSTER", **arguments)
 
 
 @pytest.mark.parametrize("given", ["", [], [""], 5, [5], b"x", {"a": "b"}])
 def test_invalid_path_of_a_kubeconfig_is_rejected(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"kubeconfig=.*: give the path of one"):
-        checked_location(None, kubeconfig=given)
+    with pytest.raises(ConfigurationError, match=r"kubeconfig=.*Pass a path"):
+        validate_location(None, kubeconfig=given)
 
 
 @pytest.mark.parametrize("given", ["", 5])
 def test_invalid_context_is_rejected(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"context=.*: give the name of a context"):
-        checked_location(None, context=given)
+    with pytest.raises(ConfigurationError, match=r"context=.*Pass the name of a context"):
+        validate_location(None, context=given)
 
 
 def test_reading_a_kubeconfig_imports_no_client(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import anyio
 import pytest
 import trustme
 
+from aioresolve._core import token_cache
 from aioresolve.errors import ConfigurationError, CredentialsError
 from aioresolve.kubernetes.auth import ExecutableLocation, discovery
-from aioresolve.kubernetes.auth import connection as refresh
 
 from .kubeconfigs import SERVER, bearer_of, connect, isolate, kubeconfig, write_file
 
@@ -89,7 +89,7 @@ async def test_files_of_the_variable_are_merged_and_missing_ones_skipped(
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(tmp_path / "none"), str(first), str(second)]))
     connection = await connect()
     assert await bearer_of(connection) == "first"
-    assert await connection.ssl() is not None
+    assert await connection.ssl_context() is not None
 
 
 async def test_given_kubeconfigs_are_merged_and_must_all_exist(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_pod_uses_its_service_account(pod: Path) -> None:
     assert connection.source == "in-cluster service account"
     assert connection.namespace == "ml"
     assert await connection.headers() == {"Authorization": "Bearer pod-token"}
-    context = await connection.ssl()
+    context = await connection.ssl_context()
     assert context is not None
     assert context.cert_store_stats()["x509_ca"] == 1
 
@@ -240,7 +240,7 @@ async def test_rotated_token_is_read_after_a_minute(pod: Path, monkeypatch: pyte
     write_file(pod / "token", "rotated")
     assert await bearer_of(connection) == "pod-token"
     later = time.monotonic() + 61
-    monkeypatch.setattr(refresh, "monotonic", lambda: later)
+    monkeypatch.setattr(token_cache, "monotonic", lambda: later)
     assert await bearer_of(connection) == "rotated"
 
 

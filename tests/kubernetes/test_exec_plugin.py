@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.kubernetes.auth.connection import ClientCertificate, Identity
 from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, parse_exec_credential
-from aioresolve.kubernetes.auth.identity import ClientCertificate, Identity
 from aioresolve.kubernetes.auth.kubeconfig import parse_kubeconfig, select_context
 
 from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, write_plugin
@@ -76,14 +76,14 @@ def test_expiration_time_is_read(timestamp: str) -> None:
         (credential({}), "neither a token nor a client certificate"),
         (credential({"token": ""}), "neither a token nor a client certificate"),
         (credential({"token": 5}), "returned a token that is not a string"),
-        (credential({"token": "hunter22 x"}), "holds a line break, a space"),
-        (credential({"token": "hunter22\nX-Header: y"}), "holds a line break, a space"),
+        (credential({"token": "hunter22 x"}), "contains a line break, a space"),
+        (credential({"token": "hunter22\nX-Header: y"}), "contains a line break, a space"),
         (
             credential({"clientCertificateData": "hunter22"}),
             "only one of clientCertificateData and clientKeyData",
         ),
         (credential({"clientKeyData": "hunter22"}), "only one of clientCertificateData and clientKeyData"),
-        (credential({"token": "hunter22", "expirationTimestamp": "soon"}), "is no RFC 3339 time"),
+        (credential({"token": "hunter22", "expirationTimestamp": "soon"}), "is not an RFC 3339 time"),
     ],
 )
 def test_invalid_output_is_an_error_that_does_not_show_it(output: bytes, expected: str) -> None:

@@ -194,10 +194,10 @@ def json_body(value: Any) -> tuple[Fault, ...]:
 
 
 def not_a_list(*faults: Fault, words: str = "") -> Case:
-    return Case(faults, ProtocolError, ("is no list of pods", words, "no login page"))
+    return Case(faults, ProtocolError, ("returned an invalid pod list for", words, "not to a login page"))
 
 
-BROKE = ("broke during GET /api/v1/pods", "try again")
+BROKE = ("broke during GET /api/v1/pods", "Try again")
 BUSY = ("overloaded or unhealthy", "Try again later.")
 LATE = ("no complete response", "raise `timeout=`")
 AT_ONCE = Trickle(1 << 16, 0.0)
@@ -234,7 +234,7 @@ PERMANENT = {
         ("redirects", "to https://elsewhere.example;", "to the API server itself"),
     ),
     "a redirect to an invalid URL": Case(
-        (Redirect("http://["),), ProtocolError, ("redirects", "cannot be read")
+        (Redirect("http://["),), ProtocolError, ("redirects", "invalid URL")
     ),
     "a redirect without a location": Case(
         (Answer(301, b""),), ProtocolError, ("redirects", "to nowhere")
@@ -252,19 +252,19 @@ PERMANENT = {
     "a pod that is a number": not_a_list(*json_body({**POD_LIST, "items": [7]}), words="$.items[0]"),
     "JSON nested without end": not_a_list(Answer(200, b'{"kind":"PodList","items":' + b"[" * 100_000)),
     "an endless body": Case(
-        (Endless(), AT_ONCE), ProtocolError, ("longer than 1 MiB", "narrow the selector")
+        (Endless(), AT_ONCE), ProtocolError, ("exceeds the limit of 1 MiB", "Narrow the selector")
     ),
     "an endless body that is not JSON": Case(
-        (Endless(head=b""), AT_ONCE), ProtocolError, ("longer than 1 MiB",)
+        (Endless(head=b""), AT_ONCE), ProtocolError, ("exceeds the limit of 1 MiB",)
     ),
     "a small body that is too large after decompression": Case(
         (Answer(200, gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"}),),
-        ProtocolError, ("longer than 1 MiB",),
+        ProtocolError, ("exceeds the limit of 1 MiB",),
     ),
     "pages without end": Case(
-        (EndlessPages(2),), ProtocolError, ("goes on after 5 pages (10 pods)", "narrow the selector"), limit=5
+        (EndlessPages(2),), ProtocolError, ("more than 5 pages (10 pods)", "Narrow the selector"), limit=5
     ),
-    "no response": Case((Hang(),), DeadlineExceededError, (*LATE, "has not answered"), timeout=0.15),
+    "no response": Case((Hang(),), DeadlineExceededError, (*LATE, "has not responded"), timeout=0.15),
     "a late response": Case((Delay(60),), DeadlineExceededError, LATE, timeout=0.15),
     "a slow trickle": Case((Trickle(1, 0.01),), DeadlineExceededError, LATE, timeout=0.3),
 }  # fmt: skip
@@ -340,7 +340,7 @@ async def test_table_instead_of_a_pod_list_is_a_protocol_error(loopback: Loopbac
     loopback.server.inject(Answer(200, table([])), match=is_kind(kind))
     error = await outcome(resolve(loopback, kind), within=10)
     assert type(error) is ProtocolError
-    assert "it is a Table where a PodList was asked for" in str(error)
+    assert "a Table was returned in place of a PodList" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ async def test_server_that_refuses_connections_is_named_with_a_hint(
     assert error.retryable
     assert f"{loopback.server.url} (from kubeconfig {loopback.kubeconfig}" in str(error)
     assert "was not reached" in str(error)
-    assert "see that the address is right, that the server runs" in str(error)
+    assert "Check that the address is correct, that the server runs" in str(error)
     assert error.host == loopback.server.url
     assert error.scope == "GET /api/v1/pods"
 
@@ -479,7 +479,7 @@ async def test_https_to_an_http_port_is_a_tls_error(
     assert type(error) is TLSError
     assert not error.retryable
     assert f"https://127.0.0.1:{plain.server.port}" in str(error)
-    assert "see that the port speaks https" in str(error)
+    assert "Check that the port speaks https" in str(error)
 
 
 async def test_certificate_of_another_authority_is_rejected(
@@ -525,15 +525,15 @@ async def test_expired_certificate_is_rejected(loopback: Loopback, caplog: pytes
 @pytest.mark.parametrize(
     ("response", "error_type", "words"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ProtocolError, "see that the port is the API server's"),
-        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n", ProtocolError, "is no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", ProtocolError, "is no HTTP"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ProtocolError, "Check that the port is that of the API server"),
+        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n", ProtocolError, "non-HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", ProtocolError, "non-HTTP"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", ResolveError, ""),
         (b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n", ResolveError, "999"),
-        (b"", ConnectionFailedError, "the server hung up"),
-        (b"HTTP/1.1 200 OK\r\nContent-Le", ConnectionFailedError, "the server hung up"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", ConnectionFailedError, "the answer was not whole"),
-        (None, ProtocolError, "is no HTTP"),
+        (b"", ConnectionFailedError, "the server closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", ConnectionFailedError, "the server closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", ConnectionFailedError, "was incomplete"),
+        (None, ProtocolError, "non-HTTP"),
     ],
 )
 async def test_invalid_http_response_is_one_error_without_the_token(
@@ -611,7 +611,7 @@ async def test_name_that_is_not_found_is_a_connection_error(
     assert type(error) is ConnectionFailedError
     assert error.retryable is retryable
     assert "the name of https://no-such-cluster.example:6443" in str(error)
-    assert "was not found: Name or service not known; correct the server in the kubeconfig" in str(error)
+    assert "was not found: Name or service not known. Correct the server in the kubeconfig" in str(error)
 
 
 # Through a proxy

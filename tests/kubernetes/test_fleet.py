@@ -157,7 +157,7 @@ async def test_hanging_server_does_not_delay_the_others(clusters: dict[str, Loop
         await until(lambda: "c2" in fleet.readings)
         error = fleet.readings["c2"].error
         assert isinstance(error, DeadlineExceededError)
-        assert "has not answered" in str(error)
+        assert "has not responded" in str(error)
 
 
 async def test_watch_recovers_after_the_server_grants_permission(clusters: dict[str, Loopback]) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
@@ -21,9 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
-from aioresolve.kubernetes.auth.discovery import DiscoveredServer, discover_server
+from aioresolve.kubernetes.auth.discovery import discover_server
 
 from .kubeconfigs import base64_of, client_pair, exec_user, kubeconfig, write_file, write_plugin
+
+if TYPE_CHECKING:
+    from aioresolve.kubernetes.auth.connection import DiscoveredServer
 
 asynchronous = pytest.importorskip("kubernetes_asyncio")
 synchronous = pytest.importorskip("kubernetes")

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from pathlib import Path
 
-    from aioresolve.kubernetes.client import Stream, Transport
+    from aioresolve._core.http.client import StreamingResponse
+    from aioresolve.kubernetes.client import Transport
     from aioresolve.testing import Fault
 
 PODS = "/api/v1/pods"
@@ -64,11 +65,13 @@ async def transport_to(loopback: Loopback) -> AsyncIterator[AiohttpTransport]:
 
 
 @asynccontextmanager
-async def open_watch(loopback: Loopback, query: Mapping[str, str] = NEW_ONLY) -> AsyncIterator[Stream]:
+async def open_watch(
+    loopback: Loopback, query: Mapping[str, str] = NEW_ONLY
+) -> AsyncIterator[StreamingResponse]:
     """Yield a watch that the server has accepted, with its own transport."""
     async with transport_to(loopback) as transport, transport.stream(PODS, query, JSON) as stream:
-        assert stream.answer.status == 200
-        assert stream.answer.body == b""
+        assert stream.response.status == 200
+        assert stream.response.body == b""
         await until(loopback, lambda: loopback.server.watches == 1)
         yield stream
 
@@ -77,7 +80,7 @@ async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(loopback.server.until, condition)
 
 
-async def read_bytes(stream: Stream, size: int) -> bytes:
+async def read_bytes(stream: StreamingResponse, size: int) -> bytes:
     """Read at least `size` bytes, or everything until the end of the stream."""
     body = b""
     while len(body) < size and (some := await stream.read()):
@@ -196,7 +199,7 @@ async def test_incomplete_body_is_a_broken_connection(served: Loopback, fault: F
     assert type(error) is type(second) is ConnectionFailedError
     assert error.retryable
     assert f"the connection to {served.server.url} (from kubeconfig" in str(error)
-    assert f"broke during GET {PODS}: the answer was not whole; try again" in str(error)
+    assert f"broke during GET {PODS}: the response was incomplete. Try again" in str(error)
     assert (vars(error)["host"], vars(error)["scope"]) == (served.server.url, f"GET {PODS}")
 
 
@@ -240,7 +243,7 @@ async def test_invalid_chunk_is_a_protocol_error_without_the_token(
             sending.set()
             error = await reading
     assert type(error) is ProtocolError
-    assert "answered GET /api/v1/pods with what is no HTTP" in str(error)
+    assert "returned a non-HTTP response to GET /api/v1/pods" in str(error)
 
 
 async def test_lost_connection_is_detected_before_a_read_without_the_closed_future_of_aiohttp(
@@ -271,7 +274,7 @@ async def test_closing_the_transport_ends_a_read_without_the_closed_future_of_ai
         reading = asyncio.ensure_future(error_from(stream.read()))
         await until(served, lambda: served.server.watches == 1)
         await transport.aclose()
-        assert "closed meanwhile" in str(await reading)
+        assert "was closed" in str(await reading)
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -289,7 +292,7 @@ async def test_token_is_renewed_once_after_a_401(loopback: Loopback) -> None:
     async with transport_to(loopback) as transport:
         loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
         async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
-            assert stream.answer.status == 200
+            assert stream.response.status == 200
             assert loopback.server.connections == 1
     assert [request.user for request in loopback.requests] == [None, "alice"]
 
@@ -311,8 +314,8 @@ async def test_connection_of_a_401_is_reused_for_the_second_request(loopback: Lo
 async def test_second_401_is_returned_with_its_complete_body(loopback: Loopback) -> None:
     loopback.server.tokens = {"another": "bob"}
     async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        assert stream.answer.status == 401
-        assert json.loads(stream.answer.body)["reason"] == "Unauthorized"
+        assert stream.response.status == 401
+        assert json.loads(stream.response.body)["reason"] == "Unauthorized"
         assert await stream.read() == b""
     assert len(loopback.requests) == 2
 
@@ -321,9 +324,9 @@ async def test_body_of_a_failure_is_complete_and_redacted(loopback: Loopback) ->
     body = b"%s: Bearer %s" % (b"x" * 1_000_000, TOKEN.encode())
     loopback.server.inject(Answer(403, body, {"Retry-After": "3"}))
     async with transport_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        assert stream.answer.status == 403
-        assert stream.answer.body == body.replace(TOKEN.encode(), b"(secret)")
-        assert stream.answer.retry_after == 3.0
+        assert stream.response.status == 403
+        assert stream.response.body == body.replace(TOKEN.encode(), b"(secret)")
+        assert stream.response.retry_after == 3.0
         assert await stream.read() == b""
 
 
@@ -333,13 +336,13 @@ async def test_body_of_a_failure_is_limited(served: Loopback, monkeypatch: pytes
     async with transport_to(served) as transport:
         error = await error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
     assert type(error) is ProtocolError
-    assert "longer than 1 MiB" in str(error)
+    assert "exceeds the limit of 1 MiB" in str(error)
 
 
 async def test_redirect_is_not_followed(served: Loopback) -> None:
     served.server.inject(Redirect("https://elsewhere.example/login?token=x"))
     async with transport_to(served) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        assert (stream.answer.status, stream.answer.location) == (307, "https://elsewhere.example")
+        assert (stream.response.status, stream.response.location) == (307, "https://elsewhere.example")
 
 
 async def test_server_that_is_down_is_a_connection_error(served: Loopback) -> None:
@@ -446,7 +449,7 @@ async def test_closing_the_transport_ends_this_and_every_later_read(served: Loop
         for error in (await reading, await error_from(stream.read())):
             assert type(error) is ConnectionFailedError
             assert not error.retryable
-            assert "closed meanwhile; let its calls end inside its `async with`" in str(error)
+            assert "the resolver was closed. Keep its `async with` open" in str(error)
 
 
 async def test_closing_the_transport_ends_the_wait_for_the_headers(served: Loopback) -> None:
@@ -455,8 +458,8 @@ async def test_closing_the_transport_ends_the_wait_for_the_headers(served: Loopb
         opening = asyncio.ensure_future(error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__()))
         await until(served, lambda: len(served.requests) == 1)
         await transport.aclose()
-        assert "closed meanwhile" in str(await opening)
-        assert "closed meanwhile" in str(await error_from(transport.stream(PODS, {}, JSON).__aenter__()))
+        assert "was closed" in str(await opening)
+        assert "was closed" in str(await error_from(transport.stream(PODS, {}, JSON).__aenter__()))
 
 
 async def test_closing_the_transport_ends_the_wait_for_the_rest_of_a_body(served: Loopback) -> None:
@@ -466,7 +469,7 @@ async def test_closing_the_transport_ends_the_wait_for_the_rest_of_a_body(served
         await until(served, lambda: len(served.requests) == 1)
         await asyncio.sleep(0.05)
         await transport.aclose()
-        assert "closed meanwhile" in str(await getting)
+        assert "was closed" in str(await getting)
 
 
 async def test_hundreds_of_streams_are_read_concurrently(served: Loopback) -> None:
@@ -519,7 +522,7 @@ async def test_stream_of_an_async_client_has_a_timeout_only_for_connecting(loopb
 
         client.call_api = call_api
         async with client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream:
-            assert stream.answer.status == 200
+            assert stream.response.status == 200
     assert [(each.total, each.sock_read, each.sock_connect) for each in timeouts] == [(None, None, 10.0)]
 
 
@@ -536,7 +539,7 @@ async def test_incomplete_stream_of_an_async_client_is_a_broken_connection(loopb
 async def test_body_of_a_failure_from_an_async_client_is_complete_and_redacted(loopback: Loopback) -> None:
     loopback.server.inject(Answer(403, f"Bearer {TOKEN}".encode()))
     async with client_to(loopback) as transport, transport.stream(PODS, NEW_ONLY, JSON) as stream:
-        assert (stream.answer.status, stream.answer.body) == (403, b"Bearer (secret)")
+        assert (stream.response.status, stream.response.body) == (403, b"Bearer (secret)")
 
 
 async def test_closing_the_transport_ends_the_stream_but_does_not_close_the_async_client(
@@ -547,7 +550,7 @@ async def test_closing_the_transport_ends_the_stream_but_does_not_close_the_asyn
             reading = asyncio.ensure_future(error_from(stream.read()))
             await until(loopback, lambda: loopback.server.watches == 1)
             await transport.aclose()
-            assert "closed meanwhile" in str(await reading)
+            assert "was closed" in str(await reading)
         await until(loopback, lambda: loopback.server.connections == 0)
         assert (await transport.get(PODS, {}, JSON)).status == 200
 
@@ -568,5 +571,5 @@ async def test_synchronous_client_cannot_stream(loopback: Loopback) -> None:
     with sync_client(loopback) as client:
         transport = client_transport(client)
         assert not transport.can_stream
-        with pytest.raises(ConfigurationError, match="give a kubernetes_asyncio ApiClient"):
+        with pytest.raises(ConfigurationError, match="Pass a kubernetes_asyncio ApiClient"):
             transport.stream(PODS, NEW_ONLY, JSON)

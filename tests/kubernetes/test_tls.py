@@ -12,8 +12,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.kubernetes.auth.identity import ClientCertificate
-from aioresolve.kubernetes.auth.tls import Trust, ssl_context
+from aioresolve.kubernetes.auth.connection import ClientCertificate, Trust, new_ssl_context
 
 from .kubeconfigs import client_pair
 
@@ -67,18 +66,18 @@ def certificate(authority: trustme.CA) -> ClientCertificate:
 
 
 def test_the_clusters_own_authority_is_believed(authority: trustme.CA) -> None:
-    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     assert seen_by_server(context, server_context(authority)) is None
 
 
 def test_another_authority_is_not_believed(authority: trustme.CA) -> None:
-    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(trustme.CA()))
 
 
 def test_another_hosts_certificate_is_not_believed(authority: trustme.CA) -> None:
-    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(authority), "other.example")
 
@@ -89,7 +88,7 @@ def test_without_an_authority_the_systems_roots_are_believed(
     bundle = tmp_path / "roots.pem"
     authority.cert_pem.write_to_path(bundle)
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    assert seen_by_server(ssl_context(Trust(), None), server_context(authority)) is None
+    assert seen_by_server(new_ssl_context(Trust(), None), server_context(authority)) is None
 
 
 def test_a_clusters_authority_takes_the_place_of_the_systems_roots(
@@ -98,43 +97,43 @@ def test_a_clusters_authority_takes_the_place_of_the_systems_roots(
     bundle = tmp_path / "roots.pem"
     authority.cert_pem.write_to_path(bundle)
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    context = ssl_context(Trust(trustme.CA().cert_pem.bytes(), "ca"), None)
+    context = new_ssl_context(Trust(trustme.CA().cert_pem.bytes(), "ca"), None)
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(authority))
 
 
 def test_an_intermediate_certificate_is_an_anchor_too(authority: trustme.CA) -> None:
     intermediate = authority.create_child_ca()
-    context = ssl_context(Trust(intermediate.cert_pem.bytes(), "ca"), None)
+    context = new_ssl_context(Trust(intermediate.cert_pem.bytes(), "ca"), None)
     assert seen_by_server(context, server_context(intermediate)) is None
 
 
 def test_strict_checks_are_off_on_every_python(authority: trustme.CA) -> None:
-    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_insecure_believes_anybody(authority: trustme.CA) -> None:
-    context = ssl_context(Trust(verify=False), None)
+    context = new_ssl_context(Trust(verify=False), None)
     assert seen_by_server(context, server_context(authority), "other.example") is None
 
 
 def test_comments_in_a_bundle_may_be_in_any_encoding(authority: trustme.CA) -> None:
     bundle = "# Türk\n".encode("latin-1") + trustme.CA().cert_pem.bytes() + authority.cert_pem.bytes()
-    assert seen_by_server(ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None
+    assert seen_by_server(new_ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None
 
 
 @pytest.mark.parametrize(
     "pem", [b"", b"junk", b"\xff", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
 def test_an_authority_that_is_no_pem_is_told_with_its_place(pem: bytes) -> None:
-    with pytest.raises(ConfigurationError, match=r"^the place holds no CA certificate that can be read"):
-        ssl_context(Trust(pem, "the place"), None)
+    with pytest.raises(ConfigurationError, match=r"^the place contains no valid CA certificate"):
+        new_ssl_context(Trust(pem, "the place"), None)
 
 
 def test_the_client_certificate_is_shown(authority: trustme.CA, temporary: Path, no_leak: None) -> None:
     ours = certificate(authority)
-    context = ssl_context(Trust(authority.cert_pem.bytes(), "ca"), ours)
+    context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), ours)
     shown = seen_by_server(context, server_context(authority))
     assert shown == ssl.PEM_cert_to_DER_cert(ours.chain.decode())
     assert not list(temporary.iterdir())
@@ -142,7 +141,7 @@ def test_the_client_certificate_is_shown(authority: trustme.CA, temporary: Path,
 
 def test_a_chain_without_a_line_break_at_its_end_is_as_good(authority: trustme.CA) -> None:
     chain, key = client_pair(authority)
-    context = ssl_context(Trust(verify=False), ClientCertificate(chain.rstrip(), key, where="here"))
+    context = new_ssl_context(Trust(verify=False), ClientCertificate(chain.rstrip(), key, where="here"))
     assert seen_by_server(context, server_context(authority)) is not None
 
 
@@ -153,7 +152,7 @@ def test_a_key_of_another_certificate_is_told_and_nothing_is_left(
     with pytest.raises(
         ConfigurationError, match=r"^the place: certificate and key cannot be used \(KEY_VALUES"
     ):
-        ssl_context(Trust(verify=False), mixed)
+        new_ssl_context(Trust(verify=False), mixed)
     assert not list(temporary.iterdir())
 
 
@@ -166,7 +165,7 @@ def test_a_certificate_or_key_that_is_no_pem_is_told(
         good_chain if chain is None else chain, good_key if key is None else key, where="the place"
     )
     with pytest.raises(ConfigurationError, match=r"^the place: certificate and key cannot be used"):
-        ssl_context(Trust(verify=False), broken)
+        new_ssl_context(Trust(verify=False), broken)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +182,7 @@ def test_an_encrypted_key_is_told_and_nobody_is_asked_for_its_password(
         serialization.Encoding.PEM, form, serialization.BestAvailableEncryption(b"hunter22")
     )
     with pytest.raises(ConfigurationError, match=r"^the place: the key is encrypted, .*openssl pkey"):
-        ssl_context(Trust(verify=False), ClientCertificate(chain, encrypted, where="the place"))
+        new_ssl_context(Trust(verify=False), ClientCertificate(chain, encrypted, where="the place"))
     assert not list(temporary.iterdir())
     assert capfd.readouterr() == ("", "")
 

@@ -23,10 +23,10 @@ from aioresolve import (
     DeadlineExceededError,
     ResolveError,
 )
-from aioresolve._core.http.errors import Exchange, connection_error
+from aioresolve._core.http.errors import RequestContext, connection_error
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
-from aioresolve.kubernetes.client import MENDS
+from aioresolve.kubernetes.client import HINTS
 from aioresolve.kubernetes.reflector import WatchPolicy, WatchState
 from aioresolve.testing import Answer
 
@@ -272,8 +272,10 @@ def test_a_watch_left_open_at_the_end_of_its_loop_is_closed_silently(loopback: L
 
 
 def test_too_many_open_files_is_reported_as_such() -> None:
-    exchange = Exchange("GET /pods", "https://10.0.0.1", "https://10.0.0.1", MENDS, is_over=lambda: False)
-    error = connection_error(OSError(errno.EMFILE, "Too many open files"), exchange)
+    context = RequestContext(
+        "GET /pods", "https://10.0.0.1", "https://10.0.0.1", HINTS, is_closed=lambda: False
+    )
+    error = connection_error(OSError(errno.EMFILE, "Too many open files"), context)
     assert error.retryable
     assert "ulimit -n" in str(error)
     assert "see that the address is right" not in str(error)

@@ -1,5 +1,4 @@
-"""HTTP over aiohttp, whose room this is: a request's answer, or one of our errors that shows no secret.
+"""HTTP over aiohttp: a response, or an error of aioresolve that contains no secret.
 
-Redirects are not followed and cookies are not kept: what is sent goes to the host it was meant for and to
-nobody else.
+Redirects are not followed and cookies are not kept: a request goes to its host and to no other.
 """

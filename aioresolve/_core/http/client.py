@@ -1,69 +1,100 @@
-"""An answer: read whole within a limit, or as it comes.
+"""The HTTP client: requests with credentials, retries, and responses read at once or as they arrive.
 
-The connections of one event loop, and requests over them.
+Kubernetes, Google's APIs, token servers and the metadata server are all called through `HTTPClient`. It
+follows no redirect, keeps no cookie, reads no netrc, limits the size of responses, and removes secrets from
+failure responses, because a server may echo what it received.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import asyncio.sslproto
+import functools
+import ipaddress
+import os
+import ssl
+import urllib.request
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from yarl import URL
 
-from aioresolve._core.retry import parse_retry_after
+from aioresolve._core.retry import call_with_retries, parse_retry_after
+from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
 from aioresolve.errors import ConfigurationError, ResolveError
 
-from .errors import FAILURES, connection_error, harmless_cause
-from .tls import READ_BUFFER, restore_read_buffer, shrink_buffers
+from .dns import AbandonableResolver
+from .errors import FAILURES, RequestContext, connection_error, safe_cause
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
+    import logging
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
-    from aiohttp.abc import AbstractResolver
+    from aioresolve._core.deadline import Progress
+    from aioresolve._core.retry import RetryPolicy
 
-    from .errors import Exchange
+    from .errors import ConnectionHints
 
 __all__ = [
     "CONNECT_TIMEOUT",
     "MAX_BODY",
-    "Answer",
-    "HTTPSession",
-    "OpenAnswer",
-    "OpenAnswers",
+    "Auth",
+    "HTTPClient",
+    "OpenResponses",
+    "Response",
+    "StreamingResponse",
     "check_length",
-    "no_deadline",
+    "close_one_sidedly",
+    "environment_proxy",
+    "is_loopback",
     "origin",
-    "told",
-    "without",
+    "redact",
+    "send_with_retries",
+    "timeout_to_connect_only",
+    "translate_errors",
 ]
 
 T = TypeVar("T")
 
 MAX_BODY = 64 * 1024 * 1024
-"""Bytes of one answer, decompressed, that are read at most: three times the rows of 150,000 pods."""
+"""The maximum size of a response, decompressed, in bytes: three times the table rows of 150,000 pods."""
 
+CONNECT_TIMEOUT = 10.0
+"""Seconds to connect to a server; an address that drops packets must not use up the whole deadline."""
 
-QUIET = 1.0
-"""Seconds after which a connection over which nothing comes rests."""
+IDLE_AFTER = 1.0
+"""Seconds without data after which the buffers of a connection are made small."""
+
+READ_BUFFER = 1024
+"""The read buffer of an idle connection in bytes; a bookmark is shorter."""
+
+CLOSING_ROUNDS = 3
+"""Iterations of the event loop from closing a TLS transport to closing its socket."""
+
+USER_AGENT = f"aioresolve/{__version__}"
+
+SECRET_HEADERS = frozenset({"authorization", "x-goog-api-key"})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server answered.
+class Response:
+    """A response.
 
     Attributes:
         status: the HTTP status code.
-        body: the whole body, decompressed.
-        headers: the headers, by names in any case.
-        retry_after: seconds the server asks to wait, where it does.
-        location: where it redirects to, `scheme://host:port` without path and query, where it does.
+        body: the body, decompressed.
+        headers: the headers; names are case-insensitive.
+        retry_after: the seconds that the server requests to wait, if any.
+        location: the target of a redirect, `scheme://host:port` without path and query, if any.
     """
 
     status: int
@@ -73,132 +104,407 @@ class Answer:
     location: str | None = None
 
 
-class OpenAnswer:
-    """An answer whose body is still to come. `close` has to be called, at the latest when nobody reads on.
+class Auth:
+    """The credentials of a request. This class sends none."""
+
+    async def headers(self) -> Mapping[str, str]:
+        """Return the headers that authenticate the request.
+
+        Raises:
+            ResolveError: the credentials are not available.
+        """
+        return {}
+
+    async def ssl_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context, with a client certificate if there is one; None for the client's own."""
+        return None
+
+    async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str] | None:
+        """Renew the credentials after a 401, and return the headers to send the request with once more.
+
+        Args:
+            rejected: the headers that the server rejected.
+            response: the 401.
+
+        Returns:
+            The headers; None if there are no credentials to renew.
+
+        Raises:
+            ResolveError: the credentials cannot be renewed.
+        """
+        return None
+
+
+NO_AUTH = Auth()
+
+
+class HTTPClient:
+    """Sends requests from one event loop. There is no deadline but that of the caller, except to connect.
 
     Args:
-        response: what aiohttp returned.
-        exchange: what it answers.
-        secrets: texts that were sent and are to be shown to nobody.
-
-    Attributes:
-        answer: status and headers, and what they mean; the body is empty.
+        hints: the hints of errors.
+        source: where the address of the server comes from, for errors.
+        ssl_context: TLS for https URLs if neither the request nor its `auth` has one; None for the
+            certificate authorities of the operating system.
+        connect_timeout: seconds to resolve a name and connect, including TLS and proxies.
+        socket_timeout: seconds to connect after the name was resolved, including TLS.
+        server_hostname: the name in the certificate of the server, if it is not the host name.
+        proxy: returns the URL of the proxy for a URL, if any.
+        logger: logs each request of `send`, which also gets a span. Without it, the caller does that.
     """
 
     def __init__(
-        self, response: aiohttp.ClientResponse, exchange: Exchange, secrets: Collection[str]
+        self,
+        *,
+        hints: ConnectionHints,
+        source: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        connect_timeout: float | None = None,
+        socket_timeout: float | None = None,
+        server_hostname: str | None = None,
+        proxy: Callable[[URL], str | None] = lambda _: None,
+        logger: logging.Logger | None = None,
     ) -> None:
-        self.answer = Answer(
+        self._hints = hints
+        self._source = source
+        self._ssl_context = None if ssl_context is None else close_one_sidedly(ssl_context)
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, connect=connect_timeout, sock_connect=socket_timeout
+        )
+        self._server_hostname = server_hostname
+        self._proxy = proxy
+        self._logger = logger
+        self._open = OpenResponses()
+        self._session = self._new_session()
+
+    async def send(
+        self,
+        method: str,
+        url: URL,
+        *,
+        scope: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        auth: Auth = NO_AUTH,
+        ssl_context: ssl.SSLContext | None = None,
+        secrets: Collection[str] = (),
+        attempts: Iterator[int] | None = None,
+        expected: Collection[int] = (),
+        hints: ConnectionHints | None = None,
+    ) -> Response:
+        """Send a request and return the complete response, whatever its status.
+
+        After a 401 the credentials are renewed and the request is sent once more.
+
+        Args:
+            method: such as `GET`.
+            url: the URL.
+            scope: what is requested, as text.
+            headers: additional headers.
+            body: the body to send.
+            auth: the credentials.
+            ssl_context: TLS for this request; see `close_one_sidedly`.
+            secrets: texts to remove from failure responses, in addition to the credentials.
+            attempts: numbers the requests for telemetry.
+            expected: statuses that telemetry does not count as failures.
+            hints: the hints of errors, in place of those of the client.
+
+        Raises:
+            ConnectionFailedError: there is no complete response; TLSError if TLS is the cause.
+            ProtocolError: the response is not HTTP, or too long.
+            ConfigurationError: the URL is invalid.
+        """
+        credentials = await auth.headers()
+        for is_last in (False, True):
+            call: AbstractContextManager[HTTPCall | None] = nullcontext()
+            if self._logger is not None:
+                call = HTTPCall(
+                    self._logger,
+                    method,
+                    origin(str(url)),
+                    url.raw_path,
+                    scope=scope,
+                    attempt=1 if attempts is None else next(attempts),
+                    expected=expected,
+                )
+            with call as observed:
+                opening = self._request(
+                    method,
+                    url,
+                    scope,
+                    {**(headers or {}), **credentials},
+                    body,
+                    ssl_context or await auth.ssl_context(),
+                    {*secrets, *_secrets(credentials)},
+                    hints,
+                )
+                async with self._open.reading(opening) as opened:
+                    response = await opened.aread()
+                if observed is not None:
+                    observed.set_response(response.status, len(response.body))
+            renewed = None
+            if response.status == 401 and not is_last:
+                renewed = await auth.renew(credentials, response)
+            if renewed is None:
+                break
+            credentials = renewed
+        return response
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: URL, *, scope: str, headers: Mapping[str, str], auth: Auth = NO_AUTH
+    ) -> AsyncIterator[StreamingResponse]:
+        """Yield a response whose body is read as it arrives; the connection is closed after the block.
+
+        The arguments and errors are those of `send`. The body of a failure is complete.
+        """
+        credentials = await auth.headers()
+        for is_last in (False, True):
+            secrets = _secrets(credentials)
+            opening = self._request(
+                method, url, scope, {**headers, **credentials}, None, await auth.ssl_context(), secrets
+            )
+            async with self._open.reading(opening) as opened:
+                opened.shrink()
+                await opened.read_failure()
+                renewed = None
+                if opened.response.status == 401 and not is_last:
+                    renewed = await auth.renew(credentials, opened.response)
+                if renewed is None:
+                    yield opened
+                    return
+                credentials = renewed
+
+    async def close_idle(self) -> None:
+        """Close the connections, unless one is in use; the next request opens another.
+
+        aiohttp would keep them for a while, and after a long response each occupies a third of a megabyte.
+        """
+        if self._open.is_idle and not self._session.closed:
+            idle, self._session = self._session, self._new_session()
+            with anyio.CancelScope(shield=True):
+                await idle.close()
+
+    async def aclose(self) -> None:
+        """Close every connection. Closing twice has no effect."""
+        with anyio.CancelScope(shield=True):
+            self._open.close()
+            await self._session.close()
+            # aiohttp waits for the connections it knows of. It no longer knows those of cancelled requests,
+            # which asyncio needs some iterations of the loop to close.
+            for _ in range(CLOSING_ROUNDS):
+                await anyio.lowlevel.checkpoint()
+
+    async def _request(
+        self,
+        method: str,
+        url: URL,
+        scope: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        ssl_context: ssl.SSLContext | None,
+        secrets: Collection[str],
+        hints: ConnectionHints | None = None,
+    ) -> StreamingResponse:
+        """Send one request, and return as soon as the headers of the response have arrived."""
+        host, proxy = origin(str(url)), self._proxy(url)
+        where = host if proxy is None else f"{host} through the proxy {origin(proxy)}"
+        if self._source is not None:
+            where = f"{where} (from {self._source})"
+        context = RequestContext(scope, host, where, hints or self._hints, lambda: self._session.closed)
+        if url.scheme == "https" and ssl_context is None:
+            ssl_context = self._ssl_context = self._ssl_context or await _system_ssl_context()
+        if self._session.closed:
+            raise context.closed_error()
+        response = await translate_errors(
+            self._session.request(
+                method,
+                url,
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                ssl=ssl_context or True,
+                server_hostname=self._server_hostname,
+                proxy=proxy,
+            ),
+            context,
+        )
+        return StreamingResponse(response, context, secrets)
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            # Names are resolved in threads of their own: if DNS hangs, those of the loop would all be busy.
+            connector=aiohttp.TCPConnector(limit=0, resolver=AbandonableResolver()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"},
+            timeout=self._timeout,
+        )
+
+
+async def send_with_retries(
+    send: Callable[[Iterator[int]], Awaitable[T]],
+    *,
+    scope: str,
+    host: str,
+    progress: Progress,
+    policy: RetryPolicy,
+    limiter: anyio.CapacityLimiter | None = None,
+) -> T:
+    """Return the result of `send`, repeating it as long as its error is retryable.
+
+    Args:
+        send: makes one attempt; called with the numbers of attempts, from 1.
+        scope: what is requested, as text.
+        host: the server, for `progress`.
+        progress: updated with each attempt; the caller marks the request as done.
+        policy: how often to try.
+        limiter: limits how many requests are made at a time, but not how many wait for their next attempt.
+
+    Raises:
+        ResolveError: the error of the last attempt.
+    """
+    attempts = count(1)
+
+    async def attempt() -> T:
+        async with limiter or nullcontext():
+            return await send(attempts)
+
+    progress.waiting(scope, f"{host} has not responded")
+    return await call_with_retries(
+        attempt, policy=policy, on_failure=lambda error, _: progress.failed(scope, error)
+    )
+
+
+class StreamingResponse:
+    """A response whose body is read as it arrives. It must be closed.
+
+    Args:
+        response: the response of aiohttp.
+        context: the request.
+        secrets: texts that were sent and must not be shown.
+
+    Attributes:
+        response: status and headers; the body is empty until `read_failure`.
+    """
+
+    def __init__(
+        self, response: aiohttp.ClientResponse, context: RequestContext, secrets: Collection[str]
+    ) -> None:
+        self.response = Response(
             response.status,
             b"",
             response.headers,
             parse_retry_after(response.headers.get("Retry-After")),
             _location(response),
         )
-        self._response = response
+        self._aiohttp_response = response
         self._secrets = secrets
-        self._is_closed = self._is_resting = False
-        self._exchange = replace(exchange, is_over=lambda: self._is_closed or exchange.is_over())
-        # Of an answer that has come to its end already the connection is known no more.
+        self._is_closed = self._is_small = False
+        self._context = replace(context, is_closed=lambda: self._is_closed or context.is_closed())
+        # aiohttp has already released the connection of a response that is complete.
         self._protocol = None if response.connection is None else response.connection.protocol
         self._transport = None if response.connection is None else response.connection.transport
-        # Older aiohttp has none: there a reader is left to its own deadline.
+        # Missing in older versions of aiohttp: there the reader relies on its own deadline.
         self._lost: asyncio.Future[None] | None = getattr(self._protocol, "closed", None)
         if self._lost is not None:
-            # One is enough, however many answers come over this connection.
-            self._lost.remove_done_callback(_looked_at)
-            self._lost.add_done_callback(_looked_at)
-            self._lost.add_done_callback(self._tell_end)
+            # Once is enough, however many responses arrive over this connection.
+            self._lost.remove_done_callback(_retrieve_exception)
+            self._lost.add_done_callback(_retrieve_exception)
+            self._lost.add_done_callback(self._end_body)
 
     async def read(self) -> bytes:
-        """Return the next bytes, decompressed, as soon as there are any; `b""` at the body's clean end.
+        """Return the next bytes, decompressed, as soon as they arrive; `b""` at the clean end of the body.
 
-        A read that is cancelled loses nothing: the next one returns what it would have. While nothing comes
-        for long, the connection rests.
+        A cancelled read loses no data. While nothing arrives, the buffers of the connection are made small.
 
         Raises:
-            ConnectionFailedError: the connection broke, or was closed meanwhile.
-            ProtocolError: what comes is no HTTP.
+            ConnectionFailedError: the connection broke, or was closed.
+            ProtocolError: the response is not HTTP.
         """
-        return await told(self._next_in_time(), self._exchange)
+        return await translate_errors(self._read_chunk(), self._context)
 
-    async def whole(self) -> Answer:
-        """Return the answer with its whole body, without the secrets where it is a failure.
+    async def aread(self) -> Response:
+        """Return the response with its complete body; a failure without the secrets.
 
         Raises:
             ProtocolError: the body is longer than MAX_BODY.
-            ResolveError: it did not come whole.
+            ResolveError: it is incomplete.
         """
-        return without(self._secrets, replace(self.answer, body=await told(self._rest(), self._exchange)))
+        body = await translate_errors(self._read_all(), self._context)
+        return redact(self._secrets, replace(self.response, body=body))
 
-    def without_secrets(self, text: str) -> str:
-        """Return `text` of the body without the secrets that were sent: a server may echo them."""
-        return _without(self._secrets, text.encode()).decode()
+    async def read_failure(self) -> None:
+        """Read the body into `response`, unless the status is 200: see `aread`."""
+        if self.response.status != 200:
+            self.response = await self.aread()
+
+    def redact(self, text: str) -> str:
+        """Return `text`, a part of the body, without the secrets that were sent."""
+        return _redacted(self._secrets, text.encode()).decode()
 
     def close(self) -> None:
-        """Close the connection at once, unless the body was read to its end: then it is used again."""
+        """Close the connection at once; if the body was read completely, keep it for the next request."""
         self._is_closed = True
         if self._lost is not None:
-            self._lost.remove_done_callback(self._tell_end)
-        self._tell_end()
-        self._response.close()
+            self._lost.remove_done_callback(self._end_body)
+        self._end_body()
+        self._aiohttp_response.close()
 
-    async def _rest(self) -> bytes:
-        chunks, length = list[bytes](), 0
-        while chunk := await self._next():
-            chunks.append(chunk)
-            length += len(chunk)
-            check_length(length, self._exchange)
-        return b"".join(chunks)
-
-    def rest(self) -> None:
-        """Keep the connection in little memory until much comes over it."""
-        self._is_resting = True
+    def shrink(self) -> None:
+        """Make the buffers of the connection small until a large chunk arrives."""
+        self._is_small = True
         shrink_buffers(self._transport)
 
-    async def _next_in_time(self) -> bytes:
-        """Return the next bytes; let the connection rest while nothing comes for long."""
-        if not self._is_resting:
-            with anyio.move_on_after(QUIET):
-                return await self._next()
-            self.rest()
-        chunk = await self._next()
+    async def _read_all(self) -> bytes:
+        chunks, length = list[bytes](), 0
+        while chunk := await self._read():
+            chunks.append(chunk)
+            length += len(chunk)
+            check_length(length, self._context)
+        return b"".join(chunks)
+
+    async def _read_chunk(self) -> bytes:
+        if not self._is_small:
+            with anyio.move_on_after(IDLE_AFTER):
+                return await self._read()
+            self.shrink()
+        chunk = await self._read()
         if len(chunk) >= READ_BUFFER // 2:
-            self._is_resting = False
+            self._is_small = False
             restore_read_buffer(self._transport)
         return chunk
 
-    async def _next(self) -> bytes:
+    async def _read(self) -> bytes:
         if self._protocol is not None and not self._protocol.connected:
-            self._tell_end()
-        return await self._response.content.readany()
+            self._end_body()
+        return await self._aiohttp_response.content.readany()
 
-    def _tell_end(self, _: asyncio.Future[None] | None = None) -> None:
-        """Let whoever reads know that the connection is gone.
+    def _end_body(self, _: asyncio.Future[None] | None = None) -> None:
+        """Wake the reader of a lost connection.
 
-        aiohttp does not where it hung up itself: for what came is no HTTP, or its session was closed.
+        aiohttp does not if it closed the connection itself: after a non-HTTP response, or with its session.
         """
-        content = self._response.content
+        content = self._aiohttp_response.content
         if self._protocol is not None and content.exception() is None and not content.is_eof():
             content.set_exception(self._protocol.exception() or aiohttp.ServerDisconnectedError())
 
 
-class OpenAnswers:
-    """The answers being read, which can be closed all at once."""
+class OpenResponses:
+    """The responses that are being read, so that they can be closed together."""
 
     def __init__(self) -> None:
-        self._open: set[OpenAnswer] = set()
-        self._readers = 0
+        self._open: set[StreamingResponse] = set()
+        self._num_readers = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody reads one, or is about to."""
-        return not self._readers
+        """Whether no response is being read or requested."""
+        return not self._num_readers
 
     @asynccontextmanager
-    async def reading(self, opening: Awaitable[OpenAnswer]) -> AsyncIterator[OpenAnswer]:
-        """Yield the answer that `opening` returns, and close it at the end of the block."""
-        self._readers += 1
+    async def reading(self, opening: Awaitable[StreamingResponse]) -> AsyncIterator[StreamingResponse]:
+        """Yield the response that `opening` returns, and close it after the block."""
+        self._num_readers += 1
         try:
             opened = await opening
             self._open.add(opened)
@@ -208,83 +514,87 @@ class OpenAnswers:
                 self._open.discard(opened)
                 opened.close()
         finally:
-            self._readers -= 1
+            self._num_readers -= 1
 
     def close(self) -> None:
-        """Close them: whoever reads is told that nothing more comes."""
+        """Close every response; their readers get an error."""
         for opened in self._open:
             opened.close()
 
 
-async def told(call: Awaitable[T], exchange: Exchange) -> T:
-    """Return what `call` of aiohttp returns.
+async def translate_errors(call: Awaitable[T], context: RequestContext) -> T:
+    """Return the result of a call to aiohttp.
 
     Raises:
-        ResolveError: what it raised, as one of ours.
+        ResolveError: the call failed.
     """
     try:
         return await call
     except ResolveError:
         raise
     except asyncio.CancelledError:
-        if _is_cancelled():
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
             raise
-        # aiohttp cancels the look-up of a name when its session is closed.
-        hung_up = ConnectionAbortedError("its session was closed")
-        failure, cause = _failure(hung_up, exchange), None
-    except FAILURES as error:
-        failure, cause = _failure(error, exchange), harmless_cause(error)
-    # Not inside `except`, where aiohttp's own error, which holds the headers, would become its context.
-    raise failure from cause
+        # Not this task was cancelled, but the look-up it waits for: aiohttp does so as its session closes.
+        closed = ConnectionAbortedError("its session was closed")
+        error, cause = _translated(closed, context), None
+    except FAILURES as failure:
+        error, cause = _translated(failure, context), safe_cause(failure)
+    # Outside of `except`: the context would be the error of aiohttp, which contains the headers.
+    raise error from cause
 
 
-def _failure(error: Exception, exchange: Exchange) -> ResolveError:
-    return exchange.closed_meanwhile() if exchange.is_over() else connection_error(error, exchange)
+def _translated(error: Exception, context: RequestContext) -> ResolveError:
+    return context.closed_error() if context.is_closed() else connection_error(error, context)
 
 
-def _is_cancelled() -> bool:
-    """Whether it is the running task that somebody wants cancelled, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
-def _looked_at(lost: asyncio.Future[None]) -> None:
-    """Look at the error of a lost connection: asyncio complains of those that nobody looked at."""
+def _retrieve_exception(lost: asyncio.Future[None]) -> None:
+    # asyncio logs the exceptions of futures that were never retrieved.
     if not lost.cancelled():
         lost.exception()
 
 
-def check_length(length: int, exchange: Exchange) -> None:
-    """Stop reading a body of which so many bytes have come.
+def check_length(length: int, context: RequestContext) -> None:
+    """Check the number of bytes of a body that were read so far.
 
     Raises:
-        ProtocolError: it is longer than MAX_BODY, too long to be an answer.
+        ProtocolError: it exceeds MAX_BODY.
     """
     if length > MAX_BODY:
-        raise exchange.too_long(MAX_BODY)
+        raise context.length_error(MAX_BODY)
 
 
-def without(secrets: Collection[str], answer: Answer) -> Answer:
-    """Return `answer` without the secrets that were sent, where it is a failure: a server may echo them."""
-    return answer if answer.status == 200 else replace(answer, body=_without(secrets, answer.body))
+# Secrets and URLs
 
 
-def _without(secrets: Collection[str], body: bytes) -> bytes:
+def redact(secrets: Collection[str], response: Response) -> Response:
+    """Return a failure response without the secrets that were sent, and any other response unchanged."""
+    return response if response.status == 200 else replace(response, body=_redacted(secrets, response.body))
+
+
+def _redacted(secrets: Collection[str], body: bytes) -> bytes:
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         body = body.replace(secret.encode(), b"(secret)")
     return body
 
 
+def _secrets(headers: Mapping[str, str]) -> set[str]:
+    """Return the secret values of headers, without a scheme such as `Bearer`."""
+    values = [value for name, value in headers.items() if name.lower() in SECRET_HEADERS]
+    return {value.partition(" ")[2] or value for value in values}
+
+
 def origin(url: str) -> str:
-    """Return `scheme://host:port` of a URL, without the user, password and path it may hold.
+    """Return `scheme://host:port` of a URL, without user, password and path.
 
     Raises:
-        ConfigurationError: it is no URL.
+        ConfigurationError: the URL is invalid.
     """
     try:
         return f"{URL(url).origin()}"
     except ValueError as error:
-        raise ConfigurationError("a URL to be asked is none; write it as https://HOST/PATH") from error
+        raise ConfigurationError("invalid URL of a server", hint="Write it as https://HOST/PATH.") from error
 
 
 def _location(response: aiohttp.ClientResponse) -> str | None:
@@ -294,126 +604,102 @@ def _location(response: aiohttp.ClientResponse) -> str | None:
     try:
         return origin(str(response.url.join(URL(location))))
     except ValueError:
-        return "an address that cannot be read"
+        return "an invalid URL"
 
 
-CONNECT_TIMEOUT = 10.0
-"""Seconds to reach a server's socket; an address that swallows packets must not eat the whole deadline."""
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine: `localhost`, `127.0.0.1`, `::1`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
-CLOSING_ROUNDS = 3
-"""Rounds of the event loop from closing a TLS transport to closing its socket."""
 
-USER_AGENT = f"aioresolve/{__version__}"
+def environment_proxy(url: URL) -> str | None:
+    """Return the URL of the proxy that the environment configures for `url`; None for this machine.
+
+    The variables and their precedence are those of urllib, and so of requests.
+
+    Raises:
+        ConfigurationError: it is not an HTTP proxy.
+    """
+    host = url.host or ""
+    proxy = urllib.request.getproxies().get(url.scheme)
+    if not proxy or is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{url.port}"):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not proxy.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"the environment variable {url.scheme.upper()}_PROXY is not the URL of an HTTP proxy",
+            hint="Set an http:// or https:// proxy, or exempt the host in NO_PROXY.",
+        )
+    return proxy
 
 
-class HTTPSession:
-    """An aiohttp session that follows no redirect, keeps no cookie and has no deadline but for connecting.
+# TLS and buffers
 
-    Args:
-        connect_timeout: seconds to find a name and reach a socket, TLS and proxies included.
-        socket_timeout: seconds to reach a socket whose name was found, TLS included.
-        resolver: how names are found; in the loop's own threads where None.
 
-    Attributes:
-        answers: those being read.
+class _OneSidedClose(ssl.SSLObject):
+    """TLS that is closed without waiting for the close message of the peer: RFC 8446 section 6.1 permits it.
+
+    asyncio would wait for half a minute, so that a cancelled request to a hanging server would leave a socket
+    open.
     """
 
-    def __init__(
-        self,
-        *,
-        connect_timeout: float | None = None,
-        socket_timeout: float | None = None,
-        resolver: AbstractResolver | None = None,
-    ) -> None:
-        self.answers = OpenAnswers()
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, connect=connect_timeout, sock_connect=socket_timeout
-        )
-        self._resolver = resolver
-        self._session = self._new_session()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be asked any more."""
-        return self._session.closed
-
-    async def open(
-        self,
-        exchange: Exchange,
-        method: str,
-        url: URL,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        secrets: Collection[str] = (),
-        context: ssl.SSLContext | None = None,
-        server_hostname: str | None = None,
-        proxy: str | None = None,
-    ) -> OpenAnswer:
-        """Return the answer as soon as its headers have come; to be closed.
-
-        Args:
-            exchange: what is asked of whom, in words.
-            method: such as `GET`.
-            url: the whole URL.
-            headers: what is sent besides the session's own.
-            body: what is sent.
-            secrets: texts that are replaced where a failure's body echoes them.
-            context: TLS, where the URL's scheme is https.
-            server_hostname: the name that the server's certificate is for, where it is not the host's.
-            proxy: the URL of the proxy to go through.
-
-        Raises:
-            ConnectionFailedError: no answer came; TLSError where that was TLS's doing.
-            ProtocolError: what came is no HTTP.
-            ConfigurationError: the URL is none.
-        """
-        if self._session.closed:
-            raise exchange.closed_meanwhile()
-        response = await told(
-            self._session.request(
-                method,
-                url,
-                headers=headers,
-                data=body,
-                allow_redirects=False,
-                ssl=context or True,
-                server_hostname=server_hostname,
-                proxy=proxy,
-            ),
-            exchange,
-        )
-        return OpenAnswer(response, exchange, secrets)
-
-    async def close_idle(self) -> None:
-        """Close the connections, unless one is in use; the next request opens another.
-
-        aiohttp would keep them for a while, and each has a third of a megabyte once a long answer has come.
-        """
-        if self.answers.is_idle and not self._session.closed:
-            idle, self._session = self._session, self._new_session()
-            with anyio.CancelScope(shield=True):
-                await idle.close()
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        with anyio.CancelScope(shield=True):
-            self.answers.close()
-            await self._session.close()
-            # aiohttp waits for the connections it still knows. Those of calls that were given up it knows no
-            # more, and asyncio takes some rounds of the loop to close them.
-            for _ in range(CLOSING_ROUNDS):
-                await anyio.lowlevel.checkpoint()
-
-    def _new_session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, resolver=self._resolver),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"},
-            timeout=self._timeout,
-        )
+    def unwrap(self) -> None:
+        with suppress(ssl.SSLWantReadError):
+            super().unwrap()
 
 
-def no_deadline() -> aiohttp.ClientTimeout:
-    """Return aiohttp's word for no deadline but for connecting."""
+def close_one_sidedly(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Set `context` to close connections without waiting for the peer, and return it."""
+    context.sslobject_class = _OneSidedClose
+    return context
+
+
+async def _system_ssl_context() -> ssl.SSLContext:
+    files = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    # In a thread, because it parses a hundred certificates.
+    return await anyio.to_thread.run_sync(_ssl_context_of, *files)
+
+
+@functools.lru_cache(maxsize=4)
+def _ssl_context_of(file: str | None, folder: str | None) -> ssl.SSLContext:
+    # OpenSSL reads both variables itself; here they are the key of the cache.
+    return close_one_sidedly(ssl.create_default_context())
+
+
+def shrink_buffers(transport: asyncio.BaseTransport | None) -> None:
+    """Free the write buffer of an idle TLS connection, and make its read buffer small.
+
+    OpenSSL allocates a write buffer of 16 KiB when session tickets arrive after the handshake, and keeps it
+    until something is written, which never happens on a watch. Writing zero bytes frees it and sends nothing
+    (SSL_write_ex(3)).
+
+    asyncio keeps a read buffer of 256 KiB: 120 MB for 500 watches. There is no documented way to change its
+    size. It remains unchanged on uvloop, and if the attributes differ from those of Python 3.11 to 3.14.
+    """
+    protocol = _tls_protocol(transport)
+    tls = None if transport is None or transport.is_closing() else transport.get_extra_info("ssl_object")
+    if tls is not None:
+        with suppress(ssl.SSLError):  # the peer has closed the connection
+            tls.write(b"")
+    if all(hasattr(protocol, name) for name in ("max_size", "_ssl_buffer", "_ssl_buffer_view")):
+        protocol.max_size = READ_BUFFER
+        protocol._ssl_buffer = bytearray(READ_BUFFER)
+        protocol._ssl_buffer_view = memoryview(protocol._ssl_buffer)
+
+
+def restore_read_buffer(transport: asyncio.BaseTransport | None) -> None:
+    """Read as much at a time as on other connections, because much data arrives."""
+    vars(_tls_protocol(transport)).pop("max_size", None)
+
+
+def _tls_protocol(transport: asyncio.BaseTransport | None) -> Any:
+    protocol = getattr(transport, "_ssl_protocol", None)
+    return protocol if isinstance(protocol, asyncio.sslproto.SSLProtocol) else SimpleNamespace()
+
+
+def timeout_to_connect_only() -> aiohttp.ClientTimeout:
+    """Return a timeout of aiohttp that applies to connecting only."""
     return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)

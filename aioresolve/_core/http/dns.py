@@ -1,4 +1,4 @@
-"""Names that are looked up in threads which nobody has to wait for."""
+"""Name resolution in threads that can be abandoned."""
 
 from __future__ import annotations
 
@@ -13,41 +13,40 @@ __all__ = ["AbandonableResolver"]
 
 
 class AbandonableResolver(AbstractResolver):
-    """Looks names up in threads that nobody has to wait for.
+    """Resolves names in daemon threads.
 
-    getaddrinfo cannot be stopped, and takes minutes where no DNS server answers. asyncio and anyio wait for
-    their threads at the end of the loop or of the process; these end on their own.
+    `getaddrinfo` cannot be cancelled, and takes minutes if no DNS server responds. asyncio and anyio wait for
+    their threads at the end of the loop or of the process; they need not wait for these.
     """
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[ResolveResult]] = loop.create_future()
+        resolved: asyncio.Future[list[ResolveResult]] = loop.create_future()
 
-        def look_up() -> None:
+        def run() -> None:
             try:
-                answer: list[ResolveResult] | OSError = _addresses(host, port, family)
+                result: list[ResolveResult] | OSError = _addresses(host, port, family)
             except OSError as error:
-                answer = error
+                result = error
             except UnicodeError as error:
-                answer = OSError(None, str(error))
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(settle, answer)
+                result = OSError(None, str(error))
+            with suppress(RuntimeError):  # the loop was closed during the look-up
+                loop.call_soon_threadsafe(settle, result)
 
-        def settle(answer: list[ResolveResult] | OSError) -> None:
-            if found.cancelled():
+        def settle(result: list[ResolveResult] | OSError) -> None:
+            if resolved.cancelled():
                 return
-            if isinstance(answer, OSError):
-                found.set_exception(answer)
+            if isinstance(result, OSError):
+                resolved.set_exception(result)
             else:
-                found.set_result(answer)
+                resolved.set_result(result)
 
-        threading.Thread(target=look_up, name=f"look-up of {host}", daemon=True).start()
-        return await found
+        threading.Thread(target=run, name=f"look-up of {host}", daemon=True).start()
+        return await resolved
 
-    async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+    async def close(self) -> None: ...
 
 
 def _addresses(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
@@ -56,11 +55,11 @@ def _addresses(host: str, port: int, family: socket.AddressFamily) -> list[Resol
             hostname=host,
             host=socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0],
             port=port,
-            family=found,
+            family=resolved_family,
             proto=protocol,
             flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
         )
-        for found, _, protocol, _, address in socket.getaddrinfo(
+        for resolved_family, _, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, family=family, flags=socket.AI_ADDRCONFIG
         )
     ]

@@ -1,4 +1,4 @@
-"""What can go wrong with a request: an error of aiohttp, TLS or a socket -> one of ours. Pure."""
+"""Errors of aiohttp, TLS and sockets, translated to errors of aioresolve. No I/O."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from typing import TYPE_CHECKING
 import aiohttp
 import aiohttp.http
 
-from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
+from aioresolve.errors import (
+    ConfigurationError,
+    ConnectionFailedError,
+    Hint,
+    ProtocolError,
+    ResolveError,
+    TLSError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FAILURES", "Exchange", "Mends", "connection_error", "harmless_cause"]
+__all__ = ["FAILURES", "ConnectionHints", "RequestContext", "connection_error", "safe_cause"]
 
 FAILURES = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream, OSError, ValueError)
-"""What aiohttp raises where no whole answer comes back; `connection_error` tells them apart."""
+"""What aiohttp raises if there is no complete response; `connection_error` distinguishes the causes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mends:
-    """What to do about each failure, in words that end its message.
+class ConnectionHints:
+    """The hint of each kind of failure, for one kind of server.
 
     Attributes:
-        certificate: the server's certificate is not accepted.
-        tls: TLS fails otherwise.
-        name: the host's name is not found.
-        proxy: the proxy does not let us through.
-        url: the URL is none.
-        protocol: what answers speaks no HTTP.
-        reach: the server is not reached.
-        length: the answer is too long to be one.
-        owner: whose end closes the connections, in a word: a `session`.
+        certificate: the certificate of the server was rejected.
+        tls: TLS failed otherwise.
+        name: the name of the host was not found.
+        proxy: the proxy denied the connection.
+        url: the URL is invalid.
+        protocol: the response is not HTTP.
+        reach: the server could not be reached.
+        length: the response is too long.
+        owner: the object whose `async with` owns the connections: `session`, `resolver`.
     """
 
     certificate: str
@@ -50,82 +57,82 @@ class Mends:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """One request and its answer, as messages tell of them.
+class RequestContext:
+    """One request, as error messages describe it.
 
     Attributes:
-        scope: what is asked.
+        scope: what is requested.
         host: the server, `scheme://host:port`.
-        where: the server and the way to it.
-        mends: what to do where it fails.
-        is_over: whether whoever asked has closed the connection meanwhile.
+        where: the server and how it is reached.
+        hints: the hint of each kind of failure.
+        is_closed: whether the owner of the connection has closed it.
     """
 
     scope: str
     host: str
     where: str
-    mends: Mends
-    is_over: Callable[[], bool]
+    hints: ConnectionHints
+    is_closed: Callable[[], bool]
 
-    def closed_meanwhile(self) -> ConnectionFailedError:
-        """Return the error of a request that whoever made it did not wait for."""
+    def closed_error(self) -> ConnectionFailedError:
+        """Return the error of a request whose connection was closed by its owner."""
         return ConnectionFailedError(
-            f"{self.scope} was not answered by {self.host}: the {self.mends.owner} was closed meanwhile;"
-            " let its calls end inside its `async with`",
+            f"{self.scope} got no response from {self.host}: the {self.hints.owner} was closed",
+            hint="Keep its `async with` open until its calls end.",
             host=self.host,
             scope=self.scope,
             retryable=False,
         )
 
-    def too_long(self, limit: int) -> ProtocolError:
-        """Return the error of an answer of more than `limit` bytes."""
+    def length_error(self, limit: int) -> ProtocolError:
+        """Return the error of a response of more than `limit` bytes."""
         return ProtocolError(
-            f"the answer of {self.host} to {self.scope} is longer than {limit >> 20} MiB and was not read on;"
-            f" {self.mends.length}",
+            f"the response of {self.host} to {self.scope} exceeds the limit of {limit >> 20} MiB",
+            hint=self.hints.length,
             host=self.host,
             scope=self.scope,
         )
 
 
-def connection_error(error: Exception, exchange: Exchange) -> ResolveError:
+def connection_error(error: Exception, context: RequestContext) -> ResolveError:
     """Return our error for one of `FAILURES`."""
     kind: type[ConnectionFailedError | ProtocolError] = ConnectionFailedError
-    where, scope, mends = exchange.where, exchange.scope, exchange.mends
+    where, scope, hints = context.where, context.scope, context.hints
     match error:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
-            kind, mend = TLSError, mends.certificate
-            said = f"the certificate of {where} was not accepted: {_certificate_reason(error)}"
+            kind, hint = TLSError, hints.certificate
+            summary = f"the certificate of {where} was not accepted: {_certificate_reason(error)}"
         case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
-            kind, mend = TLSError, mends.tls
-            said = f"TLS with {where} failed: {_words(error)}"
+            kind, hint = TLSError, hints.tls
+            summary = f"TLS with {where} failed: {_text(error)}"
         case aiohttp.ClientConnectorDNSError():
-            mend = mends.name
-            said = f"the name of {where} was not found: {error.os_error.strerror or error}"
+            hint = hints.name
+            summary = f"the name of {where} was not found: {error.os_error.strerror or error}"
         case aiohttp.ClientHttpProxyError():
-            mend = mends.proxy
-            said = f"{where} was not reached: the proxy answered {error.status}"
+            hint = hints.proxy
+            summary = f"{where} was not reached: the proxy returned status {error.status}"
         case aiohttp.InvalidURL():
-            return ConfigurationError(f"the URL of {scope} is none: {mends.url}")
+            return ConfigurationError(f"invalid URL for {scope}", hint=hints.url)
         case aiohttp.ClientResponseError() | aiohttp.http.HttpProcessingError() | ValueError():
-            kind, mend = ProtocolError, mends.protocol
-            said = f"{where} answered {scope} with what is no HTTP ({type(error).__name__})"
+            kind, hint = ProtocolError, hints.protocol
+            summary = f"{where} returned a non-HTTP response to {scope} ({type(error).__name__})"
         case OSError(errno=errno.EMFILE | errno.ENFILE):
-            mend = "raise its limit (`ulimit -n`), or let it hold fewer open at a time"
-            said = f"{where} was not reached: this process has too many files and sockets open"
+            hint = "Raise its limit (`ulimit -n`), or keep fewer open at a time."
+            summary = f"{where} was not reached: this process has too many files and sockets open"
         case _ if _is_broken(error):
-            mend = "try again"
-            said = f"the connection to {where} broke during {scope}: {_words(error)}"
+            hint = "Try again."
+            summary = f"the connection to {where} broke during {scope}: {_text(error)}"
         case _:
-            mend = mends.reach
-            said = f"{where} was not reached: {_words(error)}"
-    return kind(f"{said}; {mend}", host=exchange.host, scope=scope, retryable=_passes(error))
+            hint = hints.reach
+            summary = f"{where} was not reached: {_text(error)}"
+    return kind(summary, hint=Hint(hint), host=context.host, scope=scope, retryable=_retryable(error))
 
 
-def harmless_cause(error: Exception) -> Exception | None:
-    """Return what `error` came from, as far as that may be shown.
+def safe_cause(error: Exception) -> Exception | None:
+    """Return the cause of `error` to show in tracebacks, without secrets; None if there is none.
 
-    aiohttp's own errors hold the headers that were sent, the proxy's URL with its password, and what the
-    server sent back; every traceback and error report would show them.
+    The errors of aiohttp contain the headers that were sent, the URL of the proxy with its password, and the
+    response; every traceback and error report would show them.
     """
     match error:
         case aiohttp.ClientConnectorCertificateError():
@@ -140,7 +147,7 @@ def harmless_cause(error: Exception) -> Exception | None:
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether there was a connection, and it broke."""
+    """Whether the connection was established before it broke."""
     broken = (
         aiohttp.ClientPayloadError,
         aiohttp.ServerDisconnectedError,
@@ -151,8 +158,8 @@ def _is_broken(error: Exception) -> bool:
     return isinstance(error, broken) and not isinstance(error, aiohttp.ClientConnectorError)
 
 
-def _passes(error: Exception) -> bool | None:
-    """Whether asking again can help; None where that is as with every error of the kind."""
+def _retryable(error: Exception) -> bool | None:
+    """Whether a retry can help; None for the default of the error class."""
     match error:
         case aiohttp.ClientConnectorDNSError():
             return getattr(error.os_error, "errno", None) == socket.EAI_AGAIN
@@ -161,12 +168,12 @@ def _passes(error: Exception) -> bool | None:
     return None
 
 
-def _words(error: Exception) -> str:
+def _text(error: Exception) -> str:
     match error:
         case aiohttp.ClientPayloadError():
-            return "the answer was not whole"
+            return "the response was incomplete"
         case aiohttp.ServerDisconnectedError() | aiohttp.EofStream():
-            return "the server hung up"
+            return "the server closed the connection"
     return str(error) or type(error).__name__
 
 

@@ -1,13 +1,13 @@
-"""The address of the API server and the credentials for it: `find_connection` returns both."""
+"""The API server to connect to, and the credentials for it."""
 
-from .connection import Connection, CredentialCache, checked_location, find_connection, kubeconfig_paths
-from .discovery import ExecutableLocation
+from .connection import Connection, CredentialCache
+from .discovery import ExecutableLocation, find_connection, kubeconfig_paths, validate_location
 
 __all__ = [
     "Connection",
     "CredentialCache",
     "ExecutableLocation",
-    "checked_location",
     "find_connection",
     "kubeconfig_paths",
+    "validate_location",
 ]

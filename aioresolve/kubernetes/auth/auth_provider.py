@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from aioresolve._core.yaml_parser import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
+from .connection import Identity, bearer, unix_time
 from .exec_plugin import run_command
-from .identity import Identity, bearer, unix_time
 
 if TYPE_CHECKING:
     from .kubeconfig import AuthProvider

@@ -1,284 +1,225 @@
-"""One identity, kept while it is good, and fetched anew once however many ask for it at a time.
+"""The connection to one API server: its address, TLS, and credentials that are renewed when they expire.
 
-Who we are and where the API server is: a `Connection`, kept fresh.
-
-Looked for in this order: the kubeconfig or context asked for, `$KUBECONFIG`, the pod's service account,
-`~/.kube/config`. Formats, precedence and defaults are client-go's, so that what works for kubectl works here.
-
-`kubernetes_asyncio.config` has no part in it: what is only files and variables is read without its import of
-two seconds (`discovery`), and what it does with plugins and auth providers breaks promises made here; which
-ones, `exec_plugin` and `auth_provider` say.
+Formats and defaults are those of client-go, so that a configuration that works for kubectl works here.
+`discovery` reads the files.
 """
 
 from __future__ import annotations
 
-import copy
-import enum
+import base64
 import os
+import ssl
 import threading
-from contextlib import suppress
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import time
+from typing import TYPE_CHECKING, Protocol
 
 import anyio.to_thread
 
-from aioresolve._core.concurrency import CrossLoopLock
-from aioresolve.errors import ConfigurationError, ResolveError
-
-from .discovery import DiscoveredServer, ExecutableLocation, discover_server
-from .kubeconfig import without_credentials
-from .tls import ssl_context
+from aioresolve._core.http.client import close_one_sidedly, origin
+from aioresolve._core.token_cache import TokenCache
+from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from .auth_provider import GoogleCommand
-    from .exec_plugin import ExecCall
-    from .identity import ClientCertificate, Identity
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 __all__ = [
     "EXPIRY_MARGIN",
+    "ClientCertificate",
     "Connection",
     "CredentialCache",
-    "ExecutableLocation",
-    "IdentitySource",
-    "checked_location",
-    "find_connection",
-    "kubeconfig_paths",
+    "CredentialPlugin",
+    "DiscoveredServer",
+    "Identity",
+    "Trust",
+    "basic",
+    "bearer",
+    "new_ssl_context",
+    "unix_time",
 ]
 
 EXPIRY_MARGIN = 10.0
 """Seconds before its end at which an identity counts as expired, so that it does not expire on the way."""
 
-
-class IdentitySource:
-    """Fetches an identity, and keeps it until it expires, gets old or is renewed.
-
-    Tasks of several event loops may share one.
-
-    Args:
-        fetch: fetches the identity.
-        identity: what was fetched before, if anything.
-        max_age: seconds after which an identity is fetched anew though it has not expired; None for never.
-    """
-
-    def __init__(
-        self,
-        fetch: Callable[[], Awaitable[Identity]],
-        identity: Identity | None = None,
-        *,
-        max_age: float | None = None,
-    ) -> None:
-        self._fetch = fetch
-        self._max_age = max_age
-        self._identity = identity
-        self._fetched_at = monotonic()
-        self._error: ResolveError | None = None
-        self._fetches = 0
-        self._turn = CrossLoopLock()
-
-    async def current(self) -> Identity:
-        """Return the identity, fetched anew where it is no longer good.
-
-        Raises:
-            ResolveError: what the fetch raised.
-        """
-        identity = self._identity
-        return identity if identity is not None and self._is_good(identity) else await self.renewed()
-
-    async def renewed(self) -> Identity:
-        """Return an identity whose fetch ended after this call began: its own, or one that others wait for.
-
-        Raises:
-            ResolveError: what the fetch raised, to everybody who waited for it.
-        """
-        fetches = self._fetches
-        async with self._turn:
-            if self._fetches == fetches:
-                # A cancelled fetch ends without a result: the next in turn makes another.
-                try:
-                    self._identity, self._error = await self._fetch(), None
-                except ResolveError as error:
-                    self._error = error
-                self._fetches += 1
-                self._fetched_at = monotonic()
-            identity, failure = self._identity, self._error
-        if failure is not None:
-            # A copy for each: one exception raised by several tasks grows a traceback of them all.
-            raise copy.copy(failure) from failure.__cause__
-        assert identity is not None
-        return identity
-
-    def _is_good(self, identity: Identity) -> bool:
-        if identity.expires is not None and time() >= identity.expires - EXPIRY_MARGIN:
-            return False
-        return self._max_age is None or monotonic() < self._fetched_at + self._max_age
-
-
 ROTATION_PERIOD = 60.0
 """Seconds after which files that rotate are read again, as by client-go.
 
-A kubelet renews a token at 80 % of its life, which is ten minutes or more, so that one which was read a
-minute ago is still good.
+A kubelet renews a token at 80 % of its lifetime, which is at least ten minutes: a token that was read a
+minute ago is still valid.
 """
 
-KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A certificate chain and its key, as PEM.
 
-async def find_connection(
-    *,
-    kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
-    context: str | None = None,
-    executable_location: str | None = None,
-    cache: CredentialCache,
-) -> Connection:
-    """Return the API server to talk to, and how to; nothing is sent to it, and no plugin runs yet.
-
-    Args:
-        kubeconfig: one kubeconfig, or several to be merged as kubectl merges them; None to look for one.
-        context: the kubeconfig's context; None for its current one.
-        executable_location: an `ExecutableLocation` to look on one side only; None for both.
-        cache: keeps what plugins printed, for the next connection.
-
-    Raises:
-        ConfigurationError: an argument is wrong, or what is there is broken.
-        CredentialsError: nothing is there (`tried` says what was looked at), or a token in it has expired.
+    Attributes:
+        where: where they come from, for errors.
     """
-    location = checked_location(executable_location, kubeconfig=kubeconfig, context=context)
-    # A read that hangs, as on a lost network drive, is left to its thread: the deadline holds all the same.
-    place = await anyio.to_thread.run_sync(
-        discover_server,
-        kubeconfig_paths(kubeconfig),
-        context,
-        location,
-        dict(os.environ),
-        abandon_on_cancel=True,
-    )
-    return Connection(place, _source(place, cache))
+
+    chain: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    where: str = field(compare=False)
 
 
-def checked_location(
-    location: object,
-    *,
-    kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
-    context: object = None,
-) -> ExecutableLocation | None:
-    """Return the side that `executable_location` names; None for both. Nothing is read.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What authenticates the client: a header, a client certificate, both, or nothing.
 
-    TensorFlow's `KubernetesExecutableLocation` is understood too, by the names of its members.
-
-    Raises:
-        ConfigurationError: it is none, or `kubeconfig` or `context` are wrong or contradict it.
+    Attributes:
+        authorization: the value of the Authorization header.
+        certificate: the certificate for the TLS handshake.
+        expires: when it expires, in seconds of Unix time; None if unknown.
     """
-    kubeconfig_paths(kubeconfig)
-    if context is not None and (not isinstance(context, str) or not context):
-        raise ConfigurationError(
-            f"context={context!r}: give the name of a context, or None for the current one"
-        )
-    if location is None:
-        return None
-    name = location.name if isinstance(location, enum.Enum) else location
-    if name not in list(ExecutableLocation):
-        raise ConfigurationError(
-            f"executable_location={location!r}: give ExecutableLocation.WITHIN_CLUSTER, "
-            "ExecutableLocation.OFF_CLUSTER, or None for whichever is there"
-        )
-    side = ExecutableLocation(str(name))
-    if side is ExecutableLocation.WITHIN_CLUSTER and (kubeconfig is not None or context is not None):
-        raise ConfigurationError(
-            "executable_location=WITHIN_CLUSTER looks at the pod's service account only, and kubeconfig= or "
-            "context= was given too; leave one of them out"
-        )
-    return side
+
+    authorization: str | None = field(default=None, repr=False)
+    certificate: ClientCertificate | None = field(default=None, repr=False)
+    expires: float | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it does not expire within EXPIRY_MARGIN."""
+        return self.expires is None or time() < self.expires - EXPIRY_MARGIN
+
+    @property
+    def is_valid(self) -> bool:
+        """The same as `is_fresh`: an identity is used until shortly before its end."""
+        return self.is_fresh
 
 
-def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
-    """Return the absolute paths of the kubeconfigs that were asked for; `~` is the home folder."""
-    if kubeconfig is None:
-        return ()
-    given = kubeconfig if isinstance(kubeconfig, (list, tuple)) else [kubeconfig]
-    if not given or not all(isinstance(path, (str, os.PathLike)) and os.fspath(path) for path in given):
-        raise ConfigurationError(
-            f"kubeconfig={kubeconfig!r}: give the path of one, a list of paths, or None to look for one"
-        )
-    return tuple(os.path.abspath(os.path.expanduser(os.fsdecode(path))) for path in given)
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How the certificate of the server is verified.
+
+    Attributes:
+        authorities: CA certificates as PEM; None for those of the system.
+        where: where they come from, for errors.
+        verify: False accepts any server (`insecure-skip-tls-verify`).
+    """
+
+    authorities: bytes | None = field(default=None, repr=False)
+    where: str = "the system's roots"
+    verify: bool = True
+
+
+class CredentialPlugin(Protocol):
+    """A command that prints credentials."""
+
+    @property
+    def key(self) -> str:
+        """The entry of the kubeconfig that names the command."""
+
+    async def identity(self) -> Identity:
+        """Run the command and return the credentials that it prints."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveredServer:
+    """An API server, and the credentials for it.
+
+    Attributes:
+        server: its URL, without a trailing slash.
+        source: where it was found, as text.
+        namespace: the default namespace of the source.
+        proxy: the URL of the proxy; it may contain a password.
+        tls_server_name: the name in the server's certificate, if it is not the host.
+        trust: how to verify the server's certificate; None for plain http.
+        headers: headers of every request, without credentials.
+        plugin: the command that provides the credentials, if a command does.
+        identity: the credentials from files; empty if a command provides them.
+        reread: returns the credentials that the files contain now.
+        rotates: whether the files are replaced while they are in use, as the token of a service account is.
+    """
+
+    server: str
+    source: str
+    namespace: str | None
+    proxy: str | None = field(repr=False)
+    tls_server_name: str | None = None
+    trust: Trust | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    plugin: CredentialPlugin | None = None
+    identity: Identity
+    reread: Callable[[], Identity] = field(repr=False)
+    rotates: bool = False
 
 
 class Connection:
-    """One API server, and how to talk to it.
+    """How to send requests to one API server.
 
     Attributes:
-        server: "https://10.0.0.1:6443", with at most a path, without a slash at the end.
-        source: where it was found, in words: "kubeconfig /home/me/.kube/config, context 'dev'".
-        namespace: the namespace that the context or the service account names as its own, if any.
-        proxy: the URL of the proxy to go through, if any; it may hold a password and belongs in no message.
-        tls_server_name: the name that the server's certificate is for, where it is not the host's.
+        server: the URL, such as `https://10.0.0.1:6443`, possibly with a path; without a trailing slash.
+        source: where it was found, as text: `kubeconfig /home/me/.kube/config, context 'dev'`.
+        namespace: the default namespace of the context or service account, if any.
+        proxy: the URL of the proxy, if any; it may contain a password and belongs in no message.
+        tls_server_name: the name in the certificate of the server, if it is not the host.
     """
 
-    def __init__(self, place: DiscoveredServer, source: IdentitySource) -> None:
-        self.server = place.server
-        self.source = place.source
-        self.namespace = place.namespace
-        self.proxy = place.proxy
-        self.tls_server_name = place.tls_server_name
-        self._trust = place.trust
-        self._headers = dict(place.headers)
-        self._identity = source
+    def __init__(self, discovered: DiscoveredServer, cache: CredentialCache) -> None:
+        self.server = discovered.server
+        self.source = discovered.source
+        self.namespace = discovered.namespace
+        self.proxy = discovered.proxy
+        self.tls_server_name = discovered.tls_server_name
+        self._trust = discovered.trust
+        self._headers = dict(discovered.headers)
+        self._identities, self._fetch = cache.identities(discovered)
         self._built: tuple[ClientCertificate | None, ssl.SSLContext] | None = None
 
     def __repr__(self) -> str:
-        proxy = "" if self.proxy is None else f" through {without_credentials(self.proxy)}"
+        proxy = "" if self.proxy is None else f" through {origin(self.proxy)}"
         return f"<{type(self).__name__} to {self.server}{proxy} from {self.source}>"
 
-    async def ssl(self) -> ssl.SSLContext | None:
-        """Return the context for TLS, the same one until the client certificate changes; None for plain http.
+    async def ssl_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context, the same until the client certificate changes; None for plain http.
 
         Raises:
-            ConfigurationError: a CA, certificate or key cannot be used.
-            CredentialsError: a plugin was needed for the certificate and failed.
+            ConfigurationError: a CA, certificate or key is invalid.
+            CredentialsError: the plugin that provides the certificate failed.
         """
         if self._trust is None:
             return None
-        certificate = (await self._identity.current()).certificate
+        certificate = (await self._identities.get(self._fetch)).certificate
         if self._built is None or self._built[0] != certificate:
             context = await anyio.to_thread.run_sync(
-                ssl_context, self._trust, certificate, abandon_on_cancel=True
+                new_ssl_context, self._trust, certificate, abandon_on_cancel=True
             )
-            # Another task may have built one meanwhile: sockets are shared by context, so keep the first.
+            # Keep the context of another task that was faster: aiohttp shares connections by context.
             if self._built is None or self._built[0] != certificate:
                 self._built = (certificate, context)
         return self._built[1]
 
     async def headers(self) -> dict[str, str]:
-        """Return the headers that say who we are, such as `Authorization`; empty where a certificate does.
+        """Return the headers that authenticate a request; no Authorization if a certificate does.
 
-        An expired credential is replaced first, and a token file is read again when a minute has passed.
+        An expired credential is renewed first, and a token file is read again after a minute.
 
         Raises:
             CredentialsError: a plugin failed, or a token has expired.
         """
-        return self._headers_of(await self._identity.current())
+        return self._headers_of(await self._identities.get(self._fetch))
 
     async def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Get fresh credentials after a 401, once for all who ask at the same time.
+        """Renew the credentials after a 401, once for all tasks that do so at the same time.
 
         The plugin runs again; kubeconfig and token files are read again.
 
         Args:
-            rejected: the headers that the 401 answered.
+            rejected: the headers that were rejected.
 
         Returns:
-            Whether it makes sense to ask again: `headers()` differ from `rejected`, or the client
-            certificate is another one.
+            Whether the credentials have changed.
 
         Raises:
             CredentialsError: the plugin failed.
         """
-        before = await self._identity.current()
+        before = await self._identities.get(self._fetch)
         if any(rejected.get(name) != value for name, value in self._headers_of(before).items()):
             return True
-        after = await self._identity.renewed()
+        after = await self._identities.renew(self._fetch)
         return (after.authorization, after.certificate) != (before.authorization, before.certificate)
 
     def _headers_of(self, identity: Identity) -> dict[str, str]:
@@ -287,40 +228,182 @@ class Connection:
         return {"Authorization": identity.authorization, **self._headers}
 
 
+IdentityCache = TokenCache[Identity]
+
+
 class CredentialCache:
-    """What plugins printed, until it expires. A resolver keeps it for its life and all its event loops."""
+    """The credentials that plugins printed, until they expire.
+
+    A resolver keeps one for its lifetime and for all event loops, so that a plugin runs once.
+    """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._sources: dict[str, tuple[ExecCall | GoogleCommand, IdentitySource]] = {}
+        self._by_key: dict[str, tuple[CredentialPlugin, IdentityCache]] = {}
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._sources)} plugins>"
+        return f"<{type(self).__name__} of {len(self._by_key)} plugins>"
 
-    def source(self, plugin: ExecCall | GoogleCommand) -> IdentitySource:
-        """Return the source that runs `plugin`: the same one while the kubeconfig's entry is the same."""
+    def identities(
+        self, discovered: DiscoveredServer
+    ) -> tuple[IdentityCache, Callable[[], Awaitable[Identity]]]:
+        """Return the cache of the identities of a server, and the function that fetches them."""
+        plugin = discovered.plugin
+        if plugin is None:
+            max_age = ROTATION_PERIOD if discovered.rotates else None
+            return TokenCache(discovered.identity, max_age=max_age), _file_reader(discovered)
         with self._mutex:
-            known, source = self._sources.get(plugin.key, (None, None))
-            if source is None or known != plugin:
-                source = IdentitySource(plugin.identity)
-                self._sources[plugin.key] = plugin, source
-            return source
+            known, cache = self._by_key.get(plugin.key, (None, None))
+            # A changed entry of the kubeconfig is another plugin.
+            if cache is None or known != plugin:
+                cache = TokenCache[Identity]()
+                self._by_key[plugin.key] = plugin, cache
+            return cache, plugin.identity
 
 
-def _source(place: DiscoveredServer, cache: CredentialCache) -> IdentitySource:
-    if place.plugin is not None:
-        return cache.source(place.plugin)
-    return IdentitySource(_reader(place), place.identity, max_age=ROTATION_PERIOD if place.rotates else None)
-
-
-def _reader(place: DiscoveredServer) -> Callable[[], Awaitable[Identity]]:
-    """A fetch that reads the files again; where they cannot be read just now, what they said before holds."""
-    last = place.identity
+def _file_reader(discovered: DiscoveredServer) -> Callable[[], Awaitable[Identity]]:
+    last = discovered.identity
 
     async def fetch() -> Identity:
         nonlocal last
+        # Files that cannot be read at the moment are being replaced: keep the previous content.
         with suppress(ConfigurationError):
-            last = await anyio.to_thread.run_sync(place.reread, abandon_on_cancel=True)
+            last = await anyio.to_thread.run_sync(discovered.reread, abandon_on_cancel=True)
         return last
 
     return fetch
+
+
+# Headers
+
+
+def bearer(token: str, where: str) -> str:
+    """Return the Authorization header of a bearer token.
+
+    Raises:
+        ConfigurationError: the token is empty, or contains a character that is invalid in a header.
+    """
+    token = token.strip()
+    if not token:
+        raise ConfigurationError(f"{where} is empty", hint="Write the token there.")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigurationError(
+            f"{where} contains a line break, a space or another character that is invalid in a token",
+            hint="Write only the token there.",
+        )
+    return f"Bearer {token}"
+
+
+def basic(username: str, password: str) -> str:
+    """Return the Authorization header of a user name and password (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
+
+
+def unix_time(timestamp: str | None, where: str) -> float | None:
+    """Return an RFC 3339 time in seconds of Unix time; None without one.
+
+    Raises:
+        ConfigurationError: it is invalid.
+    """
+    if not timestamp:
+        return None
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        raise ConfigurationError(f"{where} is not an RFC 3339 time such as 2030-01-31T12:00:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+# TLS
+
+
+def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.SSLContext:
+    """Return a TLS context for a client that verifies the server by `trust` and presents `certificate`.
+
+    As in client-go, the CA of a cluster replaces the roots of the system, and any certificate in the bundle
+    is an anchor, even if it is not a self-signed root. Strict RFC 5280 checks are off: the CAs of many
+    clusters lack the extensions that they require. Blocking: for worker threads.
+
+    Raises:
+        ConfigurationError: a certificate or key is not PEM, the two do not match, or the key is encrypted.
+    """
+    context = close_one_sidedly(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    context.set_alpn_protocols(["http/1.1"])
+    context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not trust.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif trust.authorities is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load_authorities(context, trust.authorities, trust.where)
+    if certificate is not None:
+        _load_certificate(context, certificate)
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) -> None:
+    try:
+        # Comments between the certificates may have any encoding; the certificates are ASCII.
+        context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(
+            f"{where} contains no valid CA certificate ({_reason(error)})",
+            hint="It must be PEM: -----BEGIN CERTIFICATE-----",
+        ) from error
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    encrypted = False
+
+    def no_password() -> str:
+        # Without a callback OpenSSL would ask for the password on the terminal.
+        nonlocal encrypted
+        encrypted = True
+        return ""
+
+    try:
+        with _file_of(certificate.chain.rstrip() + b"\n" + certificate.key) as path:
+            context.load_cert_chain(path, password=no_password)
+    except (OSError, ValueError) as error:
+        cause, reason = error, _reason(error)
+    else:
+        return
+    if encrypted:
+        raise ConfigurationError(
+            f"{certificate.where}: the key is encrypted, which is not supported",
+            hint="Decrypt it with `openssl pkey -in KEY -out DECRYPTED` and name that file.",
+        ) from cause
+    raise ConfigurationError(
+        f"{certificate.where}: certificate and key cannot be used ({reason})",
+        hint="Both must be PEM, and the key must belong to the certificate.",
+    ) from cause
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's name for an error, such as KEY_VALUES_MISMATCH."""
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+    return str(reason).partition(" (_ssl")[0]
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """Yield the path of a private file with this content, which exists only inside the block.
+
+    `load_cert_chain` reads only files. The file is in memory if the system supports that, so that a process
+    that is killed leaves no key on a disk.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("client-certificate")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{descriptor}"
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="aioresolve-") as folder:
+        path = os.path.join(folder, "client.pem")
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(content)
+        yield path

@@ -1,4 +1,4 @@
-"""Finds the API server and the credentials in files and environment variables. Blocking: for worker threads.
+"""Finds the API server and its credentials in files and environment variables.
 
 One call reads everything it needs, so that loading a kubeconfig takes one switch to a thread.
 `kubernetes_asyncio.config` is not used, because its import takes two seconds and 70 MB.
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import enum
 import os
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio.to_thread
 
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .auth_provider import GoogleCommand, google_command, identity_of
+from .connection import ClientCertificate, Connection, DiscoveredServer, Identity, Trust, basic, bearer
 from .exec_plugin import ExecCall, exec_call
-from .identity import ClientCertificate, Identity, basic, bearer
 from .kubeconfig import (
     Kubeconfig,
     merge_kubeconfigs,
@@ -25,11 +26,11 @@ from .kubeconfig import (
     select_context,
     validate_server_url,
 )
-from .tls import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .connection import CredentialCache
     from .kubeconfig import Cluster, PEMSource, User
 
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -49,35 +50,92 @@ class ExecutableLocation(enum.StrEnum):
     """Outside: use only kubeconfigs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveredServer:
-    """An API server, and the credentials for it.
+KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
-    Attributes:
-        server: its URL, without a trailing slash.
-        source: where it was found, as text.
-        namespace: the default namespace of the source.
-        proxy: the URL of the proxy; it may contain a password.
-        tls_server_name: the name in the server's certificate, if it is not the host.
-        trust: how to verify the server's certificate; None for plain http.
-        headers: headers of every request, without credentials.
-        plugin: the command that provides the credentials, if a command does.
-        identity: the credentials from files; empty if a command provides them.
-        reread: returns the credentials that the files contain now.
-        rotates: whether the files are replaced while they are in use, as the token of a service account is.
+
+async def find_connection(
+    *,
+    kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
+    context: str | None = None,
+    executable_location: str | None = None,
+    cache: CredentialCache,
+) -> Connection:
+    """Return the connection to the API server of the environment. Sends no request and runs no plugin.
+
+    Args:
+        kubeconfig: one kubeconfig, or several to merge as kubectl does; None to search for one.
+        context: the context of the kubeconfig; None for its current one.
+        executable_location: an `ExecutableLocation` to use sources of one side only; None for both.
+        cache: keeps what plugins print, for the next connection.
+
+    Raises:
+        ConfigurationError: an argument or a source is invalid.
+        CredentialsError: no source exists (`tried` lists them), or a token in it has expired.
     """
+    location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
+    # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
+    discovered = await anyio.to_thread.run_sync(
+        discover_server,
+        kubeconfig_paths(kubeconfig),
+        context,
+        location,
+        dict(os.environ),
+        abandon_on_cancel=True,
+    )
+    return Connection(discovered, cache)
 
-    server: str
-    source: str
-    namespace: str | None
-    proxy: str | None = field(repr=False)
-    tls_server_name: str | None = None
-    trust: Trust | None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    plugin: ExecCall | GoogleCommand | None = None
-    identity: Identity
-    reread: Callable[[], Identity] = field(repr=False)
-    rotates: bool = False
+
+def validate_location(
+    location: object,
+    *,
+    kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
+    context: object = None,
+) -> ExecutableLocation | None:
+    """Return `executable_location` as a member; None for both sides. Reads nothing.
+
+    TensorFlow's `KubernetesExecutableLocation` is accepted as well, by the names of its members.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or `kubeconfig` or `context` contradicts the location.
+    """
+    kubeconfig_paths(kubeconfig)
+    if context is not None and (not isinstance(context, str) or not context):
+        raise ConfigurationError(
+            f"{context!r} is not a name",
+            argument="context",
+            hint="Pass the name of a context, or None for the current one.",
+        )
+    if location is None:
+        return None
+    name = location.name if isinstance(location, enum.Enum) else location
+    if name not in list(ExecutableLocation):
+        raise ConfigurationError(
+            f"{location!r} is invalid",
+            argument="executable_location",
+            hint="Pass ExecutableLocation.WITHIN_CLUSTER, ExecutableLocation.OFF_CLUSTER, or None.",
+        )
+    side = ExecutableLocation(str(name))
+    if side is ExecutableLocation.WITHIN_CLUSTER and (kubeconfig is not None or context is not None):
+        raise ConfigurationError(
+            "WITHIN_CLUSTER uses only the service account of the pod",
+            argument="executable_location",
+            hint="Pass either it, or {kubeconfig} and {context}.",
+        )
+    return side
+
+
+def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
+    """Return the absolute paths of the given kubeconfigs, with `~` expanded."""
+    if kubeconfig is None:
+        return ()
+    given = kubeconfig if isinstance(kubeconfig, (list, tuple)) else [kubeconfig]
+    if not given or not all(isinstance(path, (str, os.PathLike)) and os.fspath(path) for path in given):
+        raise ConfigurationError(
+            f"{kubeconfig!r} is not a path",
+            argument="kubeconfig",
+            hint="Pass a path, a list of paths, or None to search for a kubeconfig.",
+        )
+    return tuple(os.path.abspath(os.path.expanduser(os.fsdecode(path))) for path in given)
 
 
 def discover_server(

@@ -29,7 +29,7 @@ import anyio.to_thread
 from aioresolve._core.yaml_parser import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
-from .identity import ClientCertificate, Identity, bearer, unix_time
+from .connection import ClientCertificate, Identity, bearer, unix_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

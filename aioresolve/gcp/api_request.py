@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.http.errors import ConnectionHints
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aioresolve._core.http.errors import ConnectionHints
 
 __all__ = [
     "ANONYMOUS",
@@ -119,6 +119,9 @@ ANONYMOUS = AccessToken()
 
 def connection_hints(reach: str) -> ConnectionHints:
     """Return the hints for a server of Google; `reach` if it cannot be reached, or is a different server."""
+    # Imported here, because it loads aiohttp, which resolving by address does not need.
+    from aioresolve._core.http.errors import ConnectionHints
+
     return ConnectionHints(
         certificate="Name its authority with {ssl_context} or SSL_CERT_FILE, or correct the endpoint.",
         tls="Check that the port speaks https.",

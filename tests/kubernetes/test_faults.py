@@ -495,7 +495,7 @@ async def test_certificate_of_another_authority_is_rejected(
     assert type(error) is TLSError
     assert f"the certificate of {loopback.server.url}" in str(error)
     assert "self-signed certificate in certificate chain" in str(error)
-    assert "correct certificate-authority or tls-server-name" in str(error)
+    assert "Correct certificate-authority or tls-server-name" in str(error)
     assert loopback.requests == []
 
 
@@ -506,7 +506,7 @@ async def test_certificate_for_another_name_is_rejected(
     error = await error_of_both_calls(loopback, caplog)
     assert type(error) is TLSError
     assert "elsewhere.example" in str(error)
-    assert "correct certificate-authority or tls-server-name" in str(error)
+    assert "Correct certificate-authority or tls-server-name" in str(error)
 
 
 async def test_expired_certificate_is_rejected(loopback: Loopback, caplog: pytest.LogCaptureFixture) -> None:

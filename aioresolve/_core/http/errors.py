@@ -125,7 +125,9 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
         case _:
             hint = hints.reach
             summary = f"{where} was not reached: {_text(error)}"
-    return kind(summary, hint=Hint(hint), host=context.host, scope=scope, retryable=_retryable(error))
+    return kind(
+        summary.rstrip("."), hint=Hint(hint), host=context.host, scope=scope, retryable=_retryable(error)
+    )
 
 
 def safe_cause(error: Exception) -> Exception | None:

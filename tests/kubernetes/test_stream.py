@@ -472,6 +472,7 @@ async def test_closing_the_transport_ends_the_wait_for_the_rest_of_a_body(served
         assert "was closed" in str(await getting)
 
 
+@pytest.mark.slow
 async def test_hundreds_of_streams_are_read_concurrently(served: Loopback) -> None:
     many = 200
     async with transport_to(served) as transport, AsyncExitStack() as stack:

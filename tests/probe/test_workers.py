@@ -346,6 +346,7 @@ print(*asyncio.run(main(sys.argv[1:])))
 """
 
 
+@pytest.mark.slow
 def test_thousands_of_completed_and_cancelled_probes_leak_nothing(hundred: list[str]) -> None:
     """Runs in a separate process, because the memory that other tests freed would hide a leak."""
     command = [sys.executable, "-c", THOUSANDS, *hundred]

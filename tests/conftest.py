@@ -56,7 +56,7 @@ SLOW_PATHS = (
     "fleet/test_long.py",
     "kubernetes/test_fault_schedules.py",
     "kubernetes/test_fleet.py",
-    "kubernetes/test_membership_properties.py",
+    "kubernetes/test_pod_cache_properties.py",
     "kubernetes/test_memory.py",
     "kubernetes/test_resolver_properties.py",
     "kubernetes/test_watch_convergence.py",

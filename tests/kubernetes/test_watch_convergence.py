@@ -362,7 +362,7 @@ async def followed(
     """A watch, or observations, of a server that has `before` at first; everything is closed at the end."""
     tasks = asyncio.all_tasks()
     cluster.server.clear_faults()
-    cluster.hold([])
+    cluster.replace_pods([])
     follower = Follower(pause)
     world = World(cluster, config, follower)
     for write in before:

@@ -6,8 +6,8 @@ is two devices. None is computed from another.
 
 - TensorFlow: `WorkerService/GetStatus`. The request is empty; the response lists the worker's devices.
 - libtpu: `RuntimeMetricService`, independent of the framework. It listens on port 8431 while a program uses
-  the TPU. With several processes per host, each listens on a port of its own (`TPU_RUNTIME_METRICS_PORTS`).
-  Source: tpu-info 0.14.
+  the TPU. With several processes per host, each listens on a port of its own (`TPU_RUNTIME_METRICS_PORTS`,
+  which may also list ports on which no process listens). Source: tpu-info 0.14.
 """
 
 from __future__ import annotations
@@ -138,14 +138,32 @@ async def fetch_libtpu_runtime(
     Args:
         channels: how to connect to them.
         host: the host; an IPv6 address in brackets.
-        ports: the port of each process. All processes must respond, because a partial sum would be wrong.
+        ports: the port of each process. A host may list more ports than it has processes, so those that
+            refuse connections are left out if another one responds.
         deadline: when to give up.
 
     Raises:
-        ProbeError: a process did not respond, or its response is implausible.
+        ProbeError: all ports refused the connection, or a process accepted it and did not respond, or its
+            response is implausible: a sum without that process would be wrong.
     """
-    calls = [partial(_fetch_process_runtime, channels, f"{host}:{port}", port, deadline) for port in ports]
-    return sum_runtimes(await gather(calls, limit=len(calls)))
+    calls = [partial(_fetch_if_listening, channels, f"{host}:{port}", port, deadline) for port in ports]
+    results = await gather(calls, limit=len(calls))
+    runtimes = [result for result in results if isinstance(result, LibtpuRuntime)]
+    if not runtimes:
+        raise next(result for result in results if isinstance(result, ProbeError))
+    return sum_runtimes(runtimes)
+
+
+async def _fetch_if_listening(
+    channels: ProbeChannels, address: str, port: int, deadline: Deadline
+) -> LibtpuRuntime | ProbeError:
+    """Return what one process reports, or the error if nothing listens on its port."""
+    try:
+        return await _fetch_process_runtime(channels, address, port, deadline)
+    except ProbeError as error:
+        if error.code != "refused":
+            raise
+        return error
 
 
 async def _fetch_process_runtime(

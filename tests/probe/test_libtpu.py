@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,9 @@ from aioresolve.testing.faults import Answer, Hang
 from aioresolve.testing.tpu_worker import TPUWorker
 
 from .samples import runtime_status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
@@ -63,14 +68,39 @@ async def test_processes_of_a_host_are_summed(closed_address: str) -> None:
     assert len({device.name for device in probe.devices}) == 2
 
 
-async def test_process_that_does_not_respond_is_an_error(closed_address: str) -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        async with libtpu() as worker:
-            with pytest.raises(ProbeError, match=f"127.0.0.1:{port}") as caught:
-                await probe_worker(closed_address, libtpu_ports=[worker.port, port], timeout=GENEROUS)
+@pytest.fixture
+def closed_ports() -> Iterator[list[int]]:
+    """Ports of this host on which nothing listens."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        yield [bound.getsockname()[1] for bound in sockets]
+
+
+async def test_ports_that_refuse_are_left_out_if_another_responds(
+    closed_address: str, closed_ports: list[int]
+) -> None:
+    async with libtpu() as worker:
+        ports = [*closed_ports[:2], worker.port, closed_ports[2]]
+        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
+    assert (probe.accelerators, probe.cores, probe.chips) == ({"TPU": 4}, 8, 4)
+
+
+async def test_if_all_ports_refuse_the_error_names_the_first(
+    closed_address: str, closed_ports: list[int]
+) -> None:
+    with pytest.raises(ProbeError, match=f"127.0.0.1:{closed_ports[0]}") as caught:
+        await probe_worker(closed_address, libtpu_ports=closed_ports, timeout=GENEROUS)
     assert caught.value.code == "refused"
+
+
+async def test_process_that_accepts_and_does_not_respond_is_an_error(closed_address: str) -> None:
+    async with libtpu() as worker, TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as hanging:
+        ports = [worker.port, hanging.port]
+        (probe,) = await probe_workers([closed_address], libtpu_ports=ports, worker_timeout=0.5)
+    assert probe.error is not None
+    assert f"127.0.0.1:{hanging.port} accepted the connection but did not respond" in probe.error.summary
 
 
 async def test_refused_connection_does_not_mean_that_the_worker_is_dead(closed_address: str) -> None:

@@ -146,7 +146,12 @@ async def fetch_libtpu_runtime(
         ProbeError: all ports refused the connection, or a process accepted it and did not respond, or its
             response is implausible: a sum without that process would be wrong.
     """
-    calls = [partial(_fetch_if_listening, channels, f"{host}:{port}", port, deadline) for port in ports]
+    # By default every process reports the devices of the whole host, which a sum would count repeatedly.
+    is_one_of_several = len(ports) > 1
+    calls = [
+        partial(_fetch_if_listening, channels, f"{host}:{port}", port, is_one_of_several, deadline)
+        for port in ports
+    ]
     results = await gather(calls, limit=len(calls))
     runtimes = [result for result in results if isinstance(result, LibtpuRuntime)]
     if not runtimes:
@@ -155,11 +160,11 @@ async def fetch_libtpu_runtime(
 
 
 async def _fetch_if_listening(
-    channels: ProbeChannels, address: str, port: int, deadline: Deadline
+    channels: ProbeChannels, address: str, port: int, is_one_of_several: bool, deadline: Deadline
 ) -> LibtpuRuntime | ProbeError:
     """Return what one process reports, or the error if nothing listens on its port."""
     try:
-        return await _fetch_process_runtime(channels, address, port, deadline)
+        return await _fetch_process_runtime(channels, address, port, is_one_of_several, deadline)
     except ProbeError as error:
         if error.code != "refused":
             raise
@@ -167,7 +172,7 @@ async def _fetch_if_listening(
 
 
 async def _fetch_process_runtime(
-    channels: ProbeChannels, address: str, port: int, deadline: Deadline
+    channels: ProbeChannels, address: str, port: int, is_one_of_several: bool, deadline: Deadline
 ) -> LibtpuRuntime:
     """Return the cores and chips from the status of one process, and the devices from its metrics."""
     cores = chips = None
@@ -179,8 +184,9 @@ async def _fetch_process_runtime(
             if error.code not in UNSUPPORTED:
                 raise
         try:
-            request = MetricRequest(metric_name=TOTAL_MEMORY).SerializeToString()
-            devices = parse_memory_metric(await channel.call(GET_METRIC, request, deadline), address, port)
+            request = MetricRequest(metric_name=TOTAL_MEMORY, skip_node_aggregation=is_one_of_several)
+            body = await channel.call(GET_METRIC, request.SerializeToString(), deadline)
+            devices = parse_memory_metric(body, address, port)
         except ProbeError as error:
             if cores is None or error.code not in UNSUPPORTED | {"deadline"}:
                 raise

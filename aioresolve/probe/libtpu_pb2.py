@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61ioresolve/probe/libtpu.proto\x12\x10\x61ioresolve.probe\"(\n\nCoreOnChip\x12\x11\n\x04type\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x07\n\x05_type\"|\n\x0e\x43oreIdentifier\x12\x14\n\x07\x63hip_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x37\n\x0c\x63ore_on_chip\x18\x03 \x01(\x0b\x32\x1c.aioresolve.probe.CoreOnChipH\x01\x88\x01\x01\x42\n\n\x08_chip_idB\x0f\n\r_core_on_chip\"O\n\tCoreState\x12\x36\n\x07\x63ore_id\x18\x01 \x01(\x0b\x32 .aioresolve.probe.CoreIdentifierH\x00\x88\x01\x01\x42\n\n\x08_core_id\"\xa5\x01\n\rRuntimeStatus\x12\x44\n\x0b\x63ore_states\x18\x02 \x03(\x0b\x32/.aioresolve.probe.RuntimeStatus.CoreStatesEntry\x1aN\n\x0f\x43oreStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.aioresolve.probe.CoreState:\x02\x38\x01\"$\n\rMetricRequest\x12\x13\n\x0bmetric_name\x18\x01 \x01(\t\"\"\n\x0e\x41ttributeValue\x12\x10\n\x08int_attr\x18\x03 \x01(\x03\"<\n\tAttribute\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .aioresolve.probe.AttributeValue\"\x17\n\x05Gauge\x12\x0e\n\x06\x61s_int\x18\x02 \x01(\x03\"`\n\x06Metric\x12.\n\tattribute\x18\x01 \x01(\x0b\x32\x1b.aioresolve.probe.Attribute\x12&\n\x05gauge\x18\x03 \x01(\x0b\x32\x17.aioresolve.probe.Gauge\":\n\rDeviceMetrics\x12)\n\x07metrics\x18\x03 \x03(\x0b\x32\x18.aioresolve.probe.Metric\"A\n\x0eMetricResponse\x12/\n\x06metric\x18\x01 \x01(\x0b\x32\x1f.aioresolve.probe.DeviceMetricsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61ioresolve/probe/libtpu.proto\x12\x10\x61ioresolve.probe\"(\n\nCoreOnChip\x12\x11\n\x04type\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x07\n\x05_type\"|\n\x0e\x43oreIdentifier\x12\x14\n\x07\x63hip_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x37\n\x0c\x63ore_on_chip\x18\x03 \x01(\x0b\x32\x1c.aioresolve.probe.CoreOnChipH\x01\x88\x01\x01\x42\n\n\x08_chip_idB\x0f\n\r_core_on_chip\"O\n\tCoreState\x12\x36\n\x07\x63ore_id\x18\x01 \x01(\x0b\x32 .aioresolve.probe.CoreIdentifierH\x00\x88\x01\x01\x42\n\n\x08_core_id\"\xa5\x01\n\rRuntimeStatus\x12\x44\n\x0b\x63ore_states\x18\x02 \x03(\x0b\x32/.aioresolve.probe.RuntimeStatus.CoreStatesEntry\x1aN\n\x0f\x43oreStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12*\n\x05value\x18\x02 \x01(\x0b\x32\x1b.aioresolve.probe.CoreState:\x02\x38\x01\"C\n\rMetricRequest\x12\x13\n\x0bmetric_name\x18\x01 \x01(\t\x12\x1d\n\x15skip_node_aggregation\x18\x02 \x01(\x08\"\"\n\x0e\x41ttributeValue\x12\x10\n\x08int_attr\x18\x03 \x01(\x03\"<\n\tAttribute\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .aioresolve.probe.AttributeValue\"\x17\n\x05Gauge\x12\x0e\n\x06\x61s_int\x18\x02 \x01(\x03\"`\n\x06Metric\x12.\n\tattribute\x18\x01 \x01(\x0b\x32\x1b.aioresolve.probe.Attribute\x12&\n\x05gauge\x18\x03 \x01(\x0b\x32\x17.aioresolve.probe.Gauge\":\n\rDeviceMetrics\x12)\n\x07metrics\x18\x03 \x03(\x0b\x32\x18.aioresolve.probe.Metric\"A\n\x0eMetricResponse\x12/\n\x06metric\x18\x01 \x01(\x0b\x32\x1f.aioresolve.probe.DeviceMetricsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,17 +34,17 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_RUNTIMESTATUS_CORESTATESENTRY']._serialized_start=388
   _globals['_RUNTIMESTATUS_CORESTATESENTRY']._serialized_end=466
   _globals['_METRICREQUEST']._serialized_start=468
-  _globals['_METRICREQUEST']._serialized_end=504
-  _globals['_ATTRIBUTEVALUE']._serialized_start=506
-  _globals['_ATTRIBUTEVALUE']._serialized_end=540
-  _globals['_ATTRIBUTE']._serialized_start=542
-  _globals['_ATTRIBUTE']._serialized_end=602
-  _globals['_GAUGE']._serialized_start=604
-  _globals['_GAUGE']._serialized_end=627
-  _globals['_METRIC']._serialized_start=629
-  _globals['_METRIC']._serialized_end=725
-  _globals['_DEVICEMETRICS']._serialized_start=727
-  _globals['_DEVICEMETRICS']._serialized_end=785
-  _globals['_METRICRESPONSE']._serialized_start=787
-  _globals['_METRICRESPONSE']._serialized_end=852
+  _globals['_METRICREQUEST']._serialized_end=535
+  _globals['_ATTRIBUTEVALUE']._serialized_start=537
+  _globals['_ATTRIBUTEVALUE']._serialized_end=571
+  _globals['_ATTRIBUTE']._serialized_start=573
+  _globals['_ATTRIBUTE']._serialized_end=633
+  _globals['_GAUGE']._serialized_start=635
+  _globals['_GAUGE']._serialized_end=658
+  _globals['_METRIC']._serialized_start=660
+  _globals['_METRIC']._serialized_end=756
+  _globals['_DEVICEMETRICS']._serialized_start=758
+  _globals['_DEVICEMETRICS']._serialized_end=816
+  _globals['_METRICRESPONSE']._serialized_start=818
+  _globals['_METRICRESPONSE']._serialized_end=883
 # @@protoc_insertion_point(module_scope)

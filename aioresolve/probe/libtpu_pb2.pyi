@@ -40,10 +40,12 @@ class RuntimeStatus(_message.Message):
     def __init__(self, core_states: _Optional[_Mapping[int, CoreState]] = ...) -> None: ...
 
 class MetricRequest(_message.Message):
-    __slots__ = ("metric_name",)
+    __slots__ = ("metric_name", "skip_node_aggregation")
     METRIC_NAME_FIELD_NUMBER: _ClassVar[int]
+    SKIP_NODE_AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     metric_name: str
-    def __init__(self, metric_name: _Optional[str] = ...) -> None: ...
+    skip_node_aggregation: bool
+    def __init__(self, metric_name: _Optional[str] = ..., skip_node_aggregation: bool = ...) -> None: ...
 
 class AttributeValue(_message.Message):
     __slots__ = ("int_attr",)

@@ -64,6 +64,8 @@ class TPUWorker:
     Args:
         devices: the number of accelerators that it reports, in addition to one CPU. It may be absurd, such as
             10,000,000.
+        host_devices: the number of accelerators of all processes of its host, which libtpu reports unless the
+            request has `skip_node_aggregation`; by default `devices`.
         device_type: their type.
         cores: the number of TensorCores that libtpu reports.
         chips: the number of chips that libtpu reports; with None, `GetTpuRuntimeStatus` is unimplemented.
@@ -91,6 +93,7 @@ class TPUWorker:
         self,
         devices: int = 8,
         *,
+        host_devices: int | None = None,
         device_type: str = "TPU",
         cores: int | None = None,
         chips: int | None = None,
@@ -108,6 +111,7 @@ class TPUWorker:
         self.peers: list[str] = []
         self._names = f"/job:{job}/replica:0/task:{task}/device:"
         self._devices = devices
+        self._host_devices = devices if host_devices is None else host_devices
         self._device_type = device_type
         self._cores = cores
         self._chips = chips
@@ -221,7 +225,7 @@ class TPUWorker:
         if "tensorflow" in self._services:
             methods[GET_STATUS] = partial(_fixed, self._status())
         if "libtpu" in self._services:
-            methods[GET_METRIC] = partial(_metric, self._devices)
+            methods[GET_METRIC] = partial(_metric, self._devices, self._host_devices)
             if self._chips is not None:
                 methods[GET_RUNTIME_STATUS] = partial(_fixed, _runtime_status(self._cores or 0, self._chips))
         for path, method in methods.items():
@@ -274,12 +278,12 @@ async def _fixed(body: bytes, request: bytes, context: Context) -> bytes:
     return body
 
 
-async def _metric(devices: int, request: bytes, context: Context) -> bytes:
-    name = MetricRequest.FromString(request).metric_name
-    if name != TOTAL_MEMORY:
-        return _fail(context, grpc.StatusCode.NOT_FOUND, f"no metric {name!r}")
+async def _metric(devices: int, host_devices: int, request: bytes, context: Context) -> bytes:
+    message = MetricRequest.FromString(request)
+    if message.metric_name != TOTAL_MEMORY:
+        return _fail(context, grpc.StatusCode.NOT_FOUND, f"no metric {message.metric_name!r}")
     response = MetricResponse()
-    for number in range(devices):
+    for number in range(devices if message.skip_node_aggregation else host_devices):
         metric = response.metric.metrics.add()
         metric.attribute.value.int_attr = number
         metric.gauge.as_int = _MEMORY

@@ -68,6 +68,22 @@ async def test_processes_of_a_host_are_summed(closed_address: str) -> None:
     assert len({device.name for device in probe.devices}) == 2
 
 
+async def test_each_of_several_processes_reports_only_its_own_devices(closed_address: str) -> None:
+    async with (
+        TPUWorker(1, host_devices=2, services=["libtpu"]) as first,
+        TPUWorker(1, host_devices=2, services=["libtpu"]) as second,
+    ):
+        ports = [first.port, second.port]
+        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
+    assert probe.accelerators == {"TPU": 2}
+
+
+async def test_single_process_reports_the_devices_of_the_whole_host(closed_address: str) -> None:
+    async with TPUWorker(1, host_devices=2, services=["libtpu"]) as worker:
+        probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)
+    assert probe.accelerators == {"TPU": 2}
+
+
 @pytest.fixture
 def closed_ports() -> Iterator[list[int]]:
     """Ports of this host on which nothing listens."""

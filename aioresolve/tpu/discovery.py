@@ -1,9 +1,10 @@
-"""Which source names the TPU workers: the `tpu` argument, environment variables, or this VM. No I/O.
+"""Which source names the TPU workers: the `tpu` argument, environment variables, or this VM.
 
 The first source that is set is used: the argument, the variables of TensorFlow's Cloud TPU client
 (`KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, `TPU_NAME`, `TPU_CONFIG`), and between them the variables that GKE sets in
-the pods of a slice (`TPU_WORKER_HOSTNAMES`, or in newer versions `TPU_PROCESS_ADDRESSES`; `MEGASCALE_*` if
-there are several slices).
+the pods of a slice, in the order of JAX (`jax/_src/clusters/cloud_tpu_cluster.py`): the file of
+`TPU_PROCESS_ADDRESSES_PATH`, `TPU_PROCESS_ADDRESSES`, `TPU_WORKER_HOSTNAMES`. `TPU_WORKER_ID` is the index of
+this pod among them, and `MEGASCALE_*` describes the slices if there are several. Only that file is read.
 
 Worker addresses are written as TensorFlow writes them: `grpc://10.0.0.1:8470,grpc://10.0.0.2`. The default
 port is 8470.
@@ -16,6 +17,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from aioresolve.errors import ConfigurationError
@@ -29,6 +31,7 @@ __all__ = [
     "MetadataSource",
     "NamedTPUs",
     "Source",
+    "environment_task_id",
     "invalid_value",
     "is_address",
     "tpu_source",
@@ -45,11 +48,17 @@ SCHEME = "grpc://"
 
 LOCAL = "local"
 
-HOST_VARIABLES = ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES")
-"""GKE's variables. Their ports belong to libtpu's own network, not to a TensorFlow server."""
+ENDPOINTS_VARIABLE = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
+
+PATH_VARIABLE = "TPU_PROCESS_ADDRESSES_PATH"
+
+HOST_VARIABLES = (PATH_VARIABLE, "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
+"""GKE's variables, in order of precedence: GKE sets the last one to `localhost` in some pods of slices with
+several hosts. Their ports belong to libtpu's own network, not to a TensorFlow server."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
 _NUMBER = re.compile(r"[0-9]{1,6}")
+_WORKER_ID = re.compile(r"-?[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +130,31 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
     """
     if tpu:
         return _named("tpu", tpu)
-    if endpoints := environ.get("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
-        origin = "$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
+    if endpoints := environ.get(ENDPOINTS_VARIABLE):
+        origin = f"${ENDPOINTS_VARIABLE}"
         return GivenWorkers(origin, worker_addresses(endpoints, origin), _environment(environ))
-    for variable in HOST_VARIABLES:
-        # Colab and Kaggle set `local` if there is no other process.
-        if (hosts := environ.get(variable)) and hosts != LOCAL:
-            return _gke_slice(hosts, f"${variable}", environ)
+    if variable := _host_variable(environ):
+        return _gke_slice(variable, environ)
     if name := environ.get("TPU_NAME"):
         return _named("$TPU_NAME", validate_tpu(name, "$TPU_NAME"))
     if config := environ.get("TPU_CONFIG"):
         return _from_tpu_config(config)
-    variables = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
+    variables = (ENDPOINTS_VARIABLE, *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
     unset = ", ".join(f"${name}" for name in variables)
     return MetadataSource(("no name or address was given", f"{unset} are not set"))
+
+
+def environment_task_id(environ: Mapping[str, str]) -> int | None:
+    """Return the task index of this process: `$TPU_WORKER_ID`, if GKE's variables name the workers.
+
+    It is None otherwise, and in a pod without a TPU, such as the leader of a LeaderWorkerSet, which has -1.
+
+    Raises:
+        ConfigurationError: the variable is not a number.
+    """
+    if environ.get(ENDPOINTS_VARIABLE) or _host_variable(environ) is None:
+        return None
+    return _worker_id(environ)
 
 
 def validate_tpu(tpu: Any, where: str = "tpu") -> tuple[str, ...]:
@@ -282,10 +302,26 @@ def _from_tpu_config(config: str) -> Source:
     return NamedTPUs(source.origin, source.names, fields.get("project") or None, fields.get("zone") or None)
 
 
-def _gke_slice(text: str, origin: str, environ: Mapping[str, str]) -> GivenWorkers:
+def _host_variable(environ: Mapping[str, str]) -> str | None:
+    """Return the variable of GKE that names the workers, or None."""
+    # Colab and Kaggle set `local` if there is no other process.
+    return next(
+        (name for name in HOST_VARIABLES if environ.get(name, "").strip(", ") not in ("", LOCAL)), None
+    )
+
+
+def _gke_slice(variable: str, environ: Mapping[str, str]) -> GivenWorkers:
     """Return the workers of one slice on GKE, one for each host."""
+    origin, text = f"${variable}", environ[variable]
+    if variable == PATH_VARIABLE:
+        text = _read_addresses(text)
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not entries:
+        raise ConfigurationError(
+            f"the file {environ[variable]!r} of {origin} contains no address", hint="Unset the variable."
+        )
     # Several processes on one host are one worker.
-    hosts = dict.fromkeys(worker_host(entry.strip(), origin) for entry in text.split(","))
+    hosts = dict.fromkeys(worker_host(entry, origin) for entry in entries)
     num_slices = _number(environ, "MEGASCALE_NUM_SLICES", 1)
     slice_index = _number(environ, "MEGASCALE_SLICE_ID", 0)
     if slice_index >= num_slices:
@@ -302,6 +338,18 @@ def _gke_slice(text: str, origin: str, environ: Mapping[str, str]) -> GivenWorke
     )
 
 
+def _read_addresses(path: str) -> str:
+    """Return the text of the file with the addresses of the workers."""
+    try:
+        return Path(path).read_text()
+    except (OSError, ValueError) as error:
+        # As in JAX, the other variables are not used instead: they may name other workers.
+        raise ConfigurationError(
+            f"the file {path!r} of ${PATH_VARIABLE} could not be read: {error}",
+            hint="Check that the file is mounted, or unset the variable.",
+        ) from error
+
+
 def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
     """Return what GKE's variables report about the slice: the names of `tpu-env` with the prefix `TPU_`."""
     return TPUEnvironment(
@@ -309,6 +357,7 @@ def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
         topology=environ.get("TPU_TOPOLOGY") or None,
         chips_per_host_bounds=_numbers(environ, "TPU_CHIPS_PER_HOST_BOUNDS"),
         host_bounds=_numbers(environ, "TPU_HOST_BOUNDS"),
+        worker_id=_worker_id(environ),
         runtime_metrics_ports=_numbers(environ, "TPU_RUNTIME_METRICS_PORTS") or (),
     )
 
@@ -334,3 +383,15 @@ def _number(environ: Mapping[str, str], variable: str, default: int) -> int:
             f"${variable}={text!r} is not a number from 0", hint="Correct or unset the variable."
         )
     return int(text)
+
+
+def _worker_id(environ: Mapping[str, str]) -> int | None:
+    """Return the index of this pod in its slice; None if it is unknown, or negative: not a worker."""
+    text = environ.get("TPU_WORKER_ID", "").strip()
+    if not text:
+        return None
+    if _WORKER_ID.fullmatch(text) is None:
+        raise ConfigurationError(
+            f"$TPU_WORKER_ID={text!r} is not a number", hint="Correct or unset the variable."
+        )
+    return int(text) if int(text) >= 0 else None

@@ -23,6 +23,7 @@ from .discovery import (
     LocalTPU,
     MetadataSource,
     NamedTPUs,
+    environment_task_id,
     invalid_value,
     tpu_source,
     validate_tpu,
@@ -76,11 +77,11 @@ class TPUClusterResolver(ClusterResolver):
     ```
 
     If no TPU is given, the first of these variables that is set names it: `$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`,
-    `$TPU_WORKER_HOSTNAMES` (or `$TPU_PROCESS_ADDRESSES`) of GKE's TPU pods, `$TPU_NAME`, `$TPU_CONFIG`. If
-    none is set, the metadata server of this VM reports the slice that the VM belongs to. Every call reads
-    them again.
+    `$TPU_PROCESS_ADDRESSES_PATH`, `$TPU_PROCESS_ADDRESSES` and `$TPU_WORKER_HOSTNAMES` of GKE's TPU pods,
+    `$TPU_NAME`, `$TPU_CONFIG`. If none is set, the metadata server of this VM reports the slice that the VM
+    belongs to. Every call reads them again.
 
-    `task_type` is `job_name` and `task_id` is 0, as in TensorFlow.
+    `task_type` is `job_name`. `task_id` is `$TPU_WORKER_ID` in GKE's TPU pods; otherwise 0, as in TensorFlow.
 
     Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
     A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
@@ -132,6 +133,7 @@ class TPUClusterResolver(ClusterResolver):
     ) -> None:
         job_name = validate_text("job_name", job_name) or "worker"
         super().__init__(task_type=job_name, task_id=0, rpc_layer="grpc", timeout=timeout)
+        self._is_task_id_set = False
         self._tpu = validate_tpu(tpu)
         if self._tpu:
             tpu_source(self._tpu, {})  # raises for an invalid address now, not in the first call
@@ -193,7 +195,7 @@ class TPUClusterResolver(ClusterResolver):
         *,
         timeout: float | None = None,
     ) -> str:
-        """Return `grpc://host:port` of one worker, by default the first; `""` for the TPU of this host.
+        """Return `grpc://host:port` of one worker; `""` for the TPU of this host.
 
         Args:
             task_type: the task's job; if None, the resolver's own `task_type`.
@@ -215,6 +217,23 @@ class TPUClusterResolver(ClusterResolver):
     async def get_master(self, *, timeout: float | None = None) -> str:
         """Return `master()`."""
         return await self.master(timeout=timeout)
+
+    @property
+    def task_id(self) -> int | None:
+        """The task index of this process: `$TPU_WORKER_ID` in GKE's TPU pods, else 0. Can be set.
+
+        Raises:
+            ConfigurationError: the variable is not a number.
+        """
+        if self._is_task_id_set or self._tpu:
+            return self._task_id
+        index = environment_task_id(os.environ)
+        return self._task_id if index is None else index
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id
+        self._is_task_id_set = True
 
     def get_job_name(self) -> str:
         """Return the job of the workers."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioresolve import TPUClusterResolver
 from aioresolve.errors import ConfigurationError
 from aioresolve.tpu.discovery import (
     GivenWorkers,
@@ -18,6 +19,9 @@ from aioresolve.tpu.discovery import (
     tpu_source,
     validate_tpu,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EVERYTHING = {
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://kube:8470",
@@ -41,8 +45,8 @@ def addresses(found: Source) -> list[str]:
     ("unset", "found"),
     [
         ([], ["kube:8470"]),
-        (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"], ["hostname:8470"]),
-        (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_WORKER_HOSTNAMES"], ["process:8470"]),
+        (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"], ["process:8470"]),
+        (["KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_PROCESS_ADDRESSES"], ["hostname:8470"]),
     ],
 )
 def test_variables_with_addresses_take_precedence_in_this_order(unset: list[str], found: list[str]) -> None:
@@ -62,7 +66,7 @@ def test_without_a_named_tpu_the_metadata_server_is_the_source_and_all_others_ar
     assert isinstance(found, MetadataSource)
     tried = " ".join(found.tried)
     assert "no name or address was given" in tried
-    assert all(f"${name}" in tried for name in EVERYTHING)
+    assert all(f"${name}" in tried for name in [*EVERYTHING, "TPU_PROCESS_ADDRESSES_PATH"])
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -179,6 +183,72 @@ def test_the_process_address_local_is_ignored() -> None:
         "localhost:8470"
     ]
     assert isinstance(source(TPU_PROCESS_ADDRESSES="local"), MetadataSource)
+
+
+def test_process_addresses_take_precedence_over_a_host_name_of_localhost() -> None:
+    found = source(TPU_WORKER_HOSTNAMES="localhost", TPU_PROCESS_ADDRESSES="a:8471,b:8471")
+    assert addresses(found) == ["a:8470", "b:8470"]
+
+
+def test_a_file_of_process_addresses_takes_precedence_over_the_other_variables(tmp_path: Path) -> None:
+    path = tmp_path / "addresses"
+    path.write_text(" 10.0.0.1:8476,10.0.0.2:8476, \n")
+    found = source(
+        TPU_PROCESS_ADDRESSES_PATH=str(path), TPU_PROCESS_ADDRESSES="a:1", TPU_WORKER_HOSTNAMES="localhost"
+    )
+    assert addresses(found) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("empty", "contains no address"), ("missing", "could not be read")]
+)
+def test_an_unusable_file_of_process_addresses_is_an_error(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").write_text(" \n")
+    path = str(tmp_path / name)
+    with pytest.raises(ConfigurationError, match=rf"{path}.*\$TPU_PROCESS_ADDRESSES_PATH {message}"):
+        source(TPU_PROCESS_ADDRESSES_PATH=path, TPU_PROCESS_ADDRESSES="a:1")
+
+
+@pytest.mark.parametrize("variable", ["TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"])
+def test_empty_entries_are_dropped(variable: str) -> None:
+    assert addresses(source(**{variable: "a, ,b,"})) == ["a:8470", "b:8470"]
+    assert isinstance(source(**{variable: " , "}), MetadataSource)
+
+
+async def test_the_worker_id_of_a_gke_pod_is_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    resolver = TPUClusterResolver()
+    assert resolver.task_id == 1
+    assert await resolver.master() == "grpc://b:8470"
+    resolver.task_id = 0
+    assert await resolver.master() == "grpc://a:8470"
+    (one,) = await resolver.slices()
+    assert one.environment.worker_id == 1
+
+
+@pytest.mark.parametrize(
+    ("tpu", "environ"),
+    [
+        ("grpc://a,grpc://b", {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}),
+        (None, {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "-1"}),
+        (None, {"TPU_NAME": "grpc://a,grpc://b", "TPU_WORKER_ID": "1"}),
+        (None, {"TPU_WORKER_HOSTNAMES": "a,b"}),
+    ],
+)
+def test_the_task_is_0_if_the_variables_do_not_say_which_worker_this_is(
+    tpu: str | None, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert TPUClusterResolver(tpu).task_id == 0
+
+
+def test_a_malformed_worker_id_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    monkeypatch.setenv("TPU_WORKER_ID", "x")
+    with pytest.raises(ConfigurationError, match=r"\$TPU_WORKER_ID='x' is not a number"):
+        _ = TPUClusterResolver().task_id
 
 
 def test_a_slice_of_a_multislice_has_its_index() -> None:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,6 +107,13 @@ class Hint:
         return _ARGUMENT.sub(replacement, self.text)
 
 
+class _Details(TypedDict, total=False):
+    """The arguments of every constructor, which `ResolveError` documents."""
+
+    hint: Hint | str | None
+    retryable: bool | None
+
+
 class ResolveError(Exception):
     """The root of every error that aioresolve raises.
 
@@ -146,14 +153,9 @@ class ConfigurationError(ResolveError, ValueError):
     """
 
     def __init__(
-        self,
-        summary: str = "",
-        *,
-        argument: str | None = None,
-        hint: Hint | str | None = None,
-        retryable: bool | None = None,
+        self, summary: str = "", *, argument: str | None = None, **details: Unpack[_Details]
     ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
+        super().__init__(summary, **details)
         self.argument = argument
 
     def render(self, spell: Callable[[str, str | None], str] = _python_spelling) -> str:
@@ -185,11 +187,11 @@ class TaskConflictError(ResolveError, KeyError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         job: str | None = None,
         indices: Sequence[int] = (),
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint)
+        super().__init__(summary, **details)
         self.job = job
         self.indices = tuple(indices)
 
@@ -205,15 +207,8 @@ class CredentialsError(ResolveError, RuntimeError):
         tried: one line for each source, in the order tried: what it is and why it failed.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        tried: Sequence[str] = (),
-        hint: Hint | str | None = None,
-        retryable: bool | None = None,
-    ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
+    def __init__(self, summary: str = "", *, tried: Sequence[str] = (), **details: Unpack[_Details]) -> None:
+        super().__init__(summary, **details)
         self.tried = tuple(tried)
 
 
@@ -232,12 +227,12 @@ class DeadlineExceededError(ResolveError, TimeoutError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         timeout: float | None = None,
         reached: Mapping[str, str] | None = None,
         missing: Mapping[str, str] | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint)
+        super().__init__(summary, **details)
         self.timeout = timeout
         self.reached = dict(reached or {})
         self.missing = dict(missing or {})
@@ -256,13 +251,13 @@ class IncompleteClusterError(DeadlineExceededError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         timeout: float | None = None,
         found: Mapping[str, int] | None = None,
         wanted: Mapping[str, int] | None = None,
         missing: Mapping[str, str] | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint, timeout=timeout, missing=missing)
+        super().__init__(summary, timeout=timeout, missing=missing, **details)
         self.found, self.wanted = dict(found or {}), dict(wanted or {})
 
 
@@ -273,16 +268,41 @@ class FailedClusterError(ResolveError, RuntimeError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         found: Mapping[str, int] | None = None,
         wanted: Mapping[str, int] | None = None,
         missing: Mapping[str, str] | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint)
+        super().__init__(summary, **details)
         self.found, self.wanted, self.missing = dict(found or {}), dict(wanted or {}), dict(missing or {})
 
 
-class ConnectionFailedError(ResolveError, ConnectionError):
+class _RequestDetails(_Details, total=False):
+    host: str | None
+    scope: str | None
+
+
+class _StatusDetails(_RequestDetails, total=False):
+    status: int | None
+    reason: str | None
+    retry_after: float | None
+
+
+class _RequestError(ResolveError):
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        host: str | None = None,
+        scope: str | None = None,
+        **details: Unpack[_Details],
+    ) -> None:
+        super().__init__(summary, **details)
+        self.host = host
+        self.scope = scope
+
+
+class ConnectionFailedError(_RequestError, ConnectionError):
     """The server could not be reached, or the connection broke before the response was complete.
 
     Attributes:
@@ -292,19 +312,6 @@ class ConnectionFailedError(ResolveError, ConnectionError):
 
     retryable = True
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        hint: Hint | str | None = None,
-        host: str | None = None,
-        scope: str | None = None,
-        retryable: bool | None = None,
-    ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
-        self.host = host
-        self.scope = scope
-
 
 class TLSError(ConnectionFailedError):
     """The server was reached, but one side rejected the certificate of the other, or it does not use TLS."""
@@ -312,7 +319,7 @@ class TLSError(ConnectionFailedError):
     retryable = False
 
 
-class APIError(ResolveError, RuntimeError):
+class APIError(_RequestError, RuntimeError):
     """The server returned a failure status.
 
     Attributes:
@@ -327,17 +334,12 @@ class APIError(ResolveError, RuntimeError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
-        host: str | None = None,
-        scope: str | None = None,
         status: int | None = None,
         reason: str | None = None,
         retry_after: float | None = None,
-        retryable: bool | None = None,
+        **details: Unpack[_RequestDetails],
     ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
-        self.host = host
-        self.scope = scope
+        super().__init__(summary, **details)
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
@@ -355,41 +357,18 @@ class ForbiddenError(APIError):
             `kubectl apply -f -`; empty if the server did not name the denied user.
     """
 
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        hint: Hint | str | None = None,
-        host: str | None = None,
-        scope: str | None = None,
-        status: int | None = None,
-        reason: str | None = None,
-        manifest: str = "",
-    ) -> None:
-        super().__init__(summary, hint=hint, host=host, scope=scope, status=status, reason=reason)
+    def __init__(self, summary: str = "", *, manifest: str = "", **details: Unpack[_StatusDetails]) -> None:
+        super().__init__(summary, **details)
         self.manifest = manifest
 
 
-class ProtocolError(ResolveError, RuntimeError):
+class ProtocolError(_RequestError, RuntimeError):
     """The response is malformed, of an unexpected type, too large, or a redirect.
 
     Attributes:
         host: the server, `scheme://host:port`.
         scope: what was requested, as text.
     """
-
-    def __init__(
-        self,
-        summary: str = "",
-        *,
-        hint: Hint | str | None = None,
-        host: str | None = None,
-        scope: str | None = None,
-        retryable: bool | None = None,
-    ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
-        self.host = host
-        self.scope = scope
 
 
 class ProbeError(ResolveError, RuntimeError):
@@ -417,13 +396,12 @@ class ProbeError(ResolveError, RuntimeError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         address: str | None = None,
         code: str | None = None,
         failures: Mapping[str, str] | None = None,
-        retryable: bool | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
+        super().__init__(summary, **details)
         self.address = address
         self.code = code
         self.failures = dict(failures or {})
@@ -439,9 +417,9 @@ class PodNotRunningError(ResolveError, RuntimeError):
     retryable = True
 
     def __init__(
-        self, summary: str = "", *, hint: Hint | str | None = None, pods: Mapping[str, str] | None = None
+        self, summary: str = "", *, pods: Mapping[str, str] | None = None, **details: Unpack[_Details]
     ) -> None:
-        super().__init__(summary, hint=hint)
+        super().__init__(summary, **details)
         self.pods = dict(pods or {})
 
 
@@ -462,14 +440,13 @@ class TPUNotReadyError(ResolveError, RuntimeError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         tpus: Mapping[str, str] | None = None,
         state: str = "",
         health: str = "",
         symptoms: Sequence[str] = (),
-        retryable: bool | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint, retryable=retryable)
+        super().__init__(summary, **details)
         self.tpus = dict(tpus or {})
         self.state = state
         self.health = health
@@ -488,11 +465,11 @@ class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         tried: Sequence[str] = (),
         names: Sequence[str] = (),
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint)
+        super().__init__(summary, **details)
         self.tried = tuple(tried)
         self.names = tuple(names)
 
@@ -513,13 +490,13 @@ class PodIndexError(ResolveError, RuntimeError):
         self,
         summary: str = "",
         *,
-        hint: Hint | str | None = None,
         job: str | None = None,
         missing: Sequence[int] = (),
         duplicates: Mapping[int, Sequence[str]] | None = None,
         unindexed: Sequence[str] = (),
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(summary, hint=hint)
+        super().__init__(summary, **details)
         self.job = job
         self.missing = tuple(missing)
         self.duplicates = {index: tuple(names) for index, names in (duplicates or {}).items()}

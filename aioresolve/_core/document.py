@@ -20,31 +20,6 @@ from .validation import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-__all__ = [
-    "Diagnostics",
-    "DocumentError",
-    "Location",
-    "MappingNode",
-    "Node",
-    "ScalarNode",
-    "SequenceNode",
-    "choice_reader",
-    "describe_text",
-    "integer_reader",
-    "is_null",
-    "kind_of",
-    "python_value",
-    "quoted",
-    "read_duration",
-    "read_fields",
-    "read_text",
-    "read_text_or_texts",
-    "read_texts",
-    "require_mapping",
-    "require_string",
-    "suggestion",
-]
-
 MAX_DIAGNOSTICS = 20
 """Diagnostics of one document that are shown; the rest are counted."""
 
@@ -97,11 +72,8 @@ class Location(NamedTuple):
     def item(self, index: int, line: int | None, name: object = None) -> Location:
         """Return the location of an item of the list at this location.
 
-        Args:
-            index: its index.
-            line: its line.
-            name: the value of its field `name`, which is shown in place of the index: Kubernetes identifies
-                the items of most lists by this field, and a name is easier to find than an index.
+        The text `name`, the value of the item's field `name`, is shown in place of the index: Kubernetes
+        identifies the items of most lists by this field, and a name is easier to find than an index.
         """
         step = _step(name) if isinstance(name, str) and name else index
         return Location(self.source, line, f"{self.path}[{step}]")
@@ -111,14 +83,8 @@ class DocumentError(Exception):
     """A document cannot be parsed, or a value in it is invalid.
 
     Internal: callers convert it, outside of `except`, with `as_configuration_error` or `Diagnostics`. The
-        error
-    of a parser keeps the text that it failed on, which may contain a secret: it must not become the context
-    of an error that is shown.
-
-    Attributes:
-        location: the invalid value.
-        problem: the reason why it is invalid.
-        hint: one or more sentences on how to correct it, if the problem does not say so.
+    error of a parser keeps the text that it failed on, which may contain a secret: it must not become the
+    context of an error that is shown. `hint` says how to correct the value, if `problem` does not.
     """
 
     def __init__(self, location: Location, problem: str, hint: str | None = None) -> None:
@@ -162,14 +128,7 @@ class Diagnostics:
 
 @dataclass(slots=True)
 class ScalarNode:
-    """A string, number, boolean, date or null.
-
-    Attributes:
-        location: where it is written.
-        written: its text in the document.
-        value: the value, as the builder understands the text.
-        is_null: whether it is empty, `null` or `~`.
-    """
+    """A string, number, boolean, date or null: `written` in the document, and as the builder reads it."""
 
     location: Location
     written: str = field(repr=False)
@@ -196,13 +155,7 @@ class MappingNode:
     """A mapping, with methods that read its optional fields by type.
 
     A field that is missing or null is None (or empty, or False). A value of another type is a `DocumentError`
-    that does not show the value.
-
-    Attributes:
-        location: where it is written.
-        values: the fields by name.
-        lines: the line of each name.
-        size: the number of values in it, at all levels.
+    that does not show the value. `lines` has the line of each name, and `size` is as in `SequenceNode`.
     """
 
     location: Location

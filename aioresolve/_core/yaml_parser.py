@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     import yaml
 
-__all__ = ["NodeBuilder", "build_from_json", "decode", "parse_json", "parse_yaml"]
-
 MAX_DEPTH = 32
 """Levels of nesting; a fleet file or kubeconfig has six."""
 
@@ -102,15 +100,7 @@ def parse_yaml(
 ) -> Node | None:
     """Return the nodes of the one YAML document in `text`; None for an empty text.
 
-    Args:
-        text: the document.
-        source: the document's name for messages.
-        builder: converts PyYAML's nodes; None for a `NodeBuilder`.
-        show_text: whether messages may quote the document, which must not contain secrets then.
-
-    Raises:
-        DocumentError: it is not valid YAML, has several documents, contains itself, or is nested too deeply
-            or too large.
+    With `show_text`, errors quote the document, which must not contain secrets then.
     """
     root = _compose(text, source, show_text=show_text)
     return None if root is None else (builder or NodeBuilder()).build(root, Location(source, 1))

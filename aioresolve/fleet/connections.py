@@ -44,11 +44,7 @@ class Connections:
 
     @asynccontextmanager
     async def lease(self, resolver: ClusterResolver) -> AsyncIterator[ClusterResolver]:
-        """Yield `resolver`, entered.
-
-        Raises:
-            BaseException: the error of entering it.
-        """
+        """Yield `resolver`, entered."""
         # A target that was removed while it waited for a slot is cancelled here at the latest: it must not
         # open its resolver again after `release`.
         await anyio.lowlevel.checkpoint_if_cancelled()

@@ -21,7 +21,6 @@ from .target import Target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from aioresolve._core.concurrency import LatestValue
 
@@ -227,12 +226,7 @@ class Fleet:
             self._entered = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     @asynccontextmanager

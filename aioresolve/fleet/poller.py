@@ -44,13 +44,7 @@ TargetWork: TypeAlias = "Callable[[Target, Callable[[TargetStatus], None]], Awai
 class Poller:
     """Sends the requests of a fleet, in the running event loop.
 
-    Args:
-        timeout: seconds that a request may take, without the wait for its turn.
-        max_concurrency: the number of concurrent requests.
-
-    Attributes:
-        loop: the event loop.
-        connections: the entered resolvers.
+    A request may take `timeout` seconds, without the wait for its turn.
     """
 
     def __init__(self, *, timeout: float, max_concurrency: int) -> None:
@@ -111,11 +105,7 @@ class Poller:
     async def _watch_once(
         self, target: Target, report: Callable[[TargetStatus], None], interval: float
     ) -> None:
-        """Report the observations of one watch. It occupies a slot until its first response only.
-
-        Raises:
-            ResolveError: the watch ended with an error that is not retryable.
-        """
+        """Report the observations of one watch. It occupies a slot until its first response only."""
         has_slot, responded = anyio.Event(), anyio.Event()
 
         async def hold_slot_until_first_response() -> None:
@@ -182,16 +172,7 @@ class StatusStream:
         self._pending: dict[Target, TargetStatus] = {}
 
     async def run(self, targets: Iterable[Target], work: TargetWork, wakeup: LatestValue[None]) -> None:
-        """Run `work` for each target, in its own task; endless.
-
-        Args:
-            targets: the targets at the start; see `add`.
-            work: the work for one target.
-            wakeup: notified whenever there is a status to take.
-
-        Raises:
-            BaseException: the error of the work for one target.
-        """
+        """Run `work` for each target, in its own task; endless. `wakeup` announces each status to take."""
 
         async def run_target(target: Target) -> None:
             outage = telemetry.Outage(logger, f"target {target.name!r}", target=target.name)

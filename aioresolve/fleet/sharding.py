@@ -32,13 +32,7 @@ def _weight(name: str, shard: int) -> bytes:
 def validate_shard(shard: Any, environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return the index of the shard and the number of shards; None for the whole fleet.
 
-    Args:
-        shard: that pair; or the number of shards, if the index is in `JOB_COMPLETION_INDEX`; or None.
-        environ: the environment variables.
-
-    Raises:
-        ConfigurationError: it has another form, there is no such shard, or the variable is missing or
-            invalid.
+    `shard` is that pair; or the number alone, if the index is in `JOB_COMPLETION_INDEX`; or None.
     """
     if shard is None:
         return None

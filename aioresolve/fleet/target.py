@@ -93,24 +93,12 @@ def strip_error(error: ResolveError) -> ResolveError:
 
 
 class Target:
-    """A name, a resolver, and the latest status.
-
-    Args:
-        name: its name in the fleet.
-        resolver: its resolver.
-        statuses: the dict that holds its latest status, until it is removed.
-
-    Attributes:
-        name: its name in the fleet.
-        resolver: its resolver.
-        failing_since: since when its requests fail or its state is stale, in UTC; None while it is healthy.
-        is_removed: whether it was removed from the fleet.
-    """
+    """A name, a resolver, and the latest status, which is in `statuses` until the target is removed."""
 
     def __init__(self, name: str, resolver: ClusterResolver, statuses: dict[str, TargetStatus]) -> None:
         self.name = name
         self.resolver = resolver
-        self.failing_since: datetime | None = None
+        self.failing_since: datetime | None = None  # or since when its state is stale, in UTC
         self.is_removed = False
         self._statuses = statuses
         self._last_good = Observation(None)
@@ -118,12 +106,7 @@ class Target:
         self._scopes: set[anyio.CancelScope] = set()
 
     def update(self, observation: Observation, latency: float | None) -> TargetStatus:
-        """Store and return the status after an observation.
-
-        Args:
-            observation: the observation.
-            latency: seconds until the response, if it is the response to a request.
-        """
+        """Store and return the status after an observation; `latency` is None for one of a watch."""
         if observation.state is not None:
             self._last_good = observation
         if observation.error is not None:
@@ -133,13 +116,7 @@ class Target:
         return self._store(None, latency)
 
     def fail(self, error: ResolveError, latency: float | None, since: datetime | None = None) -> TargetStatus:
-        """Store and return the status after a failure.
-
-        Args:
-            error: the failure.
-            latency: seconds until it failed, if known.
-            since: until when its watch reported all changes, in UTC, if it was watched.
-        """
+        """Store and return the status after a failure; until `since`, a watch reported all changes."""
         self.failing_since = self.failing_since or since or self._confirmed_at or datetime.now(UTC)
         return self._store(strip_error(error), latency)
 

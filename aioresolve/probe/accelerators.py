@@ -34,20 +34,6 @@ async def accelerators_per_worker(
     """Return the number of accelerators per worker, by accelerator type, without CPUs.
 
     All workers are probed concurrently, and must report the same accelerators.
-
-    Args:
-        spec: the cluster.
-        task_type: the job to probe; by default the job `worker`, or all jobs if there is no such job.
-        task_id: probe only this task of the job.
-        timeout: the deadline for all workers, in seconds.
-        libtpu_ports: the ports of the libtpu processes of each host.
-        channels: how to connect to the workers; by default without TLS.
-
-    Raises:
-        UnknownTaskError: (a ValueError) the cluster has no such task, or no task at all.
-        DeadlineExceededError: workers did not respond in time; the error lists them.
-        ProbeError: (a RuntimeError) workers cannot be probed, or have different accelerators; the error lists
-            them.
     """
     tasks = tasks_to_probe(spec, task_type, task_id)
     probes = await probe_workers(
@@ -57,12 +43,7 @@ async def accelerators_per_worker(
 
 
 def tasks_to_probe(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> dict[str, str]:
-    """Return the selected tasks: `/job:worker/task:0` to `host:port`. Arguments: see above.
-
-    Raises:
-        UnknownTaskError: (a ValueError) the cluster has no such task, or no task at all.
-        ConfigurationError: `task_id` was given without `task_type`, and there are several jobs.
-    """
+    """Return the selected tasks: `/job:worker/task:0` to `host:port`. Arguments: see above."""
     spec = ClusterSpec(spec)  # a copy has str only; names and addresses may have been given as bytes
     default_jobs = [DEFAULT_JOB] if DEFAULT_JOB in spec.jobs else spec.jobs
     jobs = default_jobs if task_type is None else [task_type]
@@ -82,16 +63,7 @@ def tasks_to_probe(spec: ClusterSpec, task_type: str | None, task_id: int | None
 
 
 def common_accelerators(probes: Mapping[str, WorkerProbe], timeout: float) -> dict[str, int]:
-    """Return the number of accelerators that each of these workers has, by type.
-
-    Args:
-        probes: the name of each task to the probe of its worker.
-        timeout: the deadline of the probes, in seconds, for the error message.
-
-    Raises:
-        DeadlineExceededError: all workers that failed did not respond in time.
-        ProbeError: (a RuntimeError) a worker failed otherwise, or workers have different accelerators.
-    """
+    """Return the number of accelerators that each of these workers has, by type."""
     failures = {task: probe.error for task, probe in probes.items() if probe.error is not None}
     if failures:
         raise _failure_error(probes, failures, timeout)
@@ -109,11 +81,7 @@ def common_accelerators(probes: Mapping[str, WorkerProbe], timeout: float) -> di
 
 
 def operation_timeout(config_proto: Any) -> float | None:
-    """Return the `operation_timeout_in_ms` of a TensorFlow ConfigProto in seconds; None if it is not set.
-
-    Raises:
-        ConfigurationError: `config_proto` is not a ConfigProto, or the timeout is negative.
-    """
+    """Return the `operation_timeout_in_ms` of a TensorFlow ConfigProto in seconds; None if it is not set."""
     if config_proto is None:
         return None
     milliseconds = getattr(config_proto, "operation_timeout_in_ms", None)

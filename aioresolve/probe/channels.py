@@ -24,7 +24,6 @@ from .grpc_loop import loop_guard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
-    from types import TracebackType
 
     from aioresolve._core.deadline import Deadline
 
@@ -62,11 +61,7 @@ METADATA_KEY = re.compile(r"[0-9a-z_.-]+")
 
 
 def validate_address(address: object) -> str:
-    """Return the `host:port` of a worker address, which may have TensorFlow's `grpc://` before it.
-
-    Raises:
-        ConfigurationError: `address` is invalid.
-    """
+    """Return the `host:port` of a worker address, which may have TensorFlow's `grpc://` before it."""
     bare = address.removeprefix("grpc://") if isinstance(address, str) else ""
     match = ADDRESS.fullmatch(bare)
     if match is None or not 0 < int(match["port"]) < 65536:
@@ -174,12 +169,7 @@ class ProbeChannels:
         self._loop = asyncio.get_running_loop()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -225,10 +215,7 @@ class ProbeChannels:
 class WorkerChannel:
     """One gRPC channel to one worker, open until `aclose`.
 
-    Attributes:
-        address: the worker, `host:port`.
-        is_usable: whether the worker responded to the last call, also with an error status: only then is the
-            channel worth keeping.
+    It `is_usable`, and worth keeping, if the worker responded to the last call, also with an error status.
     """
 
     def __init__(
@@ -251,9 +238,6 @@ class WorkerChannel:
 
         If a connection that had worked is broken, the call is made again once, over a new connection: the
         worker may have been restarted.
-
-        Raises:
-            ProbeError: the call failed; see its `code`.
         """
         had_worked = self.is_usable
         try:

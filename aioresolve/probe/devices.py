@@ -122,29 +122,18 @@ def count_accelerators(devices: Iterable[Device]) -> dict[str, int]:
 
 
 async def fetch_tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -> tuple[Device, ...]:
-    """Return the devices of the TensorFlow server at the other end of the channel.
-
-    Raises:
-        ProbeError: the server did not respond, or the response is implausible.
-    """
+    """Return the devices of the TensorFlow server at the other end of the channel."""
     return parse_status(await channel.call(GET_STATUS, b"", deadline), channel.address)
 
 
 async def fetch_libtpu_runtime(
     channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline
 ) -> LibtpuRuntime:
-    """Return the sum of what the libtpu processes of one host report.
+    """Return the sum of what the libtpu processes of one host report, each at a port of its own.
 
-    Args:
-        channels: how to connect to them.
-        host: the host; an IPv6 address in brackets.
-        ports: the port of each process. A host may list more ports than it has processes, so those that
-            refuse connections are left out if another one responds.
-        deadline: when to give up.
-
-    Raises:
-        ProbeError: all ports refused the connection, or a process accepted it and did not respond, or its
-            response is implausible: a sum without that process would be wrong.
+    A host may list more ports than it has processes, so those that refuse connections are left out if
+    another one responds. Every process that accepts its connection must respond: a sum without it would be
+    wrong.
     """
     # By default every process reports the devices of the whole host, which a sum would count repeatedly.
     is_one_of_several = len(ports) > 1
@@ -195,11 +184,7 @@ async def _fetch_process_runtime(
 
 
 def parse_status(body: bytes, address: str) -> tuple[Device, ...]:
-    """Return the devices in a response of TensorFlow's `WorkerService/GetStatus`.
-
-    Raises:
-        ProbeError: (`"malformed"`) the response is invalid or implausible.
-    """
+    """Return the devices in a response of TensorFlow's `WorkerService/GetStatus`."""
     try:
         attributes = GetStatusResponse.FromString(body).device_attributes
     except DecodeError as error:
@@ -220,9 +205,6 @@ def parse_runtime_status(body: bytes, address: str) -> tuple[int, int | None]:
 
     SparseCores are not counted, as in the names of TPU types. The number of chips is None if no core names
     its chip.
-
-    Raises:
-        ProbeError: (`"malformed"`) the response is invalid or implausible.
     """
     try:
         states = RuntimeStatus.FromString(body).core_states
@@ -237,11 +219,7 @@ def parse_runtime_status(body: bytes, address: str) -> tuple[int, int | None]:
 
 
 def parse_memory_metric(body: bytes, address: str, port: int) -> tuple[Device, ...]:
-    """Return the devices in libtpu's response to `GetRuntimeMetric` of the total memory: one metric each.
-
-    Raises:
-        ProbeError: (`"malformed"`) the response is invalid or implausible.
-    """
+    """Return the devices in libtpu's response to `GetRuntimeMetric` of the total memory: one metric each."""
     try:
         metrics = MetricResponse.FromString(body).metric.metrics
     except DecodeError as error:

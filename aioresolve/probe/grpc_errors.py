@@ -21,14 +21,7 @@ CHECK_PROGRAM = "Check which program listens there."
 
 
 def status_error(address: str, method: str, status: str, details: str) -> ProbeError:
-    """Return the error for a call that ended with a gRPC status other than OK and DEADLINE_EXCEEDED.
-
-    Args:
-        address: the worker, `host:port`.
-        method: the method that was called, `/package.Service/Method`.
-        status: the name of the gRPC status.
-        details: the text of the status.
-    """
+    """Return the error for a call that ended with a gRPC status other than OK and DEADLINE_EXCEEDED."""
     text = textwrap.shorten(details.rpartition(LAST_ERROR)[2], 300, placeholder=" ...") or "no details"
     name = method.rpartition("/")[2]
     match status:
@@ -78,14 +71,7 @@ def tls_required_error(address: str) -> ProbeError:
 
 
 def deadline_error(address: str, method: str, timeout: float, *, is_connected: bool) -> ProbeError:
-    """Return the error for a worker that did not respond in time.
-
-    Args:
-        address: the worker, `host:port`.
-        method: the method that was called, `/package.Service/Method`.
-        timeout: the deadline, in seconds.
-        is_connected: whether there was a gRPC connection by then.
-    """
+    """Return the error for a worker that did not respond in time."""
     if is_connected:
         name = method.rpartition("/")[2]
         summary = f"{address} accepted the connection but did not respond to {name} within {timeout:g} s"

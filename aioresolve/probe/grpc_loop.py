@@ -57,11 +57,7 @@ loop_guard = LoopGuard()
 
 
 async def run_in_grpc_loop(function: Callable[[], Awaitable[T]]) -> T:
-    """Await `function()` in the loop that gRPC polls, or in this loop if it polls none; return the result.
-
-    Raises:
-        Exception: the error of `function`.
-    """
+    """Await `function()` in the loop that gRPC polls, or in this loop if it polls none; return the result."""
     here = asyncio.get_running_loop()
     while True:
         loop = loop_guard.acquire()

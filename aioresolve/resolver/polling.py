@@ -28,9 +28,6 @@ class PollSchedule:
     After a success: the interval with jitter, counted from the start of the poll, so that slow responses do
     not lengthen the period. After a failure: a backoff, or the wait that the server requests, but at least
     the interval, counted from the failure.
-
-    Args:
-        interval: seconds between two polls.
     """
 
     def __init__(self, interval: float) -> None:

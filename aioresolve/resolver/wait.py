@@ -44,18 +44,10 @@ MAX_REASONS = 20
 
 @dataclass(frozen=True, slots=True)
 class WaitCondition:
-    """When a cluster is complete.
+    """When a cluster is complete; see `ClusterResolver.wait`."""
 
-    Attributes:
-        count: the minimum number of tasks of all jobs together, if any.
-        jobs: the minimum number of tasks of each job, if any; other jobs are then ignored.
-        ready: whether all tasks must be ready; a task whose readiness is unknown counts as ready.
-        reachable: how all tasks must be reachable, if at all.
-        stable_for: seconds for which the rest of the condition must hold without a change of the members.
-    """
-
-    count: int | None = None
-    jobs: Mapping[str, int] | None = None
+    count: int | None = None  # of all jobs together
+    jobs: Mapping[str, int] | None = None  # if given, other jobs are ignored
     ready: bool = True
     reachable: Reachability | None = None
     stable_for: float = 0.0
@@ -64,11 +56,7 @@ class WaitCondition:
 def validate_condition(
     count: int | None, jobs: Any, ready: bool, reachable: object, stable_for: object
 ) -> WaitCondition:
-    """Return the condition with these arguments of `ClusterResolver.wait`.
-
-    Raises:
-        ConfigurationError: an argument is invalid, or two contradict each other.
-    """
+    """Return the condition with these arguments of `ClusterResolver.wait`."""
     if count is not None and jobs is not None:
         raise ConfigurationError(
             "count and jobs cannot be combined",
@@ -109,19 +97,12 @@ def _validate_reachable(reachable: object) -> Reachability | None:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a cluster is not complete.
-
-    Attributes:
-        found: job name to the number of its usable tasks.
-        wanted: job name to the required number of tasks, if any; `""` for the total of all jobs.
-        missing: the missing members, and why they are missing.
-        is_final: whether the cluster cannot become complete with the tasks that exist now.
-    """
+    """Why a cluster is not complete. `found` and `wanted` are as in `IncompleteClusterError`."""
 
     found: Mapping[str, int]
     wanted: Mapping[str, int]
     missing: tuple[Missing, ...] = ()
-    is_final: bool = False
+    is_final: bool = False  # the cluster cannot become complete with the tasks that exist now
 
     def __str__(self) -> str:
         """Return one line: `job 'worker': 14 of 16 tasks; ml/trainer-7: Pending (...)`."""
@@ -220,17 +201,7 @@ async def wait_until_complete(
 ) -> ClusterState:
     """Return the state of the first observation that meets `condition`, for as long as that requires.
 
-    Args:
-        observations: of the source; closed when this function returns.
-        condition: when the cluster is complete.
-        timeout: the total deadline, in seconds.
-        source: a description of the source, for error messages.
-        on_shortfall: called with each new reason why the cluster is not complete yet.
-
-    Raises:
-        IncompleteClusterError: the deadline passed; the error lists the missing members, and why.
-        FailedClusterError: the cluster cannot become complete.
-        ResolveError: an error of the source that is not retryable.
+    Closes `observations`. Calls `on_shortfall` with each new reason why the cluster is not complete yet.
     """
     waiter = _Waiter(condition, source, on_shortfall)
     try:
@@ -266,18 +237,8 @@ class _Waiter:
         self._condition = condition
         self._source = source
         self._on_shortfall = on_shortfall
-        self._lacking = Shortfall({}, _required_numbers(condition))
+        self.lacking = Shortfall({}, _required_numbers(condition))
         self._latest: LatestValue[Observation] = LatestValue()
-
-    @property
-    def lacking(self) -> Shortfall:
-        """Why the cluster is not complete, as far as is known."""
-        return self._lacking
-
-    @lacking.setter
-    def lacking(self, lacking: Shortfall) -> None:
-        self._lacking = lacking
-        self._on_shortfall(lacking)
 
     async def follow(self, observations: AsyncGenerator[Observation, None]) -> None:
         """Keep the latest of `observations` for `wait`."""
@@ -301,7 +262,8 @@ class _Waiter:
         while True:
             lacking = shortfall(observation, self._condition)
             if lacking is not None:
-                self.lacking, members = lacking, None
+                self._record(lacking)
+                members = None
                 if lacking.is_final:
                     raise self._failed(lacking)
                 observation = await self._latest.get()
@@ -311,7 +273,7 @@ class _Waiter:
             if (current := frozenset(_members(state, self._condition))) != members:
                 members, is_reachable = current, self._condition.reachable is None
                 due = anyio.current_time() + self._condition.stable_for
-                self.lacking = self._not_yet_proven(state)
+                self._record(self._not_yet_proven(state))
             # A newer observation always comes first, also one that arrived while tasks were connected to.
             newer = await self._next_before(due)
             if newer is not None:
@@ -353,8 +315,12 @@ class _Waiter:
         if missing:
             sizes = _sizes(state, self._condition)
             found = {job: size - sum(one.job == job for one in missing) for job, size in sizes.items()}
-            self.lacking = Shortfall(found, _required_numbers(self._condition), missing)
+            self._record(Shortfall(found, _required_numbers(self._condition), missing))
         return not missing
+
+    def _record(self, lacking: Shortfall) -> None:
+        self.lacking = lacking
+        self._on_shortfall(lacking)
 
     def _failed(self, lacking: Shortfall) -> FailedClusterError:
         return FailedClusterError(
@@ -367,13 +333,7 @@ class _Waiter:
 
 
 async def find_unreachable(addresses: Sequence[str], reachability: Reachability) -> dict[str, str]:
-    """Return each address that is not reachable to the reason.
-
-    Args:
-        addresses: the tasks, `host:port`.
-        reachability: `"tcp"`: the port must accept a connection; `"probe"`: the worker must report its
-            devices over gRPC.
-    """
+    """Return each address that is not reachable to the reason."""
     if reachability == "probe":
         # Imported here because it loads grpc, which only probing needs.
         from aioresolve.probe import probe_workers

@@ -252,11 +252,7 @@ def _from_mapping(cluster: Mapping[Any, Any]) -> Tasks:
 
 
 def by_task_index(tasks: Any, where: str) -> dict[int, Any]:
-    """Return the tasks of one job by task index, ascending.
-
-    Raises:
-        InvalidClusterError: `tasks` is not a list, a tuple or a mapping, or a key is not a task index.
-    """
+    """Return the tasks of one job by task index, ascending."""
     if isinstance(tasks, (list, tuple)):
         return dict(enumerate(tasks))
     if not isinstance(tasks, Mapping):

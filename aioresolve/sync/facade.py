@@ -16,7 +16,6 @@ from .shared import SharedResource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-    from types import TracebackType
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
@@ -137,12 +136,7 @@ class Facade(Generic[SharedT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

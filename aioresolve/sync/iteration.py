@@ -140,12 +140,7 @@ class _GeneratorTask(Generic[T]):
         await self._ended.wait()
 
     async def next_item(self) -> T:
-        """Return the next item.
-
-        Raises:
-            anyio.EndOfStream: the generator has ended.
-            BaseException: the error of the generator; raised once.
-        """
+        """Return the next item."""
         async with self._consumer_lock:
             if not self._is_requested:
                 self._is_requested = True

@@ -36,11 +36,7 @@ EXIT_TIMEOUT = 5.0
 
 
 class LoopThread:
-    """An event loop in a daemon thread. It runs from construction until `close`.
-
-    Raises:
-        ResolveError: the thread could not be started.
-    """
+    """An event loop in a daemon thread. It runs from construction until `close`."""
 
     _calls: anyio.from_thread.BlockingPortal
     _context: contextvars.Context
@@ -77,10 +73,6 @@ class LoopThread:
 
         An exception that a signal handler raises in the waiting thread, such as KeyboardInterrupt, cancels
         the call; it is raised again after the call has cleaned up.
-
-        Raises:
-            ConfigurationError: called in the loop thread, which would wait for itself.
-            ResolveError: the interpreter is exiting.
         """
         if threading.get_ident() == self._thread.ident:
             raise ConfigurationError(
@@ -109,11 +101,8 @@ class LoopThread:
     def start_service(self, run: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], object]) -> None:
         """Start a service: a task that outlives the call that starts it. Must be called in the loop.
 
-        It does not get the context variables of that call.
-
-        Args:
-            run: the task; must not raise. It returns soon after `stop` was called.
-            stop: called in the loop when the loop is about to end.
+        It does not get the context variables of that call. `run` must not raise, and returns soon after
+        `stop` was called, which happens in the loop when that is about to end.
         """
         self._context.run(self._services.start_soon, self._run_service, run, stop)
 
@@ -239,11 +228,7 @@ _has_exited = False
 
 
 def get_loop_thread() -> LoopThread:
-    """Return the event loop thread of this process; start it if it is not running.
-
-    Raises:
-        ResolveError: the interpreter is exiting, or the thread could not be started.
-    """
+    """Return the event loop thread of this process; start it if it is not running."""
     global _current
     current = _current
     if current is not None and current.is_running:

@@ -26,12 +26,7 @@ ResourceT = TypeVar("ResourceT", bound=Enterable)
 class SharedResource(Generic[ResourceT]):
     """A resolver or fleet that blocking calls of many threads share.
 
-    Args:
-        resource: the resolver or fleet.
-        recreate: called with it in a forked child if the parent had entered it; returns a replacement.
-
-    Attributes:
-        resource: the resolver or fleet in use.
+    In a forked child, `recreate` replaces it if the parent had entered it.
     """
 
     def __init__(self, resource: ResourceT, recreate: Callable[[ResourceT], ResourceT]) -> None:
@@ -90,12 +85,7 @@ class SharedResource(Generic[ResourceT]):
 
 
 class SharedResolver(SharedResource["ClusterResolver"]):
-    """A shared resolver. A replacement after a fork keeps the attributes that users can set.
-
-    Args:
-        resolver: the resolver.
-        recreate: called in a forked child if the parent had entered the resolver; returns a replacement.
-    """
+    """A shared resolver. A replacement after a fork keeps the attributes that users can set."""
 
     def __init__(self, resolver: ClusterResolver, recreate: Callable[[], ClusterResolver]) -> None:
         super().__init__(resolver, lambda old: _copy_attributes(old, recreate()))

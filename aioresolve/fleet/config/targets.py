@@ -74,48 +74,30 @@ def _read_tasks(node: Node) -> tuple[str, ...] | dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a target.
-
-    Attributes:
-        read: returns its value, or raises a `DocumentError`.
-        argument: the name of the constructor's argument, if it differs.
-        is_required: whether a target must have it.
-        is_path: whether its values are paths, which may be relative to the fleet file.
-    """
+    """A field of a target."""
 
     read: Callable[[Node], Any]
-    argument: str | None = None
+    argument: str | None = None  # the name of the constructor's argument, if it differs
     is_required: bool = False
-    is_path: bool = False
+    is_path: bool = False  # its values are paths, which may be relative to the fleet file
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of target.
-
-    Attributes:
-        constructor: makes the resolver from the values of the fields, without I/O.
-        fields: its fields by name.
-    """
+    """A kind of target. `constructor` makes the resolver from the values of the fields, without I/O."""
 
     constructor: Callable[..., ClusterResolver]
     fields: Mapping[str, Field]
 
     def make(self, values: Mapping[str, Any], **others: Any) -> ClusterResolver:
-        """Return the resolver with these values of fields, and with arguments that every constructor takes.
-
-        Raises:
-            ResolveError: the constructor rejects them.
-        """
+        """Return the resolver with these values of fields, and arguments that every constructor takes."""
         arguments = {self.fields[name].argument or name: value for name, value in values.items()}
         return self.constructor(**arguments, **others)
 
     def describe(self, error: ResolveError, name: str | None = None) -> str:
         """Return the message of a constructor, with the names of fields in place of arguments.
 
-        Args:
-            error: what the constructor raised.
-            name: the field that the message is reported for, if it is about one; its name is left out.
+        The name of the field that the message is reported for is left out.
         """
         fields = {known.argument or key: key for key, known in self.fields.items()}
 
@@ -192,15 +174,7 @@ UNION = "union"
 
 @dataclass(frozen=True, slots=True)
 class TargetEntry:
-    """A target as the file describes it.
-
-    Attributes:
-        kind: the name of its kind.
-        location: the location of its kind.
-        node: the value of its kind.
-        fields: the nodes of its fields, its own and those from the defaults.
-        values: the values of its fields.
-    """
+    """A target as the file describes it; `fields` are its own and those from the defaults."""
 
     kind: str
     location: Location
@@ -260,10 +234,7 @@ def make_resolvers(
 ) -> dict[str, ClusterResolver]:
     """Return a resolver for each target; add the errors of constructors to `diagnostics`.
 
-    Args:
-        targets: the targets, without known problems.
-        timeout: seconds that a call of a resolver may take; None for its own default.
-        diagnostics: collects the problems.
+    `timeout` is that of each call of a resolver, in seconds; None for its own default.
     """
     shared: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     resolvers: dict[str, ClusterResolver] = {}

@@ -26,9 +26,6 @@ def interpolate(text: str, environ: Mapping[str, str]) -> str:
 
     `${NAME:-default}` is the default if the variable is unset or empty, as in a POSIX shell and in Docker
     Compose files. The default is plain text. A `$` in the value of a variable has no special meaning.
-
-    Raises:
-        ValueError: a variable without a default is not set, or a `$` starts none of these.
     """
 
     def replacement(match: re.Match[str]) -> str:

@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 
 def identity_of(provider: AuthProvider) -> Identity:
-    """Return the credentials that the kubeconfig itself contains.
-
-    Raises:
-        ConfigurationError: the provider is unknown, or its token is malformed.
-        CredentialsError: the token is missing or has expired.
-    """
+    """Return the credentials that the kubeconfig itself contains."""
     config = dict(provider.config)
     where = provider.where
     if provider.name == "oidc":
@@ -71,11 +66,7 @@ class GoogleCommand:
         return self.where
 
     async def identity(self) -> Identity:
-        """Run the command once and return the credentials that it prints.
-
-        Raises:
-            CredentialsError: it failed, or printed no token.
-        """
+        """Run the command once and return the credentials that it prints."""
         what = f"the command {os.path.basename(self.path)!r} ({self.where})"
         output = await run_command([self.path, *self.args], env=os.environ, what=what)
         token, expiry = _text_at(output, self.token_key), _text_at(output, self.expiry_key)

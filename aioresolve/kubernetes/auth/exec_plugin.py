@@ -77,14 +77,8 @@ async def run_command(
     It runs in its own session, without a terminal and with an empty standard input. If the call is cancelled,
     the command and every process of its group are killed before the cancellation continues.
 
-    Args:
-        command: the path of a program, and its arguments.
-        env: its complete environment.
-        what: the command, for messages; not its arguments, which may contain secrets.
-        secrets: texts to remove from the standard error in messages.
-
-    Raises:
-        CredentialsError: it could not be started, exited with another code, or wrote more than 1 MiB.
+    `what` describes the command in messages, without its arguments, which may contain secrets; there, the
+    texts in `secrets` are removed from the standard error.
     """
     # asyncio's subprocess protocol, because `Process.wait()` of asyncio, and of anyio before 4.14, waits
     # until every pipe is closed: a grandchild that inherited one would delay the credentials until the
@@ -144,21 +138,15 @@ async def _terminate(starting: asyncio.Future[tuple[asyncio.SubprocessTransport,
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """The output of a child process so far.
-
-    Attributes:
-        done: set when it has exited or written too much.
-        exited: set when it has exited.
-        pipes_closed: set when no process has its standard output or error open.
-    """
+    """The output of a child process so far."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.overflowed = False
-        self.done = asyncio.Event()
+        self.done = asyncio.Event()  # it has exited or written too much
         self.exited = asyncio.Event()
-        self.pipes_closed = asyncio.Event()
+        self.pipes_closed = asyncio.Event()  # no process, also none it started, has its output open
         self._open_pipes = {1, 2}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -224,11 +212,7 @@ class ExecCall:
         return self.plugin.where
 
     async def identity(self) -> Identity:
-        """Run the plugin once and return the credentials that it prints.
-
-        Raises:
-            CredentialsError: it is not installed, failed, or printed no valid credentials.
-        """
+        """Run the plugin once and return the credentials that it prints."""
         plugin = self.plugin
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
         path = await anyio.to_thread.run_sync(_find_program, plugin, what, abandon_on_cancel=True)
@@ -242,16 +226,7 @@ class ExecCall:
 
 
 def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -> ExecCall:
-    """Return the call of `plugin` for `cluster`.
-
-    Args:
-        plugin: the plugin.
-        cluster: the cluster.
-        authorities: the CA certificates of the cluster, as PEM.
-
-    Raises:
-        ConfigurationError: the cluster's extension for plugins cannot be written as JSON.
-    """
+    """Return the call of `plugin` for `cluster`, whose CA certificates are `authorities`, as PEM."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
         known = {
@@ -275,17 +250,7 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
 
 
 def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identity:
-    """Return the credentials in the output of a plugin, an ExecCredential of that version.
-
-    Args:
-        output: the standard output of the plugin. No message shows it.
-        api_version: the expected version.
-        what: the plugin, for messages.
-
-    Raises:
-        CredentialsError: the output is not an ExecCredential, or has no credentials.
-        ConfigurationError: the token or the expiration time is malformed.
-    """
+    """Return the credentials in the output of a plugin, an ExecCredential. No message shows the output."""
     credential = parse_json(output)
     if not isinstance(credential, dict):
         raise CredentialsError(

@@ -54,16 +54,10 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A named entry of a kubeconfig, not yet validated.
-
-    Attributes:
-        where: the entry, for messages.
-        folder: the folder that relative paths start from.
-        node: the value under `cluster`, `context` or `user`.
-    """
+    """A named entry of a kubeconfig, not yet validated."""
 
     where: str
-    folder: str
+    folder: str  # that relative paths start from
     node: Node = field(repr=False)
 
 
@@ -156,15 +150,7 @@ class Selection:
 
 
 def parse_kubeconfig(content: bytes, path: str) -> Kubeconfig:
-    """Return the entries of one file. An empty file is an empty kubeconfig, as for kubectl.
-
-    Args:
-        content: the content of the file, YAML or JSON.
-        path: its absolute path.
-
-    Raises:
-        ConfigurationError: the content is not UTF-8, not YAML or JSON, or not a kubeconfig.
-    """
+    """Return the entries of one file. An empty file is an empty kubeconfig, as for kubectl."""
     try:
         return _parse(content, path)
     except DocumentError as error:
@@ -191,12 +177,7 @@ def merge_kubeconfigs(files: Sequence[Kubeconfig]) -> Kubeconfig:
 
 
 def select_context(config: Kubeconfig, context: str | None) -> Selection:
-    """Return the context of that name (None for the current one), with its cluster and user.
-
-    Raises:
-        ConfigurationError: there is no such context, it names a cluster or user that does not exist, or a
-            field of one of the three is invalid.
-    """
+    """Return the context of that name (None for the current one), with its cluster and user."""
     where = f"kubeconfig {', '.join(config.paths)}"
     name = context if context is not None else config.current_context
     if name is None:
@@ -457,15 +438,7 @@ def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None
 
 
 def validate_server_url(url: str, where: str) -> str:
-    """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash.
-
-    Args:
-        url: the URL as given.
-        where: where it was given, for messages.
-
-    Raises:
-        ConfigurationError: it has no scheme or host, a scheme other than http and https, a user, or a query.
-    """
+    """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash."""
     parts = _split_url(url, where, example="https://10.0.0.1:6443")
     if parts.scheme not in DEFAULT_PORTS:
         raise ConfigurationError(
@@ -484,11 +457,7 @@ def validate_server_url(url: str, where: str) -> str:
 
 
 def validate_proxy_url(url: str, where: str) -> str:
-    """Return `url`, the URL of a proxy, which may contain user name and password.
-
-    Raises:
-        ConfigurationError: it is not a URL, or has a scheme other than http and https.
-    """
+    """Return `url`, the URL of a proxy, which may contain user name and password."""
     parts = _split_url(url, where, example="http://proxy:3128")
     if parts.scheme.startswith("socks"):
         raise ConfigurationError(
@@ -507,9 +476,6 @@ def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | Non
 
     The rules are those of Go's `golang.org/x/net/http/httpproxy`, which client-go uses, so that NO_PROXY
     means the same as for kubectl. Requests to localhost and loopback addresses never use a proxy.
-
-    Raises:
-        ConfigurationError: the variable is not an http or https URL.
     """
     parts = urlsplit(server)
     names = (f"{parts.scheme.upper()}_PROXY", f"{parts.scheme}_proxy")

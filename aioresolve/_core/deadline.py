@@ -49,7 +49,7 @@ class Progress:
 
     Attributes:
         reached: the requests that are complete: scope to a short description of the response.
-        missing: the requests that are not: scope to what is being waited for.
+        missing: the requests that are not: scope to the reason for waiting.
         last_error: the error of the last attempt that failed and is retried, if any.
         on_failure: called with each such error.
     """
@@ -60,7 +60,7 @@ class Progress:
     on_failure: Callable[[ResolveError], None] | None = None
 
     def waiting(self, scope: str, what: str) -> None:
-        """Note that the request `scope` has started, and what it waits for."""
+        """Note that the request `scope` has started, and for what it waits."""
         self.missing[scope] = what
 
     def failed(self, scope: str, error: ResolveError) -> None:

@@ -193,7 +193,7 @@ class SharedContext(Generic[EnterableT]):
             self._after = None
         if self._unused.is_set():
             return
-        # Shielded, because cancellation would not close what is open: the context ends by `close` only.
+        # Shielded, because cancellation would leave connections open: the context ends by `close` only.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
             self._entering = scope
             async with self._enter():

@@ -42,7 +42,7 @@ class APIRequest:
     Attributes:
         service: the API, `tpu` or `compute`.
         path: the path of the URL, starting with `/`, made of validated names.
-        scope: what is requested, as text for messages.
+        scope: the requested resource, as text for messages.
         permission: the IAM permission it requires, such as `tpu.nodes.get`.
         role: the smallest predefined role with that permission.
         project: the project of the requested resource.

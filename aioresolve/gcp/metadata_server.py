@@ -1,7 +1,8 @@
 """The GCE metadata server: the project, zone and identity of this machine. Nothing is cached.
 
-Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. Off Google Cloud
-there is none: an address that drops packets, or another server that responds, costs at most two seconds.
+Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. Off Google
+Cloud it does not exist: an address that drops packets, or another server that responds, costs at most two
+seconds.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class MetadataServer:
     async def value(
         self, path: str, progress: Progress | None = None, *, query: Mapping[str, str] | None = None
     ) -> str | None:
-        """Return the value at `path`, such as `instance/zone`; None if there is none."""
+        """Return the value at `path`, such as `instance/zone`; None without one."""
         response = await self._get(path, progress, query or {}, RESPONSE_TIMEOUT)
         return None if response.status == 404 else response.body.decode("utf-8", "replace").strip()
 

@@ -127,7 +127,7 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
     "no HTTP later": (
         aiohttp.http.HttpProcessingError(message=SECRET), ProtocolError, "returned a non-HTTP response", False
     ),
-    "a header that is none": (ValueError("newline"), ProtocolError, "returned a non-HTTP response", False),
+    "an invalid header": (ValueError("newline"), ProtocolError, "returned a non-HTTP response", False),
     "the operating system": (OSError(24, "too many files"), ConnectionFailedError, "too many files", True),
     "nothing said": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError. fix", True),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""SSL contexts: whom they believe, what they show, and what is left behind."""
+"""TLS contexts: which servers they trust, which certificate they present, and that no file remains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(params=["in memory", "in a folder"])
 def temporary(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, on a system that has files in memory and on one that has not."""
+    """The folder for temporary files, on a system with files in memory and on one without."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if request.param == "in a folder":
         monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -65,24 +65,24 @@ def certificate(authority: trustme.CA) -> ClientCertificate:
     return ClientCertificate(*client_pair(authority), where="here")
 
 
-def test_the_clusters_own_authority_is_believed(authority: trustme.CA) -> None:
+def test_authority_of_the_cluster_is_trusted(authority: trustme.CA) -> None:
     context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     assert seen_by_server(context, server_context(authority)) is None
 
 
-def test_another_authority_is_not_believed(authority: trustme.CA) -> None:
+def test_another_authority_is_not_trusted(authority: trustme.CA) -> None:
     context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(trustme.CA()))
 
 
-def test_another_hosts_certificate_is_not_believed(authority: trustme.CA) -> None:
+def test_certificate_of_another_host_is_rejected(authority: trustme.CA) -> None:
     context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
     with pytest.raises(ssl.SSLCertVerificationError):
         seen_by_server(context, server_context(authority), "other.example")
 
 
-def test_without_an_authority_the_systems_roots_are_believed(
+def test_roots_of_the_system_are_trusted_without_an_authority(
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = tmp_path / "roots.pem"
@@ -91,7 +91,7 @@ def test_without_an_authority_the_systems_roots_are_believed(
     assert seen_by_server(new_ssl_context(Trust(), None), server_context(authority)) is None
 
 
-def test_a_clusters_authority_takes_the_place_of_the_systems_roots(
+def test_authority_of_the_cluster_replaces_the_roots_of_the_system(
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = tmp_path / "roots.pem"
@@ -102,7 +102,7 @@ def test_a_clusters_authority_takes_the_place_of_the_systems_roots(
         seen_by_server(context, server_context(authority))
 
 
-def test_an_intermediate_certificate_is_an_anchor_too(authority: trustme.CA) -> None:
+def test_intermediate_certificate_is_an_anchor(authority: trustme.CA) -> None:
     intermediate = authority.create_child_ca()
     context = new_ssl_context(Trust(intermediate.cert_pem.bytes(), "ca"), None)
     assert seen_by_server(context, server_context(intermediate)) is None
@@ -113,12 +113,12 @@ def test_strict_checks_are_off_on_every_python(authority: trustme.CA) -> None:
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
 
 
-def test_insecure_believes_anybody(authority: trustme.CA) -> None:
+def test_insecure_trusts_any_server(authority: trustme.CA) -> None:
     context = new_ssl_context(Trust(verify=False), None)
     assert seen_by_server(context, server_context(authority), "other.example") is None
 
 
-def test_comments_in_a_bundle_may_be_in_any_encoding(authority: trustme.CA) -> None:
+def test_comments_in_a_bundle_may_have_any_encoding(authority: trustme.CA) -> None:
     bundle = "# Türk\n".encode("latin-1") + trustme.CA().cert_pem.bytes() + authority.cert_pem.bytes()
     assert seen_by_server(new_ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None
 
@@ -126,12 +126,12 @@ def test_comments_in_a_bundle_may_be_in_any_encoding(authority: trustme.CA) -> N
 @pytest.mark.parametrize(
     "pem", [b"", b"junk", b"\xff", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-def test_an_authority_that_is_no_pem_is_told_with_its_place(pem: bytes) -> None:
+def test_error_for_an_authority_that_is_not_pem_names_its_place(pem: bytes) -> None:
     with pytest.raises(ConfigurationError, match=r"^the place contains no valid CA certificate"):
         new_ssl_context(Trust(pem, "the place"), None)
 
 
-def test_the_client_certificate_is_shown(authority: trustme.CA, temporary: Path, no_leak: None) -> None:
+def test_client_certificate_is_presented(authority: trustme.CA, temporary: Path, no_leak: None) -> None:
     ours = certificate(authority)
     context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), ours)
     shown = seen_by_server(context, server_context(authority))
@@ -139,13 +139,13 @@ def test_the_client_certificate_is_shown(authority: trustme.CA, temporary: Path,
     assert not list(temporary.iterdir())
 
 
-def test_a_chain_without_a_line_break_at_its_end_is_as_good(authority: trustme.CA) -> None:
+def test_chain_may_lack_a_line_break_at_its_end(authority: trustme.CA) -> None:
     chain, key = client_pair(authority)
     context = new_ssl_context(Trust(verify=False), ClientCertificate(chain.rstrip(), key, where="here"))
     assert seen_by_server(context, server_context(authority)) is not None
 
 
-def test_a_key_of_another_certificate_is_told_and_nothing_is_left(
+def test_key_of_another_certificate_is_an_error_and_leaves_no_file(
     authority: trustme.CA, temporary: Path, no_leak: None
 ) -> None:
     mixed = ClientCertificate(client_pair(authority)[0], client_pair(authority)[1], where="the place")
@@ -157,7 +157,7 @@ def test_a_key_of_another_certificate_is_told_and_nothing_is_left(
 
 
 @pytest.mark.parametrize(("chain", "key"), [(b"junk", None), (None, b"junk"), (b"", None), (None, b"")])
-def test_a_certificate_or_key_that_is_no_pem_is_told(
+def test_certificate_or_key_that_is_not_pem_is_an_error(
     authority: trustme.CA, chain: bytes | None, key: bytes | None
 ) -> None:
     good_chain, good_key = client_pair(authority)
@@ -171,7 +171,7 @@ def test_a_certificate_or_key_that_is_no_pem_is_told(
 @pytest.mark.parametrize(
     "form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL]
 )
-def test_an_encrypted_key_is_told_and_nobody_is_asked_for_its_password(
+def test_encrypted_key_is_an_error_without_a_password_prompt(
     authority: trustme.CA,
     temporary: Path,
     form: serialization.PrivateFormat,
@@ -187,11 +187,11 @@ def test_an_encrypted_key_is_told_and_nobody_is_asked_for_its_password(
     assert capfd.readouterr() == ("", "")
 
 
-def test_where_a_certificate_came_from_makes_it_no_other(authority: trustme.CA) -> None:
+def test_equal_certificates_from_different_places_are_equal(authority: trustme.CA) -> None:
     chain, key = client_pair(authority)
     assert ClientCertificate(chain, key, where="a") == ClientCertificate(chain, key, where="b")
 
 
-def test_no_repr_shows_a_key_or_an_authority() -> None:
+def test_reprs_contain_no_key_and_no_authority() -> None:
     shown = repr(ClientCertificate(b"hunter22", b"hunter22", where="w")) + repr(Trust(b"hunter22", "w"))
     assert "hunter22" not in shown

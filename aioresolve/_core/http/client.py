@@ -199,7 +199,7 @@ class HTTPClient:
         Args:
             method: such as `GET`.
             url: the URL.
-            scope: what is requested, as text.
+            scope: the requested resource, as text.
             headers: additional headers.
             body: the body to send.
             auth: the credentials.
@@ -354,7 +354,7 @@ async def send_with_retries(
 
     Args:
         send: makes one attempt; called with the numbers of attempts, from 1.
-        scope: what is requested, as text.
+        scope: the requested resource, as text.
         host: the server, for `progress`.
         progress: updated with each attempt; the caller marks the request as done.
         policy: how often to try.

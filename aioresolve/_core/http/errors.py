@@ -61,7 +61,7 @@ class RequestContext:
     """One request, as error messages describe it.
 
     Attributes:
-        scope: what is requested.
+        scope: the requested resource, as text.
         host: the server, `scheme://host:port`.
         where: the server and how it is reached.
         hints: the hint of each kind of failure.
@@ -131,7 +131,7 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
 
 
 def safe_cause(error: Exception) -> Exception | None:
-    """Return the cause of `error` to show in tracebacks, without secrets; None if there is none.
+    """Return the cause of `error` to show in tracebacks, without secrets; None without one.
 
     The errors of aiohttp contain the headers that were sent, the URL of the proxy with its password, and the
     response; every traceback and error report would show them.

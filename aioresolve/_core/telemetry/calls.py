@@ -104,7 +104,7 @@ class HTTPCall(_Call):
         method: such as `GET`.
         server: `scheme://host:port`, without credentials.
         path: from `/`, without the query.
-        scope: what is requested, as text.
+        scope: the requested resource, as text.
         attempt: the number of the attempt, from 1.
         query: the part of the URL's query that the log record shows.
         expected: statuses that are not failures here, although they are elsewhere.

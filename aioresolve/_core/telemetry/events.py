@@ -85,7 +85,7 @@ def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float
 
     Args:
         server: the API server, `scheme://host:port`.
-        scope: what is watched, as text.
+        scope: the watched resource, as text.
         reason: one of a small set: `ended`, `broken`, `silent`, `expired`, ...
         seconds: the lifetime of the last connection.
     """

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio.to_thread
 
-from aioresolve._core.http.client import close_one_sidedly, origin
+from aioresolve._core.http.client import close_one_sidedly
 from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
+
+from .kubeconfig import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -170,7 +172,7 @@ class Connection:
         self._built: tuple[ClientCertificate | None, ssl.SSLContext] | None = None
 
     def __repr__(self) -> str:
-        proxy = "" if self.proxy is None else f" through {origin(self.proxy)}"
+        proxy = "" if self.proxy is None else f" through {without_credentials(self.proxy)}"
         return f"<{type(self).__name__} to {self.server}{proxy} from {self.source}>"
 
     async def ssl_context(self) -> ssl.SSLContext | None:
@@ -357,7 +359,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -
     encrypted = False
 
     def no_password() -> str:
-        # Without a callback OpenSSL would ask for the password on the terminal.
+        # Without a callback OpenSSL would read the password from the terminal.
         nonlocal encrypted
         encrypted = True
         return ""

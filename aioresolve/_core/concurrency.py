@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from types import TracebackType
 
-__all__ = ["CrossLoopLock", "LatestValue", "first_error", "gather", "stream_latest", "wait_until_done"]
-
 T = TypeVar("T")
 
 

@@ -15,8 +15,6 @@ from .validation import validate_seconds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Deadline", "Progress", "within_deadline"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from .telemetry import record_retry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["RETRYABLE_STATUSES", "Backoff", "RetryPolicy", "call_with_retries", "parse_retry_after"]
-
 T = TypeVar("T")
 
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})

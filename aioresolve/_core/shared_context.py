@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Enterable", "Pool", "PoolLease", "Poolable", "Pools", "SharedContext"]
-
 
 class Enterable(Protocol):
     """An async context manager that enters and exits within `timeout` seconds each."""

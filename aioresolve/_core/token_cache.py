@@ -13,8 +13,6 @@ from .concurrency import CrossLoopLock
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["TokenCache"]
-
 
 class Token(Protocol):
     """A token that may expire."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from aioresolve.errors import ConfigurationError
 
-__all__ = ["parse_duration", "validate_count", "validate_seconds"]
-
 
 def validate_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> float:
     """Return `seconds` as a float if it is a finite duration: nothing in aioresolve waits forever.

@@ -11,17 +11,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.http.errors import ConnectionHints
 
-__all__ = [
-    "ANONYMOUS",
-    "NOT_MODIFIED",
-    "RENEW_BEFORE_EXPIRY",
-    "APIRequest",
-    "AccessToken",
-    "CachedResponse",
-    "ETagCache",
-    "connection_hints",
-]
-
 NOT_MODIFIED = 304
 """The status of a response without a body: the client already has it."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from .metadata_server import MetadataServer
 
-__all__ = ["FileCredentials", "load_file_credentials", "metadata_token"]
-
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 QUOTA_VARIABLE = "GOOGLE_CLOUD_QUOTA_PROJECT"
 TYPES = (

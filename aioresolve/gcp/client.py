@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .api_request import APIRequest
     from .credentials import AnyCredentials
 
-__all__ = ["CLOUD_PLATFORM", "GoogleSession"]
-
 logger = logging.getLogger("aioresolve.gcp")
 
 ENDPOINTS = {"tpu": "https://tpu.googleapis.com", "compute": "https://compute.googleapis.com"}

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
 
-__all__ = ["CLOUD_PLATFORM", "GoogleCredentials"]
-
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 """The OAuth scope that leaves all decisions to IAM."""
 

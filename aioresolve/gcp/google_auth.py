@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.http.client import HTTPClient, Response
 
-__all__ = ["FAILURES", "credentials_error", "current_token", "fetch_token", "fetch_token_async"]
-
 FAILURES = (exceptions.GoogleAuthError, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What google-auth raises; the last three if a file or a response lacks a field."""
 

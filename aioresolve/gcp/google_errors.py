@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from .api_request import APIRequest
 
-__all__ = ["Failure", "Principal", "decode_failure", "error_from_response"]
-
 RATE_LIMITED = frozenset({"RATE_LIMIT_EXCEEDED", "rateLimitExceeded", "userRateLimitExceeded"})
 """Reasons for a 403 or 429 that end within a minute."""
 

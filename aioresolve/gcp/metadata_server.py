@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.http.client import Response
 
-__all__ = ["MetadataServer", "is_metadata_host", "metadata_host"]
-
 DEFAULT_HOST = "metadata.google.internal"
 
 LINK_LOCAL = frozenset({DEFAULT_HOST, "169.254.169.254", "fd20:ce::254", "fd00:ec2::254"})

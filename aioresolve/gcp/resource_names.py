@@ -13,17 +13,6 @@ from typing import ClassVar
 
 from aioresolve.errors import ConfigurationError, Hint
 
-__all__ = [
-    "ALL_ZONES",
-    "NodeName",
-    "QueuedResourceName",
-    "is_full_name",
-    "node_name",
-    "queued_resource_name",
-    "validate_project",
-    "validate_zone",
-]
-
 ALL_ZONES = "-"
 """The zone that stands for every location in a list request."""
 

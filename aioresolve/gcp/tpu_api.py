@@ -25,29 +25,6 @@ if TYPE_CHECKING:
     from .client import GoogleSession
     from .resource_names import QueuedResourceName
 
-__all__ = [
-    "TPUAPI",
-    "AcceleratorConfig",
-    "AccessConfig",
-    "FailedData",
-    "NetworkEndpoint",
-    "Node",
-    "NodeList",
-    "NodePage",
-    "NodeSpec",
-    "QueuedResource",
-    "QueuedResourceList",
-    "QueuedResourcePage",
-    "QueuedResourceState",
-    "SchedulingConfig",
-    "Symptom",
-    "TPUVersion",
-    "decode_node",
-    "decode_node_page",
-    "decode_queued_resource",
-    "decode_queued_resource_page",
-]
-
 TPUVersion = Literal["v1", "v2"]
 
 T = TypeVar("T")

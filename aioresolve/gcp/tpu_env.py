@@ -17,8 +17,6 @@ from aioresolve.errors import Hint, ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["TPUEnvironment", "parse_tpu_env", "parse_worker_hosts", "parse_worker_number"]
-
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*:(?:\s+(.*))?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
     from .objects import PodQuery
 
-__all__ = [
-    "LIST_VERBS",
-    "WATCH_VERBS",
-    "denied_user",
-    "error_from_response",
-    "error_from_watch_event",
-    "error_from_watch_response",
-    "is_expired",
-    "rbac_manifest",
-]
-
 LIST_VERBS = ("list",)
 """The RBAC verbs that a single list needs."""
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from .auth import Connection
     from .objects import PodQuery
 
-__all__ = ["HINTS", "AiohttpTransport", "ConnectionPool", "FoundPods", "PodAPI", "Transport"]
-
 HINTS = ConnectionHints(
     certificate="Correct certificate-authority or tls-server-name in the kubeconfig.",
     tls="Check that the port speaks https, and that the server accepts the client certificate.",

@@ -17,31 +17,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "MAX_EVENT",
-    "Added",
-    "Bookmark",
-    "Deleted",
-    "EventLines",
-    "Failed",
-    "Modified",
-    "Pod",
-    "PodList",
-    "PodQuery",
-    "Record",
-    "Status",
-    "Table",
-    "WatchEvent",
-    "decode_event",
-    "decode_list",
-    "decode_status",
-    "is_newer",
-    "is_older",
-    "oldest_version",
-    "version_number",
-    "with_message",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PodQuery:

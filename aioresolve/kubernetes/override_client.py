@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-__all__ = ["client_transport"]
-
 AUTH = ["BearerToken"]
 
 CHUNK = 64 * 1024

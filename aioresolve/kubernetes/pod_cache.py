@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from .objects import Pod, PodQuery, WatchEvent
 
-__all__ = ["PodCache"]
-
 
 class _CachedPod(Record, frozen=True):
     """A pod that a query matches.

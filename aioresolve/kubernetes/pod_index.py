@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from .objects import Pod
 
-__all__ = ["IndexLabel", "PodIndex", "group_starts", "index_label", "index_order_error", "pod_index"]
-
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 KUBEFLOW_INDEX = "training.kubeflow.org/replica-index"

@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from .objects import Condition, ContainerStatus, Pod, Table, Terminated
 
-__all__ = [
-    "ADDRESSES",
-    "ListedMembers",
-    "Rows",
-    "is_final",
-    "is_replaced",
-    "membership",
-    "not_ready_reason",
-    "not_running_reason",
-    "pod_address",
-    "raise_not_running",
-]
-
 NO_VALUE = "<none>"
 """The content of a Table cell if the pod has no such value."""
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from .objects import PodQuery
     from .pod_cache import PodCache
 
-__all__ = ["PodReflector", "WatchPolicy", "WatchState"]
-
 logger = logging.getLogger("aioresolve.watch")
 
 MIN_LIFETIME = 0.5

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["KubernetesClusterResolver"]
-
 MAX_NAMED_REQUESTS = 8
 """The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
 

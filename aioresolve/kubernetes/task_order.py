@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
     from .objects import Pod
 
-__all__ = [
-    "Concatenation",
-    "JobTasks",
-    "MatchedPod",
-    "Numbering",
-    "SelectorTasks",
-    "addresses_by_name",
-    "are_identical",
-    "match_pods",
-    "natural_keys",
-]
-
 K = TypeVar("K", str, tuple[PodIndex, str])
 T = TypeVar("T")
 V = TypeVar("V")

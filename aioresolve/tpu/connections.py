@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import TPUAPI, Node, QueuedResource, TPUVersion
     from aioresolve.probe import ProbeChannels
 
-__all__ = ["ClientConfiguration", "Connections", "NodeAPI"]
-
 T = TypeVar("T")
 
 

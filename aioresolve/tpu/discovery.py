@@ -24,23 +24,6 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import host_port
 
-__all__ = [
-    "TPU_PORT",
-    "GivenWorkers",
-    "LocalTPU",
-    "MetadataSource",
-    "NamedTPUs",
-    "Source",
-    "environment_task_id",
-    "invalid_value",
-    "is_address",
-    "tpu_source",
-    "validate_tpu",
-    "worker_address",
-    "worker_addresses",
-    "worker_host",
-]
-
 TPU_PORT = 8470
 """The default port of the TensorFlow server of a TPU worker."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from .discovery import MetadataSource
 
-__all__ = ["fetch_worker_hosts", "watch_attributes"]
-
 T = TypeVar("T")
 
 LONG_POLL = 60

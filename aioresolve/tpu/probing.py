@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aioresolve.errors import ProbeError
 from aioresolve.probe import LIBTPU_PORTS, Device, ProbeChannels, WorkerProbe, probe_workers
-from aioresolve.probe.accelerators import common_accelerators, operation_timeout
+from aioresolve.probe.accelerators import common_accelerators
 
 from .tensorflow_runtime import TPUSystemMetadata
 
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 
     from .slices import TPUSlice
     from .topology import TPUTopology
-
-__all__ = [
-    "cores_per_host",
-    "local_system",
-    "operation_timeout",
-    "probe_slices",
-    "system_metadata",
-    "verify_tensorflow_servers",
-]
 
 TPU = "TPU"
 

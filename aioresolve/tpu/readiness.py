@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
     from aioresolve.gcp.tpu_api import Node, QueuedResource, Symptom
 
-__all__ = [
-    "NodeNotFound",
-    "Unready",
-    "is_recoverable",
-    "missing_workers",
-    "not_found_error",
-    "not_ready_error",
-    "unready_node",
-    "unready_queued_resource",
-]
-
 READY = "READY"
 ACTIVE = "ACTIVE"
 

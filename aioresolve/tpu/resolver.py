@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from .tensorflow_runtime import TPUSystemMetadata
     from .topology import TPUTopology
 
-__all__ = ["TPUClusterResolver", "api_base_url"]
-
 T = TypeVar("T")
 
 INITIALIZATION_TIMEOUT = 300.0
@@ -494,7 +492,9 @@ class TPUClusterResolver(ClusterResolver):
             return tuple(await self._finder.find_nodes(source, connections, progress))
 
     async def _system_metadata(self, config_proto: Any, timeout: float | None) -> TPUSystemMetadata:
-        from .probing import local_system, operation_timeout, system_metadata
+        from aioresolve.probe.accelerators import operation_timeout
+
+        from .probing import local_system, system_metadata
 
         limit = min(self._deadline(timeout), operation_timeout(config_proto) or float("inf"))
         if isinstance(self._source(), LocalTPU):

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .connections import Connections, NodeAPI
     from .discovery import Source
 
-__all__ = ["FoundSlices", "SliceFinder", "TPUSlice", "cluster_of", "observation_of", "shared_topology"]
-
 MAX_CONCURRENT_REQUESTS = 16
 
 FoundNode: TypeAlias = "Node | Unready | NodeNotFound"

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .connections import Connections
     from .topology import TPUTopology
 
-__all__ = ["Coordinator", "TPUSystemMetadata", "initialize_system", "list_local_devices", "start_server"]
-
 T = TypeVar("T")
 
 

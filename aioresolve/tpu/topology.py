@@ -16,8 +16,6 @@ from aioresolve.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Generation", "TPUTopology", "parse_bounds", "slice_topology"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from aioresolve.gcp.api_request import ETagCache
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 
-__all__ = ["UserClient"]
-
 T = TypeVar("T")
 
 SOURCE = "the service object"

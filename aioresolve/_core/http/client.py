@@ -44,25 +44,6 @@ if TYPE_CHECKING:
 
     from .errors import ConnectionHints
 
-__all__ = [
-    "CONNECT_TIMEOUT",
-    "MAX_BODY",
-    "Auth",
-    "HTTPClient",
-    "OpenResponses",
-    "Response",
-    "StreamingResponse",
-    "check_length",
-    "close_one_sidedly",
-    "environment_proxy",
-    "is_loopback",
-    "origin",
-    "redact",
-    "send_with_retries",
-    "timeout_to_connect_only",
-    "translate_errors",
-]
-
 T = TypeVar("T")
 
 MAX_BODY = 64 * 1024 * 1024

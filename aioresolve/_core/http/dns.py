@@ -9,8 +9,6 @@ from contextlib import suppress
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-__all__ = ["AbandonableResolver"]
-
 
 class AbandonableResolver(AbstractResolver):
     """Resolves names in daemon threads.

@@ -23,8 +23,6 @@ from aioresolve.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FAILURES", "ConnectionHints", "RequestContext", "connection_error", "safe_cause"]
-
 FAILURES = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream, OSError, ValueError)
 """What aiohttp raises if there is no complete response; `connection_error` distinguishes the causes."""
 

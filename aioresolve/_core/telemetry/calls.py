@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
     from opentelemetry.trace import Tracer
 
-__all__ = [
-    "Attributes",
-    "HTTPCall",
-    "ProbeCall",
-    "error_text",
-    "error_type",
-    "instruments",
-    "path_template",
-    "server_attributes",
-    "stale_since",
-    "task_counts",
-]
-
 Attributes = dict[str, str | int]
 
 

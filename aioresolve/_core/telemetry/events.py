@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
     from datetime import datetime
 
-__all__ = [
-    "Outage",
-    "record_members",
-    "record_retry",
-    "record_staleness",
-    "record_watch_restart",
-    "remove_target",
-]
-
 watch_logger = logging.getLogger("aioresolve.watch")
 retry_logger = logging.getLogger("aioresolve.retry")
 

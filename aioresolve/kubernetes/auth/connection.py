@@ -27,21 +27,6 @@ from .kubeconfig import without_credentials
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-__all__ = [
-    "EXPIRY_MARGIN",
-    "ClientCertificate",
-    "Connection",
-    "CredentialCache",
-    "CredentialPlugin",
-    "DiscoveredServer",
-    "Identity",
-    "Trust",
-    "basic",
-    "bearer",
-    "new_ssl_context",
-    "unix_time",
-]
-
 EXPIRY_MARGIN = 10.0
 """Seconds before its end at which an identity counts as expired, so that it does not expire on the way."""
 

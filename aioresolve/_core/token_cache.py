@@ -20,10 +20,12 @@ class Token(Protocol):
     @property
     def is_fresh(self) -> bool:
         """Whether it need not be renewed yet."""
+        ...
 
     @property
     def is_valid(self) -> bool:
         """Whether a server will accept it."""
+        ...
 
 
 TokenT = TypeVar("TokenT", bound=Token)

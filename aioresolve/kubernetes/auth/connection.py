@@ -97,6 +97,7 @@ class CredentialPlugin(Protocol):
     @property
     def key(self) -> str:
         """The entry of the kubeconfig that names the command."""
+        ...
 
     async def identity(self) -> Identity:
         """Run the command and return the credentials that it prints."""

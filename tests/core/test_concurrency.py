@@ -162,7 +162,7 @@ class TestLatestValue:
         assert await latest.get() == 1
 
 
-class Counting:
+class Counter:
     """Work that puts 0, 1, 2 ... when permitted, and records how it ended."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class Counting:
 @pytest.mark.usefixtures("no_leak")
 class TestStreamLatest:
     async def test_slow_consumer_skips_values_but_gets_the_latest(self) -> None:
-        work = Counting()
+        work = Counter()
         async with aclosing(stream_latest(work)) as values:
             assert await anext(values) == 0
             await work.permit(10)
@@ -208,7 +208,7 @@ class TestStreamLatest:
             assert await anext(values) == 11
 
     async def test_leaving_the_loop_ends_the_work(self) -> None:
-        work = Counting()
+        work = Counter()
         async with aclosing(stream_latest(work)) as values:
             async for _ in values:
                 break
@@ -216,12 +216,12 @@ class TestStreamLatest:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     async def test_generator_that_was_never_started_starts_no_work(self) -> None:
-        work = Counting()
+        work = Counter()
         await stream_latest(work).aclose()
         assert work.task is None
 
     async def test_dropped_generator_ends_the_work_soon(self) -> None:
-        work = Counting()
+        work = Counter()
         async for _ in stream_latest(work):
             break
         with anyio.fail_after(PATIENCE):
@@ -229,7 +229,7 @@ class TestStreamLatest:
                 await anyio.sleep(0.001)
 
     async def test_cancelling_the_consumer_ends_the_work(self) -> None:
-        work = Counting()
+        work = Counter()
 
         async def consume() -> None:
             async for _ in stream_latest(work):
@@ -244,7 +244,7 @@ class TestStreamLatest:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     async def test_deadline_around_one_step_ends_the_work(self) -> None:
-        work = Counting()
+        work = Counter()
         values = stream_latest(work)
         await anext(values)
         with anyio.move_on_after(0.01) as scope:
@@ -255,7 +255,7 @@ class TestStreamLatest:
             await anext(values)
 
     async def test_another_task_can_close_the_generator(self) -> None:
-        work = Counting()
+        work = Counter()
         values = stream_latest(work)
         await anext(values)
         await asyncio.create_task(values.aclose())
@@ -317,7 +317,7 @@ class TestStreamLatest:
         assert [value async for value in stream_latest(brief)] == [1, 2]
 
     async def test_error_of_the_consumer_ends_the_work(self) -> None:
-        work = Counting()
+        work = Counter()
 
         async def consume(values: AsyncGenerator[int, None]) -> None:
             async with aclosing(values):

@@ -33,8 +33,8 @@ class Flaky:
         return "response"
 
 
-def ignored(error: ResolveError, wait: float) -> None:
-    """Do nothing."""
+def ignore(error: ResolveError, wait: float) -> None:
+    """Ignore the failure of an attempt."""
 
 
 def busy(retry_after: float | None = None) -> APIError:
@@ -43,21 +43,21 @@ def busy(retry_after: float | None = None) -> APIError:
 
 async def test_retryable_error_is_retried() -> None:
     operation = Flaky(busy(), busy())
-    assert await call_with_retries(operation, policy=QUICK, on_failure=ignored) == "response"
+    assert await call_with_retries(operation, policy=QUICK, on_failure=ignore) == "response"
     assert operation.attempts == 3
 
 
 async def test_error_that_is_not_retryable_is_raised_at_once() -> None:
     operation = Flaky(APIError("gone", status=404))
     with pytest.raises(APIError, match="gone"):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignored)
+        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == 1
 
 
 async def test_error_of_another_library_is_not_retried() -> None:
     operation = Flaky(KeyError("a bug"))
     with pytest.raises(KeyError):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignored)
+        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == 1
 
 
@@ -65,7 +65,7 @@ async def test_last_error_is_raised_after_the_last_attempt() -> None:
     errors = [APIError(f"attempt {number}", status=503, retryable=True) for number in range(9)]
     operation = Flaky(*errors)
     with pytest.raises(APIError, match="attempt 4"):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignored)
+        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == QUICK.attempts
 
 
@@ -81,7 +81,7 @@ async def test_wait_is_at_least_the_retry_after_of_the_server() -> None:
 async def test_wait_that_would_exceed_the_deadline_is_not_started() -> None:
     operation = Flaky(busy(retry_after=3600))
     with anyio.fail_after(30), pytest.raises(APIError, match="busy"):
-        await call_with_retries(operation, policy=QUICK, on_failure=ignored)
+        await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == 1
 
 

@@ -23,8 +23,8 @@ logger = logging.getLogger("contexts")
 
 
 @asynccontextmanager
-async def running(resolver: Scripted) -> AsyncIterator[SharedContext[Scripted]]:
-    """Yield a running context of `resolver`, and close it."""
+async def run_context(resolver: Scripted) -> AsyncIterator[SharedContext[Scripted]]:
+    """Run a context of `resolver`, yield it and close it."""
     context = SharedContext(resolver, logger=logger)
     task = asyncio.create_task(context.run())
     yield context
@@ -35,7 +35,7 @@ async def running(resolver: Scripted) -> AsyncIterator[SharedContext[Scripted]]:
 class TestSharedContext:
     async def test_resource_is_entered_once_and_exited_after_the_last_user(self) -> None:
         resolver = Scripted()
-        async with running(resolver) as context:
+        async with run_context(resolver) as context:
             async with context.acquire() as one, context.acquire() as other:
                 assert one is other is resolver
                 context.close()
@@ -54,7 +54,7 @@ class TestSharedContext:
             finally:
                 history.append(list(entered.history))
 
-        async with running(resolver) as context, anyio.create_task_group() as group:
+        async with run_context(resolver) as context, anyio.create_task_group() as group:
             group.start_soon(context.run_until_closed, work)
             await anyio.wait_all_tasks_blocked()
             await context.aclose()
@@ -85,7 +85,7 @@ class TestSharedContext:
                     self.history.append("given up")
 
         resolver = Slow(timeout=3600.0)
-        async with running(resolver) as context:
+        async with run_context(resolver) as context:
             with anyio.move_on_after(0.01):
                 async with context.acquire():
                     raise AssertionError
@@ -98,7 +98,7 @@ class TestSharedContext:
         async def work(entered: Scripted) -> None:
             raise ZeroDivisionError("a bug")
 
-        async with running(Scripted()) as context:
+        async with run_context(Scripted()) as context:
             with pytest.raises(ZeroDivisionError, match="a bug"):
                 await context.run_until_closed(work)
 
@@ -110,7 +110,7 @@ class TestSharedContext:
         async def work(entered: Scripted) -> None:
             raise AssertionError
 
-        async with running(Broken()) as context:
+        async with run_context(Broken()) as context:
             with pytest.raises(ConnectionFailedError, match="no route"):
                 await context.run_until_closed(work)
 

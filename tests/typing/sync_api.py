@@ -43,7 +43,7 @@ def wait_returns_a_state_and_watch_an_iterator(resolver: ClusterResolver) -> Ite
     return resolver.watch()
 
 
-def fleet_takes_facades_and_returns_readings(resolver: ClusterResolver) -> None:
+def fleet_takes_facades_and_returns_statuses(resolver: ClusterResolver) -> None:
     fleet = Fleet({"a": resolver, "b": SimpleClusterResolver(ClusterSpec({}))}, shard=(0, 2))
     assert_type(fleet.resolve(), dict[str, TargetStatus])
     assert_type(fleet.poll(interval=1.0), BlockingIterator[TargetStatus])

@@ -48,7 +48,7 @@ HINTS = ConnectionHints(
     proxy="fix the proxy",
     url="fix the URL",
     protocol="fix the port",
-    reach="fix the way",
+    reach="fix the route",
     length="fix the length",
     owner="owner",
 )
@@ -59,7 +59,7 @@ KEY: Any = SimpleNamespace(
 )
 
 
-AIOHTTPS = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream)
+AIOHTTP_ERRORS = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofStream)
 
 
 def context(*, is_closed: bool = False) -> RequestContext:
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
         aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_NONAME, "not known")),
         ConnectionFailedError, "was not found: not known. fix the name", False,
     ),
-    "a name, for now": (
+    "a name, temporarily": (
         aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_AGAIN, "not now")),
         ConnectionFailedError, "was not found: not now. fix the name", True,
     ),
@@ -89,66 +89,66 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
         aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=SECRET, headers=HEADERS),
         ConnectionFailedError, "was not reached: the proxy returned status 407. fix the proxy", False,
     ),
-    "a proxy, for now": (
+    "a proxy, temporarily": (
         aiohttp.ClientHttpProxyError(REQUEST, (), status=502, message=SECRET, headers=HEADERS),
         ConnectionFailedError, "the proxy returned status 502", True,
     ),
-    "a refusal": (
+    "a refused connection": (
         aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")),
         ConnectionFailedError, "was not reached: ", True,
     ),
-    "a proxy's refusal": (
+    "a connection refused by a proxy": (
         aiohttp.ClientProxyConnectionError(KEY, ConnectionRefusedError(111, "refused")),
         ConnectionFailedError, "was not reached: ", True,
     ),
     "a slow connection": (
-        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timeout. fix the way", True
+        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timeout. fix the route", True
     ),
     "a reset": (
         aiohttp.ClientOSError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
     ),
-    "a reset of the loop's": (
+    "a reset from the event loop": (
         ConnectionResetError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
     ),
     "an end before the headers": (
         aiohttp.ServerDisconnectedError(SECRET), ConnectionFailedError, "closed the connection. Try", True
     ),
-    "an end that is nothing else": (
+    "an unexpected end": (
         aiohttp.EofStream(), ConnectionFailedError, "closed the connection. Try", True
     ),
     "an end in the body": (
         aiohttp.ClientPayloadError(SECRET), ConnectionFailedError, "the response was incomplete", True
     ),
-    "no URL": (aiohttp.InvalidURL(f"http://{SECRET}"), ConfigurationError, "fix the URL", False),
-    "no HTTP": (
+    "an invalid URL": (aiohttp.InvalidURL(f"http://{SECRET}"), ConfigurationError, "fix the URL", False),
+    "not HTTP": (
         aiohttp.ClientResponseError(REQUEST, (), message=SECRET, headers=HEADERS),
         ProtocolError, "returned a non-HTTP response to GET /x (ClientResponseError). fix the port", False,
     ),
-    "no HTTP later": (
+    "not HTTP in the body": (
         aiohttp.http.HttpProcessingError(message=SECRET), ProtocolError, "returned a non-HTTP response", False
     ),
     "an invalid header": (ValueError("newline"), ProtocolError, "returned a non-HTTP response", False),
     "the operating system": (OSError(24, "too many files"), ConnectionFailedError, "too many files", True),
-    "nothing said": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError. fix", True),
+    "no message": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError. fix", True),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_error_is_translated_with_its_hint(case: str) -> None:
     error, kind, words, retryable = CASES[case]
-    ours = connection_error(error, context())
-    assert type(ours) is kind
-    assert words in str(ours)
-    assert ours.retryable is retryable
-    assert SECRET not in str(ours)
-    if not isinstance(ours, ConfigurationError):
-        assert (vars(ours)["host"], vars(ours)["scope"]) == ("https://api.example:443", "GET /x")
+    translated = connection_error(error, context())
+    assert type(translated) is kind
+    assert words in str(translated)
+    assert translated.retryable is retryable
+    assert SECRET not in str(translated)
+    if not isinstance(translated, ConfigurationError):
+        assert (vars(translated)["host"], vars(translated)["scope"]) == ("https://api.example:443", "GET /x")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_cause_is_not_an_error_of_aiohttp(case: str) -> None:
     cause = safe_cause(CASES[case][0])
-    assert not isinstance(cause, AIOHTTPS)
+    assert not isinstance(cause, AIOHTTP_ERRORS)
     assert cause is None or SECRET not in f"{cause!r} {vars(cause)}"
 
 
@@ -162,7 +162,7 @@ async def test_raised_error_has_neither_cause_nor_context_of_aiohttp(case: str) 
     with pytest.raises(kind) as caught:
         await translate_errors(call(), context())
     for link in (caught.value.__cause__, caught.value.__context__):
-        assert not isinstance(link, AIOHTTPS)
+        assert not isinstance(link, AIOHTTP_ERRORS)
 
 
 async def test_error_after_closing_reports_that_the_owner_was_closed() -> None:
@@ -214,7 +214,7 @@ class Peer:
         await self._server.wait_closed()
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """Yield a connection over which some data has arrived."""
         port = self._server.sockets[0].getsockname()[1]
         context = ssl.create_default_context(cadata=self._authority.pem)
@@ -249,7 +249,7 @@ class MallInfo(ctypes.Structure):
     )
 
 
-def allocated() -> int:
+def allocated_bytes() -> int:
     """Return the bytes that the C library has allocated, including the buffers of OpenSSL."""
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = MallInfo
@@ -262,19 +262,19 @@ async def test_idle_connection_frees_its_buffers() -> None:
     connections = 20
     async with Peer() as peer, AsyncExitStack() as stack:
         transports = [
-            (await stack.enter_async_context(peer.connected()))[1].transport for _ in range(connections)
+            (await stack.enter_async_context(peer.connect()))[1].transport for _ in range(connections)
         ]
         gc.collect()
-        before = allocated()
+        before = allocated_bytes()
         for transport in transports:
             shrink_buffers(transport)
         # The write buffer of OpenSSL, and the read buffer of asyncio (256 KiB).
-        of_each = 16_000 + (0 if "uvloop" in repr(transports[0]) else 255 * 1024)
-        assert before - allocated() > connections * of_each
+        saved_by_each = 16_000 + (0 if "uvloop" in repr(transports[0]) else 255 * 1024)
+        assert before - allocated_bytes() > connections * saved_by_each
 
 
 async def test_connection_that_was_idle_loses_no_data() -> None:
-    async with Peer() as peer, peer.connected() as (reader, writer):
+    async with Peer() as peer, peer.connect() as (reader, writer):
         for length in (1, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 1_000_000):
             shrink_buffers(writer.transport)
             assert await request(reader, writer, length) == length
@@ -284,7 +284,7 @@ async def test_connection_that_was_idle_loses_no_data() -> None:
 
 async def test_buffers_of_a_closed_connection_can_be_shrunk() -> None:
     shrink_buffers(None)
-    async with Peer() as peer, peer.connected() as (reader, writer):
+    async with Peer() as peer, peer.connect() as (reader, writer):
         writer.write(b"0\n")
         assert await reader.read() == b""
         shrink_buffers(writer.transport)

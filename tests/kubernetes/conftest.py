@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,13 @@ def loopback(no_leak: None, tmp_path: Path) -> Iterator[Loopback]:
     with run_loopback(tmp_path) as loopback:
         yield loopback
         loopback.server.until(lambda: loopback.server.connections == 0)
+
+
+@pytest.fixture(scope="session")
+def imported_clients() -> None:
+    """Import other clients and their lazy modules before an event loop runs: the imports take seconds."""
+    importlib.import_module("kubernetes.client.api.core_v1_api")
+    importlib.import_module("kubernetes_asyncio.client.api.core_v1_api")
 
 
 @pytest.fixture

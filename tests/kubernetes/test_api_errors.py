@@ -37,9 +37,9 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
     ).encode()
 
 
-def error_for(answer: Response, query: PodQuery | None = None) -> ResolveError:
+def error_for(response: Response, query: PodQuery | None = None) -> ResolveError:
     return error_from_response(
-        answer, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
+        response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
     )
 
 
@@ -135,7 +135,7 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "seconds"),
+    ("response", "seconds"),
     [
         (Response(429, status(429, "busy"), retry_after=7.0), 7.0),
         (Response(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
@@ -144,9 +144,9 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
     ],
 )
 def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(
-    answer: Response, seconds: float | None
+    response: Response, seconds: float | None
 ) -> None:
-    error = error_for(answer)
+    error = error_for(response)
     assert isinstance(error, APIError)
     assert error.retry_after == seconds
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .loopback import Loopback
 
-pytestmark = pytest.mark.usefixtures("quick_retries")
+pytestmark = pytest.mark.usefixtures("quick_retries", "imported_clients")
 
 NAMES = ["train-0", "train-1", "train-2"]
 

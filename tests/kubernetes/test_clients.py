@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import json
 import sys
 import threading
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import Fault
 
-pytestmark = pytest.mark.usefixtures("quick_retries")
+pytestmark = pytest.mark.usefixtures("quick_retries", "imported_clients")
 
 NAMES = ["train-0", "train-1", "train-2", "train-10"]
 KINDS = ["async ApiClient", "async CoreV1Api", "sync ApiClient", "sync CoreV1Api"]
@@ -59,13 +58,6 @@ async def client_of(kind: str, loopback: Loopback, **fields: Any) -> AsyncIterat
 
     with sync_client(loopback, **fields) as api_client:
         yield SyncCoreV1Api(api_client) if "Core" in kind else api_client
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _import_clients() -> None:
-    """Import the clients and their lazy modules before any event loop runs: the imports take seconds."""
-    importlib.import_module("kubernetes.client.api.core_v1_api")
-    importlib.import_module("kubernetes_asyncio.client.api.core_v1_api")
 
 
 def resolver_of(client: Any, loopback: Loopback, jobs: Any = None, **arguments: Any) -> Any:

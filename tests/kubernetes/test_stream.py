@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.client import Transport
     from aioresolve.testing import Fault
 
+pytestmark = pytest.mark.usefixtures("imported_clients")
+
 PODS = "/api/v1/pods"
 JSON = "application/json"
 NEW_ONLY = {"watch": "true", "sendInitialEvents": "false", "resourceVersionMatch": "NotOlderThan"}

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["cancelled_at"]
+__all__ = ["cancel_at"]
 
 
-async def cancelled_at(
+async def cancel_at(
     step: int, call: Callable[[], Coroutine[Any, Any, T]], *, times: int = 1
 ) -> tuple[bool, T | None]:
     """Run `call` in a task and cancel that task when the call has been suspended for the `step`-th time.

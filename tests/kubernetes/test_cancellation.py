@@ -18,7 +18,7 @@ from aioresolve.testing import Answer
 
 from .loopback import TOKEN, addresses, client_sockets, request_kind
 from .peer_clients import async_client, sync_client
-from .stepping import cancelled_at
+from .stepping import cancel_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,7 +213,7 @@ async def test_call_can_be_cancelled_at_any_await(scenario: Scenario, times: int
     while reached:
         step += 1
         scenario.prepare()
-        reached, spec = await cancelled_at(step, scenario.call, times=times)
+        reached, spec = await cancel_at(step, scenario.call, times=times)
         assert asyncio.all_tasks() == tasks, f"tasks left after step {step}"
         assert not scenario.owns_sockets or client_sockets(scenario.loopback) == 0, f"step {step}"
         assert not isinstance(scenario, Plugin) or psutil.Process().children() == [], f"step {step}"
@@ -234,6 +234,6 @@ async def test_cancelled_call_does_not_affect_other_calls_of_its_pool(loopback: 
         while reached:
             step += 1
             other = asyncio.ensure_future(resolver.cluster_spec())
-            reached, _ = await cancelled_at(step, resolver.cluster_spec)
+            reached, _ = await cancel_at(step, resolver.cluster_spec)
             assert addresses(await other) == expected
             assert addresses(await resolver.cluster_spec()) == expected

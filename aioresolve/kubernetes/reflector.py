@@ -5,6 +5,10 @@ the server ends it after a while, connections break, versions expire. The next w
 version that was reported. If that version is too old (410), the pods are listed again. No change is missed or
 applied twice.
 
+The cached pods are current only while the watch of each query is established. Between two watches, and after
+a list, they count as current for `WatchPolicy.max_gap` seconds; after that, observations have an error until
+the watch is established.
+
 `WatchState` decides what follows after a watch ends or fails: resume, list again, or give up. `PodReflector`
 does the I/O.
 """
@@ -90,6 +94,8 @@ class WatchPolicy:
         max_silence: how long a watch may receive nothing before its connection counts as broken. An API
             server sends a bookmark about once a minute.
         response_timeout: how long the response to a watch may take to begin.
+        max_gap: how long the pods count as current while no watch is established: after a list, and after a
+            watch has ended.
         max_transit: how long to wait for a pod that left one selector by its labels to appear in another one.
         backoff: the waits between attempts after failures.
     """
@@ -98,6 +104,7 @@ class WatchPolicy:
     max_lifetime: float = 600.0
     max_silence: float = 150.0
     response_timeout: float = 30.0
+    max_gap: float = 2.0
     max_transit: float = 0.05
     backoff: RetryPolicy = BACKOFF
 
@@ -125,6 +132,8 @@ class WatchState:
         self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
         self._has_received_event = False  # in that watch
         self._was_listed = self._was_just_listed = False
+        self._current_at: datetime | None = None  # since the last list or watch, while no watch is open
+        self._last_watch_failure: ResolveError | None = None  # since a watch was open
         self._denials = 0
         self._failed_resumes = 0
         self._backoff = Backoff(backoff)
@@ -139,12 +148,17 @@ class WatchState:
         """Record that the pods were listed."""
         self.is_listed = self._was_listed = self._was_just_listed = True
         self._failed_resumes = 0
-        self._mark_current()
+        self._current_at = datetime.now(UTC)
+        # If watches fail, a list proves only what the pods were at that moment. The query is then stale until
+        # a watch is established, instead of seeming to recover with each list.
+        if self._last_watch_failure is None:
+            self._mark_current()
 
     def on_open(self, now: float) -> bool:
         """Record that a watch was opened; return whether the query failed before."""
         was_stale = self.stale_since is not None
         self._opened_at, self._has_received_event, self._denials = now, False, 0
+        self._current_at = self._last_watch_failure = None
         self._mark_current()
         return was_stale
 
@@ -158,6 +172,7 @@ class WatchState:
         if self._opened_at is None:
             return None
         lifetime, self._opened_at = now - self._opened_at, None
+        self._current_at = datetime.now(UTC)
         if lifetime > (MIN_LIFETIME if self._has_received_event else HEALTHY_AFTER):
             self._backoff.reset()
             self._was_just_listed = False
@@ -172,6 +187,8 @@ class WatchState:
         if self._should_give_up(error):
             raise error
         wait = self._backoff.wait(error)
+        if self.is_listed:
+            self._last_watch_failure = error.with_traceback(None)
         if not self.is_listed or self.failures > 1:  # a single failure of a watch is part of normal operation
             self.mark_stale(error)
         if self._should_list_again(error):
@@ -181,10 +198,15 @@ class WatchState:
                 return 0.0
         return wait
 
+    def on_gap(self, error: ResolveError) -> None:
+        """Record that no watch was established in time; `error` says so if no attempt failed."""
+        if self.stale_since is None:
+            self.mark_stale(self._last_watch_failure or error)
+
     def mark_stale(self, error: ResolveError) -> None:
         """Record that the query fails at present."""
         self.error = error.with_traceback(None)
-        self.stale_since = self.stale_since or datetime.now(UTC)
+        self.stale_since = self.stale_since or self._current_at or datetime.now(UTC)
         self._outage.update(error)
 
     def _mark_current(self) -> None:
@@ -257,6 +279,7 @@ class PodReflector:
         self._watches = [WatchState(query, policy.backoff, self._outage(query)) for query in queries]
         self._latest = latest
         self._transit_timer: asyncio.TimerHandle | None = None
+        self._gap_timers: dict[WatchState, asyncio.TimerHandle] = {}
         self._last = Observation(None)
         self._cache_error: ResolveError | None = None
 
@@ -272,6 +295,8 @@ class PodReflector:
             )
         finally:
             self._cancel_transit_timer()
+            for watch in self._watches:
+                self._end_gap(watch)
 
     def observe(self) -> Observation:
         """Return the current observation.
@@ -310,6 +335,7 @@ class PodReflector:
             if lifetime is not None:
                 reason = _restart_reason(error)
                 record_watch_restart(self._api.host, watch.query.scope, reason, seconds=lifetime)
+                self._begin_gap(watch)
             if error is not None:
                 await self._wait_after(error, watch)
 
@@ -340,6 +366,7 @@ class PodReflector:
         with self._updating_cache():
             self._cache.replace(watch.query, found.pods, found.version)
         watch.on_list()
+        self._begin_gap(watch)
         self._notify()
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
@@ -358,6 +385,7 @@ class PodReflector:
                 timeout = self._policy.response_timeout
                 raise self._broken(watch, f"the server did not respond within {timeout:g} s")
             opened_at = anyio.current_time()
+            self._end_gap(watch)
             if watch.on_open(opened_at):
                 self._notify()
             # If the server does not end the watch in time, the connection is closed from here.
@@ -429,6 +457,21 @@ class PodReflector:
         if self._transit_timer is not None:
             self._transit_timer.cancel()
             self._transit_timer = None
+
+    def _begin_gap(self, watch: WatchState) -> None:
+        """Have `watch` counted as failing if no watch is established soon."""
+        self._end_gap(watch)
+        loop = asyncio.get_running_loop()
+        self._gap_timers[watch] = loop.call_later(self._policy.max_gap, self._on_gap, watch)
+
+    def _end_gap(self, watch: WatchState) -> None:
+        timer = self._gap_timers.pop(watch, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _on_gap(self, watch: WatchState) -> None:
+        watch.on_gap(self._broken(watch, f"it is not established after {self._policy.max_gap:g} s"))
+        self._notify()
 
     def _outage(self, query: PodQuery) -> Outage:
         host = self._api.host

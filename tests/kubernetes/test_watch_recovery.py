@@ -10,6 +10,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from aioresolve import (
     ConfigurationError,
     ConnectionFailedError,
     DeadlineExceededError,
+    IncompleteClusterError,
     ResolveError,
 )
 from aioresolve._core.http.errors import RequestContext, connection_error
@@ -28,7 +30,7 @@ from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
 from aioresolve.kubernetes.client import HINTS
 from aioresolve.kubernetes.reflector import WatchPolicy, WatchState
-from aioresolve.testing import Answer
+from aioresolve.testing import Answer, End, Hang
 
 from .loopback import JOBS, TOKEN, all_text, trusted_peer
 from .watched_cluster import EVAL, TRAIN, new_cache, state, versioned
@@ -279,3 +281,64 @@ def test_too_many_open_files_is_reported_as_such() -> None:
     assert error.retryable
     assert "ulimit -n" in str(error)
     assert "see that the address is right" not in str(error)
+
+
+IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=0.2)
+
+NEVER_ESTABLISHED = pytest.mark.parametrize(
+    "fault", [Hang(), Answer(429, headers={"Retry-After": "30"})], ids=["hangs", "429"]
+)
+
+
+@NEVER_ESTABLISHED
+async def test_pods_that_were_listed_are_not_current_without_a_watch(loopback: Loopback, fault: Any) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(fault, match=is_watch, times=None)
+    resolver = loopback.resolver(JOBS)
+    resolver.watch_policy = IN_DOUBT
+    waiting = asyncio.ensure_future(resolver.wait(1, stable_for=0.6, timeout=1.5))
+    await anyio.to_thread.run_sync(
+        loopback.server.until, lambda: any(is_watch(request) for request in loopback.requests)
+    )
+    loopback.server.delete("train-0", "ml")
+    with pytest.raises(IncompleteClusterError, match=r"the source: .*(not established after 0.2 s|429)"):
+        await waiting
+
+
+@NEVER_ESTABLISHED
+async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: Loopback, fault: Any) -> None:
+    loopback.train("train-0")
+    resolver = loopback.resolver(JOBS)
+    resolver.watch_policy = IN_DOUBT
+    async with aclosing(resolver.observations()) as observations:
+        assert (await anext(observations)).error is None
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
+        await anyio.sleep(0.6)
+        loopback.server.inject(fault, match=is_watch, times=None)
+        ended_at = datetime.now(UTC)
+        loopback.server.disturb(End())
+        with anyio.fail_after(5):
+            observation = await anext(observations)
+    assert observation.error is not None
+    assert observation.state is not None
+    assert observation.stale_since is not None
+    assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=0.2)
+
+
+def test_a_list_does_not_make_a_query_current_while_its_watches_fail() -> None:
+    watch = listed_state()
+    for _ in range(2):
+        watch.on_failure(BROKEN)
+    assert watch.error is BROKEN
+    watch.on_list()
+    assert watch.error is BROKEN
+    watch.on_open(0.0)
+    assert watch.error is None
+
+
+def test_a_list_makes_a_query_current_after_lists_failed() -> None:
+    watch = WatchState(TRAIN, WAITS, Outage(logging.getLogger("test"), "the server"))
+    watch.on_failure(BROKEN)
+    assert watch.error is BROKEN
+    watch.on_list()
+    assert watch.error is None

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from aioresolve.errors import (
     APIError,
     ConnectionFailedError,
     DeadlineExceededError,
+    ForbiddenError,
     ProtocolError,
     ResolveError,
     UnauthorizedError,
@@ -64,9 +64,10 @@ HEALTHY_AFTER = 5.0
 """Seconds after which a watch counts as healthy even if it reported nothing; this resets the backoff."""
 
 MAX_DENIALS = 5
-"""How many times in a row a query that was listed before may fail with an error that is not retryable.
+"""How many times in a row the first watch may be forbidden although the list was permitted.
 
-An API server that is starting may reject valid credentials.
+An API server that is starting may reject valid credentials. If it goes on, the user has the verb `list` but
+not `watch`, and only the caller can decide what to do about that.
 """
 
 MAX_FAILED_RESUMES = 3
@@ -131,7 +132,7 @@ class WatchState:
         self.stale_since: datetime | None = None
         self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
         self._has_received_event = False  # in that watch
-        self._was_listed = self._was_just_listed = False
+        self._was_listed = self._was_just_listed = self._was_watched = False
         self._current_at: datetime | None = None  # since the last list or watch, while no watch is open
         self._last_watch_failure: ResolveError | None = None  # since a watch was open
         self._denials = 0
@@ -158,7 +159,7 @@ class WatchState:
         """Record that a watch was opened; return whether the query failed before."""
         was_stale = self.stale_since is not None
         self._opened_at, self._has_received_event, self._denials = now, False, 0
-        self._current_at = self._last_watch_failure = None
+        self._was_watched, self._current_at, self._last_watch_failure = True, None, None
         self._mark_current()
         return was_stale
 
@@ -214,13 +215,16 @@ class WatchState:
         self._outage.update(None)
 
     def _should_give_up(self, error: ResolveError) -> bool:
-        # A name that was resolved before may be unavailable for a while, such as when a VPN is down.
-        is_lookup_failure = self._was_listed and isinstance(error.__cause__, socket.gaierror)
-        if error.retryable or is_expired(error) or is_lookup_failure:
+        # Before the first list, an error that is not retryable is a mistake of the caller. After it, the
+        # request and the credentials were right once, so the cause is an outage: a proxy that redirects to a
+        # login page, an identity provider or an API server that is starting, a VPN that is down.
+        if not self._was_listed:
+            return not error.retryable and not is_expired(error)
+        if self._was_watched or not isinstance(error, ForbiddenError):
             self._denials = 0
             return False
         self._denials += 1
-        return not self._was_listed or self._denials > MAX_DENIALS
+        return self._denials > MAX_DENIALS
 
     def _should_list_again(self, error: ResolveError) -> bool:
         if isinstance(error, APIError):

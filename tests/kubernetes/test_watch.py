@@ -21,7 +21,7 @@ from aioresolve import (
 )
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.testing import Answer, Cut, End, Hang, Reset, Stall, WatchError, pod
+from aioresolve.testing import Answer, Cut, End, Hang, Redirect, Reset, Stall, WatchError, pod
 
 from .loopback import JOBS, TOKEN, TRAIN, client_sockets
 
@@ -291,15 +291,38 @@ async def test_a_403_for_the_first_list_is_final(loopback: Loopback) -> None:
     assert "verbs: [list, watch]" in caught.value.manifest
 
 
-async def test_a_persistent_403_is_final_later_too(loopback: Loopback) -> None:
+async def test_a_user_who_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
     loopback.train("train-0")
+    loopback.server.inject(Answer(403), match=is_watch, times=None)
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         await next_state(states)
-        await until_connected(loopback)
-        loopback.server.allow = {"alice": ["elsewhere"]}
-        loopback.server.disturb(End())
-        with pytest.raises(ForbiddenError, match="may not watch pods"):
+        with pytest.raises(ForbiddenError, match="403") as caught:
             await next_state(states)
+    assert "may not watch pods" in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", [Answer(401), Answer(403), Answer(404), Redirect("/login", 302)], ids=repr)
+async def test_a_running_watch_survives_an_outage_that_looks_permanent(
+    loopback: Loopback, fault: Any
+) -> None:
+    loopback.train("train-0")
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
+        await anext(observations)
+        await until_connected(loopback)
+        number = len(loopback.requests)
+        loopback.server.inject(fault, times=None)
+        loopback.server.disturb(End())
+        loopback.train("train-1")
+        with anyio.fail_after(10):
+            failing = await anext(observations)
+            await until(loopback, lambda: len(loopback.requests) > number + 20)
+            assert failing.error is not None
+            assert not failing.error.retryable
+            loopback.server.clear_faults()
+            async for observation in observations:
+                assert observation.state is not None
+                if observation.error is None and names(observation.state) == ["train-0", "train-1"]:
+                    break
 
 
 async def test_a_watch_survives_a_403_of_a_server_that_is_starting(loopback: Loopback) -> None:
@@ -325,16 +348,21 @@ async def test_a_rotated_token_is_read_again(loopback: Loopback) -> None:
         assert names(await next_state(states)) == ["train-0", "train-1"]
 
 
-async def test_a_rejected_token_ends_the_watch(loopback: Loopback) -> None:
+async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopback) -> None:
     loopback.train("train-0")
-    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
-        await next_state(states)
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
+        await anext(observations)
         await until_connected(loopback)
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.disturb(End())
-        with pytest.raises(UnauthorizedError) as caught:
-            await next_state(states)
-    assert TOKEN not in str(caught.value)
+        with anyio.fail_after(10):
+            observation = await anext(observations)
+            assert isinstance(observation.error, UnauthorizedError)
+            assert TOKEN not in str(observation.error)
+            loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
+            async for observation in observations:
+                if observation.error is None:
+                    break
 
 
 async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None:

@@ -7,7 +7,7 @@ applied twice.
 
 The cached pods are current only while the watch of each query is established. Between two watches, and after
 a list, they count as current for `WatchPolicy.max_gap` seconds; after that, observations have an error until
-the watch is established.
+the watch is established and has reported what it missed.
 
 `WatchState` decides what follows after a watch ends or fails: resume, list again, or give up. `PodReflector`
 does the I/O.
@@ -97,6 +97,8 @@ class WatchPolicy:
         response_timeout: how long the response to a watch may take to begin.
         max_gap: how long the pods count as current while no watch is established: after a list, and after a
             watch has ended.
+        max_replay: how long a watch that is established after a failure may take to report the changes that
+            it missed; nothing marks the last of them.
         max_transit: how long to wait for a pod that left one selector by its labels to appear in another one.
         backoff: the waits between attempts after failures.
     """
@@ -106,6 +108,7 @@ class WatchPolicy:
     max_silence: float = 150.0
     response_timeout: float = 30.0
     max_gap: float = 2.0
+    max_replay: float = 0.2
     max_transit: float = 0.05
     backoff: RetryPolicy = BACKOFF
 
@@ -156,12 +159,18 @@ class WatchState:
             self._mark_current()
 
     def on_open(self, now: float) -> bool:
-        """Record that a watch was opened; return whether the query failed before."""
-        was_stale = self.stale_since is not None
+        """Record that a watch was opened; return whether the query is stale until the watch has caught up."""
         self._opened_at, self._has_received_event, self._denials = now, False, 0
-        self._was_watched, self._current_at, self._last_watch_failure = True, None, None
+        self._was_watched = True
+        if self.stale_since is not None:
+            return True
+        self.on_replay()
+        return False
+
+    def on_replay(self) -> None:
+        """Record that the watch that is open has reported the changes that it missed."""
+        self._current_at = self._last_watch_failure = None
         self._mark_current()
-        return was_stale
 
     def on_event(self) -> None:
         """Record that the watch reported something."""
@@ -283,7 +292,7 @@ class PodReflector:
         self._watches = [WatchState(query, policy.backoff, self._outage(query)) for query in queries]
         self._latest = latest
         self._transit_timer: asyncio.TimerHandle | None = None
-        self._gap_timers: dict[WatchState, asyncio.TimerHandle] = {}
+        self._timers: dict[WatchState, asyncio.TimerHandle] = {}  # that make a watch stale or current
         self._last = Observation(None)
         self._cache_error: ResolveError | None = None
 
@@ -300,7 +309,7 @@ class PodReflector:
         finally:
             self._cancel_transit_timer()
             for watch in self._watches:
-                self._end_gap(watch)
+                self._cancel_timer(watch)
 
     def observe(self) -> Observation:
         """Return the current observation.
@@ -339,7 +348,7 @@ class PodReflector:
             if lifetime is not None:
                 reason = _restart_reason(error)
                 record_watch_restart(self._api.host, watch.query.scope, reason, seconds=lifetime)
-                self._begin_gap(watch)
+                self._set_timer(watch, self._policy.max_gap, self._on_gap)
             if error is not None:
                 await self._wait_after(error, watch)
 
@@ -370,7 +379,7 @@ class PodReflector:
         with self._updating_cache():
             self._cache.replace(watch.query, found.pods, found.version)
         watch.on_list()
-        self._begin_gap(watch)
+        self._set_timer(watch, self._policy.max_gap, self._on_gap)
         self._notify()
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
@@ -389,9 +398,10 @@ class PodReflector:
                 timeout = self._policy.response_timeout
                 raise self._broken(watch, f"the server did not respond within {timeout:g} s")
             opened_at = anyio.current_time()
-            self._end_gap(watch)
             if watch.on_open(opened_at):
-                self._notify()
+                self._set_timer(watch, self._policy.max_replay, self._on_replay)
+            else:
+                self._cancel_timer(watch)
             # If the server does not end the watch in time, the connection is closed from here.
             deadline = opened_at + lifetime + self._policy.max_silence
             while chunk := await self._read(stream, watch, deadline):
@@ -462,19 +472,21 @@ class PodReflector:
             self._transit_timer.cancel()
             self._transit_timer = None
 
-    def _begin_gap(self, watch: WatchState) -> None:
-        """Have `watch` counted as failing if no watch is established soon."""
-        self._end_gap(watch)
-        loop = asyncio.get_running_loop()
-        self._gap_timers[watch] = loop.call_later(self._policy.max_gap, self._on_gap, watch)
+    def _set_timer(self, watch: WatchState, seconds: float, callback: Callable[[WatchState], None]) -> None:
+        self._cancel_timer(watch)
+        self._timers[watch] = asyncio.get_running_loop().call_later(seconds, callback, watch)
 
-    def _end_gap(self, watch: WatchState) -> None:
-        timer = self._gap_timers.pop(watch, None)
+    def _cancel_timer(self, watch: WatchState) -> None:
+        timer = self._timers.pop(watch, None)
         if timer is not None:
             timer.cancel()
 
     def _on_gap(self, watch: WatchState) -> None:
         watch.on_gap(self._broken(watch, f"it is not established after {self._policy.max_gap:g} s"))
+        self._notify()
+
+    def _on_replay(self, watch: WatchState) -> None:
+        watch.on_replay()
         self._notify()
 
     def _outage(self, query: PodQuery) -> Outage:

@@ -332,7 +332,9 @@ def test_a_list_does_not_make_a_query_current_while_its_watches_fail() -> None:
     assert watch.error is BROKEN
     watch.on_list()
     assert watch.error is BROKEN
-    watch.on_open(0.0)
+    assert watch.on_open(0.0)
+    assert watch.error is BROKEN
+    watch.on_replay()
     assert watch.error is None
 
 
@@ -342,3 +344,22 @@ def test_a_list_makes_a_query_current_after_lists_failed() -> None:
     assert watch.error is BROKEN
     watch.on_list()
     assert watch.error is None
+
+
+async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    resolver = loopback.resolver(JOBS)
+    resolver.watch_policy = IN_DOUBT
+    async with aclosing(resolver.observations()) as observations:
+        await anext(observations)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
+        loopback.server.inject(Answer(503), times=None)
+        loopback.server.disturb(End())
+        assert (await anext(observations)).error is not None
+        loopback.server.delete("train-1", "ml")
+        loopback.server.clear_faults()
+        with anyio.fail_after(5):
+            async for observation in observations:
+                if observation.error is None:
+                    assert names(observation.state) == ["train-0"]
+                    break

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from aioresolve._core.concurrency import CrossLoopLock
-from aioresolve._core.token_cache import TokenCache
+from aioresolve._core.concurrency import CrossLoopLock, TokenCache
 from aioresolve.errors import CredentialsError
 
 

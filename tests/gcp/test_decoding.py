@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.gcp.application_default import decode_token
+from aioresolve.gcp.credentials import decode_token
 from aioresolve.gcp.google_errors import Failure, decode_failure
 from aioresolve.gcp.resource_names import NodeName
 from aioresolve.gcp.tpu_api import (

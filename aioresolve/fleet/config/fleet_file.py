@@ -43,13 +43,14 @@ from aioresolve._core.document import (
     DocumentError,
     Location,
     MappingNode,
+    decode,
     integer_reader,
     is_null,
     kind_of,
+    parse_yaml,
     read_duration,
     suggestion,
 )
-from aioresolve._core.yaml_parser import decode, parse_yaml
 from aioresolve.errors import ConfigurationError
 
 from .targets import make_resolvers, read_defaults, read_targets

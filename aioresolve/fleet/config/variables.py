@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from aioresolve._core.document import Location, MappingNode, ScalarNode, SequenceNode
-from aioresolve._core.yaml_parser import NodeBuilder
+from aioresolve._core.document import Location, MappingNode, NodeBuilder, ScalarNode, SequenceNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

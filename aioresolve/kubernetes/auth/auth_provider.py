@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aioresolve._core.yaml_parser import parse_json
+from aioresolve._core.document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Identity, bearer, unix_time

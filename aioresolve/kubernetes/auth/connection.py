@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio.to_thread
 
+from aioresolve._core.concurrency import TokenCache
 from aioresolve._core.http.client import close_one_sidedly
-from aioresolve._core.token_cache import TokenCache
 from aioresolve.errors import ConfigurationError
 
 from .kubeconfig import without_credentials

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from aioresolve._core.yaml_parser import parse_json
+from aioresolve._core.document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time

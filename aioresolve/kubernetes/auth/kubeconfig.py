@@ -27,12 +27,15 @@ from aioresolve._core.document import (
     DocumentError,
     Location,
     MappingNode,
+    build_from_json,
+    decode,
     is_null,
     kind_of,
+    parse_json,
+    parse_yaml,
     python_value,
     require_mapping,
 )
-from aioresolve._core.yaml_parser import build_from_json, decode, parse_json, parse_yaml
 from aioresolve.errors import ConfigurationError, Hint
 
 if TYPE_CHECKING:

@@ -34,11 +34,7 @@ C = TypeVar("C", bound="Callable[..., Any]")
 
 
 def parse_selector(text: str) -> tuple[str, str]:
-    """Return the job and the label selector of `JOB=SELECTOR`.
-
-    Raises:
-        ValueError: one of the two is missing.
-    """
+    """Return the job and the label selector of `JOB=SELECTOR`; raises a ValueError if one is missing."""
     # A selector contains `=` itself, so the first one separates the job. `app=trainer` is therefore accepted,
     # as the job `app`, which `aioresolve kubernetes` explains if no pod matches.
     job, _, selector = text.partition("=")
@@ -53,11 +49,7 @@ def parse_selector(text: str) -> tuple[str, str]:
 
 
 def parse_count(text: str) -> tuple[str, int]:
-    """Return the job and the number of tasks of `JOB=N`.
-
-    Raises:
-        ValueError: `text` has another format.
-    """
+    """Return the job and the number of tasks of `JOB=N`; raises a ValueError for another format."""
     parts = _JOB_AND_COUNT.fullmatch(text)
     if parts is None:
         raise ValueError(f"{text!r} is not a number of tasks of a job; write JOB=N, such as worker=16")
@@ -67,8 +59,7 @@ def parse_count(text: str) -> tuple[str, int]:
 def parse_shard(text: str) -> int | tuple[int, int]:
     """Return the number of shards of `N`, or the index and the number of `INDEX/N`.
 
-    Raises:
-        ValueError: `text` has another format, or there is no shard with that index.
+    A ValueError means another format, or that there is no shard with that index.
     """
     parts = _SHARD.fullmatch(text)
     if parts is None:
@@ -86,11 +77,7 @@ def parse_shard(text: str) -> int | tuple[int, int]:
 
 
 def parse_task(text: str) -> Task:
-    """Return the task of `JOB:INDEX`.
-
-    Raises:
-        ValueError: `text` has another format.
-    """
+    """Return the task of `JOB:INDEX`; raises a ValueError for another format."""
     job, colon, index = text.rpartition(":")
     if not (colon and job and index.isascii() and index.isdigit() and len(index) < 10):
         raise ValueError(f"{text!r} is not a task; write JOB:INDEX, such as worker:0")

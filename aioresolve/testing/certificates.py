@@ -14,13 +14,9 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class CertificateAuthority:
-    """A new certificate authority, with a server certificate for the loopback addresses.
+    """A new certificate authority, with a server certificate for the loopback addresses and `hostnames`.
 
-    Args:
-        hostnames: further names and addresses for which the server certificate is valid.
-
-    Raises:
-        MissingDependencyError: trustme is not installed.
+    Without trustme, creating one is a MissingDependencyError.
     """
 
     def __init__(self, hostnames: Sequence[str] = ()) -> None:

@@ -41,14 +41,9 @@ RequestT = TypeVar("RequestT")
 class ServerState(Generic[RequestT]):
     """The ports, connections, faults and recorded requests of a server; its two interfaces share it.
 
-    Ports and certificates are kept when the server stops, so that it returns at the same URL.
-
-    Args:
-        host: the address to listen on.
-        port: the port; 0 takes a free one.
-        tls: whether that port speaks TLS, with a certificate from an authority of its own.
-        hostnames: further names and addresses for which the certificate is valid.
-        plain_port: with TLS, whether to open a second port that speaks plain HTTP.
+    Ports and certificates are kept when the server stops, so that it returns at the same URL. Port 0 takes a
+    free one. With `tls` the server has a certificate for `hostnames` from an authority of its own, and with
+    `plain_port` a second port that speaks plain HTTP.
     """
 
     def __init__(

@@ -43,11 +43,8 @@ _BUFFERED = 2048
 class Reply:
     """A response before it is sent.
 
-    Attributes:
-        status: the HTTP status.
-        body: the whole body, or a generator of its pieces. A generator may also yield faults, which apply to
-            the connection from that point of the body on.
-        headers: the response headers.
+    The body is complete, or a generator of its pieces, which may also yield faults: they apply to the
+    connection from that point of the body on.
     """
 
     status: int
@@ -58,9 +55,7 @@ class Reply:
 def fault_reply(faults: Sequence[Fault], default_body: Callable[[int], bytes]) -> Reply | None:
     """Return the reply that a fault puts in place of the server's own, if any of them does.
 
-    Args:
-        faults: the faults of the request.
-        default_body: returns the body of the server's own failures with that status.
+    `default_body` returns the body of the server's own failures with a status.
     """
     for fault in faults:
         match fault:

@@ -86,12 +86,7 @@ def demo() -> None:
 
 
 def _kubernetes_sections() -> list[Section]:
-    """Run the Kubernetes part.
-
-    Raises:
-        ResolveError: a request failed, or its result is not what the server has.
-        OSError: a server or a file could not be created.
-    """
+    """Run the Kubernetes part."""
     import asyncio
     import secrets
     import tempfile
@@ -202,12 +197,7 @@ async def _watch_and_wait(
 
 
 def _tpu_sections() -> list[Section]:
-    """Run the TPU part.
-
-    Raises:
-        ResolveError: a request failed, or its result is not what the servers have.
-        OSError: a server could not be created.
-    """
+    """Run the TPU part."""
     import asyncio
 
     # Workers and prober share one event loop, because grpc.aio polls only one per process.

@@ -144,13 +144,7 @@ async def probe_workers(
 ) -> list[WorkerProbe]:
     """Return the result of each worker in the order of the responses, with a progress bar on stderr.
 
-    Args:
-        request: the workers.
-        format_probe: returns the text for stdout, which is written as soon as a worker has responded.
-
-    Raises:
-        ConfigurationError: an address is invalid.
-        SystemExit: the reader closed stdout.
+    `format_probe` returns the text for stdout, which is written as soon as a worker has responded.
     """
     from aioresolve.cli.terminal.progress import show_bar
     from aioresolve.probe import ProbeChannels, stream_workers

@@ -136,13 +136,7 @@ def watch_tpu(interval: float, **parameters: Any) -> None:
 
 
 def watch_pods(request: PodRequest) -> None:
-    """Print the cluster of the pods and then each of its changes, until interrupted.
-
-    Raises:
-        ResolveError: there was no response before the deadline, or an error is not retryable.
-        KeyboardInterrupt: Ctrl-C was received.
-        SystemExit: SIGTERM was received, or the reader closed stdout.
-    """
+    """Print the cluster of the pods and then each of its changes, until interrupted."""
     from aioresolve.cli.application import run_async
 
     new_resolver = pod_resolver_factory(request)

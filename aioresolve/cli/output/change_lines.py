@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
 
 class ChangeRows:
-    """One row for each task that joined, left or moved.
+    """One row for each task that joined, left or moved; `is_wide` adds the columns `IDENTITY`.
 
     In each change, tasks that left come first, then those that moved, then those that joined. The column
     `WAS` of a task that moved shows its previous place as `TASK@ADDRESS`. For the first state, all tasks
     joined.
-
-    Args:
-        is_wide: whether rows have the columns `IDENTITY`.
     """
 
     COLUMNS = ("EVENT", *TASK, "WAS")
@@ -55,11 +52,7 @@ class ChangeRows:
 
 
 class TFConfigLines:
-    """A line of TensorFlow's TF_CONFIG whenever it differs from the previous one.
-
-    Args:
-        task: the task that will read it.
-    """
+    """A line of TensorFlow's TF_CONFIG for `task`, whenever it differs from the previous line."""
 
     def __init__(self, task: Task | None) -> None:
         self._task = task
@@ -68,8 +61,7 @@ class TFConfigLines:
     def format(self, state: ClusterState, _: ClusterState) -> str:
         """Return the line for `state`; empty text if it equals the previous line.
 
-        Raises:
-            UnknownTaskError: the cluster does not have the task at the moment.
+        Raises an UnknownTaskError while the cluster does not have the task.
         """
         line = tf_config(state.spec, self._task)
         if line == self._last:
@@ -81,8 +73,8 @@ class TFConfigLines:
 def change_document(state: ClusterState, older: ClusterState) -> dict[str, Any]:
     """Return a cluster after a change as one object: that of `cluster_document`, and the change.
 
-    `{"jobs", "version", "observed_at", "joined": [task, ...], "left": [task, ...], "moved": [{"from": task,
-    "to": task}, ...]}`: a task is that of `jobs`, with its `job` in addition.
+    In addition it has `{"joined": [task, ...], "left": [task, ...], "moved": [{"from": task, "to": task},
+    ...]}`: a task is that of `jobs`, with its `job` in addition.
     """
     change = state.diff(older)
     return cluster_document(state) | {

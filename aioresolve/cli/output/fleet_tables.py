@@ -30,11 +30,7 @@ NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}
 
 
 class StatusRows:
-    """Statuses as a table that is printed row by row.
-
-    Args:
-        names: the names of all targets.
-    """
+    """Statuses as a table that is printed row by row; `names` are those of all targets."""
 
     def __init__(self, names: Iterable[str]) -> None:
         longest = max(map(len, names), default=0)
@@ -54,10 +50,7 @@ def statuses_table(statuses: Iterable[TargetStatus], now: datetime) -> Table:
 def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tuple[str, ...]:
     """Return the cells of a status in the columns `COLUMNS`.
 
-    Args:
-        status: the status.
-        current_at: when its state was last known to be current, in UTC.
-        now: the current time in UTC.
+    `current_at` is when its state was last known to be current; both times are in UTC.
     """
     is_known = status.state is not None
     return (

@@ -105,11 +105,8 @@ class IncrementalTable:
     """A table that is printed row by row, before the widths of its columns are known.
 
     Columns are three spaces apart and as wide as the widest cell so far; no cell is truncated, empty or
-    contains unprintable characters.
-
-    Args:
-        columns: the column names.
-        widths: the minimum widths of the first columns; a column is at least as wide as its name.
+    contains unprintable characters. `widths` are the minimum widths of the first columns; a column is at
+    least as wide as its name.
     """
 
     def __init__(self, columns: Sequence[str], widths: Sequence[int] = ()) -> None:
@@ -152,14 +149,8 @@ def format_cluster(
 ) -> str | Table:
     """Return the cluster in the format `output`, one of `OUTPUTS`.
 
-    Args:
-        output: the format.
-        spec: the cluster.
-        state: the same cluster with identities; required for the outputs `WITH_IDENTITIES`.
-        task: for `tf-config`, the task that will read it.
-
-    Raises:
-        UnknownTaskError: the cluster has no such task.
+    `state`, the same cluster with identities, is required for the outputs `WITH_IDENTITIES`; for `task` see
+    `tf_config`.
     """
     match output:
         case "table":
@@ -186,14 +177,8 @@ def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
     """Return the cluster as TensorFlow's `TF_CONFIG`, a line of JSON: `{"cluster": ..., "task": ...}`.
 
     Format: what `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads. A job whose task indices have
-    gaps is an object of index to address.
-
-    Args:
-        spec: the cluster.
-        task: the task that will read it, for the key `task`; None omits the key.
-
-    Raises:
-        UnknownTaskError: the cluster has no such task, and it is not an evaluator.
+    gaps is an object of index to address. The key `task` names the task that will read it; without a task it
+    is omitted. A task that the cluster does not have, and that is not an evaluator, is an UnknownTaskError.
     """
     import msgspec
 

@@ -43,12 +43,10 @@ MAX_ENDPOINTS = 3
 
 @dataclass(frozen=True, slots=True)
 class FoundTPUs:
-    """Resolved TPUs.
+    """Resolved TPUs and the cluster of their workers.
 
-    Attributes:
-        slices: in the order of their tasks; empty if the TPU belongs to this host.
-        state: the cluster of their workers.
-        probes: worker address to the result of its probe; None if the workers were not probed.
+    `slices` are in the order of their tasks; there are none if the TPU belongs to this host. `probes` is
+    worker address to the result of its probe, None if the workers were not probed.
     """
 
     slices: tuple[TPUSlice, ...]
@@ -73,10 +71,8 @@ def format_workers(output: str, found: FoundTPUs, task: Task | None) -> str | Ta
 def workers_table(found: FoundTPUs, *, is_wide: bool) -> Table:
     """Return one row per worker: its task and address, and its devices if it was probed.
 
-    Args:
-        found: the workers.
-        is_wide: whether rows have the name, state, health and accelerator type of the slice, and the number
-            of the worker in it.
+    With `is_wide`, rows also have the columns `SLICE_COLUMNS`; `WORKER` is the number of the worker in its
+    slice.
     """
     columns, rows = spec_table(found.state.spec)
     rows = [tuple(row) for row in rows]
@@ -115,11 +111,7 @@ def slices_document(found: FoundTPUs) -> dict[str, Any]:
 
 
 class ProbeRows:
-    """Probed workers as a table that is printed row by row.
-
-    Args:
-        addresses: the addresses of all workers.
-    """
+    """Probed workers as a table that is printed row by row; `addresses` are those of all workers."""
 
     COLUMNS = ("ADDRESS", "SOURCE", *PROBE_COLUMNS)
 

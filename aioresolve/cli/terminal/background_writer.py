@@ -27,11 +27,8 @@ class BackgroundWriter:
     """Writes texts to one stream in order, in a daemon thread.
 
     The thread is not one of anyio's, which the interpreter would join at exit: if the process ends while the
-    reader does not read, it must not wait for the pending write.
-
-    Args:
-        stream: the stream to write to.
-        exit_with: ends the command with an exit code; called if the reader has closed the stream.
+    reader does not read, it must not wait for the pending write. If the reader has closed the stream,
+    `exit_with` is called with an exit code, to end the command.
     """
 
     def __init__(self, stream: TextIO, exit_with: Callable[[int], None]) -> None:
@@ -51,11 +48,7 @@ class BackgroundWriter:
         return self._last is not None and not self._last.done()
 
     async def write(self, text: str) -> None:
-        """Write `text`, and return once it is written.
-
-        Raises:
-            click.ClickException: the write failed.
-        """
+        """Write `text`, and return once it is written; a failure is a click.ClickException."""
         try:
             await self._enqueue(text)
         except BrokenPipeError:
@@ -101,11 +94,7 @@ class BackgroundWriter:
 
 @contextmanager
 def background_writer(stream: TextIO | None, exit_with: Callable[[int], None]) -> Iterator[BackgroundWriter]:
-    """Yield a writer for `stream`. If it is a pipe, the command ends as soon as the last reader closes it.
-
-    Raises:
-        click.ClickException: the stream is closed.
-    """
+    """Yield a writer for `stream`. If it is a pipe, the command ends as soon as the last reader closes it."""
     if stream is None:
         raise click.ClickException("cannot write the result: stdout is closed")
     loop = asyncio.get_running_loop()

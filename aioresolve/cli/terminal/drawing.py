@@ -36,9 +36,7 @@ def render_table(table: Table) -> str:
 def table_lines(table: Table, styles: Sequence[str] = ()) -> list[rich.text.Text]:
     """Return the header and the rows of the table as lines, which a narrow terminal truncates.
 
-    Args:
-        table: the table.
-        styles: the styles of the first rows.
+    `styles` are those of the first rows.
     """
     rows = [[printable(cell) or ABSENT for cell in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(table.columns, *rows, strict=True)]
@@ -64,13 +62,7 @@ def _pad(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def render_bar(share: float, text: str, columns: int) -> str:
-    """Return a progress bar and a text on one line.
-
-    Args:
-        share: how much of the bar is filled, from 0 to 1.
-        text: the text after the bar.
-        columns: the width of the terminal.
-    """
+    """Return a progress bar, filled by a `share` from 0 to 1, and a text, for a terminal of that width."""
     from rich.progress_bar import ProgressBar
 
     page = io.StringIO()
@@ -124,9 +116,7 @@ class Spinner:
 def new_console(stream: TextIO, width: int | None = None) -> rich.console.Console:
     """Return a console that treats `stream` as a terminal and does not interpret markup in texts.
 
-    Args:
-        stream: where it writes.
-        width: in columns; None for the width of the terminal of this process.
+    Without a `width` in columns, it has that of the terminal of this process.
     """
     return rich.console.Console(
         file=stream,

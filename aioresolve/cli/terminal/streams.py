@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def write_stdout(content: str | Table) -> None:
     """Write `content` to stdout at once: a table with colors on a terminal, plain in a pipe or file.
 
-    Raises:
-        SystemExit: the reader has closed the pipe (`| head`); the exit code is that of SIGPIPE.
-        click.ClickException: the write failed.
+    If the reader has closed the pipe (`| head`), this exits with the code of SIGPIPE.
     """
     if not isinstance(content, Table):
         _write(content)

@@ -129,11 +129,8 @@ async def live_view(
 ) -> AsyncIterator[Screen]:
     """Yield a screen that shows `view` until the block ends.
 
-    Args:
-        writer: writes to the terminal.
-        view: the content.
-        show_after: seconds before anything is drawn.
-        keep: whether the last content remains on the terminal.
+    Nothing is drawn for the first `show_after` seconds. With `keep`, the last content remains on the
+    terminal.
     """
     screen = Screen(writer, view, keep=keep)
     try:
@@ -155,12 +152,7 @@ class _Change:
 
 
 class WatchView:
-    """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source.
-
-    Args:
-        scope: the watched pods or TPUs, as text.
-        is_wide: whether the table shows the identities of tasks.
-    """
+    """A watched cluster: its tasks, the missing ones, the last changes, and the status of the source."""
 
     def __init__(self, scope: str, *, is_wide: bool) -> None:
         self._scope = scope
@@ -255,13 +247,8 @@ def _local_time(moment: datetime) -> str:
 class WaitView:
     """What a cluster being waited for lacks, and how much of the deadline is used.
 
-    Args:
-        scope: the requested pods or TPUs, as text.
-        timeout: seconds until the deadline, from the start.
-        ends: the deadline, by `time.monotonic`.
-
-    Attributes:
-        lacking: what the cluster lacks; None before the first response.
+    The deadline is `ends` by `time.monotonic`, `timeout` seconds after the start. `lacking` is None before
+    the first response.
     """
 
     def __init__(self, scope: str, timeout: float, ends: float) -> None:
@@ -292,12 +279,8 @@ class WaitView:
 class FleetView:
     """The latest status of each target, in the order of the targets.
 
-    If there are more targets than lines, those with an error come first.
-
-    Args:
-        fleet: the fleet.
-        is_watched: whether a status is current until it changes. Otherwise its age counts from the last
-            response.
+    If there are more targets than lines, those with an error come first. A status that `is_watched` is
+    current until it changes; otherwise its age counts from the last response.
     """
 
     def __init__(self, fleet: Fleet, *, is_watched: bool) -> None:

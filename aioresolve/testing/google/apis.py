@@ -32,16 +32,9 @@ _PAGE_START = "after "
 def _page(
     names: Sequence[str], query: Mapping[str, str], size_parameter: str, page_size: int
 ) -> tuple[list[str], str]:
-    """Return the names on the requested page, and the token of the next page, empty after the last.
+    """Return the requested page of `names`, and the token of the next page, which is empty after the last.
 
-    Args:
-        names: every name, in order.
-        query: the URL's query.
-        size_parameter: the query parameter that limits the number of items per page.
-        page_size: the server's own limit.
-
-    Raises:
-        Failure: the token is not from this server, or the limit is not a number.
+    A page has at most `page_size` names; the query parameter `size_parameter` can only reduce that.
     """
     try:
         limit = int(query.get(size_parameter) or 0)
@@ -91,18 +84,9 @@ _V1_FIELDS = (
 def tpu_reply(
     cloud: Cloud, method: str, path: str, query: Mapping[str, str], authorization: str, user: str | None
 ) -> Reply:
-    """Return the reply of the Cloud TPU API to a request.
+    """Return the reply of the Cloud TPU API to a request, or raise a Failure.
 
-    Args:
-        cloud: the project.
-        method: the HTTP method.
-        path: the URL's path.
-        query: the URL's query.
-        authorization: the `Authorization` header.
-        user: the IAM member, if the header is valid.
-
-    Raises:
-        Failure: the request is rejected.
+    `user` is the IAM member to which the `Authorization` header belongs, None if it is not valid.
     """
     found = _TPU_PATH.fullmatch(path)
     if found is None or method != "GET":

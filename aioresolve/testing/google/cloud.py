@@ -50,7 +50,10 @@ class GoogleRequest:
 
 
 class ResourceStore:
-    """The resources of one collection by full name, with the states that later requests will see."""
+    """The resources of one collection by full name, with the states that later requests will see.
+
+    Methods that need an existing resource raise a KeyError.
+    """
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
@@ -64,33 +67,21 @@ class ResourceStore:
             self._scripts.pop(name, None)
 
     def patch(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge `patch` into a resource (RFC 7386: None removes) and return a copy of it.
-
-        Raises:
-            KeyError: the resource does not exist.
-        """
+        """Merge `patch` into a resource (RFC 7386: None removes) and return a copy of it."""
         with self._lock:
             # A copy of the patch: the caller keeps the original and may change it.
             self._resources[name] = merge_patch(self._resources[name], copy.deepcopy(dict(patch)))
             return copy.deepcopy(self._resources[name])
 
     def script(self, name: str, patches: Iterable[Mapping[str, Any]]) -> None:
-        """Merge the next patch into the resource at each of the next requests that read it.
-
-        Raises:
-            KeyError: the resource does not exist.
-        """
+        """Merge the next patch into the resource at each of the next requests that read it."""
         with self._lock:
             if name not in self._resources:
                 raise KeyError(name)
             self._scripts[name] = deque(patches)
 
     def delete(self, name: str) -> None:
-        """Delete a resource.
-
-        Raises:
-            KeyError: the resource does not exist.
-        """
+        """Delete a resource."""
         with self._lock:
             del self._resources[name]
             self._scripts.pop(name, None)
@@ -117,15 +108,7 @@ class ResourceStore:
 
 @dataclass(slots=True)
 class Cloud:
-    """One project, its resources, and the settings of its APIs.
-
-    Attributes:
-        project: the project's id.
-        zone: the zone of resources with a short name.
-        tokens: the tokens that the APIs accept.
-        page_size: the maximum number of items per page.
-        etags: whether the APIs support conditional requests.
-    """
+    """One project, its resources, and the settings of its APIs; resources with a short name are in `zone`."""
 
     project: str
     zone: str
@@ -148,11 +131,7 @@ class Cloud:
         self.instances = ResourceStore(self.lock)
 
     def add(self, resource: Mapping[str, Any]) -> str:
-        """Write a resource that `tpu_node`, `queued_resource` or `instance` made, and return its full name.
-
-        Raises:
-            ConfigurationError: it is not such a resource, or its name is invalid.
-        """
+        """Write a resource from `tpu_node`, `queued_resource` or `instance`, and return its full name."""
         if "networkInterfaces" in resource:
             name = self.full_name(resource["name"], "instances")
             self.instances.put(name, {**resource, "name": name.rpartition("/")[2]})
@@ -172,11 +151,7 @@ class Cloud:
         return name
 
     def full_name(self, name: str, collection: str) -> str:
-        """Return `projects/P/locations/Z/COLLECTION/NAME` for a short or full name.
-
-        Raises:
-            ConfigurationError: the name is full, but not in that form.
-        """
+        """Return `projects/P/locations/Z/COLLECTION/NAME` for a short or full name."""
         if "/" not in name:
             place = "zones" if collection == "instances" else "locations"
             return f"projects/{self.project}/{place}/{self.zone}/{collection}/{name}"
@@ -192,8 +167,7 @@ class Cloud:
     def find(self, name: str) -> tuple[ResourceStore, str]:
         """Return the store that contains `name`, a short or full name, and its full name.
 
-        Raises:
-            KeyError: there is no resource with that name.
+        Raises a KeyError if there is no resource with that name.
         """
         for store, collection in (
             (self.nodes, "nodes"),

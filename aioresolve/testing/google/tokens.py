@@ -29,14 +29,11 @@ _CLOCK_SKEW_SECONDS = 300.0
 
 @dataclass(slots=True)
 class Tokens:
-    """The valid tokens, and the secrets for which new ones are issued.
+    """The valid tokens, and the secrets for which new ones are issued; a rejected request is a `Failure`.
 
-    Attributes:
-        known: token to IAM member, without expiry; None if the services need no credentials.
-        email: the service account's address.
-        lifetime: the lifetime in seconds of tokens that are issued from now on.
-        client_secret: with `refresh_token`, the credentials of an authorized user.
-        subject_token: the credentials of a federated workload.
+    `known` is token to IAM member, without expiry, or None if the services need no credentials. `lifetime` is
+    that of tokens issued from now on, in seconds. `client_secret` and `refresh_token` are the credentials of
+    an authorized user, `subject_token` is that of a federated workload.
     """
 
     known: dict[str, str] | None
@@ -73,11 +70,7 @@ class Tokens:
         return {"access_token": token, "expires_in": int(self.lifetime), "token_type": "Bearer", **more}
 
     def oauth_reply(self, form: Mapping[str, str], audience: str) -> Reply:
-        """Return the reply of `oauth2.googleapis.com/token`.
-
-        Raises:
-            Failure: the request is rejected.
-        """
+        """Return the reply of `oauth2.googleapis.com/token`."""
         match form.get("grant_type"):
             case grant if grant == _JWT_GRANT:
                 scope = self._verify_assertion(form.get("assertion", ""), audience)
@@ -91,11 +84,7 @@ class Tokens:
         raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
 
     def sts_reply(self, form: Mapping[str, str]) -> Reply:
-        """Return the reply of `sts.googleapis.com/v1/token` (RFC 8693).
-
-        Raises:
-            Failure: the request is rejected.
-        """
+        """Return the reply of `sts.googleapis.com/v1/token` (RFC 8693)."""
         if form.get("grant_type") != _EXCHANGE_GRANT:
             raise oauth_failure("unsupported_grant_type", "Invalid grant_type.")
         if form.get("subject_token") != self.subject_token:
@@ -104,11 +93,7 @@ class Tokens:
         return json_reply(self.issue_json("principal://pool/subject/workload", issued_token_type=kind))
 
     def impersonation_reply(self, email: str, member: str | None) -> Reply:
-        """Return the reply of `iamcredentials.googleapis.com` to generateAccessToken.
-
-        Raises:
-            Failure: the caller is not authenticated.
-        """
+        """Return the reply of `iamcredentials.googleapis.com` to generateAccessToken."""
         if member is None:
             raise unauthenticated(True)
         token, end = self.issue(f"serviceAccount:{email}")
@@ -142,11 +127,7 @@ class Tokens:
 
 
 def service_account_key(email: str, project: str, token_uri: str) -> dict[str, str]:
-    """Return the key file of a service account whose assertions `Tokens` accepts.
-
-    Raises:
-        MissingDependencyError: cryptography is not installed.
-    """
+    """Return the key file of a service account whose assertions `Tokens` accepts; needs cryptography."""
     return {
         "type": "service_account",
         "project_id": project,

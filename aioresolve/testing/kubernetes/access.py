@@ -26,12 +26,8 @@ _NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", 
 class RequestInfo:
     """The verb and the resource of a request, in the terms of RBAC rules.
 
-    Attributes:
-        verb: list, watch, get, create, update, patch or delete; empty if that path does not support the
-            method.
-        namespace: the namespace, None for all.
-        name: the pod's name, None for the collection.
-        subresource: `status` or empty.
+    The verb is empty if the path does not support the method. Without a namespace the request is for all of
+    them, without a name for the collection. The subresource is `status` or empty.
     """
 
     verb: str
@@ -66,13 +62,10 @@ class Caller:
 class Access:
     """The users of a server and their permissions; every attribute may be changed while the server runs.
 
-    Attributes:
-        tokens: bearer token to user name; None accepts every request.
-        passwords: user name to password, for basic authentication.
-        allow: user name to the namespaces that the user may access, None for all; without a mapping every
-            user may access everything.
-        anonymous: whether requests without credentials are accepted as `system:anonymous`, which `allow` then
-            denies.
+    `tokens` is bearer token to user (None accepts every request), `passwords` user to password. `allow` is
+    user to the namespaces that the user may access, None for all; without a mapping every user may access
+    everything. With `anonymous`, requests without credentials are accepted as `system:anonymous`, which
+    `allow` then denies.
     """
 
     def __init__(
@@ -88,12 +81,7 @@ class Access:
         self.anonymous = anonymous
 
     def caller(self, authorization: str, certificate_user: str | None) -> Caller:
-        """Return the sender of a request.
-
-        Args:
-            authorization: the `Authorization` header.
-            certificate_user: the common name of the verified client certificate, if there is one.
-        """
+        """Return the sender of a request: its client certificate counts before its `Authorization` header."""
         if certificate_user is not None:
             return Caller(certificate_user, "Certificate")
         scheme, _, credentials = authorization.partition(" ")
@@ -106,11 +94,7 @@ class Access:
         return Caller(None)
 
     def check(self, caller: Caller, info: RequestInfo) -> None:
-        """Return if `caller` may make the request.
-
-        Raises:
-            Failure: 401 or 403, with the API server's message.
-        """
+        """Return if `caller` may make the request; otherwise raise the API server's 401 or 403."""
         if caller.user is None:
             raise unauthorized()
         if not self._may(caller.user, info.namespace):

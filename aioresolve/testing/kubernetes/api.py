@@ -104,13 +104,7 @@ class Call:
 
 
 async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | None = None) -> Reply:
-    """Return the reply to `call`, which may be a failure.
-
-    Args:
-        cluster: the cluster.
-        call: the request.
-        endless_pages: the fault that replaces the result of a list.
-    """
+    """Return the reply to `call`, which may be a failure; `endless_pages` replaces the result of a list."""
     try:
         if call.info is None:
             return _discovery(call)

@@ -134,9 +134,7 @@ class ResponseCache:
 class Cluster:
     """Everything that survives a restart of the server.
 
-    Attributes:
-        bookmark_interval: seconds between two bookmarks of a watch.
-        watches: the watches that are connected.
+    `watches` are those that are connected; each sends a bookmark every `bookmark_interval` seconds.
     """
 
     store: Store

@@ -60,8 +60,7 @@ class WatchFault:
 def validate_watch_fault(fault: Fault) -> StreamFault | WatchError:
     """Return `fault` if it can apply to a connected watch.
 
-    Raises:
-        ConfigurationError: it applies only before or in place of a response.
+    A fault that applies only before or in place of a response is a ConfigurationError.
     """
     if isinstance(fault, StreamFault | WatchError):
         return fault
@@ -83,11 +82,7 @@ class EndlessPages(Fault):
 
 
 def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Page:
-    """Return the page after the continue token of `options`, or the first.
-
-    Raises:
-        Failure: 400, the token is invalid.
-    """
+    """Return the page after the continue token of `options`, or the first."""
     first = 0
     if options.continue_token:
         try:

@@ -39,9 +39,8 @@ class InvalidTokenError(ValueError):
 class ContinueToken:
     """The start of the next page.
 
-    Attributes:
-        version: the version to list; -1 for the current one.
-        start: the smallest key that may follow, relative to the namespace, without a leading slash.
+    `version` is the one to list, -1 for the current one. `start` is the smallest key that may follow,
+    relative to the namespace, without a leading slash.
     """
 
     version: int
@@ -55,11 +54,7 @@ class ContinueToken:
 
     @classmethod
     def decode(cls, text: str) -> ContinueToken:
-        """Parse the token that a client sent.
-
-        Raises:
-            InvalidTokenError: it is not a continue token.
-        """
+        """Parse the token that a client sent; raises an InvalidTokenError."""
         document = _json_object(_decode_base64(text))
         version = document.get("v", "")
         if version != "meta.k8s.io/v1":
@@ -126,8 +121,7 @@ class Page:
 def page(store: Store, options: ListOptions) -> Page:
     """Return the pods that `options` request, at the requested version and up to the limit.
 
-    Raises:
-        Failure: 400 for an invalid token, 410 for an expired version, 504 for one that does not exist yet.
+    Failures: 400 for an invalid token, 410 for an expired version, 504 for one that does not exist yet.
     """
     with store.lock:
         version, start = _position(store, options)

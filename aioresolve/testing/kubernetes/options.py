@@ -31,12 +31,7 @@ Kind = Literal["object", "table", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The form of the objects in a response.
-
-    Attributes:
-        kind: complete objects, a Table of rows, or only metadata.
-        indent: whether the JSON is indented.
-    """
+    """The form of the objects in a response: complete objects, a Table of rows, or only metadata."""
 
     kind: Kind
     indent: bool = False
@@ -51,11 +46,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def negotiate_representation(accept: str | None, user_agent: str, pretty: str | None) -> Representation:
-    """Return the representation for an `Accept` header; without the header, plain JSON.
-
-    Raises:
-        Failure: 406, the server supports no acceptable representation.
-    """
+    """Return the representation for an `Accept` header, without one plain JSON; 406 if none is acceptable."""
     clauses = [clause for clause in _clauses(accept or "*/*") if clause[0] in _JSON]
     for _, parameters in clauses:
         kind = _KINDS.get(parameters.get("as", ""))
@@ -129,15 +120,9 @@ class Selection:
 class ListOptions:
     """The options of a list or watch.
 
-    Attributes:
-        selection: the selected pods.
-        version: `resourceVersion`, None if it is not set.
-        exact: whether to list exactly that version, rather than one that is at least as new.
-        limit: pods per page, 0 for all.
-        continue_token: the token that the client sent; empty for the first page.
-        bookmarks: whether a watch allows bookmarks.
-        initial_events: whether a watch starts with an event for each existing pod.
-        timeout: seconds after which a watch ends, None for the server's default.
+    `version` is `resourceVersion`, None if it is not set; `exact` requests exactly that version, rather than
+    one that is at least as new. `limit` is pods per page, 0 for all. With `initial_events` a watch starts
+    with an event for each existing pod. `timeout` is in seconds, None for the server's default.
     """
 
     selection: Selection
@@ -153,8 +138,7 @@ class ListOptions:
 def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool) -> ListOptions:
     """Parse the query of a list, or with `watch` of a watch; `namespace=None` means all namespaces.
 
-    Raises:
-        Failure: 400 or 422, with the API server's message.
+    Failures: 400 or 422, with the API server's message.
     """
     selection = _selection(namespace, query)
     problems = _watch_problems(query) if watch else _list_problems(query)
@@ -183,11 +167,7 @@ def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool
 
 
 def included_object(query: Mapping[str, str]) -> IncludeObject:
-    """Return which form of its object each row of a Table includes.
-
-    Raises:
-        Failure: 400, the value is not None, Metadata or Object.
-    """
+    """Return which form of its object each row of a Table includes; 400 for an unknown form."""
     value = query.get("includeObject", "")
     match value:
         case "None" | "Metadata" | "Object":

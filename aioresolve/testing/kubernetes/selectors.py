@@ -159,21 +159,12 @@ class FieldSelector:
 
 
 def label_selector(text: str) -> LabelSelector:
-    """Parse a label selector.
-
-    Raises:
-        SelectorError: with the API server's message, such as
-            `unable to parse requirement: found '=', expected: identifier`.
-    """
+    """Parse a label selector; a SelectorError has the API server's message."""
     return LabelSelector(_Parser(_tokens(text)).requirements())
 
 
 def field_selector(text: str) -> FieldSelector:
-    """Parse a field selector for pods.
-
-    Raises:
-        SelectorError: with the API server's message, such as `field label not supported: status.nothing`.
-    """
+    """Parse a field selector for pods; a SelectorError has the API server's message."""
     terms = []
     for term in _split_terms(text):
         if not term:

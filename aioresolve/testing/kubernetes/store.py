@@ -43,12 +43,7 @@ _METADATA_START = len(b'{"metadata":')
 
 
 class Expired(Exception):  # noqa: N818 - the API server's term
-    """The requested version is older than the history.
-
-    Attributes:
-        version: the requested version.
-        oldest: the oldest version in the history.
-    """
+    """The requested version is older than `oldest`, the oldest one in the history."""
 
     def __init__(self, version: int, oldest: int) -> None:
         super().__init__(f"version {version} has been compacted, the oldest known is {oldest}")
@@ -60,14 +55,10 @@ class Expired(Exception):  # noqa: N818 - the API server's term
 class StoredPod:
     """One version of a pod, encoded when it is written.
 
-    Attributes:
-        key: `namespace/name`, by which lists are ordered.
-        version: its resourceVersion.
-        labels: its labels.
-        fields: the fields that field selectors support.
-        item: its JSON without kind and apiVersion, as in a PodList.
-        metadata_end: where the JSON of its metadata ends in `item`.
-        row: its Table row without the closing `,"object":...}`; ages are those at the time of the write.
+    `key` is `namespace/name`, by which lists are ordered, and `fields` are those that field selectors
+    support. `item` is its JSON without kind and apiVersion, as in a PodList, of which the metadata end at
+    `metadata_end`. `row` is its Table row without the closing `,"object":...}`; ages are those at the time of
+    the write.
     """
 
     key: str
@@ -126,7 +117,10 @@ class Event:
 
 
 class Store:
-    """Pods by `namespace/name`; every method may be called from any thread."""
+    """Pods by `namespace/name`; every method may be called from any thread.
+
+    Methods that need a version raise `Expired` if it is older than the history.
+    """
 
     def __init__(self, *, clock: Callable[[], datetime], history: int, version: int = 1) -> None:
         self.clock = clock
@@ -193,11 +187,7 @@ class Store:
             self._notify()
 
     def pods_at(self, version: int) -> tuple[StoredPod, ...]:
-        """Return every pod as of `version`, ordered by key.
-
-        Raises:
-            Expired: the version is older than the history.
-        """
+        """Return every pod as of `version`, ordered by key."""
         with self.lock:
             if version < self.compacted:
                 raise Expired(version, self.compacted)
@@ -210,20 +200,12 @@ class Store:
             return snapshot
 
     def check_watchable(self, version: int) -> None:
-        """Return if a new watch can start after `version`.
-
-        Raises:
-            Expired: the version is older than the history.
-        """
+        """Return if a new watch can start after `version`."""
         if version < self.compacted:
             raise Expired(version, self.compacted)
 
     def restore(self, version: int) -> None:
-        """Undo every write after `version`.
-
-        Raises:
-            Expired: the version is older than the history.
-        """
+        """Undo every write after `version`."""
         with self.lock:
             self._pods = {pod.key: pod for pod in self.pods_at(version)}
             self._keys = list(self._pods)
@@ -238,9 +220,6 @@ class Store:
 
         If `version` is newer than the current one, it is returned instead. With `until`, that version counts
         as the current one, and later writes are left out.
-
-        Raises:
-            Expired: some of the writes are older than the history.
         """
         with self.lock:
             if version < self._oldest_change:

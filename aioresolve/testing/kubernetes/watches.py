@@ -97,11 +97,7 @@ def error_line(failure: Failure) -> bytes:
 
 
 def check_watch(store: Store, options: ListOptions) -> None:
-    """Return if a watch with `options` can start.
-
-    Raises:
-        Failure: 504, it starts from a version that does not exist yet.
-    """
+    """Return if a watch can start; 504 if it starts from a version that does not exist yet."""
     if options.initial_events and (options.version or 0) > store.version:
         raise too_large_version(options.version or 0, store.version)
 
@@ -116,14 +112,9 @@ async def watch_pieces(
 ) -> AsyncGenerator[bytes | StreamFault, None]:
     """Yield the lines of a watch, several together if there are several, until its timeout.
 
-    Args:
-        store: the pods and their history.
-        options: the options of the watch.
-        encoder: encodes the events.
-        notifier: wakes the watch.
-        faults: faults to yield or apply when the events before them have been yielded; the caller adds to
-            them.
-        bookmark_interval: seconds between bookmarks; one more is sent just before the end.
+    `notifier` wakes the watch. Each of `faults`, to which the caller adds, is yielded or applied when the
+    events before it have been yielded. Bookmarks are sent every `bookmark_interval` seconds, and just before
+    the end.
     """
     started = anyio.current_time()
     ends = started + (options.timeout or _MAX_SECONDS)

@@ -168,23 +168,21 @@ task_option = click.option(
 
 worker_timeout_option = duration_option("--worker-timeout", "Deadline of each worker.", "5s")
 
-max_workers_option = click.option(
-    "--max-concurrency",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="Maximum number of workers probed at a time.",
-)
 
-max_requests_option = click.option(
-    "--max-concurrency",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="Maximum number of requests at a time.",
-)
+def _max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
+    return click.option(
+        "--max-concurrency",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help=f"Maximum number of {things} at a time.",
+    )
+
+
+max_workers_option = _max_concurrency_option(256, "workers probed")
+
+max_requests_option = _max_concurrency_option(16, "requests")
 
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="Write only errors to stderr, no progress and no notes."

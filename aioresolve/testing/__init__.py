@@ -12,23 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .faults import Answer, Cut, Delay, End, Endless, Fault, Hang, Redirect, Reset, Stall, Trickle
-    from .google import (
-        GoogleRequest,
-        GoogleServer,
-        ThreadedGoogleServer,
-        instance,
-        queued_resource,
-        tpu_node,
-        tpu_vm,
-    )
-    from .kubernetes import (
-        EndlessPages,
-        KubernetesServer,
-        RequestRecord,
-        ThreadedKubernetesServer,
-        WatchError,
-        pod,
-    )
+    from .google.cloud import GoogleRequest
+    from .google.resources import instance, queued_resource, tpu_node, tpu_vm
+    from .google.server import GoogleServer, ThreadedGoogleServer
+    from .kubernetes.cluster import RequestRecord
+    from .kubernetes.faults import EndlessPages, WatchError
+    from .kubernetes.pods import pod
+    from .kubernetes.server import KubernetesServer, ThreadedKubernetesServer
     from .tpu_worker import Silence, TPUWorker, tpu_worker_process
 
 __all__ = [
@@ -61,38 +51,32 @@ __all__ = [
     "tpu_worker_process",
 ]
 
-_KUBERNETES = (
-    "EndlessPages",
-    "KubernetesServer",
-    "RequestRecord",
-    "ThreadedKubernetesServer",
-    "WatchError",
-    "pod",
-)
-_GOOGLE = (
-    "GoogleRequest",
-    "GoogleServer",
-    "ThreadedGoogleServer",
-    "instance",
-    "queued_resource",
-    "tpu_node",
-    "tpu_vm",
-)
-_TPU_WORKER = ("Silence", "TPUWorker", "tpu_worker_process")
-_MODULES = (
-    dict.fromkeys(__all__, "faults")
-    | dict.fromkeys(_KUBERNETES, "kubernetes")
-    | dict.fromkeys(_GOOGLE, "google")
-    | dict.fromkeys(_TPU_WORKER, "tpu_worker")
-)
-"""Public name to the module that defines it."""
+_MODULES = {
+    "EndlessPages": "kubernetes.faults",
+    "GoogleRequest": "google.cloud",
+    "GoogleServer": "google.server",
+    "KubernetesServer": "kubernetes.server",
+    "RequestRecord": "kubernetes.cluster",
+    "Silence": "tpu_worker",
+    "TPUWorker": "tpu_worker",
+    "ThreadedGoogleServer": "google.server",
+    "ThreadedKubernetesServer": "kubernetes.server",
+    "WatchError": "kubernetes.faults",
+    "instance": "google.resources",
+    "pod": "kubernetes.pods",
+    "queued_resource": "google.resources",
+    "tpu_node": "google.resources",
+    "tpu_vm": "google.resources",
+    "tpu_worker_process": "tpu_worker",
+}
+"""The module of each public name that is not in `faults`."""
 
 
 def __getattr__(name: str) -> object:
     # aiohttp and grpc take a third of a second to import, so a module is loaded only when it is used.
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'faults')}"), name)
 
 
 def __dir__() -> list[str]:

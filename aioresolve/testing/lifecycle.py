@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from .faults import Fault
@@ -236,9 +235,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._stop()
 
     async def restart(self) -> None:
@@ -330,9 +327,7 @@ class ThreadedServer:
             self._exits = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._portal = None
         self._exits.close()
 

@@ -30,7 +30,6 @@ from .faults import Answer, Delay, Fault, Hang, Reset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
     Method: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
@@ -171,12 +170,7 @@ class TPUWorker:
             self._running = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         running, self._running = self._running, None
         if running is not None:
             await running.aclose()

@@ -118,20 +118,18 @@ class _FoundPods:
 
 
 async def _resolve(request: PodRequest) -> _FoundPods:
-    from aioresolve._core.deadline import within_deadline
-    from aioresolve.cli.terminal.progress import show_progress
+    from aioresolve.cli.terminal.progress import run_with_progress
 
     new_resolver = pod_resolver_factory(request)
 
     async def operation(progress: Progress) -> _FoundPods:
-        with show_progress(progress, quiet=request.quiet):
-            resolver, namespaces = await new_resolver(progress)
-            if request.output in WITH_IDENTITIES:
-                state = await resolver.fetch_state(progress)
-                return _FoundPods(state.spec, state, namespaces)
-            return _FoundPods(await resolver.fetch_spec(progress), None, namespaces)
+        resolver, namespaces = await new_resolver(progress)
+        if request.output in WITH_IDENTITIES:
+            state = await resolver.fetch_state(progress)
+            return _FoundPods(state.spec, state, namespaces)
+        return _FoundPods(await resolver.fetch_spec(progress), None, namespaces)
 
-    return await within_deadline(request.timeout, request.scope, operation)
+    return await run_with_progress(request, operation)
 
 
 _LABEL_KEY = re.compile(r"[\w./-]+")

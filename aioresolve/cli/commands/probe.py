@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -68,17 +68,7 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @quiet_option
 @verbose_option
 @click.pass_context
-def probe(
-    context: click.Context,
-    hosts: tuple[str, ...],
-    output: str,
-    timeout: float,
-    worker_timeout: float,
-    max_concurrency: int,
-    libtpu_ports: tuple[int, ...],
-    is_tls: bool,
-    quiet: bool,
-) -> None:
+def probe(context: click.Context, /, hosts: tuple[str, ...], output: str, **parameters: Any) -> None:
     """Print the devices of each worker as soon as it responds.
 
     All workers are probed concurrently. The TensorFlow server of a worker, at PORT or 8470, reports its
@@ -95,15 +85,8 @@ def probe(
     from aioresolve.cli.application import run_async
     from aioresolve.tpu.discovery import worker_address
 
-    request = ProbeRequest(
-        addresses=tuple(worker_address(host, "HOST") for host in hosts),
-        timeout=timeout,
-        worker_timeout=worker_timeout,
-        max_concurrency=max_concurrency,
-        libtpu_ports=libtpu_ports,
-        is_tls=is_tls,
-        quiet=quiet,
-    )
+    addresses = tuple(worker_address(host, "HOST") for host in hosts)
+    request = ProbeRequest(addresses=addresses, **parameters)
     format_probe = probe_json if output == "json" else _row_formatter(request.addresses)
     probes = run_async(lambda _: probe_workers(request, format_probe))
     failed = sum(probe.error is not None for probe in probes)

@@ -175,18 +175,12 @@ def found_tpus(
 
 
 async def _resolve(request: TPURequest) -> FoundTPUs:
-    from aioresolve._core.deadline import within_deadline
-    from aioresolve.cli.terminal.progress import show_progress
+    from aioresolve.cli.terminal.progress import run_with_progress
 
     resolver = new_tpu_resolver(request)
     ends = time.monotonic() + request.timeout
-
-    async def operation(progress: Progress) -> tuple[TPUSlice, ...]:
-        with show_progress(progress, quiet=request.quiet):
-            return await resolver.fetch_slices(progress)
-
     async with resolver:
-        slices = await within_deadline(request.timeout, request.scope, operation)
+        slices = await run_with_progress(request, resolver.fetch_slices)
     probes = await _probe(request, slices, ends) if request.is_probed else None
     return found_tpus(slices, resolver.get_job_name(), probes)
 
@@ -211,8 +205,7 @@ async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float)
 
 
 async def _list_nodes(request: TPURequest) -> NodeList:
-    from aioresolve._core.deadline import within_deadline
-    from aioresolve.cli.terminal.progress import show_progress
+    from aioresolve.cli.terminal.progress import run_with_progress
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI
     from aioresolve.tpu.resolver import api_base_url
@@ -221,13 +214,12 @@ async def _list_nodes(request: TPURequest) -> NodeList:
     zone = request.zone or ALL_ZONES
 
     async def operation(progress: Progress) -> NodeList:
-        with show_progress(progress, quiet=request.quiet):
-            project = request.project or await _project_of_this_vm(progress)
-            async with GoogleSession(endpoints={} if base is None else {"tpu": base}) as session:
-                return await TPUAPI(session, request.api_version).nodes(project, zone, progress)
+        project = request.project or await _project_of_this_vm(progress)
+        async with GoogleSession(endpoints={} if base is None else {"tpu": base}) as session:
+            return await TPUAPI(session, request.api_version).nodes(project, zone, progress)
 
     where = "all zones" if zone == ALL_ZONES else f"zone {zone}"
-    return await within_deadline(request.timeout, f"the list of TPUs in {where}", operation)
+    return await run_with_progress(request, operation, f"the list of TPUs in {where}")
 
 
 async def _project_of_this_vm(progress: Progress) -> str:

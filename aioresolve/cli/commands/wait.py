@@ -42,10 +42,8 @@ from aioresolve.errors import IncompleteClusterError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
     from aioresolve.cli.requests import PodResolverFactory
-    from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
@@ -85,9 +83,7 @@ condition_options = combine_options(
         help="Wait for this many tasks of a job; repeat it for several. Other jobs are ignored.",
     ),
     click.option(
-        "--allow-unready",
-        is_flag=True,
-        help="Count tasks that are not ready.  [default: all must be ready]",
+        "--allow-unready", is_flag=True, help="Count tasks that are not ready.  [default: all must be ready]"
     ),
     click.option(
         "--reachable",
@@ -219,21 +215,13 @@ class _ConditionOptions:
 
 
 async def _wait_for_pods(
-    request: PodRequest,
-    condition: WaitCondition,
-    new_resolver: PodResolverFactory,
-    exit_request: ExitRequest,
+    request: PodRequest, condition: WaitCondition, new_resolver: PodResolverFactory, exit_request: ExitRequest
 ) -> ClusterState:
-    from aioresolve._core.deadline import within_deadline
-    from aioresolve.cli.terminal.progress import show_progress
-
-    async def open_resolver(progress: Progress) -> KubernetesClusterResolver:
-        with show_progress(progress, quiet=request.quiet):
-            resolver, _ = await new_resolver(progress)
-            return resolver
+    from aioresolve.cli.terminal.progress import run_with_progress
 
     ends = time.monotonic() + request.timeout
-    async with await within_deadline(request.timeout, request.scope, open_resolver) as resolver:
+    resolver, _ = await run_with_progress(request, new_resolver)
+    async with resolver:
         return await _wait_until_complete(resolver, request, condition, ends, exit_request)
 
 

@@ -166,16 +166,11 @@ async def _watch(
     interval: float,
     exit_request: ExitRequest,
 ) -> None:
-    from aioresolve._core.deadline import within_deadline
     from aioresolve.cli.terminal.background_writer import background_writer
-    from aioresolve.cli.terminal.progress import show_progress
-
-    async def open_with_progress(progress: Progress) -> ClusterResolver:
-        with show_progress(progress, quiet=request.quiet):
-            return await open_resolver(progress)
+    from aioresolve.cli.terminal.progress import run_with_progress
 
     with background_writer(sys.stdout, exit_request.exit) as stdout:
-        resolver = await within_deadline(request.timeout, request.scope, open_with_progress)
+        resolver = await run_with_progress(request, open_resolver)
         async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
             first = await _first_observation(request, observations)
             is_drawn = request.output in ("table", "wide") and streams.can_draw(sys.stdout)
@@ -187,20 +182,18 @@ async def _first_observation(
     request: PodRequest | TPURequest, observations: AsyncGenerator[Observation, None]
 ) -> Observation:
     """Return the first observation that has a state, and show on stderr what it is waiting for."""
-    from aioresolve._core.deadline import within_deadline
-    from aioresolve.cli.terminal.progress import show_progress
+    from aioresolve.cli.terminal.progress import run_with_progress
 
     async def operation(progress: Progress) -> Observation:
         progress.waiting(request.scope, "no response yet")
-        with show_progress(progress, quiet=request.quiet):
-            async for observation in observations:
-                if observation.state is not None:
-                    return observation
-                if observation.error is not None:
-                    progress.failed(request.scope, observation.error)
+        async for observation in observations:
+            if observation.state is not None:
+                return observation
+            if observation.error is not None:
+                progress.failed(request.scope, observation.error)
         raise RuntimeError("observations() ended without an error")
 
-    return await within_deadline(request.timeout, request.scope, operation)
+    return await run_with_progress(request, operation)
 
 
 async def _follow_in_lines(

@@ -84,11 +84,7 @@ def status_document(status: TargetStatus) -> dict[str, Any]:
         "stale_since": format_instant(status.stale_since),
         "error": None
         if error is None
-        else {
-            "type": type(error).__name__,
-            "message": error_message(error),
-            "retryable": error.retryable,
-        },
+        else {"type": type(error).__name__, "message": error_message(error), "retryable": error.retryable},
     }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
+    from rich.status import Status
 
     from aioresolve.cli.output.formats import Section
 
@@ -97,20 +98,9 @@ def _render(renderable: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
-class Spinner:
-    """A line with a moving spinner, which is removed when it is stopped."""
-
-    def __init__(self, stream: TextIO, text: str) -> None:
-        self._status = new_console(stream).status(rich.text.Text(text), spinner="dots", spinner_style="cyan")
-        self._status.start()
-
-    def update(self, text: str) -> None:
-        """Replace the text of the line."""
-        self._status.update(rich.text.Text(text))
-
-    def stop(self) -> None:
-        """Remove the line and show the cursor again."""
-        self._status.stop()
+def new_spinner(stream: TextIO) -> Status:
+    """Return a line with a moving spinner, drawn when it is started and removed when it is stopped."""
+    return new_console(stream).status("", spinner="dots", spinner_style="cyan")
 
 
 def new_console(stream: TextIO, width: int | None = None) -> rich.console.Console:

@@ -7,20 +7,24 @@ import os
 import sys
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 
+from aioresolve._core.deadline import within_deadline
 from aioresolve.cli.output.error_messages import error_message
 from aioresolve.cli.output.formats import format_instant, one_line, printable
 
 from . import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from rich.status import Status
 
     from aioresolve._core.deadline import Progress
+    from aioresolve.cli.requests import PodRequest, TPURequest
     from aioresolve.spec import Observation
 
-    from .drawing import Spinner
+T = TypeVar("T")
 
 SHOW_AFTER = 0.4
 """Seconds before progress is shown: a faster command needs neither progress nor the import of rich."""
@@ -59,12 +63,28 @@ def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
     if quiet:
         yield
         return
-    display: _Display = _SpinnerDisplay() if streams.can_draw(sys.stderr) else _FailureLines()
-    with call_periodically(partial(display.update, progress)):
+    if not streams.can_draw(sys.stderr):
+        with call_periodically(partial(_FailureLines().update, progress)):
+            yield
+        return
+    spinner = _Spinner()
+    with call_periodically(partial(spinner.update, progress)):
         try:
             yield
         finally:
-            display.stop()
+            spinner.stop()
+
+
+async def run_with_progress(
+    request: PodRequest | TPURequest, operation: Callable[[Progress], Awaitable[T]], scope: str = ""
+) -> T:
+    """Run `operation` within the deadline of `request`, and show on stderr what it is waiting for."""
+
+    async def run(progress: Progress) -> T:
+        with show_progress(progress, quiet=request.quiet):
+            return await operation(progress)
+
+    return await within_deadline(request.timeout, scope or request.scope, run)
 
 
 def progress_line(progress: Progress) -> str:
@@ -77,28 +97,24 @@ def progress_line(progress: Progress) -> str:
     return printable(f"waiting for {scope}{counts}: {what}")
 
 
-class _Display(Protocol):
-    def update(self, progress: Progress) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class _SpinnerDisplay:
+class _Spinner:
     def __init__(self) -> None:
-        self._spinner: Spinner | None = None
+        self._status: Status | None = None
 
     def update(self, progress: Progress) -> None:
-        text = progress_line(progress)
-        if self._spinner is not None:
-            self._spinner.update(text)
-            return
-        from .drawing import Spinner
+        # Imported when the spinner is first drawn, which a fast command never does.
+        from rich.text import Text
 
-        self._spinner = Spinner(sys.stderr, text)
+        from .drawing import new_spinner
+
+        if self._status is None:
+            self._status = new_spinner(sys.stderr)
+        self._status.update(Text(progress_line(progress)))
+        self._status.start()
 
     def stop(self) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
+        if self._status is not None:
+            self._status.stop()
 
 
 class _FailureLines:
@@ -110,9 +126,6 @@ class _FailureLines:
         if line and line not in self._written:
             self._written.add(line)
             streams.write_stderr(f"retrying: {line}\n")
-
-    def stop(self) -> None:
-        pass
 
 
 ERASE_LINE = "\r\x1b[2K"

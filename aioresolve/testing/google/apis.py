@@ -51,6 +51,11 @@ def _page(
     return left[:count], base64.urlsafe_b64encode(f"{_PAGE_START}{left[count - 1]}".encode()).decode()
 
 
+def _page_document(field: str, items: Sequence[Any], token: str, **more: str) -> dict[str, Any]:
+    """Return a page; Google's APIs leave out an empty list, and the token after the last page."""
+    return more | ({field: items} if items else {}) | ({"nextPageToken": token} if token else {})
+
+
 def _check_service(cloud: Cloud, service: str, project: str, authorization: str, user: str | None) -> None:
     if cloud.tokens.known is not None and user is None:
         raise unauthenticated(bool(authorization))
@@ -126,11 +131,8 @@ def _tpu_list(
         and _is_visible(version, store.get(name) or {})
     ]
     listed, token = _page(names, query, "pageSize", cloud.page_size)
-    document: dict[str, Any] = {}
-    if listed:
-        document[found["collection"]] = [_tpu_json(version, store.read_next(name) or {}) for name in listed]
-    if token:
-        document["nextPageToken"] = token
+    items = [_tpu_json(version, store.read_next(name) or {}) for name in listed]
+    document = _page_document(found["collection"], items, token)
     if unreachable:
         document["unreachable"] = [f"{prefix}{place}" for place in sorted(unreachable)]
     return document
@@ -214,11 +216,9 @@ def _instance(cloud: Cloud, parent: str, name: str) -> dict[str, Any]:
 def _instance_list(cloud: Cloud, parent: str, query: Mapping[str, str]) -> dict[str, Any]:
     names = [name for name in cloud.instances.names if name.startswith(f"{parent}/instances/")]
     listed, token = _page(names, query, "maxResults", cloud.page_size)
-    document: dict[str, Any] = {"kind": "compute#instanceList", "id": f"{parent}/instances"}
-    if listed:
-        resources = (cloud.instances.read_next(name) or {"name": name} for name in listed)
-        document["items"] = [_instance_json(parent, resource) for resource in resources]
-    return document | ({"nextPageToken": token} if token else {})
+    resources = (cloud.instances.read_next(name) or {"name": name} for name in listed)
+    items = [_instance_json(parent, resource) for resource in resources]
+    return _page_document("items", items, token, kind="compute#instanceList", id=f"{parent}/instances")
 
 
 def _group_page(
@@ -234,27 +234,22 @@ def _group_page(
 
 def _group_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
     members, token = _group_page(cloud, parent, group, query)
-    document: dict[str, Any] = {"kind": "compute#instanceGroupsListInstances"}
-    # Compute Engine leaves out the `items` of an empty group.
-    if members:
-        document["items"] = [
-            {"instance": f"{_COMPUTE_BASE}/{name}", "status": member.get("status", "TERMINATED")}
-            for name, member in members
-        ]
-    return document | ({"nextPageToken": token} if token else {})
+    items = [
+        {"instance": f"{_COMPUTE_BASE}/{name}", "status": member.get("status", "TERMINATED")}
+        for name, member in members
+    ]
+    return _page_document("items", items, token, kind="compute#instanceGroupsListInstances")
 
 
 def _managed_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
     members, token = _group_page(cloud, parent, group, query)
-    document: dict[str, Any] = {}
-    if members:
-        document["managedInstances"] = [
-            {
-                "instance": f"{_COMPUTE_BASE}/{name}",
-                "id": member.get("id", "0"),
-                "instanceStatus": member.get("status", "TERMINATED"),
-                "currentAction": "NONE",
-            }
-            for name, member in members
-        ]
-    return document | ({"nextPageToken": token} if token else {})
+    items = [
+        {
+            "instance": f"{_COMPUTE_BASE}/{name}",
+            "id": member.get("id", "0"),
+            "instanceStatus": member.get("status", "TERMINATED"),
+            "currentAction": "NONE",
+        }
+        for name, member in members
+    ]
+    return _page_document("managedInstances", items, token)

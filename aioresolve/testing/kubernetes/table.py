@@ -235,14 +235,8 @@ COLUMN_DEFINITIONS = (
         "https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names",
         form="name",
     ),
-    _column(
-        "Ready",
-        "The aggregate readiness state of this pod for accepting traffic.",
-    ),
-    _column(
-        "Status",
-        "The aggregate status of the containers in this pod.",
-    ),
+    _column("Ready", "The aggregate readiness state of this pod for accepting traffic."),
+    _column("Status", "The aggregate status of the containers in this pod."),
     _column(
         "Restarts",
         "The number of times the containers in this pod have been restarted and when the last "

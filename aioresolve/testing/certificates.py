@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aioresolve.errors import MissingDependencyError
 
@@ -20,7 +20,13 @@ class CertificateAuthority:
     """
 
     def __init__(self, hostnames: Sequence[str] = ()) -> None:
-        self._ca = _trustme().CA()
+        try:
+            import trustme
+        except ImportError as error:
+            raise MissingDependencyError(
+                "a loopback server with TLS needs trustme", hint="Run: pip install 'aioresolve[testing]'"
+            ) from error
+        self._ca = trustme.CA()
         self._server = self._ca.issue_cert(*_LOOPBACK, *hostnames)
 
     def __repr__(self) -> str:
@@ -50,13 +56,3 @@ class CertificateAuthority:
         issued = self._ca.issue_cert(common_name=user)
         chain = "".join(blob.bytes().decode() for blob in issued.cert_chain_pems)
         return chain, issued.private_key_pem.bytes().decode()
-
-
-def _trustme() -> Any:
-    try:
-        import trustme
-    except ImportError as error:
-        raise MissingDependencyError(
-            "a loopback server with TLS needs trustme", hint="Run: pip install 'aioresolve[testing]'"
-        ) from error
-    return trustme

@@ -7,7 +7,6 @@ event loop. Both offer the same `Controls`, whose methods may be called from any
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections import deque
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -411,5 +410,4 @@ def _not_running(name: str) -> ConfigurationError:
 async def _remove_default_server_header(request: web.Request, response: web.StreamResponse) -> None:
     """Remove the Server header that aiohttp adds, but not one that is part of the reply."""
     if "aiohttp" in response.headers.get("Server", ""):
-        with contextlib.suppress(KeyError):
-            del response.headers["Server"]
+        del response.headers["Server"]

@@ -383,7 +383,7 @@ def test_package_loads_no_third_party_library() -> None:
 
 def test_server_imports_only_the_errors_of_the_library() -> None:
     code = (
-        "import sys, aioresolve; before = set(sys.modules); import aioresolve.testing.kubernetes; "
+        "import sys, aioresolve; before = set(sys.modules); import aioresolve.testing.kubernetes.server; "
         "loaded = set(sys.modules) - before; "
         "print(sorted(m for m in loaded if m.startswith('aioresolve.') and '.testing' not in m))"
     )

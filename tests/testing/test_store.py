@@ -198,8 +198,8 @@ def test_compaction_does_not_expire_connected_watches() -> None:
     store.compact()
     assert len(store.changes_after(version)[1]) == 1
     with pytest.raises(Expired):
-        store.check_watchable(version + 1)
-    store.check_watchable(store.version)
+        store.check_known(version + 1)
+    store.check_known(store.version)
 
 
 def test_pod_leaving_the_selection_is_deleted_and_one_entering_is_added() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.requests import Namespaces
     from aioresolve.spec import ClusterSpec, ClusterState
+
+    _FoundPods = tuple[ClusterSpec, ClusterState | None, Namespaces]
 
 EPILOG = """\
 \b
@@ -102,22 +103,16 @@ def kubernetes(is_watched: bool, **parameters: Any) -> None:
         return
     from aioresolve.cli.application import run_async
 
-    found = run_async(lambda _: _resolve(request))
+    spec, state, namespaces = run_async(lambda _: _resolve(request))
     # Formatted before the note is written: if it fails, only its error should be reported.
-    content = format_cluster(request.output, found.spec, found.state, request.task)
+    content = format_cluster(request.output, spec, state, request.task)
     if not request.quiet:
-        streams.write_stderr(_note_about_empty_jobs(request, found))
+        streams.write_stderr(_note_about_empty_jobs(request, spec, namespaces))
     streams.write_stdout(content)
 
 
-@dataclass(frozen=True, slots=True)
-class _FoundPods:
-    spec: ClusterSpec
-    state: ClusterState | None
-    namespaces: Namespaces
-
-
 async def _resolve(request: PodRequest) -> _FoundPods:
+    """Return the cluster, its state if the output shows identities, and the namespaces that were searched."""
     from aioresolve.cli.terminal.progress import run_with_progress
 
     new_resolver = pod_resolver_factory(request)
@@ -126,8 +121,8 @@ async def _resolve(request: PodRequest) -> _FoundPods:
         resolver, namespaces = await new_resolver(progress)
         if request.output in WITH_IDENTITIES:
             state = await resolver.fetch_state(progress)
-            return _FoundPods(state.spec, state, namespaces)
-        return _FoundPods(await resolver.fetch_spec(progress), None, namespaces)
+            return state.spec, state, namespaces
+        return await resolver.fetch_spec(progress), None, namespaces
 
     return await run_with_progress(request, operation)
 
@@ -136,11 +131,11 @@ _LABEL_KEY = re.compile(r"[\w./-]+")
 """A selector that requires a label with any value: often a mistake for kubectl's `-l KEY=VALUE`."""
 
 
-def _note_about_empty_jobs(request: PodRequest, found: _FoundPods) -> str:
-    empty = [pair for pair in request.selectors if not found.spec.num_tasks(pair[0])]
+def _note_about_empty_jobs(request: PodRequest, spec: ClusterSpec, namespaces: Namespaces) -> str:
+    empty = [pair for pair in request.selectors if not spec.num_tasks(pair[0])]
     if not empty:
         return ""
-    where = _describe_namespaces(found.namespaces)
+    where = _describe_namespaces(namespaces)
     note = f"No resources found {where}: no running pod matches {selector_options(empty)}"
     if not (request.namespaces or request.all_namespaces):
         note += "; use -n or -A to select other namespaces"

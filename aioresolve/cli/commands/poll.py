@@ -103,7 +103,10 @@ def poll(context: click.Context, /, **parameters: Any) -> None:
         raise click.UsageError("--once and --watch exclude each other; pass one of them")
     if request.is_once:
         context.exit(_poll_once(request))
-    _poll_until_interrupted(request)
+    from aioresolve.cli.application import run_async
+
+    fleet, interval = _read_fleet(request)
+    run_async(partial(_follow, request, fleet, interval))
 
 
 def _poll_once(request: PollRequest) -> int:
@@ -131,13 +134,6 @@ async def _run_round(fleet: Fleet, *, quiet: bool) -> list[TargetStatus]:
 
         with call_periodically(count):
             return list((await fleet.resolve()).values())
-
-
-def _poll_until_interrupted(request: PollRequest) -> None:
-    from aioresolve.cli.application import run_async
-
-    fleet, interval = _read_fleet(request)
-    run_async(partial(_follow, request, fleet, interval))
 
 
 async def _follow(request: PollRequest, fleet: Fleet, interval: float, exit_request: ExitRequest) -> None:

@@ -31,30 +31,22 @@ TERMINATED = 143
 """128 + SIGTERM."""
 
 OPTIONS = {
-    "address": "--address",
-    "api_version": "--api-version",
     "channels": "--tls (of `aioresolve probe`)",
-    "context": "--context",
-    "count": "--count",
-    "interval": "--interval",
-    "job_name": "--job-name",
     "job_to_label_mapping": "-l",
-    "jobs": "--jobs",
-    "kubeconfig": "--kubeconfig",
     "libtpu_ports": "--libtpu-port (of `aioresolve probe`)",
-    "max_concurrency": "--max-concurrency",
     "namespace": "-n",
-    "not_running": "--not-running",
-    "order_by": "--order-by",
-    "project": "--project",
-    "reachable": "--reachable",
     "shard": "--shards",
-    "stable_for": "--stable-for",
     "tf_server_port": "--port",
-    "timeout": "--timeout",
     "tpu": "NAME",
-    "worker_timeout": "--worker-timeout",
-    "zone": "--zone",
+    # The options with the name of the argument.
+    **{
+        argument: f"--{argument.replace('_', '-')}"
+        for argument in (
+            *("address", "api_version", "context", "count", "interval", "job_name", "jobs", "kubeconfig"),
+            *("max_concurrency", "not_running", "order_by", "project", "reachable", "stable_for", "timeout"),
+            *("worker_timeout", "zone"),
+        )
+    },
 }
 """Arguments of the Python API to the options of the command line."""
 

@@ -141,13 +141,8 @@ def probe_document(probe: WorkerProbe) -> dict[str, Any]:
         "chips": probe.chips,
         "latency": round(probe.latency, 6),
         "devices": [
-            {
-                "name": device.name,
-                "type": device.type,
-                "memory": device.memory,
-                "incarnation": device.incarnation,
-            }
-            for device in probe.devices
+            {"name": one.name, "type": one.type, "memory": one.memory, "incarnation": one.incarnation}
+            for one in probe.devices
         ],
         "error": None
         if error is None

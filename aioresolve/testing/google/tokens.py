@@ -128,11 +128,12 @@ class Tokens:
 
 def service_account_key(email: str, project: str, token_uri: str) -> dict[str, str]:
     """Return the key file of a service account whose assertions `Tokens` accepts; needs cryptography."""
+    _, pem = _private_key()
     return {
         "type": "service_account",
         "project_id": project,
         "private_key_id": "0123456789abcdef0123456789abcdef01234567",
-        "private_key": _key_pair().pem,
+        "private_key": pem,
         "client_email": email,
         "client_id": "112233445566778899000",
         "token_uri": token_uri,
@@ -140,15 +141,9 @@ def service_account_key(email: str, project: str, token_uri: str) -> dict[str, s
     }
 
 
-class _KeyPair:
-    def __init__(self, private: Any, pem: str) -> None:
-        self.private = private
-        self.pem = pem
-
-
 @functools.cache
-def _key_pair() -> _KeyPair:
-    """Return an RSA key pair, created once per process because that takes 0.1 s."""
+def _private_key() -> tuple[Any, str]:
+    """Return an RSA key, also as PEM; it is created once per process because that takes 0.1 s."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
@@ -160,7 +155,7 @@ def _key_pair() -> _KeyPair:
     pem = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return _KeyPair(private, pem.decode())
+    return private, pem.decode()
 
 
 def _verify_signature(signed: bytes, signature: bytes) -> None:
@@ -169,8 +164,9 @@ def _verify_signature(signed: bytes, signature: bytes) -> None:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
+    private, _ = _private_key()
     try:
-        _key_pair().private.public_key().verify(signature, signed, padding.PKCS1v15(), hashes.SHA256())
+        private.public_key().verify(signature, signed, padding.PKCS1v15(), hashes.SHA256())
     except InvalidSignature as error:
         raise ValueError("the signature is from another key") from error
 

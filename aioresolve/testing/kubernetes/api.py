@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -79,8 +80,7 @@ _DOCUMENTS: dict[str, dict[str, Any]] = {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            _pod_resource("pods", _POD_VERBS, shortNames=["po"], categories=["all"])
-            | {"singularName": "pod"},
+            _pod_resource("pods", _POD_VERBS, singularName="pod", shortNames=["po"], categories=["all"]),
             _pod_resource("pods/status", ["get", "patch", "update"]),
         ],
     },
@@ -155,7 +155,7 @@ async def _list(cluster: Cluster, call: Call, representation: Representation) ->
             body = indented_json(body)
         if zipped and len(body) >= _GZIP_MINIMUM:
             # In a thread, so that other requests and watches continue.
-            body = await anyio.to_thread.run_sync(_compress, body)
+            body = await anyio.to_thread.run_sync(partial(gzip.compress, body, compresslevel=1, mtime=0))
         cluster.responses.put(version, key, body)
     return Reply(200, body, JSON_HEADERS | (_GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}))
 
@@ -168,10 +168,6 @@ def _endless_list(cluster: Cluster, call: Call, representation: Representation, 
 
 def _include(call: Call, representation: Representation) -> IncludeObject:
     return included_object(call.record.query) if representation.kind == "table" else "None"
-
-
-def _compress(body: bytes) -> bytes:
-    return gzip.compress(body, compresslevel=1, mtime=0)
 
 
 def _watch(cluster: Cluster, call: Call, representation: Representation) -> Reply:

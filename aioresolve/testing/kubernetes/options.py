@@ -51,7 +51,8 @@ def negotiate_representation(accept: str | None, user_agent: str, pretty: str | 
     for _, parameters in clauses:
         kind = _KINDS.get(parameters.get("as", ""))
         transformed = kind not in {None, "object"}
-        if kind is None or (transformed and _group_version(parameters) != ("meta.k8s.io", "v1")):
+        group_version = parameters.get("g"), parameters.get("v")
+        if kind is None or (transformed and group_version != ("meta.k8s.io", "v1")):
             continue
         return Representation(kind, _wants_indent(user_agent, pretty, parameters))
     raise no_such_transformation() if clauses else not_acceptable()
@@ -68,10 +69,6 @@ def _wants_indent(user_agent: str, pretty: str | None, parameters: Mapping[str, 
 def accepts_gzip(accept_encoding: str) -> bool:
     """Return whether the client accepts gzip."""
     return any(coding.partition(";")[0].strip() == "gzip" for coding in accept_encoding.split(","))
-
-
-def _group_version(parameters: Mapping[str, str]) -> tuple[str, str]:
-    return parameters.get("g", ""), parameters.get("v", "")
 
 
 def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:

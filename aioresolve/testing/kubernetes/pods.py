@@ -132,7 +132,7 @@ def pod(
         "spec": _spec(containers, node, hostname, subdomain),
         "status": _without_empty(status),
     }
-    return _pad(_with_managed_fields(built), size)
+    return _pad(with_managed_fields(built, "aioresolve", created or _MOMENT), size)
 
 
 def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,12 +271,6 @@ def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None and value not in ([], {})}
 
 
-def _with_managed_fields(built: Mapping[str, Any]) -> dict[str, Any]:
-    time = built["metadata"].get("creationTimestamp") or _MOMENT
-    fields = managed_fields(built, "aioresolve", time)
-    return {**built, "metadata": {**built["metadata"], "managedFields": fields}}
-
-
 def _pad(built: dict[str, Any], size: int) -> dict[str, Any]:
     """Add environment variables to the first container until the pod has about `size` bytes."""
     count = round((size - len(compact_json(built))) / (len(_variables(2)) - len(_variables(1))))
@@ -302,6 +296,12 @@ def _variables(count: int) -> bytes:
     """Return JSON of `count` environment variables and of their managed fields."""
     env = [{"name": f"SETTING_{number:04}", "value": "x" * 80} for number in range(count)]
     return compact_json([env, _owned_fields({"env": env})["f:env"]])
+
+
+def with_managed_fields(pod: Mapping[str, Any], manager: str, time: str) -> dict[str, Any]:
+    """Return `pod` with `metadata.managedFields`, as if `manager` had written it at `time` (RFC 3339)."""
+    fields = managed_fields(pod, manager, time)
+    return {**pod, "metadata": {**pod["metadata"], "managedFields": fields}}
 
 
 def managed_fields(pod: Mapping[str, Any], manager: str, time: str) -> list[dict[str, Any]]:

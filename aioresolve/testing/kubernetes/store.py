@@ -189,8 +189,7 @@ class Store:
     def pods_at(self, version: int) -> tuple[StoredPod, ...]:
         """Return every pod as of `version`, ordered by key."""
         with self.lock:
-            if version < self.compacted:
-                raise Expired(version, self.compacted)
+            self.check_known(version)
             snapshot = self._snapshots.get(version)
             if snapshot is None:
                 snapshot = self._snapshot(version)
@@ -199,8 +198,8 @@ class Store:
                     del self._snapshots[next(iter(self._snapshots))]
             return snapshot
 
-    def check_watchable(self, version: int) -> None:
-        """Return if a new watch can start after `version`."""
+    def check_known(self, version: int) -> None:
+        """Return if `version` can be listed, and a new watch can start after it."""
         if version < self.compacted:
             raise Expired(version, self.compacted)
 

@@ -110,11 +110,7 @@ def _exit_status(terminated: Mapping[str, Any]) -> str:
 
 def _ready(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     sidecars = _sidecars(spec)
-    ready = sum(
-        1
-        for container in _initialized_sidecars(spec, status)
-        if container.get("started") and container.get("ready")
-    )
+    ready = sum(bool(c.get("started") and c.get("ready")) for c in _initialized_sidecars(spec, status))
     if _is_initialized(spec, status):
         ready += sum(1 for container in status.get("containerStatuses") or [] if _is_running_ready(container))
     return f"{ready}/{len(spec.get('containers') or []) + len(sidecars)}"
@@ -229,25 +225,24 @@ COLUMN_DEFINITIONS = (
     _column(
         "Name",
         "Name must be unique within a namespace. Is required when creating resources, although some "
-        "resources may allow a client to request the generation of an appropriate name automatically. "
-        "Name is primarily intended for creation idempotence and configuration definition. Cannot be "
-        "updated. More info: "
-        "https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names",
+        "resources may allow a client to request the generation of an appropriate name automatically. Name "
+        "is primarily intended for creation idempotence and configuration definition. Cannot be updated. "
+        "More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names",
         form="name",
     ),
     _column("Ready", "The aggregate readiness state of this pod for accepting traffic."),
     _column("Status", "The aggregate status of the containers in this pod."),
     _column(
         "Restarts",
-        "The number of times the containers in this pod have been restarted and when the last "
-        "container in this pod has restarted.",
+        "The number of times the containers in this pod have been restarted and when the last container in "
+        "this pod has restarted.",
     ),
     _column(
         "Age",
-        "CreationTimestamp is a timestamp representing the server time when this object was created. "
-        "It is not guaranteed to be set in happens-before order across separate operations. Clients "
-        "may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the "
-        "system. Read-only. Null for lists. More info: "
+        "CreationTimestamp is a timestamp representing the server time when this object was created. It is "
+        "not guaranteed to be set in happens-before order across separate operations. Clients may not set "
+        "this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. "
+        "Null for lists. More info: "
         "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
     ),
     _column(
@@ -259,28 +254,27 @@ COLUMN_DEFINITIONS = (
     _column(
         "Node",
         "NodeName indicates in which node this pod is scheduled. If empty, this pod is a candidate for "
-        "scheduling by the scheduler defined in schedulerName. Once this field is set, the kubelet for "
-        "this node becomes responsible for the lifecycle of this pod. This field should not be used to "
-        "express a desire for the pod to be scheduled on a specific node. "
+        "scheduling by the scheduler defined in schedulerName. Once this field is set, the kubelet for this "
+        "node becomes responsible for the lifecycle of this pod. This field should not be used to express a "
+        "desire for the pod to be scheduled on a specific node. "
         "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#nodename",
         priority=1,
     ),
     _column(
         "Nominated Node",
         "nominatedNodeName is set only when this pod preempts other pods on the node, but it cannot be "
-        "scheduled right away as preemption victims receive their graceful termination periods. This "
-        "field does not guarantee that the pod will be scheduled on this node. Scheduler may decide to "
-        "place the pod elsewhere if other nodes become available sooner. Scheduler may also decide to "
-        "give the resources on this node to a higher priority pod that is created after preemption. As "
-        "a result, this field may be different than PodSpec.nodeName when the pod is scheduled.",
+        "scheduled right away as preemption victims receive their graceful termination periods. This field "
+        "does not guarantee that the pod will be scheduled on this node. Scheduler may decide to place the "
+        "pod elsewhere if other nodes become available sooner. Scheduler may also decide to give the "
+        "resources on this node to a higher priority pod that is created after preemption. As a result, this "
+        "field may be different than PodSpec.nodeName when the pod is scheduled.",
         priority=1,
     ),
     _column(
         "Readiness Gates",
-        "If specified, all readiness gates will be evaluated for pod readiness. A pod is ready when "
-        "all its containers are ready AND all conditions specified in the readiness gates have status "
-        'equal to "True" More info: '
-        "https://git.k8s.io/enhancements/keps/sig-network/580-pod-readiness-gates",
+        "If specified, all readiness gates will be evaluated for pod readiness. A pod is ready when all its "
+        "containers are ready AND all conditions specified in the readiness gates have status equal to "
+        '"True" More info: https://git.k8s.io/enhancements/keps/sig-network/580-pod-readiness-gates',
         priority=1,
     ),
 )

@@ -169,7 +169,7 @@ def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredPod]]:
             return version, [pod for pod in store.pods_at(version) if options.selection.matches(pod)]
         if not options.version:
             return store.version, []
-        store.check_watchable(options.version)
+        store.check_known(options.version)
         return options.version, []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioresolve.testing.lifecycle import merge_patch
 
-from .pods import managed_fields, with_defaults
+from .pods import with_defaults, with_managed_fields
 from .statuses import already_exists, bad_request, conflict, not_found, unprocessable
 from .store import timestamp
 
@@ -95,7 +95,7 @@ class Writer:
             if self._store.get(namespace, metadata["name"]) is not None:
                 raise already_exists(metadata["name"])
             pod = with_defaults({**body, "metadata": metadata})
-            return self._store.put(self._with_managed_fields(pod, manager))
+            return self._put(pod, manager)
 
     def replace(
         self, namespace: str, name: str, body: Mapping[str, Any], subresource: str, manager: str
@@ -147,7 +147,7 @@ class Writer:
         new["metadata"]["resourceVersion"] = str(existing.version)
         if new == old:
             return existing
-        return self._remove_if_done(new) or self._store.put(self._with_managed_fields(new, manager))
+        return self._remove_if_done(new) or self._put(new, manager)
 
     def _remove_if_done(self, pod: Mapping[str, Any]) -> StoredPod | None:
         """Remove a pod whose deletion neither a finalizer nor a grace period delays any longer."""
@@ -158,6 +158,5 @@ class Writer:
             return None
         return self._store.remove(metadata["namespace"], metadata["name"])
 
-    def _with_managed_fields(self, pod: Mapping[str, Any], manager: str) -> dict[str, Any]:
-        fields = managed_fields(pod, manager, timestamp(self._store.clock()))
-        return {**pod, "metadata": {**pod["metadata"], "managedFields": fields}}
+    def _put(self, pod: Mapping[str, Any], manager: str) -> StoredPod:
+        return self._store.put(with_managed_fields(pod, manager, timestamp(self._store.clock())))

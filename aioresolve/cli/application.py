@@ -155,10 +155,8 @@ class ExitRequest:
 def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
     """Run `work` in a new event loop and return its result.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C was received; `work` was cancelled and has cleaned up.
-        SystemExit: SIGTERM was received (143), or `work` requested an exit; it has cleaned up. A second
-            SIGTERM kills the process.
+    After `work` was cancelled and has cleaned up, Ctrl-C is a KeyboardInterrupt, and SIGTERM (143) or a
+    requested exit is a SystemExit. A second SIGTERM kills the process.
     """
     import asyncio
 
@@ -175,6 +173,7 @@ def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
+        # Without a code, neither SIGTERM nor `work` has requested an exit.
         code = requests[0].code if requests else None
         if code is None:
             raise
@@ -196,6 +195,7 @@ def _exit_on_sigterm(request: ExitRequest) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def handle() -> None:
+        # Back to the default action: a second SIGTERM kills a process whose cleanup hangs.
         loop.remove_signal_handler(signal.SIGTERM)
         request.exit(TERMINATED)
 

@@ -57,10 +57,7 @@ def parse_count(text: str) -> tuple[str, int]:
 
 
 def parse_shard(text: str) -> int | tuple[int, int]:
-    """Return the number of shards of `N`, or the index and the number of `INDEX/N`.
-
-    A ValueError means another format, or that there is no shard with that index.
-    """
+    """Return the number of shards of `N`, or index and number of `INDEX/N`, or raise a ValueError."""
     parts = _SHARD.fullmatch(text)
     if parts is None:
         raise ValueError(

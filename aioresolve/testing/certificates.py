@@ -14,10 +14,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class CertificateAuthority:
-    """A new certificate authority, with a server certificate for the loopback addresses and `hostnames`.
-
-    Without trustme, creating one is a MissingDependencyError.
-    """
+    """A new certificate authority, with a server certificate for the loopback addresses and `hostnames`."""
 
     def __init__(self, hostnames: Sequence[str] = ()) -> None:
         try:

@@ -322,6 +322,7 @@ class ThreadedServer:
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal("asyncio", name=type(self._server).__name__))
             stack.enter_context(portal.wrap_async_context_manager(self._server))
+            # Only after a successful start; otherwise the end of this block stops the thread.
             self._portal = portal
             self._exits = stack.pop_all()
         return self

@@ -93,18 +93,17 @@ async def send(request: web.Request, reply: Reply, faults: Sequence[Fault]) -> w
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     end = next((fault for fault in faults if isinstance(fault, Cut | End | Reset | Stall)), None)
     pace = next((fault for fault in faults if isinstance(fault, Trickle)), None)
+    body = reply.body
     # A body that End truncates must look complete, so its length is not announced. The other faults break the
     # promise of a Content-Length.
-    if not isinstance(reply.body, bytes) or isinstance(end, End):
-        response.enable_chunked_encoding()
-    elif end is not None or len(reply.body) <= _BUFFERED:
-        response.content_length = len(reply.body)
+    if isinstance(body, bytes) and not isinstance(end, End) and (end or len(body) <= _BUFFERED):
+        response.content_length = len(body)
     else:
         response.enable_chunked_encoding()
     with suppress(ConnectionResetError):  # the client closed the connection
         await response.prepare(request)
         if request.method != "HEAD":
-            await _write(request, response, _pieces(reply.body, pace), end)
+            await _write(request, response, _pieces(body, pace), end)
         await response.write_eof()
     return response
 

@@ -187,6 +187,7 @@ class TPUWorker:
                 hint="Close that, or use tpu_worker_process().",
             )
         try:
+            # With SO_REUSEPORT, a port that another worker has would be shared instead of refused.
             server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
             server.add_generic_rpc_handlers(tuple(self._handlers()))
             try:

@@ -59,10 +59,7 @@ class TFConfigLines:
         self._last = ""
 
     def format(self, state: ClusterState, _: ClusterState) -> str:
-        """Return the line for `state`; empty text if it equals the previous line.
-
-        Raises an UnknownTaskError while the cluster does not have the task.
-        """
+        """Return the line for `state`, empty if it equals the previous one; raises an UnknownTaskError."""
         line = tf_config(state.spec, self._task)
         if line == self._last:
             return ""

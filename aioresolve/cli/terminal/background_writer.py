@@ -53,7 +53,7 @@ class BackgroundWriter:
             await self._enqueue(text)
         except BrokenPipeError:
             self._exit_with(OUTPUT_CLOSED)
-            await anyio.sleep_forever()
+            await anyio.sleep_forever()  # until the exit cancels this task
         except OSError as error:
             raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
 

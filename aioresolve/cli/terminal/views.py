@@ -106,6 +106,7 @@ class Screen:
                 self._draw()
             self._live.stop()
             self._write()
+        # Also after Ctrl-C: the process must not end while the cursor is hidden.
         with anyio.CancelScope(shield=True):
             await self._writer.flush(FLUSH_TIMEOUT)
 

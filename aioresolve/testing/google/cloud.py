@@ -165,10 +165,7 @@ class Cloud:
         return name
 
     def find(self, name: str) -> tuple[ResourceStore, str]:
-        """Return the store that contains `name`, a short or full name, and its full name.
-
-        Raises a KeyError if there is no resource with that name.
-        """
+        """Return the store that contains `name`, short or full, and its full name; or raise a KeyError."""
         for store, collection in (
             (self.nodes, "nodes"),
             (self.queued_resources, "queuedResources"),

@@ -103,6 +103,7 @@ class Notifier:
     def _wake(self) -> None:
         if self._change is not None:
             self._change.set()
+            # An event cannot be reset, so the next change gets a new one.
             self._change = anyio.Event()
 
 

@@ -58,10 +58,7 @@ class WatchFault:
 
 
 def validate_watch_fault(fault: Fault) -> StreamFault | WatchError:
-    """Return `fault` if it can apply to a connected watch.
-
-    A fault that applies only before or in place of a response is a ConfigurationError.
-    """
+    """Return `fault` if it can apply to a connected watch; otherwise raise a ConfigurationError."""
     if isinstance(fault, StreamFault | WatchError):
         return fault
     raise ConfigurationError(

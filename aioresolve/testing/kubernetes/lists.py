@@ -142,6 +142,7 @@ def page(store: Store, options: ListOptions) -> Page:
         if not selection.is_everything:
             listed = [pod for pod in listed if selection.matches(pod)]
         return Page(listed, metadata)
+    # One pod more than the limit shows whether there is a next page.
     found = list(
         islice((pod for pod in islice(pods, first, last) if selection.matches(pod)), options.limit + 1)
     )

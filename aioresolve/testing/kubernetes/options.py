@@ -133,10 +133,7 @@ class ListOptions:
 
 
 def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool) -> ListOptions:
-    """Parse the query of a list, or with `watch` of a watch; `namespace=None` means all namespaces.
-
-    Failures: 400 or 422, with the API server's message.
-    """
+    """Parse the query of a list, or with `watch` of a watch; `namespace=None` means all namespaces."""
     selection = _selection(namespace, query)
     problems = _watch_problems(query) if watch else _list_problems(query)
     if problems:

@@ -51,7 +51,7 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}...")
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # the targets of a fleet have the same fields
 def _step(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
 

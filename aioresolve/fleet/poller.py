@@ -157,6 +157,7 @@ class _RequestLimiter:
     async def slot(self, target: Target) -> AsyncIterator[None]:
         """Wait for a slot for `target`, and hold it inside the block."""
         async with AsyncExitStack() as stack:
+            # In this order, so that a failing target holds no slot while it waits for the other ones.
             if target.failing_since is not None:
                 await stack.enter_async_context(self._failing)
             await stack.enter_async_context(self._all)
@@ -178,6 +179,7 @@ class StatusStream:
             outage = telemetry.Outage(logger, f"target {target.name!r}", target=target.name)
 
             def report(status: TargetStatus) -> None:
+                # A key that is set again keeps its position, so that the longest waiting target is first.
                 self._pending[target] = status
                 wakeup.put(None)
                 outage.update(status.error)

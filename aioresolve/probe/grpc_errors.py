@@ -93,20 +93,3 @@ def no_source_error(address: str, no_tensorflow: ProbeError, no_libtpu: ProbeErr
         code=no_tensorflow.code,
         retryable=no_tensorflow.retryable or no_libtpu.retryable,
     )
-
-
-def interrupted_error(address: str, timeout: float) -> ProbeError:
-    """Return the error for a worker whose probe was running when the deadline of all workers passed."""
-    summary = f"{address} had not responded when the deadline for all workers ({timeout:g} s) passed"
-    return ProbeError(summary, address=address, code="deadline", retryable=True)
-
-
-def not_started_error(address: str, timeout: float) -> ProbeError:
-    """Return the error for a worker whose probe had not started when the deadline of all workers passed."""
-    return ProbeError(
-        f"{address} was not probed before the deadline for all workers ({timeout:g} s) passed",
-        hint="Raise {timeout} or {max_concurrency}.",
-        address=address,
-        code="deadline",
-        retryable=True,
-    )

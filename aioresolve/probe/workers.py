@@ -20,7 +20,7 @@ from aioresolve.errors import ConfigurationError, ProbeError
 
 from .channels import ProbeChannels, validate_address
 from .devices import GET_METRIC, GET_STATUS, WorkerProbe, fetch_libtpu_runtime, fetch_tensorflow_devices
-from .grpc_errors import interrupted_error, no_source_error, not_started_error
+from .grpc_errors import no_source_error
 from .grpc_loop import run_in_grpc_loop
 
 if TYPE_CHECKING:
@@ -230,10 +230,15 @@ class _Batch:
         return WorkerProbe(address, "libtpu", runtime.devices, runtime.cores, runtime.chips)
 
     def _timed_out(self, address: str, started_at: float | None) -> WorkerProbe:
+        passed = f"the deadline for all workers ({self.timeout:g} s) passed"
         if started_at is None:
-            return WorkerProbe(address, error=not_started_error(address, self.timeout))
-        latency = time.monotonic() - started_at
-        return WorkerProbe(address, latency=latency, error=interrupted_error(address, self.timeout))
+            summary = f"{address} was not probed before {passed}"
+            hint, latency = "Raise {timeout} or {max_concurrency}.", 0.0
+        else:
+            summary = f"{address} had not responded when {passed}"
+            hint, latency = None, time.monotonic() - started_at
+        error = ProbeError(summary, hint=hint, address=address, code="deadline", retryable=True)
+        return WorkerProbe(address, latency=latency, error=error)
 
 
 def _without_frames(error: ProbeError) -> ProbeError:

@@ -63,9 +63,8 @@ class ClusterSpec:
     def _trusted(cls, tasks: Tasks) -> Self:
         """Return a spec of `tasks`, without validation and without a copy. For callers that validated them.
 
-        Args:
-            tasks: job to task index, ascending, to address; all strings are exact `str` and valid UTF-8. It
-                must not be changed afterwards. Several specs may share the tasks of a job.
+        Task indices are ascending, and all strings are exact `str` and valid UTF-8. `tasks` must not be
+        changed afterwards; several specs may share the tasks of a job.
         """
         spec = object.__new__(cls)
         object.__setattr__(spec, "_tasks", tasks)

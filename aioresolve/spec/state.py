@@ -245,11 +245,7 @@ class ClusterState:
     ) -> Self:
         """Return the state of these parts, which are not validated. For callers that know that they agree.
 
-        Args:
-            endpoints: the endpoints by job, in the order of `spec.jobs`; must not be changed afterwards.
-            spec: the addresses of `endpoints`.
-            version: the version that the source reports.
-            observed_at: when the response arrived, in UTC.
+        `endpoints` are in the order of `spec.jobs` and must not be changed afterwards; `observed_at` is in UTC.
         """
         state = object.__new__(cls)
         object.__setattr__(state, "endpoints", _ReadOnlyByJob(endpoints))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import aclosing
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from aioresolve._core.concurrency import stream_latest
 from aioresolve.errors import ConnectionFailedError
@@ -155,16 +155,13 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
         return repr(self._facade)
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
-        spec: ClusterSpec = await self._shared.acall("fetch_spec", progress)
-        return spec
+        return cast("ClusterSpec", await self._shared.acall("fetch_spec", progress))
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        state: ClusterState = await self._shared.acall("fetch_state", progress)
-        return state
+        return cast("ClusterState", await self._shared.acall("fetch_state", progress))
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        observation: Observation = await self._shared.acall("fetch_observation", progress)
-        return observation
+        return cast("Observation", await self._shared.acall("fetch_observation", progress))
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
         async with aclosing(stream_latest(partial(self._observe, interval))) as observations:
@@ -185,9 +182,7 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
         )
 
     async def master(self, *args: Any, **kwargs: Any) -> str:
-        master: str = await self._shared.acall("master", *args, **kwargs)
-        return master
+        return cast("str", await self._shared.acall("master", *args, **kwargs))
 
     async def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        accelerators: dict[str, int] = await self._shared.acall("num_accelerators", *args, **kwargs)
-        return accelerators
+        return cast("dict[str, int]", await self._shared.acall("num_accelerators", *args, **kwargs))

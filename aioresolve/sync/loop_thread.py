@@ -149,6 +149,7 @@ class LoopThread:
                     started.set_result(None)
                     if not self._is_abandoned:
                         await self._ended.wait()
+                    # In this order: calls and tasks use the resources that services hold open.
                     self._is_ending = True
                     await self._calls.stop(cancel_remaining=True)
                 self._tasks.cancel_scope.cancel()
@@ -231,6 +232,7 @@ def get_loop_thread() -> LoopThread:
     """Return the event loop thread of this process; start it if it is not running."""
     global _current
     current = _current
+    # First without the lock: every call comes here, and nearly always finds a running thread.
     if current is not None and current.is_running:
         return current
     with _lock:

@@ -32,7 +32,9 @@ from aioresolve._core.document import (
     suggestion,
 )
 from aioresolve.errors import ConfigurationError, ResolveError
+from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.resolver.union import UnionClusterResolver
+from aioresolve.spec import ClusterSpec
 
 from .variables import as_written, variables_in
 
@@ -124,9 +126,6 @@ def _tpu(**arguments: Any) -> ClusterResolver:
 
 
 def _static(jobs: Any, **arguments: Any) -> ClusterResolver:
-    from aioresolve.resolver.static import SimpleClusterResolver
-    from aioresolve.spec import ClusterSpec
-
     return SimpleClusterResolver(ClusterSpec(jobs), **arguments)
 
 

@@ -60,18 +60,7 @@ async def find_connection(
     executable_location: str | None = None,
     cache: CredentialCache,
 ) -> Connection:
-    """Return the connection to the API server of the environment. Sends no request and runs no plugin.
-
-    Args:
-        kubeconfig: one kubeconfig, or several to merge as kubectl does; None to search for one.
-        context: the context of the kubeconfig; None for its current one.
-        executable_location: an `ExecutableLocation` to use sources of one side only; None for both.
-        cache: keeps what plugins print, for the next connection.
-
-    Raises:
-        ConfigurationError: an argument or a source is invalid.
-        CredentialsError: no source exists (`tried` lists them), or a token in it has expired.
-    """
+    """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
     location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
     discovered = await anyio.to_thread.run_sync(
@@ -94,9 +83,6 @@ def validate_location(
     """Return `executable_location` as a member; None for both sides. Reads nothing.
 
     TensorFlow's `KubernetesExecutableLocation` is accepted as well, by the names of its members.
-
-    Raises:
-        ConfigurationError: an argument is invalid, or `kubeconfig` or `context` contradicts the location.
     """
     kubeconfig_paths(kubeconfig)
     if context is not None and (not isinstance(context, str) or not context):
@@ -145,16 +131,6 @@ def discover_server(
 
     A source that exists but is invalid is an error, not a reason to try the next one, which may be another
     cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by kubectl.
-
-    Args:
-        paths: the given kubeconfigs; empty to search for one.
-        context: the context of the kubeconfig; None for its current one.
-        location: which sources to use; None for all.
-        environ: the environment variables.
-
-    Raises:
-        ConfigurationError: a source is invalid.
-        CredentialsError: no source exists, or it has a token that has expired.
     """
     if paths:
         return _from_kubeconfigs([_read_kubeconfig(path) for path in paths], context, environ)
@@ -361,11 +337,7 @@ def _read_kubeconfig(path: str) -> Kubeconfig:
 
 
 def _read_file(path: str, where: str | None = None) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        ConfigurationError: it cannot be read, or is larger than `MAX_FILE`.
-    """
+    """Return the content of a file."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE + 1)

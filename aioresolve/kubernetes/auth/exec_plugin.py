@@ -107,6 +107,7 @@ async def run_command(
 async def _start(
     command: Sequence[str], env: Mapping[str, str]
 ) -> tuple[asyncio.SubprocessTransport, _Child]:
+    # In a session, and so a process group, of its own: `_kill` then reaches the processes that it starts.
     return await asyncio.get_running_loop().subprocess_exec(
         _Child, *command, stdin=subprocess.DEVNULL, env=dict(env), start_new_session=True
     )
@@ -188,7 +189,7 @@ def _exit_text(code: int | None) -> str:
 def _stderr_text(child: _Child, secrets: Collection[str]) -> str:
     """Return the end of the standard error for a message, with possible secrets removed."""
     text = child.stderr.decode("utf-8", "replace")
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret in sorted(secrets, key=len, reverse=True):  # longest first: one may contain another
         if len(secret) >= 6:  # shorter ones are words such as "true"; removing those would reveal them
             text = text.replace(secret, "(secret)")
     # The standard output contains credentials, and some commands repeat it on their standard error.

@@ -166,7 +166,7 @@ def merge_kubeconfigs(files: Sequence[Kubeconfig]) -> Kubeconfig:
     contexts: dict[str, Entry] = {}
     clusters: dict[str, Entry] = {}
     users: dict[str, Entry] = {}
-    for file in reversed(files):
+    for file in reversed(files):  # the first file is added last, and so replaces the entries of the others
         contexts.update(file.contexts)
         clusters.update(file.clusters)
         users.update(file.users)

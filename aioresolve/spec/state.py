@@ -245,7 +245,7 @@ class ClusterState:
     ) -> Self:
         """Return the state of these parts, which are not validated. For callers that know that they agree.
 
-        `endpoints` are in the order of `spec.jobs` and must not be changed afterwards; `observed_at` is in UTC.
+        `endpoints` are in the order of `spec.jobs`, and must not be changed afterwards. Times are in UTC.
         """
         state = object.__new__(cls)
         object.__setattr__(state, "endpoints", _ReadOnlyByJob(endpoints))

@@ -10,7 +10,8 @@ ResolveError                                   the root: `except ResolveError` c
 ├── MissingDependencyError (ImportError)       an optional package is not installed
 ├── CredentialsError       (RuntimeError)      no source of credentials worked
 ├── DeadlineExceededError  (TimeoutError)      the total deadline of the call passed
-│   └── IncompleteClusterError                 the cluster was not complete before the deadline of `wait`
+│   ├── IncompleteClusterError                 the cluster was not complete before the deadline of `wait`
+│   └── ProbeDeadlineError (RuntimeError)      workers did not report their devices in time; a ProbeError too
 ├── FailedClusterError     (RuntimeError)      the cluster being waited for cannot become complete
 ├── ConnectionFailedError  (ConnectionError)   the server could not be reached, or the connection broke
 │   └── TLSError                               the server was reached, but the TLS handshake failed
@@ -56,6 +57,7 @@ __all__ = [
     "MissingDependencyError",
     "PodIndexError",
     "PodNotRunningError",
+    "ProbeDeadlineError",
     "ProbeError",
     "ProtocolError",
     "ResolveError",
@@ -404,6 +406,32 @@ class ProbeError(ResolveError, RuntimeError):
         super().__init__(summary, **details)
         self.address = address
         self.code = code
+        self.failures = dict(failures or {})
+
+
+class ProbeDeadlineError(DeadlineExceededError, ProbeError):
+    """Workers did not report their devices before the deadline, and none failed for another reason.
+
+    It is a RuntimeError too, which TensorFlow's `num_accelerators` promises if a worker cannot be reached.
+
+    Attributes:
+        failures: each worker that did not respond to the reason; `missing` is the same.
+        code: `"deadline"`.
+    """
+
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        hint: Hint | str | None = None,
+        timeout: float | None = None,
+        reached: Mapping[str, str] | None = None,
+        address: str | None = None,
+        failures: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(summary, hint=hint, timeout=timeout, reached=reached, missing=failures)
+        self.address = address
+        self.code = "deadline"
         self.failures = dict(failures or {})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProbeError, UnknownTaskError
+from aioresolve.errors import ConfigurationError, ProbeDeadlineError, ProbeError, UnknownTaskError
 from aioresolve.spec import ClusterSpec
 
 from .workers import LIBTPU_PORTS, probe_workers
@@ -99,22 +99,25 @@ def operation_timeout(config_proto: Any) -> float | None:
 
 def _failure_error(
     probes: Mapping[str, WorkerProbe], failures: Mapping[str, ProbeError], timeout: float
-) -> ProbeError | DeadlineExceededError:
+) -> ProbeError:
     reasons = {task: error.summary for task, error in failures.items()}
     listed = _format_tasks(reasons)
     summary = f"{len(failures)} of {len(probes)} workers did not report their accelerators: {listed}"
     first = next(iter(failures.values()))
     codes = {error.code for error in failures.values()}
     hint = first.hint if len(codes) == 1 else None
+    address = first.address if len(failures) == 1 else None
     if codes == {"deadline"}:
         reached = {
             task: _format_counts(probe.accelerators) for task, probe in probes.items() if task not in failures
         }
-        return DeadlineExceededError(summary, hint=hint, timeout=timeout, reached=reached, missing=reasons)
+        return ProbeDeadlineError(
+            summary, hint=hint, timeout=timeout, reached=reached, address=address, failures=reasons
+        )
     return ProbeError(
         summary,
         hint=hint,
-        address=first.address if len(failures) == 1 else None,
+        address=address,
         code=first.code if len(codes) == 1 else "failed",
         failures=reasons,
         retryable=all(error.retryable for error in failures.values()),

@@ -288,7 +288,8 @@ class ClusterResolver(abc.ABC):
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such task, or no task at all.
             ProbeError: (a RuntimeError) workers cannot be probed, or have different accelerators.
-            DeadlineExceededError: workers did not respond in time; the error lists them.
+            ProbeDeadlineError: (a DeadlineExceededError and RuntimeError) workers did not respond in time;
+                it lists them.
             ResolveError: the cluster could not be resolved.
         """
         # Imported here because it loads grpc, which only probing needs.

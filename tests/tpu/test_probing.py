@@ -104,6 +104,11 @@ async def test_a_hanging_host_is_listed_at_its_deadline() -> None:
         with pytest.raises(DeadlineExceededError) as raised:
             await resolver_of([worker.address], timeout=0.3).num_accelerators()
     assert list(raised.value.missing) == [worker.address]
+    assert isinstance(raised.value, RuntimeError)  # which TensorFlow promises for unreachable workers
+    assert isinstance(raised.value, ProbeError)
+    assert (raised.value.code, raised.value.address) == ("deadline", worker.address)
+    assert raised.value.failures == raised.value.missing
+    assert raised.value.retryable
 
 
 async def test_the_operation_timeout_of_a_config_proto_limits_the_call() -> None:

@@ -73,6 +73,11 @@ class Device:
     memory: int | None = None
     incarnation: int | None = None
 
+    @property
+    def device_type(self) -> str:
+        """The same as `type`: its name in TensorFlow's `LogicalDevice`."""
+        return self.type
+
 
 @dataclass(frozen=True, slots=True)
 class LibtpuRuntime:

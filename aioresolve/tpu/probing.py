@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import ProbeError
@@ -11,12 +14,14 @@ from aioresolve.probe.accelerators import common_accelerators
 from .tensorflow_runtime import TPUSystemMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .slices import TPUSlice
     from .topology import TPUTopology
 
 TPU = "TPU"
+
+_LOCAL_NAME = re.compile(r"/device:[^/:]+:[0-9]+$")
 
 
 async def probe_slices(
@@ -44,7 +49,7 @@ async def verify_tensorflow_servers(slices: Sequence[TPUSlice], timeout: float) 
     """Return when the TensorFlow server of every worker has reported its devices.
 
     Raises:
-        DeadlineExceededError: no worker failed for a reason other than the timeout.
+        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
         ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
     """
     cores_per_host(await _probe(slices, timeout, None, ()), timeout)
@@ -76,7 +81,7 @@ def cores_per_host(probes: Mapping[str, WorkerProbe], timeout: float) -> int:
         timeout: the seconds that the workers had, for the error message.
 
     Raises:
-        DeadlineExceededError: no worker failed for a reason other than the timeout.
+        ProbeDeadlineError: (a RuntimeError) no worker failed for a reason other than the timeout.
         ProbeError: (a RuntimeError) a worker failed, or the workers have different numbers of cores.
     """
     try:
@@ -98,9 +103,12 @@ def cores_per_host(probes: Mapping[str, WorkerProbe], timeout: float) -> int:
 
 
 def system_metadata(
-    probes: Mapping[str, WorkerProbe], topology: TPUTopology | None, timeout: float
+    probes: Mapping[str, WorkerProbe], topology: TPUTopology | None, job: str, timeout: float
 ) -> TPUSystemMetadata:
-    """Return the facts about the system that these workers form. Errors: see `cores_per_host`."""
+    """Return the facts about the system that these workers form, as tasks of `job`.
+
+    Errors: see `cores_per_host`.
+    """
     cores = cores_per_host(probes, timeout)
     hosts = tuple(probes.values())
     return TPUSystemMetadata(
@@ -108,9 +116,23 @@ def system_metadata(
         len(hosts) if cores else 0,
         cores,
         topology,
-        [device for probe in hosts for device in probe.devices],
+        [device for task, probe in enumerate(hosts) for device in _task_devices(probe, job, task)],
         hosts,
     )
+
+
+def _task_devices(probe: WorkerProbe, job: str, task: int) -> Iterator[Device]:
+    """Yield the devices of a worker with the names that TensorFlow gives them in a cluster with that worker.
+
+    The names that workers report are not unique: every server that was started alone is task 0 of its own
+    cluster, and libtpu knows no tasks.
+    """
+    numbers: Counter[str] = Counter()
+    for device in probe.devices:
+        match = _LOCAL_NAME.search(device.name) if probe.source == "tensorflow" else None
+        local_name = match[0] if match else f"/device:{device.type}:{numbers[device.type]}"
+        numbers[device.type] += 1
+        yield replace(device, name=f"/job:{job}/replica:0/task:{task}{local_name}")
 
 
 def local_system(devices: Sequence[tuple[str, str]]) -> TPUSystemMetadata:

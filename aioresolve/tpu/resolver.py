@@ -368,7 +368,7 @@ class TPUClusterResolver(ClusterResolver):
 
         Raises:
             ProbeError: (a RuntimeError) workers failed or differ; it lists each with its reason or number.
-            DeadlineExceededError: workers did not respond in time.
+            ProbeDeadlineError: (a DeadlineExceededError and RuntimeError) workers did not respond in time.
             MissingDependencyError: the TPU is local, and TensorFlow is not installed.
             ResolveError: the workers could not be resolved.
         """
@@ -502,7 +502,7 @@ class TPUClusterResolver(ClusterResolver):
                 await self._call(limit, "the devices", lambda _: tensorflow_runtime.list_local_devices())
             )
         slices, probes, probe_timeout = await self._probe(limit)
-        return system_metadata(probes, shared_topology(slices), probe_timeout)
+        return system_metadata(probes, shared_topology(slices), self.get_job_name(), probe_timeout)
 
     async def _probe(self, timeout: float) -> tuple[tuple[TPUSlice, ...], dict[str, WorkerProbe], float]:
         """Return the slices, the probes of their workers, and the seconds that the workers had."""

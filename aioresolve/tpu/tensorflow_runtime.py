@@ -192,8 +192,9 @@ class TPUSystemMetadata(_Fields):
         num_hosts: the number of TPU workers.
         num_of_cores_per_host: the TPU cores of each worker.
         topology: the layout of the slice, a `TPUTopology`; None if slices differ or it is unknown.
-        devices: every device of every worker, including CPUs, in task order.
-        hosts: what each worker reported, in task order: `WorkerProbe` objects.
+        devices: every device of every worker, including CPUs, in task order, with the names that they have in
+            this cluster: `/job:worker/replica:0/task:1/device:TPU:0`.
+        hosts: what each worker reported, in task order: `WorkerProbe` objects, with the worker's own names.
     """
 
     hosts: tuple[WorkerProbe, ...]

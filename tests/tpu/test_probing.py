@@ -156,6 +156,34 @@ async def test_system_metadata_is_the_tuple_of_tensorflow_plus_hosts(google: Goo
     assert (copy, copy.hosts) == (metadata, metadata.hosts)
 
 
+async def test_system_metadata_names_devices_by_their_task_in_the_cluster() -> None:
+    async with AsyncExitStack() as stack:
+        addresses = await _start(stack, *(TPUWorker(2, job="local", task=0) for _ in range(2)))
+        metadata = await TPUClusterResolver(
+            [f"grpc://{address}" for address in addresses], job_name="tpu_worker"
+        ).get_tpu_system_metadata()
+    assert [(device.name, device.device_type) for device in metadata.devices] == [
+        (f"/job:tpu_worker/replica:0/task:{task}/device:{kind}:{number}", kind)
+        for task in range(2)
+        for kind, number in [("CPU", 0), ("TPU", 0), ("TPU", 1)]
+    ]
+    assert {device.name for host in metadata.hosts for device in host.devices} == {
+        f"/job:local/replica:0/task:0/device:{name}" for name in ["CPU:0", "TPU:0", "TPU:1"]
+    }
+
+
+async def test_system_metadata_numbers_the_devices_of_libtpu_by_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        workers = [TPUWorker(1, services=["libtpu"]) for _ in range(2)]
+        await _start(stack, *workers)
+        monkeypatch.setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", f"grpc://{UNUSED_ADDRESS}")
+        monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", ",".join(str(worker.port) for worker in workers))
+        metadata = await TPUClusterResolver().get_tpu_system_metadata()
+    assert [device.name for device in metadata.devices] == [
+        f"/job:worker/replica:0/task:0/device:TPU:{number}" for number in range(2)
+    ]
+
+
 async def test_a_contradictory_topology_does_not_hide_the_cores(google: GoogleServer) -> None:
     async with TPUWorker(4) as worker:
         google.add(

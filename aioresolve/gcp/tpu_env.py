@@ -1,7 +1,8 @@
 """The metadata attributes of a TPU VM: parses their text into values. No I/O.
 
 Formats: `tpu-env` and `worker-network-endpoints`, as found on TPU VMs and as JAX reads them
-(`jax/_src/clusters/cloud_tpu_cluster.py`).
+(`jax/_src/clusters/cloud_tpu_cluster.py`). VMs that were created through Compute Engine have names with the
+prefix `TPU_`, such as `TPU_ACCELERATOR_TYPE`, in `tpu-env`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class TPUEnvironment:
         runtime_metrics_ports: the ports of libtpu's metrics, one for each process.
         zone: such as `us-central2-b`.
         node_id: the id of the TPU node.
-        values: all lines, name to value.
+        slice_index: the index of the slice in a multislice, from 0.
+        num_slices: the number of slices of a multislice.
+        values: all lines that are `NAME: 'value'`, name to value.
     """
 
     accelerator_type: str | None = None
@@ -45,25 +48,39 @@ class TPUEnvironment:
     runtime_metrics_ports: tuple[int, ...] = ()
     zone: str | None = None
     node_id: str | None = None
+    slice_index: int | None = None
+    num_slices: int | None = None
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, hash=False)
 
 
 def parse_tpu_env(text: str) -> TPUEnvironment:
     """Return the values in `tpu-env`, which has lines such as `ACCELERATOR_TYPE: 'v4-256'`.
 
+    Other lines are skipped, as in JAX.
+
     Raises:
-        ProtocolError: a line or a number is malformed.
+        ProtocolError: no line has that form, or a number is malformed.
     """
     values = _values(text)
+    slice_index, num_slices = _number(values, "MEGASCALE_SLICE_ID"), _number(values, "MEGASCALE_NUM_SLICES")
+    if (slice_index or 0) >= (num_slices or 1):
+        reason = (
+            f"MEGASCALE_SLICE_ID {slice_index or 0} is out of range: MEGASCALE_NUM_SLICES is {num_slices}"
+        )
+        raise _malformed("tpu-env", reason)
+    node_id = values.get("NODE_ID")
     return TPUEnvironment(
-        accelerator_type=values.get("ACCELERATOR_TYPE") or None,
-        topology=values.get("TOPOLOGY") or None,
+        accelerator_type=_value(values, "ACCELERATOR_TYPE"),
+        topology=_value(values, "TOPOLOGY"),
         chips_per_host_bounds=_numbers(values, "CHIPS_PER_HOST_BOUNDS"),
         host_bounds=_numbers(values, "HOST_BOUNDS"),
         worker_id=_number(values, "WORKER_ID"),
-        runtime_metrics_ports=_numbers(values, "TPU_RUNTIME_METRICS_PORTS") or (),
+        runtime_metrics_ports=_numbers(values, "RUNTIME_METRICS_PORTS") or (),
         zone=values.get("ZONE") or None,
-        node_id=values.get("NODE_ID") or None,
+        # VMs that were created through Compute Engine have a number, but ids start with a letter.
+        node_id=None if not node_id or _is_number(node_id) else node_id,
+        slice_index=slice_index,
+        num_slices=num_slices,
         values=MappingProxyType(values),
     )
 
@@ -94,6 +111,7 @@ def parse_worker_number(text: str) -> int:
 def _values(text: str) -> dict[str, str]:
     values: dict[str, str] = {}
     last = None
+    skipped: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -103,9 +121,14 @@ def _values(text: str) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(line.rstrip())
         if match is None:
-            raise _malformed("tpu-env", f"line {number} {line[:60]!r} is not \"NAME: 'value'\"")
+            last = None
+            skipped.append(f"line {number} {line[:60]!r}")
+            continue
         last = match[1]
         values[last] = match[2] or ""
+    if skipped and not values:
+        # Not an environment with a line that is unknown here, but something else.
+        raise _malformed("tpu-env", f"{skipped[0]} is not \"NAME: 'value'\"")
     return {name: _unquoted(value) for name, value in values.items()}
 
 
@@ -117,8 +140,12 @@ def _unquoted(value: str) -> str:
     return value
 
 
+def _value(values: Mapping[str, str], name: str) -> str | None:
+    return values.get(name) or values.get(f"TPU_{name}") or None
+
+
 def _number(values: Mapping[str, str], name: str) -> int | None:
-    value = values.get(name)
+    value = _value(values, name)
     if not value:
         return None
     if not _is_number(value):
@@ -127,7 +154,7 @@ def _number(values: Mapping[str, str], name: str) -> int | None:
 
 
 def _numbers(values: Mapping[str, str], name: str) -> tuple[int, ...] | None:
-    value = values.get(name)
+    value = _value(values, name)
     if not value:
         return None
     parts = [part.strip() for part in value.split(",")]

@@ -52,9 +52,9 @@ class TPUSlice:
     Attributes:
         endpoints: its workers, in worker order. If the slice has a name, theirs are `slice/worker-0` and so
             on; their `index` is the number of the worker in its slice.
-        name: the id of the TPU node, or `slice-N` for a multislice on GKE; None if it is unknown.
+        name: the id of the TPU node, or `slice-N` for a multislice without such ids; None if it is unknown.
         index: the index of this slice, from 0.
-        num_slices: the number of slices. On GKE, a pod knows only the workers of its own slice.
+        num_slices: the number of slices. A pod on GKE, and a TPU VM, knows only the workers of its own slice.
         tasks: the task indices of its workers in the cluster.
         node: the node as the Cloud TPU API describes it; None if the API was not used.
         environment: what environment variables or the VM's `tpu-env` report about the slice.
@@ -311,9 +311,10 @@ def _given_slice(given: GivenWorkers) -> TPUSlice:
 
 def _metadata_slice(hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
     """Return the slice that this VM belongs to."""
-    name = environment.node_id
+    index, num_slices = environment.slice_index or 0, environment.num_slices or 1
+    name = environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
     addresses = [host_port(host, TPU_PORT) for host in hosts]
-    return TPUSlice(_workers(addresses, name), name, environment=environment)
+    return TPUSlice(_workers(addresses, name), name, index, num_slices, environment=environment)
 
 
 def _workers(
@@ -337,7 +338,7 @@ def _number_slices(slices: Sequence[TPUSlice]) -> tuple[TPUSlice, ...]:
     first = 0
     for index, tpu_slice in enumerate(slices):
         tasks = range(first, first + len(tpu_slice.endpoints))
-        # A single slice keeps the index that GKE reports: the others are not in this cluster.
+        # A single slice keeps the index that GKE or the VM reports: the others are not in this cluster.
         if len(slices) > 1:
             tpu_slice = replace(tpu_slice, index=index, num_slices=len(slices))
         numbered.append(replace(tpu_slice, tasks=tasks))

@@ -68,11 +68,12 @@ def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ZONE: a\nnot a line", "line 2 'not a line'"),
+        ("not a line\n  continued", "line 1 'not a line'"),
         ("WORKER_ID: 'x'", "WORKER_ID: 'x' is not a number"),
         ("WORKER_ID: '-1'", "WORKER_ID: '-1' is not a number"),
         ("HOST_BOUNDS: '2,,2'", "HOST_BOUNDS: '2,,2' is not a comma-separated list"),
         ("<!DOCTYPE html>", "line 1 '<!DOCTYPE html>'"),
+        ("MEGASCALE_SLICE_ID: '2'\nMEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID 2 is out of range"),
     ],
 )
 def test_a_malformed_line_is_reported(text: str, message: str) -> None:
@@ -81,6 +82,32 @@ def test_a_malformed_line_is_reported(text: str, message: str) -> None:
     assert message in str(caught.value)
     assert "curl -H 'Metadata-Flavor: Google'" in str(caught.value)
     assert caught.value.scope == "instance/attributes/tpu-env"
+
+
+@pytest.mark.parametrize("line", ["not a line", "two words: 'a'", "---", "  indented", "- item\n  continued"])
+def test_an_unknown_line_is_skipped(line: str) -> None:
+    environment = parse_tpu_env(f"{line}\nZONE: 'a'\n")
+    assert (environment.zone, dict(environment.values)) == ("a", {"ZONE": "a"})
+    assert parse_tpu_env(f"ZONE: 'a'\n---\n{line}\nNODE_ID: 'b'\n").node_id == "b"
+
+
+def test_a_slice_of_a_multislice_has_its_index() -> None:
+    environment = parse_tpu_env("MEGASCALE_NUM_SLICES: '4'\nMEGASCALE_SLICE_ID: '2'\n")
+    assert (environment.slice_index, environment.num_slices) == (2, 4)
+
+
+def test_names_may_have_the_prefix_of_compute_engine() -> None:
+    text = (
+        "TPU_ACCELERATOR_TYPE: 'v4-8'\nTPU_WORKER_ID: '1'\nTPU_TOPOLOGY: '2x2x1'\nTPU_HOST_BOUNDS: '1,1,1'\n"
+    )
+    environment = parse_tpu_env(text)
+    assert (environment.accelerator_type, environment.worker_id) == ("v4-8", 1)
+    assert (environment.topology, environment.host_bounds) == ("2x2x1", (1, 1, 1))
+
+
+def test_a_number_is_not_the_id_of_a_node() -> None:
+    environment = parse_tpu_env("NODE_ID: '0'\n")
+    assert (environment.node_id, environment.values["NODE_ID"]) == (None, "0")
 
 
 @given(st.text(max_size=200))

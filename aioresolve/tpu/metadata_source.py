@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from aioresolve._core.concurrency import gather
-from aioresolve.errors import ResolveError, TPUNotFoundError
+from aioresolve.errors import ProtocolError, ResolveError, TPUNotFoundError
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Observation
+
+from .topology import parse_bounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -88,30 +92,53 @@ async def fetch_worker_hosts(
         TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
         ResolveError: any other, retryable error.
     """
-    found = await _without_alternative(source, _fetch(metadata, progress))
-    if found is None:
-        raise _no_tpu_found(source, "this VM's metadata server reports that it is not a TPU VM")
-    return found
-
-
-async def _fetch(
-    metadata: MetadataServer, progress: Progress
-) -> tuple[tuple[str, ...], TPUEnvironment] | None:
     calls: list[Callable[[], Awaitable[Any]]] = [
         partial(metadata.worker_network_endpoints, progress),
         partial(metadata.tpu_env, progress),
         partial(metadata.accelerator_type, progress),
     ]
-    hosts, environment, accelerator_type = await gather(calls, limit=len(calls))
+    responses = gather(calls, limit=len(calls))
+    hosts, environment, accelerator_type = await _without_alternative(source, responses)
     if hosts is None:
-        # Without a list of hosts, a slice with one host consists of this host.
-        if environment is None or environment.host_bounds not in ((1, 1, 1), (1, 1)):
-            return None
-        hosts = (await metadata.internal_ip(progress),)
+        if reason := _unknown_hosts(environment):
+            raise _no_tpu_found(source, f"this VM's metadata server reports {reason}")
+        hosts = (await _without_alternative(source, metadata.internal_ip(progress)),)
     environment = environment or TPUEnvironment()
     if environment.accelerator_type is None:
         environment = replace(environment, accelerator_type=accelerator_type)
-    return hosts, environment
+    return hosts, replace(environment, host_bounds=_host_bounds(environment))
+
+
+def _unknown_hosts(environment: TPUEnvironment | None) -> str | None:
+    """Return why the hosts are unknown without a list of them; None if this host is the only one."""
+    if environment is None:
+        return "that it is not a TPU VM"
+    bounds = _host_bounds(environment)
+    if bounds is None:
+        return (
+            "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and"
+            " CHIPS_PER_HOST_BOUNDS"
+        )
+    hosts = math.prod(bounds)
+    return None if hosts == 1 else f"a slice of {hosts} hosts, but no worker-network-endpoints"
+
+
+def _host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None:
+    """Return the hosts in each dimension: those reported, or computed from the chips; None if unknown."""
+    if environment.host_bounds is not None:
+        return environment.host_bounds
+    chips_per_host = environment.chips_per_host_bounds
+    try:
+        chips = parse_bounds(environment.topology)
+    except ProtocolError:
+        return None  # the topology is reported as malformed where it is used
+    if chips is None or chips_per_host is None:
+        return None
+    # v5e and v6e have topologies with two dimensions, and bounds with three.
+    pairs = list(zip_longest(chips, chips_per_host, fillvalue=1))
+    if any(part < 1 or total % part for total, part in pairs):
+        return None
+    return tuple(total // part for total, part in pairs)
 
 
 async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -> T:

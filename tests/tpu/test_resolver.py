@@ -298,6 +298,65 @@ async def test_a_tpu_vm_finds_its_own_slice(google: GoogleServer) -> None:
     assert requested(google, "tpu") == []
 
 
+def _add_lines(google: GoogleServer, *lines: str) -> None:
+    google.metadata["instance/attributes/tpu-env"] += "".join(f"{line}\n" for line in lines)
+
+
+async def test_a_vm_of_a_multislice_knows_the_index_of_its_slice(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], node="mine"))
+    _add_lines(google, "MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'")
+    (one,) = await TPUClusterResolver().slices()
+    assert (one.name, one.index, one.num_slices, one.tasks) == ("mine", 2, 4, range(2))
+
+
+async def test_an_unknown_line_of_tpu_env_is_skipped(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
+    _add_lines(google, "something new")
+    assert await TPUClusterResolver().accelerator_type() == "v4-8"
+
+
+def _compute_engine_vm(google: GoogleServer, *lines: str) -> None:
+    """Make this VM one that was created through Compute Engine: it has no list of workers."""
+    google.metadata["instance/network-interfaces/0/ip"] = "10.0.0.7"
+    google.metadata["instance/attributes/tpu-env"] = ""
+    _add_lines(google, *lines)
+
+
+async def test_the_names_of_compute_engine_are_read(google: GoogleServer) -> None:
+    lines = ["TPU_ACCELERATOR_TYPE: 'v5litepod-4'", "TPU_WORKER_ID: '0'", "NODE_ID: '0'"]
+    _compute_engine_vm(google, *lines, "TOPOLOGY: '2x2'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'")
+    (one,) = await TPUClusterResolver().slices()
+    assert [endpoint.address for endpoint in one.endpoints] == ["10.0.0.7:8470"]
+    assert (one.name, one.accelerator_type, one.environment.worker_id) == (None, "v5litepod-4", 0)
+    assert one.topology is not None
+    assert one.topology.host_bounds == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            ["TOPOLOGY: '2x2x2'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"],
+            "a slice of 2 hosts, but no worker-network-",
+        ),
+        (["HOST_BOUNDS: '2,2,1'"], "a slice of 4 hosts, but no worker-network-endpoints"),
+        (
+            ["TOPOLOGY: '2x2x2'"],
+            "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and",
+        ),
+        (["TOPOLOGY: '3x3'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
+        (["TOPOLOGY: 'x'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
+    ],
+)
+async def test_a_vm_without_a_list_of_workers_reports_the_missing_attribute(
+    google: GoogleServer, lines: list[str], reason: str
+) -> None:
+    _compute_engine_vm(google, *lines)
+    with pytest.raises(TPUNotFoundError) as raised:
+        await TPUClusterResolver().cluster_spec()
+    assert reason in raised.value.summary
+
+
 async def test_unknown_facts_are_none(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
     resolver = TPUClusterResolver()

@@ -27,8 +27,9 @@ FINAL_STATES = frozenset({"DELETING", "HIDDEN", "HIDING", "PREEMPTED", "STOPPED"
 FINAL_REQUEST_STATES = frozenset({"DELETING", "FAILED", "SUSPENDED", "SUSPENDING"})
 """States of a queued resource that do not end without user action."""
 
-UNHEALTHY_PREFIXES = ("TIMEOUT", "UNHEALTHY")
-"""Prefixes of the health of an unusable TPU. If the API does not report the health, the TPU is usable."""
+UNHEALTHY_PREFIXES = ("DEPRECATED_UNHEALTHY", "TIMEOUT", "UNHEALTHY")
+"""Prefixes of the health of an unusable TPU; the first exists in v1 only. If the API does not report the
+health, the TPU is usable."""
 
 LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 OUT_OF_MEMORY = frozenset({"HBM_OUT_OF_MEMORY", "OUT_OF_MEMORY"})

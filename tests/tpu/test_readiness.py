@@ -38,7 +38,8 @@ def test_a_node_without_health_is_usable() -> None:
 
 
 @pytest.mark.parametrize(
-    "health", ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "TIMEOUT", "UNHEALTHY_NEW"]
+    "health",
+    ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE", "TIMEOUT", "UNHEALTHY_NEW", "DEPRECATED_UNHEALTHY"],
 )
 def test_an_unhealthy_node_is_reported_with_its_symptoms_and_may_recover(health: str) -> None:
     found = unready_node(

@@ -411,6 +411,12 @@ async def test_v1_supports_legacy_nodes_and_no_tpu_vms(google: GoogleServer) -> 
         await TPUClusterResolver("vm", ZONE, PROJECT, api_version="v1").cluster_spec()
 
 
+async def test_a_legacy_node_that_v1_reports_as_unhealthy_is_not_ready(google: GoogleServer) -> None:
+    google.add(tpu_node("old", api_version="V1", health="DEPRECATED_UNHEALTHY"))
+    with pytest.raises(TPUNotReadyError, match="health DEPRECATED_UNHEALTHY"):
+        await TPUClusterResolver("old", ZONE, PROJECT, api_version="v1").cluster_spec()
+
+
 # Connections and progress
 
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that exist."""
+"""docs/architecture.md names files that exist, and calls enter no more files than planned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.journeys import layers, top_level_packages
+from benchmarks.journeys import TARGETS, layers, top_level_packages, trace_journey
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -45,3 +45,9 @@ def test_figure_shows_every_package() -> None:
 def test_package_has_at_most_16_top_level_parts_and_8_layers() -> None:
     assert len(top_level_packages()) <= 16
     assert len(layers()) <= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("journey", TARGETS)
+def test_call_enters_no_more_files_than_planned(journey: str) -> None:
+    assert len(trace_journey(journey)) <= TARGETS[journey]

@@ -1,4 +1,4 @@
-"""One HTTP request: proxies, names, endless bodies, and what is never sent."""
+"""One HTTP request: proxies, name resolution, endless bodies, and headers that are never sent."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from aioresolve._core.http.client import (
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp.api_request import connection_hints
-from aioresolve.testing import Answer as Answered
-from aioresolve.testing import Endless, GoogleServer
+from aioresolve.testing import Answer, Endless, GoogleServer
 
 from .loopback import error_from
 
@@ -48,9 +47,9 @@ async def send(url: str, **arguments: Any) -> Response:
 
 async def test_a_response_is_complete_with_any_status() -> None:
     async with GoogleServer() as server:
-        server.inject(Answered(404, b"no", headers={"X-Word": "w", "Retry-After": "3"}))
-        answer = await send(server.url)
-    assert (answer.status, answer.body, answer.headers["x-word"], answer.retry_after) == (
+        server.inject(Answer(404, b"no", headers={"X-Word": "w", "Retry-After": "3"}))
+        response = await send(server.url)
+    assert (response.status, response.body, response.headers["x-word"], response.retry_after) == (
         404,
         b"no",
         "w",
@@ -75,7 +74,7 @@ async def test_netrc_is_not_read_and_no_cookie_is_kept(
     monkeypatch.setenv("NETRC", str(netrc))
     async with GoogleServer() as server:
         client = new_client()
-        server.inject(Answered(200, b"", headers={"Set-Cookie": "a=b"}))
+        server.inject(Answer(200, b"", headers={"Set-Cookie": "a=b"}))
         for _ in range(2):
             await client.send("GET", URL(server.url), scope="a request")
         await client.aclose()
@@ -152,14 +151,14 @@ async def test_a_name_that_cannot_be_encoded_is_a_typed_error() -> None:
 
 
 async def test_a_non_http_response_is_a_protocol_error() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
         await writer.drain()
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
     async with server:
         error = await error_from(send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"))
     assert isinstance(error, ProtocolError)
@@ -175,11 +174,11 @@ async def test_a_closed_client_sends_no_request() -> None:
 
 
 async def test_a_client_closed_during_a_name_lookup_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    looking, answered = threading.Event(), threading.Event()
+    looking, finish = threading.Event(), threading.Event()
 
     def slow(*_: object, **__: object) -> None:
         looking.set()
-        answered.wait(5.0)
+        finish.wait(5.0)
         unknown()
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
@@ -188,7 +187,7 @@ async def test_a_client_closed_during_a_name_lookup_is_reported(monkeypatch: pyt
     assert await asyncio.to_thread(looking.wait, 5.0)
     await client.aclose()
     error = await error_from(task)
-    answered.set()
+    finish.set()
     assert isinstance(error, ConnectionFailedError)
     assert "the session was closed" in str(error)
 
@@ -204,7 +203,7 @@ async def test_a_refusing_proxy_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_redirect_to_a_malformed_url_is_still_a_redirect() -> None:
     async with GoogleServer() as server:
-        server.inject(Answered(302, headers={"Location": "http://[nothing"}))
+        server.inject(Answer(302, headers={"Location": "http://[nothing"}))
         assert (await send(server.url)).location == "an invalid URL"
 
 
@@ -215,7 +214,7 @@ def test_an_origin_contains_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "answer"),
+    ("host", "expected"),
     [
         ("localhost", True),
         ("127.0.0.1", True),
@@ -225,5 +224,5 @@ def test_an_origin_contains_no_secret() -> None:
         ("a", False),
     ],
 )
-def test_loopback_hosts_are_recognized(host: str, answer: bool) -> None:
-    assert is_loopback(host) is answer
+def test_loopback_hosts_are_recognized(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected

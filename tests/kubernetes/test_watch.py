@@ -291,7 +291,7 @@ async def test_a_403_for_the_first_list_is_final(loopback: Loopback) -> None:
     assert "verbs: [list, watch]" in caught.value.manifest
 
 
-async def test_a_user_who_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
+async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.inject(Answer(403), match=is_watch, times=None)
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:

@@ -104,7 +104,7 @@ def test_each_target_is_resolved_once() -> None:
 
 def test_error_of_a_target_is_in_its_reading() -> None:
     facades = {
-        name: sync.ClusterResolver(Scripted(answer)) for name, answer in {"bad": fail, "stuck": hang}.items()
+        name: sync.ClusterResolver(Scripted(fetch)) for name, fetch in {"bad": fail, "stuck": hang}.items()
     }
     readings = sync.Fleet({**facades, "good": sync.ClusterResolver(Scripted())}, timeout=0.05).resolve()
     assert isinstance(readings["bad"].error, ConnectionFailedError)

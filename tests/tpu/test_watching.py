@@ -414,7 +414,7 @@ async def test_a_watch_continues_after_an_outage_of_the_metadata_server(vm: Goog
             vm.clear_faults()
             recovered = await _first(observations, lambda seen: seen.error is None)
     assert stale.state == before.state
-    assert "is no metadata server" in str(stale.error)
+    assert "is not a metadata server" in str(stale.error)
     assert "no TPU was named" not in str(stale.error)
     assert addresses(recovered.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
 

@@ -66,8 +66,8 @@ HEALTHY_AFTER = 5.0
 MAX_DENIALS = 5
 """How many times in a row the first watch may be forbidden although the list was permitted.
 
-An API server that is starting may reject valid credentials. If this continues, the user has the verb `list` but
-not `watch`, and only the caller can decide what to do about that.
+An API server that is starting may reject valid credentials. If this continues, the user has the verb `list`
+but not `watch`, and only the caller can decide what to do about that.
 """
 
 MAX_FAILED_RESUMES = 3

@@ -50,10 +50,8 @@ async def poll(
 ) -> AsyncGenerator[Observation, None]:
     """Yield what `fetch` returns, every `interval` seconds, or at once if the consumer took longer than that.
 
-    After a retryable failure, the previous observation is yielded again, with the error.
-
-    Raises:
-        ResolveError: a failure that is not retryable.
+    After a retryable failure, the previous observation is yielded again, with the error; other failures are
+    raised.
     """
     schedule = PollSchedule(interval)
     latest = Observation(None)

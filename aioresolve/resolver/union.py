@@ -265,11 +265,7 @@ def _endpoints(state: ClusterState) -> dict[str, dict[int, Endpoint]]:
 
 
 def _merge(clusters: Iterable[Mapping[str, dict[int, T]]]) -> dict[str, dict[int, T]]:
-    """Return the tasks of all clusters by job and task index, with jobs in the order of first occurrence.
-
-    Raises:
-        TaskConflictError: a task index of a job with sparse tasks occurs twice.
-    """
+    """Return the tasks of all clusters by job and task index, with jobs in the order of first occurrence."""
     by_job: dict[str, list[dict[int, T]]] = {}
     for cluster in clusters:
         for job, tasks in cluster.items():

@@ -163,11 +163,7 @@ def _read(
     environ: Mapping[str, str],
     diagnostics: Diagnostics,
 ) -> FleetFile | None:
-    """Return the content of the file; None if there are problems.
-
-    Raises:
-        DocumentError: a problem that makes it pointless to look for others.
-    """
+    """Return the content of the file, or None; raise a problem after which others mean nothing."""
     root = parse_yaml(text, source, TemplateBuilder(environ, diagnostics), show_text=True)
     if root is None or is_null(root):
         raise DocumentError(Location(source, 1), "the fleet file is empty; it requires at least `targets:`")

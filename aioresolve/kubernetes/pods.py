@@ -77,12 +77,15 @@ def membership(
     """Return the address and the fault of `pod`; for `choice` and `port` see `pod_address`.
 
     A member has an address, `host:port`. All other pods have a fault, why they are not running, unless they
-    are being deleted.
+    are being deleted or have failed and have a controller, which replaces them.
 
     Raises:
         ConfigurationError: the pod is running but cannot have such an address.
     """
     if pod.metadata.deletion_timestamp is not None:
+        return None, None
+    # Pods that have succeeded do count: their controller, such as a Job, need not replace them.
+    if pod.status.phase == "Failed" and is_replaced(pod):
         return None, None
     address = None
     if pod.status.phase == "Running":

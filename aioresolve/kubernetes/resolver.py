@@ -53,8 +53,8 @@ class KubernetesClusterResolver(ClusterResolver):
     >>> spec.task_address("worker", 0)
     '10.8.0.10:8470'
 
-    Pods that are being deleted are not members. A pod that two selectors match is two tasks, as in
-    TensorFlow.
+    Pods that are being deleted, and failed pods that have a controller, are not members. A pod that two
+    selectors match is two tasks, as in TensorFlow.
 
     Args:
         job_to_label_mapping: job name to its label selectors, in the grammar of the API. A single selector

@@ -27,7 +27,7 @@ from aioresolve.errors import (
 )
 from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
-from aioresolve.testing import Answer, Delay, Hang, RequestRecord
+from aioresolve.testing import Answer, Delay, Hang, RequestRecord, pod
 
 from .loopback import TOKEN, Loopback, addresses, request_kind
 from .samples import table
@@ -291,6 +291,35 @@ class TestMembers:
         with pytest.raises(PodNotRunningError, match="2 matching pods are not running") as caught:
             await resolve(loopback.resolver({"worker": "app=train", "evaluator": "app=eval"}))
         assert set(caught.value.pods) == {"ml/a", "ml/b"}
+
+    @both_paths
+    @pytest.mark.parametrize("failed", [1, MAX_NAMED_REQUESTS + 1])
+    async def test_failed_pods_that_their_controller_replaces_are_not_members(
+        self, loopback: Loopback, resolve: Callable[..., Any], failed: int
+    ) -> None:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
+        for number in range(failed):
+            replaced = pod(f"train-0-{number}", "ml", labels={"app": "train"}, phase="Failed")
+            replaced["metadata"]["ownerReferences"] = [job]
+            loopback.server.add(replaced)
+        loopback.train("train-0-again", "train-1")
+        spec = await resolve(loopback.resolver())
+        assert addresses(spec) == [loopback.address("train-0-again"), loopback.address("train-1")]
+        loopback.train("train-2", phase="Pending")
+        with pytest.raises(PodNotRunningError) as caught:
+            await resolve(loopback.resolver())
+        assert caught.value.pods == {"ml/train-2": "Pending"}
+
+    @both_paths
+    async def test_a_pod_of_a_controller_that_succeeded_is_not_running(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
+        done = pod("train-0", "ml", labels={"app": "train"}, phase="Succeeded")
+        done["metadata"]["ownerReferences"] = [job]
+        loopback.server.add(done)
+        with pytest.raises(PodNotRunningError, match="Succeeded"):
+            await resolve(loopback.resolver())
 
     @both_paths
     async def test_pods_that_are_not_running_can_be_skipped(

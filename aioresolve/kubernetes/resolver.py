@@ -291,12 +291,14 @@ _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def validate_jobs(mapping: Any) -> Mapping[str, tuple[str, ...]]:
-    """Return the selectors of each job; TensorFlow's default if `mapping` is None or empty."""
-    if not mapping:
+    """Return the selectors of each job; TensorFlow's default if `mapping` is None."""
+    if mapping is None:
         return MappingProxyType({"worker": ("job-name=tensorflow",)})
-    if not isinstance(mapping, Mapping):
+    # TensorFlow also replaces an empty mapping, and so returns pods that the caller did not select.
+    if not isinstance(mapping, Mapping) or not mapping:
+        kind = "an empty mapping" if isinstance(mapping, Mapping) else f"a {type(mapping).__name__}"
         raise ConfigurationError(
-            f"a {type(mapping).__name__} is not a mapping of job names to label selectors",
+            f"{kind} is not a mapping of job names to label selectors",
             argument="job_to_label_mapping",
             hint="Pass a mapping such as `{'worker': ['job-name=trainer']}`.",
         )

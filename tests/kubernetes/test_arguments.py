@@ -14,6 +14,8 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
     ("arguments", "complaint"),
     [
         ({"job_to_label_mapping": ["app=a"]}, "`job_to_label_mapping=`: a list is not a mapping"),
+        ({"job_to_label_mapping": []}, "`job_to_label_mapping=`: a list is not a mapping"),
+        ({"job_to_label_mapping": {}}, "`job_to_label_mapping=`: an empty mapping is not"),
         ({"job_to_label_mapping": {1: ["app=a"]}}, "1 is not a valid job name"),
         ({"job_to_label_mapping": {"": ["app=a"]}}, "'' is not a valid job name"),
         ({"job_to_label_mapping": {"worker": []}}, r"\[\] is not a list of label selectors \(job 'worker'\)"),
@@ -51,7 +53,7 @@ def test_an_invalid_argument_is_named(arguments: dict[str, Any], complaint: str)
 
 
 def test_the_default_mapping_is_that_of_tensorflow() -> None:
-    assert validate_jobs(None) == validate_jobs({}) == {"worker": ("job-name=tensorflow",)}
+    assert validate_jobs(None) == {"worker": ("job-name=tensorflow",)}
 
 
 def test_a_single_selector_may_be_a_string() -> None:

@@ -25,6 +25,7 @@ from aioresolve.errors import (
     PodNotRunningError,
     UnknownTaskError,
 )
+from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Delay, Hang, RequestRecord, pod
@@ -35,7 +36,7 @@ from .samples import table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aioresolve.kubernetes import KubernetesClusterResolver, Pod
+    from aioresolve.kubernetes import Pod
     from aioresolve.spec import ClusterSpec
 
 CRASHED = "CrashLoopBackOff"
@@ -815,6 +816,6 @@ def test_the_repr_has_the_selectors_and_no_secret(loopback: Loopback) -> None:
 
 
 def test_the_default_jobs_are_those_of_tensorflow(loopback: Loopback) -> None:
-    resolver = loopback.resolver({})
+    resolver = KubernetesClusterResolver(kubeconfig=loopback.kubeconfig)
     asyncio.run(resolver.cluster_spec())
     assert loopback.requests[0].query["labelSelector"] == "job-name=tensorflow"

@@ -323,6 +323,16 @@ def _validate_selectors(job: Any, selectors: Any) -> tuple[str, ...]:
             argument="job_to_label_mapping",
             hint="Pass a list of label selectors such as ['app=trainer'].",
         )
+    for selector in given:
+        try:
+            selector.encode()
+        except UnicodeEncodeError:
+            # The URL would be built without these characters, and the rest may match other pods, or all.
+            raise ConfigurationError(
+                f"{selector!r} is not a label selector (job {job!r}): it has characters that are not Unicode",
+                argument="job_to_label_mapping",
+                hint="Remove the surrogate characters.",
+            ) from None
     return tuple(given)
 
 

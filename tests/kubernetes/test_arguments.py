@@ -27,6 +27,8 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
             {"job_to_label_mapping": {"worker": None}},
             r"None is not a list of label selectors \(job 'worker'\)",
         ),
+        ({"job_to_label_mapping": {"worker": "\ud800"}}, r"'\\ud800' is not a label selector"),
+        ({"job_to_label_mapping": {"worker": ["a", "app=\udcff"]}}, r"'app=\\udcff' is not a label selector"),
         ({"tf_server_port": 0}, "`tf_server_port=`: 0 is not a valid port"),
         ({"tf_server_port": 65536}, "`tf_server_port=`: 65536 is not"),
         ({"tf_server_port": "8470"}, "`tf_server_port=`: '8470' is not"),

@@ -317,10 +317,9 @@ class PodReflector:
         Raises:
             ResolveError: an `address` callable failed.
         """
-        if self._transit_timer is not None:
-            return self._last
         now = datetime.now(UTC)
-        if self._cache.is_complete:
+        # While a pod changes from one query to another, the last state is kept; whether it is stale is not.
+        if self._transit_timer is None and self._cache.is_complete:
             try:
                 self._last = self._cache.observation(now)
             except ResolveError as error:

@@ -363,3 +363,27 @@ async def test_a_wait_does_not_end_with_the_state_from_before_an_outage(loopback
                 if observation.error is None:
                     assert names(observation.state) == ["train-0"]
                     break
+
+
+async def test_a_query_that_fails_is_reported_while_a_pod_changes_selectors(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1")
+    resolver = loopback.resolver({"worker": ["app=train"], "evaluator": ["app=eval"]})
+    resolver.watch_policy = WatchPolicy(backoff=WAITS, max_gap=0.2, max_transit=60.0)
+
+    def is_eval_watch(request: RequestRecord) -> bool:
+        return is_watch(request) and request.query["labelSelector"] == "app=eval"
+
+    async with aclosing(resolver.observations()) as observations:
+        await anext(observations)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 2)
+        loopback.server.inject(Answer(503), match=is_eval_watch, times=None)
+        loopback.server.disturb(End())
+        await next_error(observations)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
+        await anyio.sleep(0.3)
+        loopback.server.patch("train-1", "ml", patch={"metadata": {"labels": {"app": "eval"}}})
+        await anyio.sleep(0.3)
+        with anyio.fail_after(5):
+            observation = await anext(observations)
+    assert names(observation.state) == ["train-0", "train-1"]
+    assert observation.error is not None

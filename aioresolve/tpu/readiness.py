@@ -36,14 +36,24 @@ OUT_OF_MEMORY = frozenset({"HBM_OUT_OF_MEMORY", "OUT_OF_MEMORY"})
 RECENT = timedelta(seconds=90)
 """How long after an out-of-memory symptom TensorFlow's client considers the job lost."""
 
+DELETING = "DELETING"
+"""A retry alone will not help then. But the name is free afterwards, and may be created again: a wait that
+accepts a name that does not exist accepts this state too."""
+
 REMEDIES = {
-    "PREEMPTED": "delete it and create it again, or use a queued resource, which does so automatically",
+    "DELETING": "create it again when it is deleted",
+    "PREEMPTED": "delete it and create it again",
     "TERMINATED": "delete it and create it again",
     "STOPPED": "start it with `gcloud compute tpus tpu-vm start`",
     "UNHEALTHY_MAINTENANCE": "wait until the maintenance is over",
     "UNHEALTHY_TENSORFLOW": "check the logs of its runtime, and restart it if this persists",
     "FAILED": "delete the queued resource and create it again",
+    "SUSPENDING": "the queued resource gets no TPUs again: delete it and create it again",
+    "SUSPENDED": "the queued resource gets no TPUs again: delete it and create it again",
 }
+"""By state of a node, health of a node, or state of a queued resource.
+
+Life cycle of queued resources: https://cloud.google.com/tpu/docs/queued-resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,11 @@ def unready_node(node: Node) -> Unready | None:
         reasons.append(repr(node.health_description[:300]))
     if symptoms:
         reasons.append(f"symptoms: {', '.join(symptoms[-5:])}")
-    if remedy := REMEDIES.get(node.state) or REMEDIES.get(node.health):
+    if node.queued_resource and node.state in LOST_STATES:
+        # The queued resource becomes SUSPENDED, and does not replace its nodes.
+        request = node.queued_resource.rpartition("/")[2]
+        reasons.append(f"delete its queued resource {request} and create it again")
+    elif remedy := REMEDIES.get(node.state) or REMEDIES.get(node.health):
         reasons.append(remedy)
     name = node.name.rpartition("/")[2]
     workers = len(node.endpoints) or None
@@ -159,12 +173,16 @@ def not_found_error(missing: Sequence[NodeNotFound], version: str) -> TPUNotFoun
 def missing_workers(tpu: Unready | NodeNotFound, job: str) -> Missing:
     """Return the workers that a watch or `wait` misses because of this TPU.
 
-    A name that does not exist is not final: the TPU may still be created under that name.
+    A name that does not exist is not final, and neither is a TPU that is being deleted: a TPU may still be
+    created under that name.
     """
     if isinstance(tpu, NodeNotFound):
         name = tpu.path.rpartition("/")[2]
         return Missing(job, name, f"{tpu.path} does not exist (yet): check its name", tasks=None)
-    return Missing(job, tpu.name, tpu.reason, is_final=not tpu.retryable, tasks=tpu.workers)
+    is_final = not tpu.retryable and tpu.state != DELETING
+    return Missing(
+        job, tpu.name, tpu.reason, is_final=is_final, tasks=None if tpu.state == DELETING else tpu.workers
+    )
 
 
 def is_recoverable(nodes: Iterable[Node], now: datetime | None = None) -> bool:

@@ -56,6 +56,24 @@ def test_an_unhealthy_node_is_reported_with_its_symptoms_and_may_recover(health:
     assert found.symptoms == ("OUT_OF_MEMORY on worker 3 at 2026-11-20T11:59:00.123456789Z (went down)",)
 
 
+def test_a_preempted_node_is_created_again_by_the_user() -> None:
+    found = unready_node(node(state="PREEMPTED"))
+    assert found is not None
+    assert found.reason == "state PREEMPTED; delete it and create it again"
+    part = unready_node(node(state="PREEMPTED", queuedResource="projects/p/locations/z/queuedResources/q"))
+    assert part is not None
+    assert part.reason == "state PREEMPTED; delete its queued resource q and create it again"
+
+
+@pytest.mark.parametrize("state", ["SUSPENDING", "SUSPENDED"])
+def test_a_suspended_queued_resource_is_created_again_by_the_user(state: str) -> None:
+    name = "projects/p/locations/z/queuedResources/q"
+    resource = decode_queued_resource(msgspec.json.encode({"name": name, "state": {"state": state}}))
+    found = unready_queued_resource(resource)
+    assert found is not None
+    assert found.reason.endswith("gets no TPUs again: delete it and create it again")
+
+
 @pytest.mark.parametrize(
     ("state", "retryable"),
     [

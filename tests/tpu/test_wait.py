@@ -77,6 +77,14 @@ async def test_a_lost_tpu_ends_the_wait_at_once(google: GoogleServer, state: str
     assert not raised.value.retryable
 
 
+async def test_wait_continues_while_a_tpu_is_deleted_and_created_again(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"], state="DELETING"))
+    again = tpu_node("my-tpu", ips=["10.0.0.2"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(after, google, 4, lambda: google.add(again))
+        assert addresses(await wait_for("my-tpu")) == ["10.0.0.2:8470"]
+
+
 async def test_a_lost_tpu_does_not_matter_if_the_others_are_enough(google: GoogleServer) -> None:
     google.add(tpu_node("a", workers=2), tpu_node("b", workers=2, state="PREEMPTED"))
     assert len(addresses(await wait_for("a", "b", count=2))) == 2

@@ -98,13 +98,23 @@ async def test_a_coordinator_is_a_member_if_a_slice_is_ready(google: GoogleServe
     assert seen.state.spec.as_dict() == {"worker": ["10.0.0.1:8470"], "chief": ["h:1"]}
 
 
-@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "DELETING"])
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED"])
 async def test_a_lost_tpu_is_missing_for_good(google: GoogleServer, state: str) -> None:
     symptom = {"symptomType": "OUT_OF_MEMORY", "workerId": "3", "createTime": "2026-11-20T11:00:00Z"}
     google.add(tpu_node("my-tpu", workers=2, state=state, symptoms=[symptom]))
     (absent,) = (await observation(resolver("my-tpu"))).absent
     assert (absent.is_final, absent.tasks) == (True, 2)
     assert absent.reason.startswith(f"state {state}; symptoms: OUT_OF_MEMORY on worker 3")
+
+
+async def test_a_tpu_that_is_being_deleted_may_be_created_again(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", workers=2, state="DELETING"), queued_resource("other", state="DELETING"))
+    absent = (await observation(resolver("my-tpu", "other"))).absent
+    assert [(tpu.name, tpu.is_final, tpu.tasks) for tpu in absent] == [
+        ("my-tpu", False, None),
+        ("other", False, None),
+    ]
+    assert absent[0].reason == "state DELETING; create it again when it is deleted"
 
 
 @pytest.mark.parametrize(

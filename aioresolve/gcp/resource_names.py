@@ -149,7 +149,9 @@ def _parse(
 
 
 def _agreed(kind: str, text: str, part: str, named: str, given: str | None) -> str:
-    if given and given != named:
+    # A project has an id and a number; whether they are those of the same project, only the server knows.
+    is_other_spelling = part == "project" and given is not None and given.isdigit() != named.isdigit()
+    if given and given != named and not is_other_spelling:
         raise ConfigurationError(
             f"{kind} {text!r} is in {part} {named!r}, but {given!r} was given as well",
             hint=f"Leave out {{{part}}}, or correct the name.",

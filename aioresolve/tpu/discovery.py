@@ -15,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,9 +205,12 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
         where: what contains the list, for the error message.
 
     Raises:
-        ConfigurationError: an entry is not an address.
+        ConfigurationError: an entry is not an address, or an address is repeated.
     """
-    return tuple(worker_address(entry.strip(), where) for entry in text.split(","))
+    addresses = tuple(worker_address(entry.strip(), where) for entry in text.split(","))
+    if repeated := [address for address, count in Counter(addresses).items() if count > 1]:
+        raise invalid_value(where, f"{text!r} names {', '.join(repeated)} twice", "Name each worker once.")
+    return addresses
 
 
 def worker_address(text: str, where: str, port: int = TPU_PORT) -> str:

@@ -81,6 +81,7 @@ class Unready:
         health: its health, as the API reports it; may be empty.
         symptoms: its symptoms, one line each.
         workers: the number of its workers; None if the API does not report it yet.
+        path: its full name.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Unready:
     health: str = ""
     symptoms: tuple[str, ...] = ()
     workers: int | None = None
+    path: str = ""
 
 
 def unready_node(node: Node) -> Unready | None:
@@ -119,7 +121,8 @@ def unready_node(node: Node) -> Unready | None:
         reasons.append(remedy)
     name = node.name.rpartition("/")[2]
     workers = len(node.endpoints) or None
-    return Unready(name, "; ".join(reasons), retryable, node.state, node.health, symptoms, workers)
+    reason = "; ".join(reasons)
+    return Unready(name, reason, retryable, node.state, node.health, symptoms, workers, node.name)
 
 
 def unready_queued_resource(resource: QueuedResource) -> Unready | None:
@@ -135,7 +138,8 @@ def unready_queued_resource(resource: QueuedResource) -> Unready | None:
     if remedy := REMEDIES.get(resource.status):
         reasons.append(remedy)
     retryable = resource.status not in FINAL_REQUEST_STATES
-    return Unready(resource.name.rpartition("/")[2], "; ".join(reasons), retryable, resource.status)
+    name = resource.name.rpartition("/")[2]
+    return Unready(name, "; ".join(reasons), retryable, resource.status, path=resource.name)
 
 
 def not_ready_error(unready: Sequence[Unready]) -> TPUNotReadyError:

@@ -27,7 +27,7 @@ from .readiness import (
 from .topology import TPUTopology, parse_bounds, slice_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
     from datetime import datetime
 
     from aioresolve._core.deadline import Progress
@@ -176,13 +176,20 @@ class SliceFinder:
     async def _find_named(
         self, source: NamedTPUs, connections: Connections, progress: Progress
     ) -> list[FoundNode]:
-        """Return what each name stands for, in order; the nodes of a queued resource in its own order."""
+        """Return what each name stands for, in order; the nodes of a queued resource in its own order.
+
+        What several names stand for, such as a node and the queued resource it belongs to, is returned once.
+        """
         project, zone = await self._find_location(source, connections, progress)
         api = await connections.api()
         if self._cache is not None:
             api = api.with_cache(self._cache)
         calls = [partial(self._find_name, api, name, project, zone, progress) for name in source.names]
-        return [tpu for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS) for tpu in found]
+        distinct: dict[Hashable, FoundNode] = {}
+        for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
+            for tpu in found:
+                distinct.setdefault(_identity(tpu), tpu)
+        return list(distinct.values())
 
     async def _find_name(
         self, api: NodeAPI, text: str, project: str | None, zone: str | None, progress: Progress
@@ -234,6 +241,14 @@ class SliceFinder:
         unready = [tpu for tpu in absent if isinstance(tpu, Unready)]
         if unready:
             raise not_ready_error(unready)
+
+
+def _identity(tpu: FoundNode) -> Hashable:
+    """Return what is equal for the same TPU, whatever name it was found by."""
+    if isinstance(tpu, ABSENT):
+        return tpu.path
+    # The full name may contain the number of the project instead of its id.
+    return (tpu.id, tpu.name.rpartition("/")[2]) if tpu.id else tpu.name
 
 
 async def _find_node(api: NodeAPI, name: NodeName, progress: Progress) -> Node | NodeNotFound:

@@ -155,6 +155,13 @@ def test_a_malformed_tpu_config_is_rejected(config: str, message: str) -> None:
         source(TPU_CONFIG=config)
 
 
+def test_a_repeated_worker_address_is_rejected() -> None:
+    with pytest.raises(ConfigurationError, match="h:8470 twice"):
+        TPUClusterResolver("grpc://h:8470,grpc://h")
+    with pytest.raises(ConfigurationError, match=r"\$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS: .* a:8470 twice"):
+        source(KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://a,grpc://a:8470")
+
+
 def test_a_malformed_endpoint_is_reported_with_its_variable() -> None:
     with pytest.raises(ConfigurationError, match=r"\$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS: 'grpc://'"):
         source(KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://")

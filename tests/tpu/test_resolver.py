@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -88,6 +89,31 @@ async def test_workers_are_identified_by_slice_and_index_and_node_id(google: Goo
 
 
 # Several slices
+
+
+async def test_a_tpu_with_several_names_is_one_slice(google: GoogleServer) -> None:
+    google.add(queued_resource("my-request", nodes=2, node_id="part"))
+    google.add(tpu_node("part-0", ips=["10.0.0.1"]), tpu_node("part-1", ips=["10.0.0.2"]))
+    full = f"projects/{PROJECT}/locations/{ZONE}/nodes/part-0"
+    resolver = TPUClusterResolver(["part-1", full, "part-0", "my-request"])
+    spec = await resolver.cluster_spec()
+    assert spec.job_tasks("worker") == ["10.0.0.2:8470", "10.0.0.1:8470"]
+    assert len(await resolver.nodes()) == 2
+
+
+async def test_an_absent_tpu_with_several_names_is_missing_once(google: GoogleServer) -> None:
+    google.add(queued_resource("waiting", state="ACCEPTED"))
+    names = [f"{place}/{name}" for place, name in [("nodes", "gone"), ("queuedResources", "waiting")]]
+    full = [f"projects/{PROJECT}/locations/{ZONE}/{name}" for name in names]
+    async with aclosing(TPUClusterResolver(["gone", "waiting", *full]).observations()) as observations:
+        seen = await anext(observations)
+    assert [missing.name for missing in seen.absent] == ["gone", "waiting"]
+
+
+async def test_a_project_number_does_not_conflict_with_the_project_id(google: GoogleServer) -> None:
+    google.add(tpu_node(f"projects/123456/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
+    resolver = TPUClusterResolver(f"projects/123456/locations/{ZONE}/nodes/my-tpu", ZONE, PROJECT)
+    assert await resolver.master() == "grpc://10.0.0.1:8470"
 
 
 async def test_several_names_are_slices_in_order_fetched_at_once(google: GoogleServer) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import (
@@ -167,42 +167,96 @@ def _quoted(status: Status) -> str:
 
 
 def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str]) -> ForbiddenError:
-    user = denied_user(status.message)
-    denial = f"may not {verbs[-1]} pods in {query.where}: {host} returned 403 for {query.scope}"
-    if user is None or user == "system:anonymous":
+    attributes: dict[str, Any] = {"host": host, "scope": query.scope, "status": 403, "reason": status.reason}
+    denial = parse_denial(status.message)
+    if denial is None or not denial.user:
         return ForbiddenError(
-            f"an unknown user {denial}; no credentials were accepted",
-            hint="Check that the kubeconfig has a user with credentials.",
-            host=host,
-            scope=query.scope,
-            status=403,
-            reason=status.reason,
+            f"{host} returned 403 for {query.scope} ({_quoted(status)})",
+            hint="Check that the kubeconfig has a user with credentials, and that no proxy denied the"
+            " request.",
+            **attributes,
         )
-    manifest = rbac_manifest(user, query.namespace, verbs)
+    if denial.user == ANONYMOUS:
+        return ForbiddenError(
+            f"an unknown user may not {denial.verb or verbs[-1]} pods in {query.where}: {host} returned 403"
+            f" for {query.scope}; no credentials were accepted",
+            hint="Check that the kubeconfig has a user with credentials.",
+            **attributes,
+        )
+    if denial.resource != "pods" or denial.verb not in WATCH_VERBS:
+        impersonation = "remove the impersonation (`as`) from the kubeconfig, or "
+        prefix = impersonation if denial.verb == "impersonate" else ""
+        hint = f"{prefix}have a cluster administrator grant user {{user}} that permission."
+        return ForbiddenError(
+            f"{host} returned 403 for {query.scope} ({_quoted(status)})",
+            hint=Hint(hint[0].upper() + hint[1:], values={"user": repr(denial.user)}),
+            **attributes,
+        )
+    manifest = rbac_manifest(denial.user, query.namespace, verbs)
     alternative = "" if query.namespace else ", or pass {namespace}, for which a Role is sufficient"
     return ForbiddenError(
-        f"user {user!r} {denial}",
+        f"user {denial.user!r} may not {denial.verb} pods in {query.where}: {host} returned 403 for"
+        f" {query.scope}",
         hint=Hint(
             f"Have a cluster administrator apply this (`kubectl apply -f -`){alternative}:\n{{manifest}}",
             values={"manifest": manifest},
         ),
-        host=host,
-        scope=query.scope,
-        status=403,
-        reason=status.reason,
         manifest=manifest,
+        **attributes,
     )
 
 
+ANONYMOUS = "system:anonymous"
 SERVICE_ACCOUNT = "system:serviceaccount:"
 
-_USER = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot')
+
+class Denial(NamedTuple):
+    """What the message of a 403 says.
+
+    Attributes:
+        user: the user.
+        verb: the verb that the user may not use, such as `list` or `impersonate`; empty if not given.
+        resource: the resource to which the verb applies, such as `pods` or `users`; empty if not given.
+    """
+
+    user: str
+    verb: str
+    resource: str
 
 
-def denied_user(message: str) -> str | None:
-    """Return the user that the message of a 403 names, or None if it names none."""
-    found = _USER.search(message)
-    return found[1] if found else None
+_DENIAL = re.compile(r'User "((?:[^"\\]|\\.)*)" cannot(?: (\S+) (?:resource "([^"]*)"|(\S+)))?')
+
+
+def parse_denial(message: str) -> Denial | None:
+    """Return what the message of a 403 says, or None if it names no user.
+
+    Format: `User "NAME" cannot VERB resource "RESOURCE" in API group ...`, from `ForbiddenMessage` of
+    k8s.io/apiserver; servers before 1.12 write `User "NAME" cannot VERB RESOURCE ...`.
+    """
+    found = _DENIAL.search(message)
+    if found is None:
+        return None
+    user, verb, resource, bare_resource = found.groups(default="")
+    return Denial(_unquote(user), verb, resource or bare_resource)
+
+
+_ESCAPE = re.compile(r"\\(?:([abfnrtv\\\"])|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+_ESCAPED = dict(zip('abfnrtv\\"', '\a\b\f\n\r\t\v\\"', strict=True))
+
+
+def _unquote(text: str) -> str:
+    """Return the text that Go's `%q` wrote, without the quotation marks around it."""
+    return _ESCAPE.sub(_unescape, text)
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    character, byte, *code_points = escape.groups()
+    if character:
+        return _ESCAPED[character]
+    code = int(byte or code_points[0] or code_points[1], 16)
+    # `\xNN` above 0x7f is a byte that is not UTF-8. It stays escaped, like surrogates, which Go never writes.
+    is_character = code < 0x80 if byte else code <= 0x10FFFF and not 0xD800 <= code < 0xE000
+    return chr(code) if is_character else escape[0]
 
 
 def rbac_manifest(user: str, namespace: str | None, verbs: Sequence[str] = LIST_VERBS) -> str:

@@ -16,7 +16,13 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.api_errors import denied_user, error_from_response, is_expired, rbac_manifest
+from aioresolve.kubernetes.api_errors import (
+    Denial,
+    error_from_response,
+    is_expired,
+    parse_denial,
+    rbac_manifest,
+)
 from aioresolve.kubernetes.objects import PodQuery
 
 HOST = "https://10.0.0.1:6443"
@@ -130,8 +136,70 @@ def test_two_users_have_different_bindings() -> None:
 def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
     roles = list(yaml.safe_load_all(rbac_manifest('x"}\nkind: Secret', None)))
     assert roles[1]["subjects"][0]["name"] == 'x"}\nkind: Secret'
-    assert denied_user('User "a" cannot') == "a"
-    assert denied_user("no user name") is None
+
+
+@pytest.mark.parametrize(
+    ("message", "denial"),
+    [
+        ("no user name", None),
+        ('User "a" cannot', Denial("a", "", "")),
+        (
+            'pods is forbidden: User "a" cannot list resource "pods" in API group "" in the namespace "ml"',
+            Denial("a", "list", "pods"),
+        ),
+        ('User "a" cannot watch pods in the namespace "ml"', Denial("a", "watch", "pods")),
+        (
+            'users "b" is forbidden: User "a" cannot impersonate resource "users" in API group ""',
+            Denial("a", "impersonate", "users"),
+        ),
+        (r'User "CORP\\alice" cannot list resource "pods"', Denial("CORP\\alice", "list", "pods")),
+        (
+            r'User "a\"b\tc\x7f\u00ad\U000e0001" cannot list resource "pods"',
+            Denial('a"b\tc\x7f\u00ad\U000e0001', "list", "pods"),
+        ),
+        (
+            r'User "\xff\ud800\U00110000\q" cannot list resource "pods"',
+            Denial(r"\xff\ud800\U00110000\q", "list", "pods"),
+        ),
+    ],
+)
+def test_denial_is_read_from_the_message_of_a_403(message: str, denial: Denial | None) -> None:
+    assert parse_denial(message) == denial
+
+
+@pytest.mark.parametrize(
+    ("denied", "hint"),
+    [
+        ('impersonate resource "users"', "Remove the impersonation (`as`)"),
+        ('list resource "widgets"', "Have a cluster administrator grant user 'limited' that permission."),
+        ('deletecollection resource "pods"', "Have a cluster administrator grant user 'limited'"),
+    ],
+)
+def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server(
+    denied: str, hint: str
+) -> None:
+    message = f'it is forbidden: User "limited" cannot {denied} in API group "" at the cluster scope'
+    error = error_for(Response(403, status(403, message)))
+    assert isinstance(error, ForbiddenError)
+    assert message in str(error)
+    assert "may not" not in str(error)
+    assert hint in str(error)
+    assert error.manifest == ""
+
+
+def test_error_for_a_403_that_names_no_user_quotes_the_server() -> None:
+    error = error_for(Response(403, status(403, "blocked by the policy of the proxy")))
+    assert isinstance(error, ForbiddenError)
+    assert "'blocked by the policy of the proxy'" in str(error)
+    assert "no credentials were accepted" not in str(error)
+
+
+def test_manifest_has_the_user_name_without_escapes() -> None:
+    message = r'pods is forbidden: User "CORP\\alice" cannot list resource "pods" in API group ""'
+    error = error_for(Response(403, status(403, message)))
+    assert isinstance(error, ForbiddenError)
+    _, binding = yaml.safe_load_all(error.manifest)
+    assert binding["subjects"][0]["name"] == r"CORP\alice"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 from contextlib import aclosing
 from functools import partial
@@ -293,12 +294,16 @@ async def test_a_403_for_the_first_list_is_final(loopback: Loopback) -> None:
 
 async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifest(loopback: Loopback) -> None:
     loopback.train("train-0")
-    loopback.server.inject(Answer(403), match=is_watch, times=None)
+    message = (
+        'pods is forbidden: User "alice" cannot watch resource "pods" in API group "" at the cluster scope'
+    )
+    body = json.dumps({"kind": "Status", "code": 403, "message": message}).encode()
+    loopback.server.inject(Answer(403, body), match=is_watch, times=None)
     async with aclosing(with_policy(loopback.resolver()).watch()) as states:
         await next_state(states)
-        with pytest.raises(ForbiddenError, match="403") as caught:
+        with pytest.raises(ForbiddenError, match="'alice' may not watch pods") as caught:
             await next_state(states)
-    assert "may not watch pods" in str(caught.value)
+    assert "verbs: [list, watch]" in caught.value.manifest
 
 
 @pytest.mark.parametrize("fault", [Answer(401), Answer(403), Answer(404), Redirect("/login", 302)], ids=repr)

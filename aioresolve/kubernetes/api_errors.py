@@ -5,6 +5,7 @@ For a 403 the hint is the smallest RBAC manifest that would permit the request.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -208,6 +209,8 @@ def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str])
 
 ANONYMOUS = "system:anonymous"
 SERVICE_ACCOUNT = "system:serviceaccount:"
+MAX_READABLE = 63
+"""The maximum length of the user's name in the name of a binding, in characters."""
 
 
 class Denial(NamedTuple):
@@ -262,6 +265,9 @@ def _unescape(escape: re.Match[str]) -> str:
 def rbac_manifest(user: str, namespace: str | None, verbs: Sequence[str] = LIST_VERBS) -> str:
     """Return the smallest RBAC objects that permit `user` to read pods, as YAML for `kubectl apply -f -`.
 
+    Applying them never changes the permissions of another user, nor those that the user already has: the
+    names have the verbs, and that of the binding a hash of the user. (A binding cannot change its role.)
+
     Args:
         user: the user as the API server names it; `system:serviceaccount:NAMESPACE:NAME` is a ServiceAccount.
         namespace: the namespace of a Role and RoleBinding; None for a ClusterRole and ClusterRoleBinding.
@@ -269,12 +275,13 @@ def rbac_manifest(user: str, namespace: str | None, verbs: Sequence[str] = LIST_
     """
     cluster = "Cluster" if namespace is None else ""
     where = "" if namespace is None else f", namespace: {json.dumps(namespace)}"
-    # Each user has a binding of its own, so that applying one does not replace that of another user.
-    binding = json.dumps("aioresolve-" + re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT)))
+    role = "-".join(["aioresolve", *verbs])
+    readable = re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT))[:MAX_READABLE]
+    binding = f"{role}-{readable}-{hashlib.sha256(user.encode()).hexdigest()[:8]}"
     return f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}Role
-metadata: {{name: aioresolve{where}}}
+metadata: {{name: {role}{where}}}
 rules:
 - apiGroups: [""]
   resources: [pods]
@@ -282,8 +289,8 @@ rules:
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}RoleBinding
-metadata: {{name: {binding}{where}}}
-roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {cluster}Role, name: aioresolve}}
+metadata: {{name: {json.dumps(binding)}{where}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: {cluster}Role, name: {role}}}
 subjects:
 - {_subject(user)}
 """

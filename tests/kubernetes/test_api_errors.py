@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -17,6 +18,8 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.kubernetes.api_errors import (
+    LIST_VERBS,
+    WATCH_VERBS,
     Denial,
     error_from_response,
     is_expired,
@@ -102,7 +105,7 @@ def test_error_for_a_403_has_verb_scope_and_manifest() -> None:
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trainer", "namespace": "ml"}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    assert binding["metadata"] == {"name": "aioresolve-ml-trainer", "namespace": "ml"}
+    assert binding["metadata"] == {"name": "aioresolve-list-ml-trainer-1669fd81", "namespace": "ml"}
 
 
 def test_error_for_a_403_in_all_namespaces_also_recommends_one_namespace() -> None:
@@ -126,11 +129,35 @@ def test_error_for_a_403_of_an_anonymous_user_says_that_no_credentials_were_acce
     assert error.manifest == ""
 
 
-def test_two_users_have_different_bindings() -> None:
+@pytest.mark.parametrize(
+    ("user", "other"),
+    [
+        ("a/b", "a@c"),
+        ("system:serviceaccount:ml:x", "ml-x"),
+        ("alice@corp.com", "alice-corp.com"),
+        ("x" * 300, "x" * 301),
+    ],
+)
+def test_two_users_have_different_bindings(user: str, other: str) -> None:
     names = [
-        list(yaml.safe_load_all(rbac_manifest(user, "ml")))[1]["metadata"]["name"] for user in ("a/b", "a@c")
+        list(yaml.safe_load_all(rbac_manifest(one, "ml")))[1]["metadata"]["name"] for one in (user, other)
     ]
-    assert names == ["aioresolve-a-b", "aioresolve-a-c"]
+    assert names[0] != names[1]
+    assert all(re.fullmatch("aioresolve-list-[A-Za-z0-9.-]{1,200}", name) for name in names)
+
+
+def test_manifest_to_list_leaves_the_objects_that_permit_to_watch_unchanged() -> None:
+    objects = [
+        list(yaml.safe_load_all(rbac_manifest("alice", "ml", verbs))) for verbs in (LIST_VERBS, WATCH_VERBS)
+    ]
+    (role, binding), (watch_role, watch_binding) = objects
+    assert role["metadata"]["name"] == "aioresolve-list"
+    assert watch_role["metadata"]["name"] == "aioresolve-list-watch"
+    assert binding["metadata"]["name"] != watch_binding["metadata"]["name"]
+    assert [one["roleRef"]["name"] for one in (binding, watch_binding)] == [
+        "aioresolve-list",
+        "aioresolve-list-watch",
+    ]
 
 
 def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:

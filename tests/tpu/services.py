@@ -22,14 +22,14 @@ class FakeHttpError(Exception):
 
 
 class FakeService:
-    """Returns a node with these addresses for each request, or calls `respond`."""
+    """Returns the requested node, with these addresses, or calls `respond`."""
 
     def __init__(self, ips: Sequence[str] = (), respond: Callable[[], Any] | None = None) -> None:
         self.requested: list[str] = []
         self.threads: set[int] = set()
         self.max_running = 0
         self._running = 0
-        self._respond = respond or (lambda: tpu_node("projects/p/locations/z/nodes/my-tpu", ips=ips))
+        self._respond = respond or (lambda: tpu_node(self.requested[-1], ips=ips))
 
     def projects(self) -> FakeService:
         return self

@@ -158,8 +158,14 @@ def not_ready_error(unready: Sequence[Unready]) -> TPUNotReadyError:
     )
 
 
-def not_found_error(missing: Sequence[NodeNotFound], version: str) -> TPUNotFoundError:
-    """Return the error that lists all these names; there is at least one."""
+def not_found_error(missing: Sequence[NodeNotFound], version: str, origin: str) -> TPUNotFoundError:
+    """Return the error that lists all these names; there is at least one.
+
+    Args:
+        missing: the names.
+        version: the version of the API.
+        origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
+    """
     names = [absent.path for absent in missing]
     hint = (
         "List the existing TPUs with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`."
@@ -167,11 +173,21 @@ def not_found_error(missing: Sequence[NodeNotFound], version: str) -> TPUNotFoun
     )
     if version != "v2":
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
+    named_by = ""
+    if origin.startswith("$"):
+        # The user may not know that the variable is set, or another program sets it for another purpose.
+        named_by, hint = f" (from {origin})", f"{hint} {variable_hint(origin)}"
     return TPUNotFoundError(
-        f"there is no TPU {', '.join(names)}: {missing[0].error.summary}",
+        f"there is no TPU {', '.join(names)}{named_by}: {missing[0].error.summary}",
         names=names,
         hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
     )
+
+
+def variable_hint(origin: str) -> str:
+    """Return the hint for a TPU that is named by a variable: `$TPU_NAME` has a second meaning."""
+    example = ", as in pods of KubeRay" if origin == "$TPU_NAME" else ""
+    return f"If {origin} is not the name of a Cloud TPU{example}, unset it, or pass {{tpu}}."
 
 
 def missing_workers(tpu: Unready | NodeNotFound, job: str) -> Missing:

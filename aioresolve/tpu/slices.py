@@ -23,6 +23,7 @@ from .readiness import (
     not_ready_error,
     unready_node,
     unready_queued_resource,
+    variable_hint,
 )
 from .topology import TPUTopology, parse_bounds, slice_topology
 
@@ -71,9 +72,10 @@ class TPUSlice:
     @property
     def accelerator_type(self) -> str | None:
         """The type of the slice, such as `v4-16`; None if the source does not report it."""
-        if self.node is not None and self.node.accelerator_type:
-            return self.node.accelerator_type
-        return self.environment.accelerator_type
+        reported = self.node.accelerator_type if self.node is not None else ""
+        reported = reported or self.environment.accelerator_type or ""
+        # The API accepts, and then returns, projects/P/locations/Z/acceleratorTypes/v4-16.
+        return reported.rpartition("/")[2] or None
 
     @property
     def topology(self) -> TPUTopology | None:
@@ -158,7 +160,8 @@ class SliceFinder:
             ResolveError: the request failed.
         """
         found = await self.find(source, connections, progress)
-        self._raise_if_absent(found.absent)
+        if isinstance(source, NamedTPUs):
+            self._raise_if_absent(source, found.absent)
         return found.slices
 
     async def find_nodes(self, source: NamedTPUs, connections: Connections, progress: Progress) -> list[Node]:
@@ -170,7 +173,7 @@ class SliceFinder:
             ResolveError: the request failed.
         """
         found = await self._find_named(source, connections, progress)
-        self._raise_if_absent([tpu for tpu in found if isinstance(tpu, ABSENT)])
+        self._raise_if_absent(source, [tpu for tpu in found if isinstance(tpu, ABSENT)])
         return [tpu for tpu in found if not isinstance(tpu, ABSENT)]
 
     async def _find_named(
@@ -234,10 +237,10 @@ class SliceFinder:
             self._location = location
         return location
 
-    def _raise_if_absent(self, absent: Sequence[Unready | NodeNotFound]) -> None:
+    def _raise_if_absent(self, source: NamedTPUs, absent: Sequence[Unready | NodeNotFound]) -> None:
         missing = [tpu for tpu in absent if isinstance(tpu, NodeNotFound)]
         if missing:
-            raise not_found_error(missing, self._version) from missing[0].error
+            raise not_found_error(missing, self._version, source.origin) from missing[0].error
         unready = [tpu for tpu in absent if isinstance(tpu, Unready)]
         if unready:
             raise not_ready_error(unready)
@@ -280,13 +283,15 @@ def _unknown_location(
 ) -> ConfigurationError:
     unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
     # The user may have forgotten a variable, but not an argument.
-    origin = f" (from {source.origin})" if source.origin.startswith("$") else ""
+    is_variable = source.origin.startswith("$")
+    origin = f" (from {source.origin})" if is_variable else ""
     return ConfigurationError(
         f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}{origin}:"
         f" this VM's metadata server did not report it: {error.summary}",
         hint=Hint(
             f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
             " projects/PROJECT/locations/ZONE/nodes/NAME."
+            + (f" {variable_hint(source.origin)}" if is_variable else "")
         ),
     )
 

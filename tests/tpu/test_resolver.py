@@ -443,6 +443,31 @@ async def test_a_legacy_node_that_v1_reports_as_unhealthy_is_not_ready(google: G
         await TPUClusterResolver("old", ZONE, PROJECT, api_version="v1").cluster_spec()
 
 
+async def test_an_accelerator_type_may_be_a_full_name(google: GoogleServer) -> None:
+    full = f"projects/{PROJECT}/locations/{ZONE}/acceleratorTypes/v4-16"
+    google.add(tpu_node("my-tpu", workers=2, accelerator_type=full, topology="2x2x2"))
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
+    assert await resolver.accelerator_type() == "v4-16"
+    topology = await resolver.topology()
+    assert topology is not None
+    assert (topology.accelerator_type, topology.chips) == ("v4-16", 8)
+
+
+async def test_an_error_names_the_variable_that_names_the_tpu(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPU_NAME", "workergroup-0")  # which KubeRay sets
+    hint = r"If \$TPU_NAME is not the name of a Cloud TPU, as in pods of KubeRay, unset it, or pass `tpu=`"
+    with pytest.raises(TPUNotFoundError, match=rf"workergroup-0 \(from \$TPU_NAME\): .*{hint}"):
+        await TPUClusterResolver().cluster_spec()
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match=rf"workergroup-0 \(from \$TPU_NAME\): .*{hint}"):
+        await TPUClusterResolver().cluster_spec()
+    with pytest.raises(ConfigurationError) as raised:
+        await TPUClusterResolver("workergroup-0").cluster_spec()
+    assert "$TPU_NAME" not in str(raised.value)
+
+
 # Connections and progress
 
 

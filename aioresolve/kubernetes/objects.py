@@ -10,7 +10,7 @@ bytes of a watch into events; and the comparison of resourceVersions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -73,6 +73,10 @@ class PodQuery:
         return replace(self, limit=limit, continue_=continue_)
 
 
+MAX_NAME = 253
+"""The maximum length of the name of a pod, in characters: a DNS subdomain, RFC 1123."""
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A frozen value that the garbage collector does not track, because it is never part of a cycle."""
 
@@ -92,7 +96,7 @@ class OwnerReference(_Struct, kw_only=True, frozen=True):
 class ObjectMeta(_Struct, kw_only=True, frozen=True):
     """The fields of `metadata` that are read."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError, ResolveError
 from aioresolve.spec import host_port
 
+from .objects import MAX_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
@@ -42,7 +44,8 @@ class Rows(NamedTuple):
         """Return the rows of `table`. Columns are found by name, because their positions are not an API.
 
         Raises:
-            ValueError: a column is missing, or a row is too short or has a cell that is not a string.
+            ValueError: a column is missing, or a row is too short, has a cell that is not a string, or has a
+                name that is too long.
         """
         columns = [column.name for column in table.column_definitions or ()]
         table_rows = table.rows or ()
@@ -55,6 +58,8 @@ class Rows(NamedTuple):
         rows = cls(*([row.cells[position] for row in table_rows] for position in positions))
         if any(set(map(type, column)) - {str} for column in rows):
             raise ValueError("the Name, Status and IP of a row are not all strings")
+        if max(map(len, rows.names), default=0) > MAX_NAME:
+            raise ValueError(f"a name is longer than {MAX_NAME} characters")
         return rows
 
     @property

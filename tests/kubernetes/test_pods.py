@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, PodNotRunningError
-from aioresolve.kubernetes.objects import PodList, Table, decode_list
+from aioresolve.kubernetes.objects import MAX_NAME, PodList, Table, decode_list
 from aioresolve.kubernetes.pods import (
     ListedMembers,
     Rows,
@@ -18,7 +19,7 @@ from aioresolve.kubernetes.pods import (
     pod_address,
     raise_not_running,
 )
-from aioresolve.kubernetes.task_order import natural_keys
+from aioresolve.kubernetes.task_order import BATCH, natural_keys
 
 from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 
@@ -139,6 +140,22 @@ def test_the_key_of_a_name_does_not_depend_on_other_names(names: list[str]) -> N
     assert natural_keys(names) == [key for name in names for key in natural_keys([name])]
 
 
+def test_keys_of_many_names_are_those_of_each_name() -> None:
+    names = [f"worker-{number % 13}-{number:05}" for number in range(2 * BATCH + 1)]
+    assert natural_keys(names) == [key for name in names for key in natural_keys([name])]
+
+
+def test_keys_of_names_with_many_numbers_need_little_more_memory_than_the_keys() -> None:
+    names = ["a0" * (MAX_NAME // 2)] * 16_000
+    tracemalloc.start()
+    try:
+        keys = natural_keys(names)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * sum(map(len, keys))
+
+
 @given(st.lists(st.integers(0, 10**40), unique=True))
 def test_numbers_of_any_length_are_ordered(numbers: list[int]) -> None:
     names = [f"worker-{number}" for number in numbers]
@@ -202,6 +219,25 @@ def test_rows_and_pods_give_the_same_members() -> None:
     from_rows.add_rows(Rows(["train-0"], ["Running"], ["10.8.0.10"]), set(), 8470)
     from_pods.add_pods([pod("train-0", ip="10.8.0.10")], "pod_ip", 8470)
     assert from_rows == from_pods == ListedMembers(["train-0"], ["10.8.0.10:8470"])
+
+
+def test_rows_with_a_name_that_is_too_long_are_invalid() -> None:
+    assert Rows.from_table(decoded_table("x" * MAX_NAME)).names == ["x" * MAX_NAME]
+    with pytest.raises(ValueError, match="a name is longer than 253 characters"):
+        Rows.from_table(decoded_table("x" * (MAX_NAME + 1)))
+
+
+def decoded_table(name: str) -> Table:
+    cells = [name, "1/1", "Running", "0", "5d", "10.0.0.7", "node-a", "<none>", "<none>"]
+    decoded = decode_list(table([cells], COLUMNS))
+    assert isinstance(decoded, Table)
+    return decoded
+
+
+def test_a_pod_with_a_name_that_is_too_long_is_invalid() -> None:
+    body = json.dumps({"kind": "PodList", "items": [pod_json("x" * (MAX_NAME + 1))]}).encode()
+    with pytest.raises(ValueError, match="length <= 253"):
+        decode_list(body)
 
 
 def test_inconclusive_rows_add_no_members() -> None:

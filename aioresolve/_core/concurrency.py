@@ -18,7 +18,6 @@ from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-    from types import TracebackType
 
 
 T = TypeVar("T")
@@ -77,9 +76,7 @@ class LatestValue(Generic[T]):
     async def get(self) -> T:
         """Wait for a value that was not taken yet, take it and return it.
 
-        Raises:
-            anyio.EndOfStream: closed, and the last value was taken.
-            BaseException: the error that it was closed with.
+        After the last value it raises the error of `close`, or anyio.EndOfStream.
         """
         while not self._values:
             if self._is_closed:
@@ -95,10 +92,7 @@ async def stream_latest(work: Callable[[LatestValue[T]], Awaitable[None]]) -> As
     A slow consumer skips intermediate values but always gets the latest one. `work` runs in its own task,
     which ends with this generator. No cancel scope spans a `yield`, as that of a task group would: a
     generator that is dropped is closed by another task, and a cancel scope must exit in the task that
-    entered it.
-
-    Raises:
-        BaseException: the error of `work`, after its last value.
+    entered it. After the last value, the error of `work` is raised.
     """
     latest: LatestValue[T] = LatestValue()
 
@@ -156,9 +150,7 @@ class CrossLoopLock:
                 self._waiters.append((asyncio.get_running_loop(), released))
             await released.wait()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         with self._mutex:
             self._is_locked = False
             waiters, self._waiters = self._waiters, []
@@ -188,12 +180,8 @@ TokenT = TypeVar("TokenT", bound=Token)
 class TokenCache(Generic[TokenT]):
     """Keeps a token while it is fresh. Tasks of several event loops may share one cache.
 
-    Args:
-        token: the token, if there is one already.
-        max_age: the seconds after which a token is fetched again although it is fresh; None for no limit.
-
-    Attributes:
-        token: the last token that was fetched, fresh or not.
+    After `max_age` seconds a token is fetched again although it is fresh. The attribute `token` is the last
+    one that was fetched, fresh or not.
     """
 
     def __init__(self, token: TokenT | None = None, *, max_age: float | None = None) -> None:
@@ -208,9 +196,6 @@ class TokenCache(Generic[TokenT]):
         """Return the token, fetched again if it is not fresh.
 
         If a fetch fails with a retryable error, a token that is still valid is returned.
-
-        Raises:
-            ResolveError: the error of `fetch`.
         """
         token = self.token
         is_old = self._max_age is not None and monotonic() >= self._fetched_at + self._max_age
@@ -226,8 +211,7 @@ class TokenCache(Generic[TokenT]):
     async def renew(self, fetch: Callable[[], Awaitable[TokenT]]) -> TokenT:
         """Return a token whose fetch ended after this call began: its own fetch, or that of another task.
 
-        Raises:
-            ResolveError: the error of the fetch, for every task that waited for it.
+        If that fetch fails, every task that waited for it raises its error.
         """
         num_fetches = self._num_fetches
         async with self._lock:

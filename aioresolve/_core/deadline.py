@@ -22,9 +22,7 @@ T = TypeVar("T")
 class Deadline:
     """A point in time, on a clock that all event loops of a process share.
 
-    Attributes:
-        timeout: the seconds until then, when the deadline was set.
-        ends: the time, in seconds of `time.monotonic()`.
+    `timeout` is in seconds from when the deadline was set; `ends` is a time of `time.monotonic()`.
     """
 
     timeout: float
@@ -81,10 +79,7 @@ class Progress:
 async def within_deadline(timeout: float, scope: str, operation: Callable[[Progress], Awaitable[T]]) -> T:
     """Await `operation` and return its result if it takes at most `timeout` seconds.
 
-    Args:
-        timeout: seconds from now; a finite number above zero.
-        scope: what was requested, as text, for the error message.
-        operation: called with a new `Progress`; cancelled when the deadline passes.
+    `operation` is called with a new `Progress`, and cancelled when the deadline passes.
 
     Raises:
         DeadlineExceededError: the deadline passed; lists which requests are complete and which are not.

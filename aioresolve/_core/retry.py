@@ -47,9 +47,7 @@ class RetryPolicy:
 class Backoff:
     """The waits after consecutive failures: exponential with full jitter, or as the server requests.
 
-    Attributes:
-        policy: the bounds of the waits. The number of failures is not limited.
-        failures: the number of failures since the last `reset`.
+    The number of failures is not limited; `failures` counts those since the last `reset`.
     """
 
     policy: RetryPolicy
@@ -81,15 +79,8 @@ async def call_with_retries(
     The waits are those of a `Backoff`. A wait that would end after the deadline of the enclosing scope is not
     started: the error is raised at once, and the caller need not wait for a deadline that cannot be met.
 
-    Args:
-        operation: makes one attempt.
-        policy: the number of attempts and the waits between them.
-        on_failure: called with the error of each attempt that will be repeated, and the wait in seconds.
-
-    Raises:
-        ResolveError: the error of the last attempt.
+    `on_failure` is called with the error of each attempt that will be repeated, and the wait in seconds.
     """
-
     backoff = Backoff(policy)
 
     def before_wait(state: tenacity.RetryCallState) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
@@ -18,28 +19,14 @@ from aioresolve.errors import ConfigurationError, DeadlineExceededError, Hint
 if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
-    from types import TracebackType
-    from typing import Self
+    from contextlib import AbstractContextManager
 
 
-class Enterable(Protocol):
+class Enterable(AbstractAsyncContextManager[object], Protocol):
     """An async context manager that enters and exits within `timeout` seconds each."""
 
     @property
-    def timeout(self) -> float:
-        """Seconds."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> bool | None: ...
+    def timeout(self) -> float: ...
 
 
 class Pool(Protocol):
@@ -87,9 +74,6 @@ class SharedContext(Generic[EnterableT]):
         logger: logs an error of exiting that no caller waits for.
         enter: returns the context manager to enter in place of `resource`.
         after: the previous context of this resource; it exits before this one enters.
-
-    Attributes:
-        is_closed: whether it can no longer be acquired.
     """
 
     def __init__(
@@ -138,11 +122,7 @@ class SharedContext(Generic[EnterableT]):
                 self._entering.cancel()
 
     async def aclose(self) -> None:
-        """Close the context and wait until it has exited.
-
-        Raises:
-            BaseException: the error of exiting.
-        """
+        """Close the context and wait until it has exited; raises the error of exiting."""
         self._closers += 1
         try:
             self.close()
@@ -154,11 +134,7 @@ class SharedContext(Generic[EnterableT]):
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[EnterableT]:
-        """Yield the entered resource; it is not exited inside the block.
-
-        Raises:
-            BaseException: the error of entering.
-        """
+        """Yield the entered resource, which is not exited inside the block; raises the error of entering."""
         self._users += 1
         try:
             await self._opened.wait()
@@ -171,11 +147,7 @@ class SharedContext(Generic[EnterableT]):
                 self.close()
 
     async def run_until_closed(self, work: Callable[[EnterableT], Awaitable[object]]) -> None:
-        """Await `work`, which may be endless, with the entered resource; `close` cancels it.
-
-        Raises:
-            BaseException: the error of entering, or of `work`.
-        """
+        """Await `work`, which may be endless, with the entered resource; `close` cancels it."""
         with anyio.CancelScope() as scope:
             self._endless.add(scope)
             try:
@@ -238,18 +210,16 @@ class Pools:
                 await counted.pool.aclose()
 
 
+@dataclass
 class _CountedPool:
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.users = 0
+    pool: Pool
+    users: int = 0
 
 
 class PoolLease(Generic[LoopPoolT]):
     """The connections that the calls of a resolver use: those of its `async with`, a lent pool, or their own.
 
-    Args:
-        resolver: the resolver, for messages.
-        new: returns a new pool for the running event loop, without open connections.
+    `new` returns a new pool for the running event loop, without open connections.
     """
 
     def __init__(self, resolver: object, new: Callable[[], LoopPoolT]) -> None:
@@ -259,11 +229,7 @@ class PoolLease(Generic[LoopPoolT]):
         self._is_lent = False
 
     def enter(self) -> None:
-        """Share one new pool between all calls until `aclose`.
-
-        Raises:
-            ConfigurationError: the resolver has a pool already.
-        """
+        """Share one new pool between all calls until `aclose`."""
         self._check_free()
         self._pool, self._is_lent = self._new(), False
 
@@ -275,11 +241,7 @@ class PoolLease(Generic[LoopPoolT]):
 
     @contextmanager
     def using(self, pool: LoopPoolT) -> Iterator[None]:
-        """Use `pool` for the calls inside the block.
-
-        Raises:
-            ConfigurationError: the resolver has a pool already.
-        """
+        """Use `pool` for the calls inside the block."""
         self._check_free()
         self._pool, self._is_lent = pool, True
         try:

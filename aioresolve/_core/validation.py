@@ -13,13 +13,7 @@ from aioresolve.errors import ConfigurationError
 def validate_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> float:
     """Return `seconds` as a float if it is a finite duration: nothing in aioresolve waits forever.
 
-    Args:
-        name: the argument that was passed, for the error.
-        seconds: its value.
-        may_be_zero: whether zero is allowed.
-
-    Raises:
-        ConfigurationError: it is not a finite number, or not above zero.
+    Raises a ConfigurationError for the argument `name` otherwise.
     """
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds < math.inf or (seconds == 0 and not may_be_zero):
@@ -33,15 +27,7 @@ def validate_seconds(name: str, seconds: Any, *, may_be_zero: bool = False) -> f
 
 
 def validate_count(name: str, count: Any) -> int:
-    """Return `count` if it is an integer of at least 1.
-
-    Args:
-        name: the argument that was passed, for the error.
-        count: its value.
-
-    Raises:
-        ConfigurationError: it is not an integer, or below 1.
-    """
+    """Return `count` if it is an integer of at least 1; a ConfigurationError for `name` otherwise."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigurationError(f"{count!r} is not an integer of at least 1", argument=name)
     return count

@@ -34,10 +34,7 @@ class APIRequest:
         scope: the requested resource, as text for messages.
         permission: the IAM permission it requires, such as `tpu.nodes.get`.
         role: the smallest predefined role with that permission.
-        project: the project of the requested resource.
-        query: the query of the URL.
         method: `GET`; `POST` for the lists of Compute Engine that require it.
-        body: the JSON body of a POST request.
         known_tag: the entity tag of a cached response, which the server need not send again.
     """
 
@@ -81,10 +78,8 @@ class ETagCache(dict[str, CachedResponse]):
 class AccessToken:
     """Headers that authenticate requests. The repr shows no secret.
 
-    Attributes:
-        headers: the headers.
-        expires: when they expire, in seconds of Unix time; None for never.
-        member: the IAM member that they stand for, such as `serviceAccount:a@b`, if known.
+    `expires` is in seconds of Unix time, None for never; `member` is the IAM member that they stand for, such
+    as `serviceAccount:a@b`, if known.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

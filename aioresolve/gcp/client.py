@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -29,12 +30,11 @@ from .google_errors import Principal, error_from_response
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http.client import Response
 
-    from .api_request import APIRequest
+    from .api_request import AccessToken, APIRequest
     from .credentials import AnyCredentials
 
 logger = logging.getLogger("aioresolve.gcp")
@@ -65,9 +65,6 @@ class GoogleSession:
         ssl_context: TLS for the APIs and token servers; None for the certificate authorities of the system.
         max_concurrency: the maximum number of requests at a time.
         policy: the retries of each request.
-
-    Raises:
-        ConfigurationError: an endpoint is invalid, or the credentials are of another library.
     """
 
     def __init__(
@@ -103,9 +100,6 @@ class GoogleSession:
         """Send a request, with retries, and return the response.
 
         Its status is 200; or 304, without a body, if `request.known_tag` is still current.
-
-        Raises:
-            ResolveError: the request failed; see `google_errors`.
         """
         opened = self._open
         if opened is None or opened.loop is not asyncio.get_running_loop():
@@ -144,9 +138,7 @@ class GoogleSession:
         self._open = _OpenSession(client, self._max_concurrency)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def _send(
@@ -181,44 +173,35 @@ class _OpenSession:
         self.limiter = anyio.CapacityLimiter(max_concurrency)
 
 
+@dataclass(eq=False, repr=False)
 class _RequestAuth(Auth):
     """The access token of one request."""
 
-    def __init__(
-        self,
-        credentials: GoogleCredentials,
-        client: HTTPClient,
-        request: APIRequest,
-        host: str,
-        progress: Progress,
-    ) -> None:
-        self._credentials = credentials
-        self._client = client
-        self._request = request
-        self._host = host
-        self._progress = progress
-        self._token = ANONYMOUS
+    credentials: GoogleCredentials
+    client: HTTPClient
+    request: APIRequest
+    host: str
+    progress: Progress
+    token: AccessToken = ANONYMOUS
 
     async def headers(self) -> Mapping[str, str]:
-        scope, source = self._request.scope, self._credentials.principal.source
-        self._progress.waiting(scope, f"no access token yet, from {source}")
-        self._token = await self._credentials.token(self._client)
-        self._progress.waiting(scope, f"{self._host} has not responded")
-        return self._token.headers
+        scope, source = self.request.scope, self.credentials.principal.source
+        self.progress.waiting(scope, f"no access token yet, from {source}")
+        self.token = await self.credentials.token(self.client)
+        self.progress.waiting(scope, f"{self.host} has not responded")
+        return self.token.headers
 
     async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str] | None:
         if not rejected:
             return None
         try:
-            return (await self._credentials.renew(self._client, self._token)).headers
+            return (await self.credentials.renew(self.client, self.token)).headers
         except CredentialsError as error:
             if error.retryable:
                 raise
             # The rejection is the error to report, and the failed renewal is its cause.
-            principal = self._credentials.principal
-            raise error_from_response(
-                response, self._request, host=self._host, principal=principal
-            ) from error
+            principal = self.credentials.principal
+            raise error_from_response(response, self.request, host=self.host, principal=principal) from error
 
 
 def _endpoints(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -242,11 +225,7 @@ def _endpoints(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str
 
 
 def _endpoint(text: str, where: str) -> str:
-    """Return a base URL without a trailing slash.
-
-    Raises:
-        ConfigurationError: it is invalid, or credentials must not be sent there.
-    """
+    """Return a base URL without a trailing slash, if it is valid and credentials may be sent there."""
     hint = "Write it as https://HOST."
     try:
         url = URL(text)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
     from collections.abc import Mapping
 
-    from aioresolve._core.deadline import Progress
-
     from .metadata_server import MetadataServer
 
 
@@ -83,10 +81,7 @@ class GoogleCredentials:
         return Principal(self._source.name, token.member if token is not None else None, self._scopes)
 
     async def token(self, client: HTTPClient) -> AccessToken:
-        """Return a token that is not about to expire.
-
-        Args:
-            client: sends requests to token servers.
+        """Return a token that is not about to expire; `client` sends requests to token servers.
 
         Raises:
             ResolveError: no token is available; CredentialsError if no source of credentials works.
@@ -94,11 +89,7 @@ class GoogleCredentials:
         return await self._cache.get(lambda: self._fetch(client, force=False))
 
     async def renew(self, client: HTTPClient, rejected: AccessToken) -> AccessToken:
-        """Return a token other than `rejected`, which a server rejected.
-
-        Raises:
-            ResolveError: no token is available.
-        """
+        """Return a token other than `rejected`, which a server rejected."""
         token = self._cache.token
         if token is not None and token.headers != rejected.headers:
             return token
@@ -122,31 +113,19 @@ class _TokenSource(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False)
 class _GoogleAuthSource:
-    """Credentials of google-auth, from the user or from a file."""
+    """Credentials of google-auth or google.auth.aio, from the user or from a file."""
 
-    def __init__(self, credentials: Any, name: str) -> None:
-        self._credentials = credentials
-        self.name = name
-
-    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
-        from .google_auth import fetch_token
-
-        return await fetch_token(self._credentials, client, self.name, force=force)
-
-
-class _AsyncGoogleAuthSource:
-    """Credentials of google.auth.aio, from the user."""
-
-    name = "credentials="
-
-    def __init__(self, credentials: Any) -> None:
-        self._credentials = credentials
+    credentials: Any
+    name: str
+    is_async: bool = False
 
     async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
-        from .google_auth import fetch_token_async
+        from .google_auth import fetch_token, fetch_token_async
 
-        return await fetch_token_async(self._credentials, client, self.name, force=force)
+        fetch = fetch_token_async if self.is_async else fetch_token
+        return await fetch(self.credentials, client, self.name, force=force)
 
 
 class _DefaultSource:
@@ -160,8 +139,7 @@ class _DefaultSource:
     async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
         tried: list[str] = []
         if self._file is None:
-            loaded = await load_file_credentials(self._scopes, tried)
-            self._file = None if loaded is None else _GoogleAuthSource(loaded.credentials, loaded.source)
+            self._file = await _load_file_credentials(self._scopes, tried)
         if self._file is not None:
             self.name = self._file.name
             try:
@@ -172,7 +150,7 @@ class _DefaultSource:
         from .metadata_server import MetadataServer
 
         try:
-            token = await metadata_token(MetadataServer(), self._scopes, None)
+            token = await _metadata_token(MetadataServer(), self._scopes)
         except ResolveError as error:
             if error.retryable:
                 raise
@@ -194,7 +172,7 @@ def _token_source(credentials: Any, scopes: tuple[str, ...]) -> _TokenSource:
     blocking = sys.modules.get("google.auth.credentials")
     asynchronous = sys.modules.get("google.auth.aio.credentials")
     if asynchronous is not None and isinstance(credentials, asynchronous.Credentials):
-        return _AsyncGoogleAuthSource(credentials)
+        return _GoogleAuthSource(credentials, "credentials=", is_async=True)
     if blocking is not None and isinstance(credentials, blocking.Credentials):
         return _GoogleAuthSource(blocking.with_scopes_if_required(credentials, scopes), "credentials=")
     raise ConfigurationError(
@@ -221,45 +199,20 @@ LARGEST_FILE = 1 << 20
 DEFAULT_ACCOUNT = "instance/service-accounts/default"
 
 
-@dataclass(frozen=True, slots=True)
-class FileCredentials:
-    """Credentials from a file.
-
-    Attributes:
-        credentials: of google-auth, not yet refreshed.
-        source: where they come from, as text.
-    """
-
-    credentials: Credentials
-    source: str
-
-
-async def load_file_credentials(scopes: Sequence[str], tried: list[str]) -> FileCredentials | None:
+async def _load_file_credentials(scopes: tuple[str, ...], tried: list[str]) -> _GoogleAuthSource | None:
     """Return the credentials of the file that the environment names, or of gcloud's; None without either.
 
-    Args:
-        scopes: OAuth scopes, for the types of credentials that need them.
-        tried: a line is appended for each place without credentials.
-
-    Raises:
-        CredentialsError: the file cannot be used.
+    A line is appended to `tried` for each place without credentials.
     """
     return await anyio.to_thread.run_sync(
-        _load_file_credentials, dict(os.environ), tuple(scopes), tried, abandon_on_cancel=True
+        _read_file_credentials, dict(os.environ), scopes, tried, abandon_on_cancel=True
     )
 
 
-async def metadata_token(
-    server: MetadataServer, scopes: Sequence[str], quota_project: str | None, progress: Progress | None = None
-) -> AccessToken:
-    """Return an access token of the default service account of this machine.
-
-    Raises:
-        CredentialsError: the machine has no service account, or the response is invalid.
-        ResolveError: there is no metadata server.
-    """
+async def _metadata_token(server: MetadataServer, scopes: Sequence[str]) -> AccessToken:
+    """Return an access token of the default service account of this machine."""
     requested_at = time.time()
-    body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": ",".join(scopes)})
+    body = await server.value(f"{DEFAULT_ACCOUNT}/token", query={"scopes": ",".join(scopes)})
     if body is None:
         raise CredentialsError(
             "the metadata server reports that this machine has no service account",
@@ -269,17 +222,17 @@ async def metadata_token(
         token = decode_token(body.encode())
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
-    email = await server.value(f"{DEFAULT_ACCOUNT}/email", progress)
+    email = await server.value(f"{DEFAULT_ACCOUNT}/email")
     headers = {"authorization": f"Bearer {token.access_token}"}
-    if quota_project := quota_project or os.environ.get(QUOTA_VARIABLE):
+    if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None
     return AccessToken(headers, requested_at + token.expires_in, member)
 
 
-def _load_file_credentials(
+def _read_file_credentials(
     environ: Mapping[str, str], scopes: tuple[str, ...], tried: list[str]
-) -> FileCredentials | None:
+) -> _GoogleAuthSource | None:
     named = environ.get(VARIABLE)
     if named:
         return _load(Path(named), f"{named} (from ${VARIABLE})", environ, scopes)
@@ -304,7 +257,7 @@ def _gcloud_file(environ: Mapping[str, str]) -> Path | None:
         return None  # without a home directory
 
 
-def _load(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str, ...]) -> FileCredentials:
+def _load(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str, ...]) -> _GoogleAuthSource:
     from .google_auth import FAILURES, credentials_error
 
     info = _read_object(file, source)
@@ -317,7 +270,7 @@ def _load(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str
         raise
     except FAILURES as error:
         raise credentials_error(error, source) from error
-    return FileCredentials(credentials, source)
+    return _GoogleAuthSource(credentials, source)
 
 
 def _read_object(file: Path, source: str) -> dict[str, Any]:

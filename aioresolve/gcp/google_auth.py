@@ -49,11 +49,9 @@ FAILURES = (exceptions.GoogleAuthError, OSError, ValueError, TypeError, KeyError
 
 
 def credentials_error(error: Exception, source: str) -> ResolveError:
-    """Return our error for one of google-auth.
+    """Return our error for `error`, one of FAILURES, of the credentials from `source`.
 
-    Args:
-        error: one of FAILURES. The response of the token server is removed from it: it may contain a secret.
-        source: where the credentials come from, as text.
+    The response of the token server is removed from `error`: it may contain a secret.
     """
     _remove_responses(error)
     text = str(error).partition("\n")[0][:500].rstrip(". ") or type(error).__name__
@@ -118,20 +116,9 @@ async def _send_token_request(
     body: bytes | None,
     certificate: tuple[str, str] | None = None,
 ) -> Response:
-    """Return the response of a token server, unless its status is retryable.
+    """Return the response of a token server, unless its status is retryable: that is an APIError.
 
-    Args:
-        client: sends the request.
-        method: such as `POST`.
-        url: the URL.
-        headers: the headers.
-        body: the body.
-        certificate: the files of a client certificate and its key, for X.509 federation.
-
-    Raises:
-        ConfigurationError: the request would be sent unencrypted.
-        APIError: the server is overloaded or unavailable.
-        ResolveError: it could not be reached.
+    `certificate` names the files of a client certificate and its key, for X.509 federation.
     """
     host, scope = validate_token_host(url), f"{method} {URL(url).path}"
     response = await client.send(
@@ -160,9 +147,7 @@ async def _send_token_request(
 def validate_token_host(url: str) -> str:
     """Return the origin of the URL of a token server.
 
-    Raises:
-        ConfigurationError: requests to it would be unencrypted: its scheme is http, and it is neither this
-            machine nor a metadata server.
+    Its scheme must be https, except for this machine and metadata servers.
     """
     host, parts = origin(url), URL(url)
     if parts.scheme != "https" and not is_loopback(parts.host or "") and not is_metadata_host(parts):
@@ -197,18 +182,7 @@ async def _ssl_context_with(certificate: tuple[str, str] | None) -> ssl.SSLConte
 async def fetch_token_async(
     credentials: AsyncCredentials, client: HTTPClient, source: str, *, force: bool
 ) -> AccessToken:
-    """Return a token of asyncio credentials; they decide whether a refresh is necessary.
-
-    Args:
-        credentials: of google.auth.aio.
-        client: sends requests to the token server.
-        source: where the credentials come from, as text.
-        force: refresh them in any case, because a server rejected them.
-
-    Raises:
-        CredentialsError: they cannot be refreshed.
-        ResolveError: the token server could not be reached, or is unavailable.
-    """
+    """Return a token of asyncio credentials; they decide whether a refresh is necessary, unless `force`."""
     if isinstance(credentials, AsyncAnonymousCredentials):
         return ANONYMOUS
     request, headers = AsyncRequest(client), dict[str, str]()
@@ -227,10 +201,8 @@ async def fetch_token_async(
 
 def _expiry(credentials: Any) -> float:
     """Return the expiry of the token; now if it is unknown, so that the credentials are used each time."""
-    expiry = getattr(credentials, "expiry", None)
-    if expiry is None:
-        return time.time()
-    return float((expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)).timestamp())
+    expiry = _unix_time(getattr(credentials, "expiry", None))
+    return time.time() if expiry is None else expiry
 
 
 class AsyncResponse(aio_transport.Response):
@@ -288,18 +260,7 @@ class AsyncRequest(aio_transport.Request):
 async def fetch_token(
     credentials: Credentials, client: HTTPClient, source: str, *, force: bool
 ) -> AccessToken:
-    """Return a token of blocking credentials, refreshed in a worker thread if it is not fresh.
-
-    Args:
-        credentials: of google-auth; they keep the token.
-        client: sends requests to the token server.
-        source: where the credentials come from, as text.
-        force: refresh them even if they are fresh, because a server rejected them.
-
-    Raises:
-        CredentialsError: they cannot be refreshed.
-        ResolveError: the token server could not be reached, or is unavailable.
-    """
+    """Return a token of blocking credentials, refreshed in a worker thread if it is not fresh, or `force`."""
     if isinstance(credentials, AnonymousCredentials):
         return ANONYMOUS
     token = current_token(credentials)

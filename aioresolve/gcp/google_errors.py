@@ -41,10 +41,7 @@ NOT_BILLABLE = frozenset({"BILLING_DISABLED", "CONSUMER_INVALID", "CONSUMER_SUSP
 class Principal:
     """The identity that sends a request.
 
-    Attributes:
-        source: where its credentials come from, as text.
-        member: its IAM member, such as `serviceAccount:a@b`, if known.
-        scopes: the OAuth scopes that were requested.
+    `source` says where its credentials come from; `member` is its IAM member, such as `serviceAccount:a@b`.
     """
 
     source: str
@@ -69,15 +66,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 def error_from_response(
     response: Response, request: APIRequest, *, host: str, principal: Principal
 ) -> ResolveError:
-    """Return the error for a response whose status is not 200.
-
-    Args:
-        response: the response.
-        request: the request.
-        host: the server, `scheme://host:port`.
-        principal: the identity that sent the request.
-    """
+    """Return the error for a response whose status is not 200."""
     status = response.status
+    kind: type[APIError] = APIError
     hint: Hint | None
     if 300 <= status < 400:
         return ProtocolError(
@@ -91,30 +82,18 @@ def error_from_response(
     message = f"{reported.message[:500]!r}" if reported.message else "no reason given"
     summary = f"{host} returned status {status} for {request.scope} ({message})"
     reason = reported.reason or reported.status or None
-    is_rate_limited = reported.reason in RATE_LIMITED
+    # A 401 is about credentials, whatever its reason says: a retry would not help.
+    is_rate_limited = reported.reason in RATE_LIMITED and status != 401
     match status:
         # Other gRPC codes with status 400, such as FAILED_PRECONDITION, do not mean a wrong argument.
         case 400 if reported.status in ("", "INVALID_ARGUMENT", "OUT_OF_RANGE"):
             return ConfigurationError(summary, hint="Correct the name, {project} or {zone}.")
         case 401:
-            return UnauthorizedError(
-                f"{summary}: it rejects the credentials of {principal.source}, also after renewing them",
-                hint=_login_hint(principal),
-                host=host,
-                scope=request.scope,
-                status=status,
-                reason=reason,
-            )
+            kind, hint = UnauthorizedError, _login_hint(principal)
+            cause = f"it rejects the credentials of {principal.source}, also after renewing them"
         case 403 if not is_rate_limited:
+            kind = ForbiddenError
             cause, hint = _forbidden(reported, request, principal)
-            return ForbiddenError(
-                f"{summary}: {cause}",
-                hint=hint,
-                host=host,
-                scope=request.scope,
-                status=status,
-                reason=reason,
-            )
         case 404:
             cause, hint = "it does not exist in that project and zone", _list_hint(request)
         case _ if status == 429 or is_rate_limited:
@@ -125,7 +104,7 @@ def error_from_response(
             cause, hint = "the server is overloaded or unavailable", Hint("Try again later.")
         case _:
             cause, hint = "unexpected status", Hint("Check that the endpoint is the API itself.")
-    return APIError(
+    return kind(
         f"{summary}: {cause}",
         hint=hint,
         host=host,

@@ -24,11 +24,10 @@ from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedErro
 
 from .api_request import connection_hints
 from .resource_names import validate_project, validate_zone
-from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts, parse_worker_number
+from .tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
-    from types import TracebackType
 
     from aioresolve._core.http.client import Response
 
@@ -128,13 +127,8 @@ class MetadataServer:
     ) -> str:
         """Return the entity tag of the attributes of the instance; it changes with each attribute.
 
-        Args:
-            other_than: a known tag: the server responds when there is another.
-            within: seconds after which it responds in any case, with the known tag.
-            progress: updated with the request.
-
-        Returns:
-            The tag; empty if the server sends none, as emulators do.
+        With a known tag `other_than`, the server responds when there is another, or after `within` seconds.
+        The tag is empty if the server sends none, as emulators do.
         """
         query = {"recursive": "true"}
         if other_than:
@@ -160,11 +154,7 @@ class MetadataServer:
         return await self._required("instance/network-interfaces/0/ip", progress)
 
     async def tpu_env(self, progress: Progress | None = None) -> TPUEnvironment | None:
-        """Return the attribute `tpu-env`, parsed; None if this is not a TPU VM.
-
-        Raises:
-            ProtocolError: it is invalid.
-        """
+        """Return the attribute `tpu-env`, parsed; None if this is not a TPU VM."""
         text = await self.attribute("tpu-env", progress)
         return None if text is None else parse_tpu_env(text)
 
@@ -172,29 +162,13 @@ class MetadataServer:
         """Return the accelerator type of the slice, such as `v4-16`; None if this is not a TPU VM."""
         return await self.attribute("accelerator-type", progress)
 
-    async def agent_worker_number(self, progress: Progress | None = None) -> int | None:
-        """Return the index of this machine in its slice, from 0; None if this is not a TPU VM.
-
-        Raises:
-            ProtocolError: it is not a number.
-        """
-        text = await self.attribute("agent-worker-number", progress)
-        return None if text is None else parse_worker_number(text)
-
     async def worker_network_endpoints(self, progress: Progress | None = None) -> tuple[str, ...] | None:
         """Return the host of each worker of the slice, by index; None if this is not a TPU VM.
 
         IPv6 addresses have no brackets.
-
-        Raises:
-            ProtocolError: they are invalid.
         """
         text = await self.attribute("worker-network-endpoints", progress)
         return None if text is None else parse_worker_hosts(text)
-
-    async def instance_id(self, progress: Progress | None = None) -> str | None:
-        """Return the attribute `instance-id`: the ID of the TPU node; None if this is not a TPU VM."""
-        return await self.attribute("instance-id", progress)
 
     async def aclose(self) -> None:
         """Close the connection of `async with`. Closing twice has no effect."""
@@ -210,9 +184,7 @@ class MetadataServer:
         self._client, self._loop = _new_client(), asyncio.get_running_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     async def _get(

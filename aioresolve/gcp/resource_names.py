@@ -70,13 +70,7 @@ def is_full_name(text: str) -> bool:
 def node_name(text: str, project: str | None = None, zone: str | None = None) -> NodeName:
     """Return the name of a node, from its id or `projects/P/locations/Z/nodes/N`.
 
-    Args:
-        text: the id or full name.
-        project: the project of an id. For a full name it may be given too, and must be the same.
-        zone: the zone of an id, with the same rule.
-
-    Raises:
-        ConfigurationError: the name is invalid, or project or zone are missing or differ.
+    An id requires project and zone; for a full name they may be given too, and must be the same.
     """
     return NodeName(*_parse(text, NodeName.collection, "TPU node", project, zone))
 
@@ -92,11 +86,7 @@ def queued_resource_name(
 
 
 def validate_project(text: str) -> str:
-    """Return `text` if it is a project id or number.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """Return `text` if it is a project id or number; a ConfigurationError otherwise."""
     if _PROJECT.fullmatch(text) is None:
         raise ConfigurationError(
             f"{text!r} is not a valid project",
@@ -106,11 +96,7 @@ def validate_project(text: str) -> str:
 
 
 def validate_zone(text: str) -> str:
-    """Return `text` if it is a zone, or `-` for all zones.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """Return `text` if it is a zone, or `-` for all zones; a ConfigurationError otherwise."""
     if text != ALL_ZONES and _ZONE.fullmatch(text) is None:
         raise ConfigurationError(
             f"{text!r} is not a valid zone", hint="Use the name of a zone such as 'us-central2-b'."

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 TPUVersion = Literal["v1", "v2"]
 
 T = TypeVar("T")
-PageT = TypeVar("PageT", "NodePage", "QueuedResourcePage")
 
 VIEWER = "roles/tpu.viewer"
 """The smallest predefined role with every permission required here."""
@@ -234,51 +233,22 @@ class QueuedResource(_Struct, frozen=True):
         raise ValueError(f"{spec.parent!r} is not the name of a location")
 
 
-class QueuedResourcePage(_Struct, frozen=True):
-    """One page of queued resources, and the locations that the server could not reach."""
-
-    queued_resources: tuple[QueuedResource, ...] = ()
-    next_page_token: str = ""
-    unreachable: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class NodeList:
-    """The nodes of one zone, or of all zones.
+    """The nodes of one zone, or of all zones, in the API's order.
 
-    Attributes:
-        nodes: the nodes, in the API's order.
-        unreachable: locations that the server could not reach, `projects/P/locations/Z`. Their nodes are
-            missing.
+    The nodes of `unreachable` locations (`projects/P/locations/Z`), which the server could not reach, are
+    missing.
     """
 
     nodes: tuple[Node, ...]
     unreachable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedResourceList:
-    """The queued resources of one zone, or of all zones.
-
-    Attributes:
-        queued_resources: the queued resources, in the API's order.
-        unreachable: locations that the server could not reach, `projects/P/locations/Z`; theirs are missing.
-    """
-
-    queued_resources: tuple[QueuedResource, ...]
-    unreachable: tuple[str, ...] = ()
-
-
 class TPUAPI:
     """One version of the Cloud TPU API; v1 supports only legacy TPU nodes, not TPU VMs.
 
-    Args:
-        session: sends the requests.
-        version: `v2` or `v1`.
-        cache: responses that the server need not send again if they have not changed; None for no cache.
-
-    Raises:
-        ConfigurationError: the version is invalid.
+    `cache` holds responses that the server need not send again if they have not changed.
     """
 
     def __init__(
@@ -295,62 +265,31 @@ class TPUAPI:
         return TPUAPI(self._session, self._version, cache)
 
     async def node(self, name: NodeName, progress: Progress) -> Node:
-        """Return the current state of one node.
-
-        Raises:
-            APIError: it does not exist (status 404).
-            ResolveError: the request failed.
-        """
+        """Return the current state of one node; an APIError with status 404 if there is none."""
         request = self._request(name.path, f"TPU node {name.path}", "tpu.nodes.get", name.project)
         return await self._get(request, decode_node, progress)
 
     async def nodes(self, project: str, zone: str, progress: Progress) -> NodeList:
-        """Return the nodes of a zone, or of all zones if it is `-`.
-
-        Raises:
-            ResolveError: the request failed.
-        """
-        request = self._list_request(project, zone, "nodes", "TPU nodes", "tpu.nodes.list")
-        pages = await self._get_pages(request, decode_node_page, progress)
-        return NodeList(tuple(node for page in pages for node in page.nodes), _unreachable(pages))
+        """Return the nodes of a zone, or of all zones if it is `-`."""
+        parent = f"projects/{validate_project(project)}/locations/{validate_zone(zone)}"
+        where = f"project {project}" if zone == ALL_ZONES else parent
+        request = self._request(f"{parent}/nodes", f"TPU nodes of {where}", "tpu.nodes.list", project)
+        pages = await self._get_node_pages(replace(request, query={"pageSize": str(PAGE_SIZE)}), progress)
+        nodes = tuple(node for page in pages for node in page.nodes)
+        # Several pages may name the same location.
+        unreachable = dict.fromkeys(location for page in pages for location in page.unreachable)
+        return NodeList(nodes, tuple(unreachable))
 
     async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
-        """Return the current state of one queued resource.
-
-        Raises:
-            APIError: it does not exist (status 404).
-            ConfigurationError: v1 of the API has no queued resources.
-            ResolveError: the request failed.
-        """
-        self._require_queued_resources()
+        """Return the current state of one queued resource; an APIError with status 404 if there is none."""
+        if self._version == "v1":
+            raise ConfigurationError(
+                "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
+            )
         request = self._request(
             name.path, f"queued resource {name.path}", "tpu.queuedResources.get", name.project
         )
         return await self._get(request, decode_queued_resource, progress)
-
-    async def queued_resources(self, project: str, zone: str, progress: Progress) -> QueuedResourceList:
-        """Return the queued resources of a zone, or of all zones if it is `-`.
-
-        Raises:
-            ConfigurationError: v1 of the API has no queued resources.
-            ResolveError: the request failed.
-        """
-        self._require_queued_resources()
-        request = self._list_request(
-            project, zone, "queuedResources", "queued resources", "tpu.queuedResources.list"
-        )
-        pages = await self._get_pages(request, decode_queued_resource_page, progress)
-        return QueuedResourceList(
-            tuple(resource for page in pages for resource in page.queued_resources), _unreachable(pages)
-        )
-
-    def _list_request(
-        self, project: str, zone: str, collection: str, items: str, permission: str
-    ) -> APIRequest:
-        parent = f"projects/{validate_project(project)}/locations/{validate_zone(zone)}"
-        where = f"project {project}" if zone == ALL_ZONES else parent
-        request = self._request(f"{parent}/{collection}", f"{items} of {where}", permission, project)
-        return request.with_query(pageSize=str(PAGE_SIZE))
 
     def _request(self, path: str, scope: str, permission: str, project: str) -> APIRequest:
         return APIRequest(
@@ -361,12 +300,6 @@ class TPUAPI:
             role=VIEWER,
             project=project,
         )
-
-    def _require_queued_resources(self) -> None:
-        if self._version == "v1":
-            raise ConfigurationError(
-                "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."
-            )
 
     async def _get(self, request: APIRequest, decode: Callable[[bytes], T], progress: Progress) -> T:
         cached = None if self._cache is None else self._cache.get(request.path)
@@ -381,14 +314,12 @@ class TPUAPI:
             self._cache[request.path] = CachedResponse(response.headers.get("ETag", ""), decoded)
         return decoded
 
-    async def _get_pages(
-        self, request: APIRequest, decode: Callable[[bytes], PageT], progress: Progress
-    ) -> list[PageT]:
-        pages: list[PageT] = []
+    async def _get_node_pages(self, request: APIRequest, progress: Progress) -> list[NodePage]:
+        pages: list[NodePage] = []
         token, seen = "", set[str]()
         while True:
             body = (await self._session.send(request.page(token), progress)).body
-            page = self._decode(decode, body, request)
+            page = self._decode(decode_node_page, body, request)
             pages.append(page)
             token = page.next_page_token
             if not token:
@@ -415,11 +346,6 @@ class TPUAPI:
         )
 
 
-def _unreachable(pages: list[NodePage] | list[QueuedResourcePage]) -> tuple[str, ...]:
-    """Return the locations that any page misses, without duplicates."""
-    return tuple(dict.fromkeys(location for page in pages for location in page.unreachable))
-
-
 def _decoder(kind: type[T]) -> Callable[[bytes], T]:
     """Return a function that decodes JSON; it raises a ValueError that names the malformed field."""
     # Not strict: protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
@@ -437,4 +363,3 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
 decode_node = _decoder(Node)
 decode_node_page = _decoder(NodePage)
 decode_queued_resource = _decoder(QueuedResource)
-decode_queued_resource_page = _decoder(QueuedResourcePage)

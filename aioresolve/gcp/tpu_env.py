@@ -97,17 +97,6 @@ def parse_worker_hosts(text: str) -> tuple[str, ...]:
     return tuple(_host(entry.strip(), position) for position, entry in enumerate(text.split(",")))
 
 
-def parse_worker_number(text: str) -> int:
-    """Return `agent-worker-number`: the index of this VM in its slice, from 0.
-
-    Raises:
-        ProtocolError: it is not such a number.
-    """
-    if not _is_number(text):
-        raise _malformed("agent-worker-number", f"{text!r} is not a number from 0")
-    return int(text)
-
-
 def _values(text: str) -> dict[str, str]:
     values: dict[str, str] = {}
     last = None

@@ -91,19 +91,11 @@ class Transport(abc.ABC):
         """Where the credentials come from, as text."""
 
     async def prepare(self) -> None:  # noqa: B027 - a client that the user passes has its credentials
-        """Wait until the credentials are available, for which a plugin may have to run.
-
-        Raises:
-            ResolveError: they are not available.
-        """
+        """Wait until the credentials are available, for which a plugin may have to run."""
 
     @abc.abstractmethod
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
-        """Return the response to a GET, whatever its status.
-
-        Raises:
-            ResolveError: there is no complete response.
-        """
+        """Return the response to a GET, whatever its status."""
 
     @abc.abstractmethod
     def stream(
@@ -113,9 +105,6 @@ class Transport(abc.ABC):
 
         The body of a failure is complete. The connection is closed after the block, even if more would
         arrive. There is no deadline but that of the caller.
-
-        Raises:
-            ResolveError: there is no response, or that of a failure is incomplete.
         """
 
     async def close_idle(self) -> None:  # noqa: B027 - a client that the user passes keeps its connections
@@ -217,13 +206,7 @@ class FoundPods:
 
 
 class PodAPI:
-    """The pods of one API server.
-
-    Args:
-        transport: sends the requests.
-        max_concurrency: the maximum number of requests at a time.
-        policy: the retries of each request.
-    """
+    """The pods of one API server; at most `max_concurrency` requests are sent at a time."""
 
     def __init__(
         self, transport: Transport, *, max_concurrency: int, policy: RetryPolicy | None = None
@@ -246,11 +229,7 @@ class PodAPI:
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | FoundPods | None:
         """Return the rows of a Table, or pods from a server that does not support Tables of pods.
 
-        Returns:
-            None if only a paged list is possible: the server rejects Tables, or splits this one into pages.
-
-        Raises:
-            ResolveError: the request failed.
+        None if only a paged list is possible: the server rejects Tables, or splits this one into pages.
         """
         parameters = {**query.parameters, "includeObject": "None"}
         try:
@@ -274,13 +253,7 @@ class PodAPI:
     ) -> FoundPods:
         """Return every pod that matches the query, with all fields, read page by page.
 
-        Args:
-            query: which pods.
-            progress: updated with each request.
-            verbs: the RBAC verbs that the caller needs, for the error if they are denied.
-
-        Raises:
-            ResolveError: a request failed.
+        `verbs` are the RBAC verbs that the caller needs, for the error if they are denied.
         """
         restarts = 0
         while True:
@@ -299,15 +272,8 @@ class PodAPI:
     async def watch(self, query: PodQuery, version: str, lifetime: float) -> AsyncIterator[StreamingResponse]:
         """Yield the stream of a watch, with pods and bookmarks, as soon as its headers have arrived.
 
-        The events contain whole pods, because a Table does not have their exact phase and readiness.
-
-        Args:
-            query: which pods.
-            version: the resourceVersion after which the watch starts.
-            lifetime: seconds after which the server should end it.
-
-        Raises:
-            ResolveError: the server did not respond, or denied the watch.
+        The events contain whole pods, because a Table does not have their exact phase and readiness. The
+        watch starts after the resourceVersion `version`; the server should end it after `lifetime` seconds.
         """
         transport = self._transport
         parameters = {
@@ -436,11 +402,7 @@ class PodAPI:
 
 
 class ConnectionPool:
-    """One PodAPI, opened by the first call that needs it. It belongs to the running event loop.
-
-    Attributes:
-        loop: that event loop.
-    """
+    """One PodAPI, opened by the first call that needs it. It belongs to the running event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

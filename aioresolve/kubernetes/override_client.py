@@ -10,17 +10,18 @@ import time
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import anyio
 import anyio.to_thread
 
 from aioresolve._core.http.client import (
+    CONNECT_TIMEOUT,
     OpenResponses,
     Response,
     StreamingResponse,
     check_length,
     origin,
     redact,
-    timeout_to_connect_only,
     translate_errors,
 )
 from aioresolve._core.http.errors import FAILURES, RequestContext
@@ -43,14 +44,7 @@ THREAD_GRACE = 1.0
 
 
 def client_transport(client: Any) -> Transport:
-    """Return a transport that sends requests with `client`.
-
-    Args:
-        client: a `kubernetes_asyncio` or a synchronous `kubernetes` ApiClient or CoreV1Api.
-
-    Raises:
-        ConfigurationError: it is a different object.
-    """
+    """Return a transport over a `kubernetes_asyncio` or synchronous `kubernetes` ApiClient or CoreV1Api."""
     api_client = getattr(client, "api_client", client)
     if _is_api_client_of("kubernetes_asyncio", api_client):
         return AsyncClientTransport(api_client)
@@ -126,7 +120,8 @@ class AsyncClientTransport(ClientTransport):
         self, path: str, query: Mapping[str, str], accept: str
     ) -> AsyncIterator[StreamingResponse]:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
-        opening = self._request(path, query, headers, _request_timeout=timeout_to_connect_only())
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
+        opening = self._request(path, query, headers, _request_timeout=timeout)
         async with self._open.reading(opening) as opened:
             await opened.read_failure()
             yield opened
@@ -171,11 +166,7 @@ class ThreadedClientTransport(ClientTransport):
     def stream(
         self, path: str, query: Mapping[str, str], accept: str
     ) -> AbstractAsyncContextManager[StreamingResponse]:
-        """Raise an error: this transport does not stream.
-
-        Raises:
-            ConfigurationError: always.
-        """
+        """Raise a ConfigurationError: this transport does not stream."""
         raise ConfigurationError(
             f"a synchronous kubernetes client cannot stream GET {path}",
             hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",

@@ -49,14 +49,8 @@ class NodeAPI(Protocol):
 class ClientConfiguration:
     """How to reach the Cloud TPU API.
 
-    Args:
-        credentials: the credentials for its requests.
-        service: what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
-        endpoints: base URL by API, if it is not Google's.
-        version: `v2` or `v1`.
-
-    Raises:
-        ConfigurationError: the credentials are not from google-auth, or the service object is invalid.
+    `service` is what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
+    `endpoints` are base URLs by API, if they are not Google's.
     """
 
     def __init__(
@@ -64,7 +58,11 @@ class ClientConfiguration:
     ) -> None:
         from aioresolve.gcp.credentials import GoogleCredentials
 
-        self.user_client = None if service is None else _user_client(service)
+        self.user_client: NodeAPI | None = None
+        if service is not None:
+            from .user_client import UserClient
+
+            self.user_client = UserClient(service)
         self._service = service
         self._given_credentials = credentials
         # The user's client has its own credentials: ours are not even validated then, as in TensorFlow.
@@ -93,12 +91,6 @@ class ClientConfiguration:
         from aioresolve.gcp.tpu_api import TPUAPI
 
         return TPUAPI(session, self._version)
-
-
-def _user_client(service: Any) -> NodeAPI:
-    from .user_client import UserClient
-
-    return UserClient(service)
 
 
 class Connections:

@@ -142,11 +142,9 @@ def _host_bounds(environment: TPUEnvironment) -> tuple[int, ...] | None:
 
 
 async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -> T:
-    """Return what the metadata server, the last source, responds.
+    """Return the response of the metadata server, the last source; without one, there is no TPU.
 
-    Raises:
-        TPUNotFoundError: a retry would not help.
-        ResolveError: the error is retryable.
+    An error that is not retryable becomes a TPUNotFoundError.
     """
     try:
         return await response

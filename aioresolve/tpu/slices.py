@@ -97,46 +97,42 @@ class TPUSlice:
 
 @dataclass(frozen=True, slots=True)
 class FoundSlices:
-    """What a source names.
+    """What a source names: the slices that are ready, numbered, and what is absent.
 
-    Attributes:
-        slices: the slices that are ready, numbered; empty for the TPU of this host.
-        absent: the TPUs and queued resources that are not ready, and the names that do not exist.
+    The TPU of this host has no slices. `absent` are the TPUs and queued resources that are not ready, and the
+    names that do not exist.
     """
 
     slices: tuple[TPUSlice, ...]
     absent: tuple[Unready | NodeNotFound, ...] = ()
 
 
+@dataclass
 class SliceFinder:
     """Finds the TPUs that a source names.
 
-    Args:
+    Attributes:
         project: the project of ids; if None, that of the source or of this VM.
         zone: the zone of ids; if None, that of the source or of this VM.
         version: the version of the API; v1 has no queued resources.
         cache: responses of the API that it need not send again if they have not changed.
     """
 
-    def __init__(
-        self, project: str | None, zone: str | None, version: str, cache: ETagCache | None = None
-    ) -> None:
-        self._project = project
-        self._zone = zone
-        self._version = version
-        self._cache = cache
-        self._location: tuple[str, str] | None = None
+    project: str | None
+    zone: str | None
+    version: str
+    cache: ETagCache | None = None
+    _location: tuple[str, str] | None = field(default=None, init=False)
 
     def for_watch(self) -> SliceFinder:
         """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
-        return SliceFinder(self._project, self._zone, self._version, ETagCache())
+        return SliceFinder(self.project, self.zone, self.version, ETagCache())
 
     async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.
 
         Raises:
             TPUNotFoundError: no TPU was named, and this VM does not belong to one.
-            ResolveError: the request failed.
         """
         match source:
             case LocalTPU():
@@ -157,7 +153,6 @@ class SliceFinder:
         Raises:
             TPUNotReadyError: some TPUs are not ready; it lists them all.
             TPUNotFoundError: a name does not exist, or no TPU was named.
-            ResolveError: the request failed.
         """
         found = await self.find(source, connections, progress)
         if isinstance(source, NamedTPUs):
@@ -170,7 +165,6 @@ class SliceFinder:
         Raises:
             TPUNotFoundError: a name does not exist.
             TPUNotReadyError: a queued resource has no nodes yet.
-            ResolveError: the request failed.
         """
         found = await self._find_named(source, connections, progress)
         self._raise_if_absent(source, [tpu for tpu in found if isinstance(tpu, ABSENT)])
@@ -185,8 +179,8 @@ class SliceFinder:
         """
         project, zone = await self._find_location(source, connections, progress)
         api = await connections.api()
-        if self._cache is not None:
-            api = api.with_cache(self._cache)
+        if self.cache is not None:
+            api = api.with_cache(self.cache)
         calls = [partial(self._find_name, api, name, project, zone, progress) for name in source.names]
         distinct: dict[Hashable, FoundNode] = {}
         for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
@@ -200,7 +194,7 @@ class SliceFinder:
         if is_full_name(text) and "/queuedResources/" in text:
             return await _find_queued(api, queued_resource_name(text, project, zone), progress)
         node = await _find_node(api, node_name(text, project, zone), progress)
-        if not isinstance(node, NodeNotFound) or is_full_name(text) or self._version != "v2":
+        if not isinstance(node, NodeNotFound) or is_full_name(text) or self.version != "v2":
             return [node]
         # A queued resource has a name of its own, which may be the only one that its user knows.
         name = queued_resource_name(text, project, zone)
@@ -217,9 +211,9 @@ class SliceFinder:
         """Return project and zone: those given, else those of this VM."""
         if self._location is not None:
             return self._location
-        project, zone = self._project or source.project, self._zone or source.zone
+        project, zone = self.project or source.project, self.zone or source.zone
         if all(map(is_full_name, source.names)):
-            return self._project, self._zone  # not needed, but must not contradict the full names
+            return self.project, self.zone  # not needed, but must not contradict the full names
         if project is not None and zone is not None:
             return project, zone
         metadata = await connections.metadata()
@@ -233,14 +227,14 @@ class SliceFinder:
             raise _unknown_location(source, project, zone, error) from error
         location = project or found[0], zone or found[-1]
         # A watch keeps it, so that a later outage of the metadata server does not affect it.
-        if self._cache is not None:
+        if self.cache is not None:
             self._location = location
         return location
 
     def _raise_if_absent(self, source: NamedTPUs, absent: Sequence[Unready | NodeNotFound]) -> None:
         missing = [tpu for tpu in absent if isinstance(tpu, NodeNotFound)]
         if missing:
-            raise not_found_error(missing, self._version, source.origin) from missing[0].error
+            raise not_found_error(missing, self.version, source.origin) from missing[0].error
         unready = [tpu for tpu in absent if isinstance(tpu, Unready)]
         if unready:
             raise not_ready_error(unready)
@@ -311,14 +305,12 @@ def _separate(found: Sequence[FoundNode]) -> FoundSlices:
 
 
 def _node_slice(node: Node) -> TPUSlice:
-    """Return the slice of a node that is ready."""
     name = node.name.rpartition("/")[2]
     addresses = [host_port(endpoint.ip_address, endpoint.port or TPU_PORT) for endpoint in node.endpoints]
     return TPUSlice(_workers(addresses, name, str(node.id), ready=True), name, node=node)
 
 
 def _given_slice(given: GivenWorkers) -> TPUSlice:
-    """Return the slice of workers whose addresses are given."""
     name = f"slice-{given.slice_index}" if given.num_slices > 1 else None
     return TPUSlice(
         _workers(given.addresses, name),
@@ -330,7 +322,6 @@ def _given_slice(given: GivenWorkers) -> TPUSlice:
 
 
 def _metadata_slice(hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
-    """Return the slice that this VM belongs to."""
     index, num_slices = environment.slice_index or 0, environment.num_slices or 1
     name = environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
     addresses = [host_port(host, TPU_PORT) for host in hosts]
@@ -380,11 +371,7 @@ def cluster_of(
 ) -> ClusterState:
     """Return the cluster whose job `job` consists of the workers of these slices, in order.
 
-    Args:
-        slices: the slices; without any, the job is left out.
-        job: the name of the job.
-        others: additional jobs with one task each, name to `host:port`.
-        observed_at: the time of the requests.
+    Without slices, the job is left out. `others` are additional jobs with one task each, name to `host:port`.
     """
     workers = [endpoint for tpu_slice in slices for endpoint in tpu_slice.endpoints]
     jobs = {job: workers} if workers else {}
@@ -397,14 +384,7 @@ def observation_of(
 ) -> Observation:
     """Return the state of the slices that are ready, and the workers that are missing.
 
-    If no slice is ready, the state has the job without tasks.
-
-    Args:
-        source: the source that names the TPUs.
-        found: what it names.
-        job: the job of the workers.
-        others: additional jobs with one task each, name to `host:port`.
-        observed_at: the time of the requests.
+    If no slice is ready, the state has the job without tasks. For the other arguments see `cluster_of`.
     """
     if isinstance(source, LocalTPU):
         reason = "the TPU of this host has no workers to wait for"

@@ -110,13 +110,8 @@ def slice_topology(
 ) -> TPUTopology | None:
     """Return the layout of a slice; None if its generation is unknown or too little is given.
 
-    Args:
-        accelerator_type: such as `v4-16`.
-        kind: the API's `acceleratorConfig.type`, such as `V4`, if there is no accelerator type.
-        chip_bounds: chips in each dimension.
-        chips_per_host_bounds: chips of one host in each dimension.
-        host_bounds: hosts in each dimension.
-        hosts: the number of hosts, if it is known.
+    `kind` is the API's `acceleratorConfig.type`, such as `V4`, if there is no accelerator type. For the other
+    arguments see `TPUTopology`.
 
     Raises:
         ProtocolError: the numbers contradict each other.

@@ -33,9 +33,6 @@ class UserClient:
     """Sends requests through what `googleapiclient.discovery.build("tpu", ...)` returns.
 
     Calls are made one at a time: httplib2, which that client uses, is not thread-safe.
-
-    Raises:
-        ConfigurationError: the object has no method `projects()`.
     """
 
     def __init__(self, service: Any) -> None:

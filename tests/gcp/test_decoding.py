@@ -21,7 +21,6 @@ from aioresolve.gcp.tpu_api import (
     decode_node,
     decode_node_page,
     decode_queued_resource,
-    decode_queued_resource_page,
 )
 
 PLACE = "projects/p/locations/z"
@@ -227,12 +226,6 @@ JSON = st.recursive(
 def test_any_response_is_decoded_or_a_value_error(document: object) -> None:
     body = encoded(document)
     assert isinstance(decode_failure(body), Failure)
-    for decode in (
-        decode_node,
-        decode_node_page,
-        decode_queued_resource,
-        decode_queued_resource_page,
-        decode_token,
-    ):
+    for decode in (decode_node, decode_node_page, decode_queued_resource, decode_token):
         with suppress(ValueError):
             decode(body)

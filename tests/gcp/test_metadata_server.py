@@ -49,9 +49,7 @@ async def test_a_tpu_vm_has_the_attributes_of_its_slice() -> None:
         assert environment is not None
         assert (environment.worker_id, environment.host_bounds, environment.node_id) == (1, (1, 1, 2), "n")
         assert await machine.accelerator_type() == "v4-8"
-        assert await machine.agent_worker_number() == 1
         assert await machine.worker_network_endpoints() == tuple(HOSTS)
-        assert await machine.instance_id() == "n"
         assert await machine.internal_ip() == "10.0.0.3"
 
 
@@ -59,9 +57,7 @@ async def test_another_vm_has_no_attributes_of_a_slice() -> None:
     async with serving() as (_, machine):
         assert await machine.tpu_env() is None
         assert await machine.accelerator_type() is None
-        assert await machine.agent_worker_number() is None
         assert await machine.worker_network_endpoints() is None
-        assert await machine.instance_id() is None
 
 
 async def test_a_missing_required_value_is_an_error() -> None:
@@ -78,13 +74,11 @@ async def test_a_missing_required_value_is_an_error() -> None:
 async def test_malformed_values_are_errors() -> None:
     async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
         malformed = {
-            "instance/attributes/agent-worker-number": "first",
             "instance/attributes/worker-network-endpoints": "a:b",
             "instance/attributes/tpu-env": "<html>",
             "project/project-id": "../../evil",
         }
         server.metadata.update(malformed)
-        assert "'first'" in str(await error_from(machine.agent_worker_number()))
         assert "'a:b'" in str(await error_from(machine.worker_network_endpoints()))
         assert "'<html>'" in str(await error_from(machine.tpu_env()))
         assert isinstance(await error_from(machine.project_id()), ConfigurationError)

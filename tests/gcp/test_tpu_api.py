@@ -144,10 +144,11 @@ async def test_a_queued_resource_names_its_nodes() -> None:
         assert found.node_names == (node("slice-0"), node("slice-1"))
 
 
-async def test_queued_resources_are_listed_with_the_reason_of_their_failure() -> None:
+async def test_a_failed_queued_resource_has_the_reason_of_its_failure() -> None:
     failed = queued_resource("b", state="FAILED", initiator="SERVICE", error="no capacity")
-    async with serving(queued_resource("a"), failed, page_size=1) as (_, api):
-        found = (await api.queued_resources(PROJECT, "-", Progress())).queued_resources
+    async with serving(queued_resource("a"), failed) as (_, api):
+        names = [QueuedResourceName(PROJECT, ZONE, name) for name in ("a", "b")]
+        found = [await api.queued_resource(name, Progress()) for name in names]
     assert [item.status for item in found] == ["ACTIVE", "FAILED"]
     assert found[0].node_names == (node("a"),)
     state = found[1].state
@@ -172,11 +173,9 @@ async def test_v1_returns_legacy_nodes_with_their_single_address() -> None:
 async def test_v1_has_no_queued_resources() -> None:
     async with serving(version="v1") as (server, api):
         name = QueuedResourceName(PROJECT, ZONE, "q")
-        get_error = await error_from(api.queued_resource(name, Progress()))
-        list_error = await error_from(api.queued_resources(PROJECT, ZONE, Progress()))
-        for error in (get_error, list_error):
-            assert isinstance(error, ConfigurationError)
-            assert "Pass `api_version='v2'`" in str(error)
+        error = await error_from(api.queued_resource(name, Progress()))
+        assert isinstance(error, ConfigurationError)
+        assert "Pass `api_version='v2'`" in str(error)
         assert server.requests == ()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ProtocolError
-from aioresolve.gcp.tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts, parse_worker_number
+from aioresolve.gcp.tpu_env import TPUEnvironment, parse_tpu_env, parse_worker_hosts
 
 TEXT = """\
 ACCELERATOR_TYPE: 'v4-256'
@@ -112,7 +112,7 @@ def test_a_number_is_not_the_id_of_a_node() -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_parsed_or_raises_a_protocol_error(text: str) -> None:
-    for parse in (parse_tpu_env, parse_worker_hosts, parse_worker_number):
+    for parse in (parse_tpu_env, parse_worker_hosts):
         with suppress(ProtocolError):
             parse(text)
 
@@ -151,9 +151,3 @@ HOSTS = st.ip_addresses().map(str) | st.from_regex(r"\A[a-z]([a-z0-9-]{0,8}[a-z0
 def test_both_forms_result_in_the_same_hosts(hosts: list[str]) -> None:
     assert parse_worker_hosts(",".join(hosts)) == tuple(hosts)
     assert parse_worker_hosts(",".join(f"unknown:unknown:{host}" for host in hosts)) == tuple(hosts)
-
-
-def test_a_worker_number_is_a_number_from_0() -> None:
-    assert parse_worker_number("12") == 12
-    with pytest.raises(ProtocolError, match="agent-worker-number: 'x' is not a number"):
-        parse_worker_number("x")

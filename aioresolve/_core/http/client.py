@@ -70,12 +70,8 @@ SECRET_HEADERS = frozenset({"authorization", "x-goog-api-key"})
 class Response:
     """A response.
 
-    Attributes:
-        status: the HTTP status code.
-        body: the body, decompressed.
-        headers: the headers; names are case-insensitive.
-        retry_after: the seconds that the server requests to wait, if any.
-        location: the target of a redirect, `scheme://host:port` without path and query, if any.
+    The body is decompressed, the names of the headers are case-insensitive, `retry_after` is in seconds, and
+    `location` is the target of a redirect, `scheme://host:port` without path and query.
     """
 
     status: int
@@ -89,11 +85,7 @@ class Auth:
     """The credentials of a request. This class sends none."""
 
     async def headers(self) -> Mapping[str, str]:
-        """Return the headers that authenticate the request.
-
-        Raises:
-            ResolveError: the credentials are not available.
-        """
+        """Return the headers that authenticate the request."""
         return {}
 
     async def ssl_context(self) -> ssl.SSLContext | None:
@@ -101,17 +93,9 @@ class Auth:
         return None
 
     async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str] | None:
-        """Renew the credentials after a 401, and return the headers to send the request with once more.
+        """Renew the credentials after a 401 for the headers `rejected`.
 
-        Args:
-            rejected: the headers that the server rejected.
-            response: the 401.
-
-        Returns:
-            The headers; None if there are no credentials to renew.
-
-        Raises:
-            ResolveError: the credentials cannot be renewed.
+        Returns the headers to send the request with once more; None if there are no credentials to renew.
         """
         return None
 
@@ -181,7 +165,7 @@ class HTTPClient:
             method: such as `GET`.
             url: the URL.
             scope: the requested resource, as text.
-            headers: additional headers.
+            headers: headers in addition to those of `auth`.
             body: the body to send.
             auth: the credentials.
             ssl_context: TLS for this request; see `close_one_sidedly`.
@@ -333,16 +317,9 @@ async def send_with_retries(
 ) -> T:
     """Return the result of `send`, repeating it as long as its error is retryable.
 
-    Args:
-        send: makes one attempt; called with the numbers of attempts, from 1.
-        scope: the requested resource, as text.
-        host: the server, for `progress`.
-        progress: updated with each attempt; the caller marks the request as done.
-        policy: how often to try.
-        limiter: limits how many requests are made at a time, but not how many wait for their next attempt.
-
-    Raises:
-        ResolveError: the error of the last attempt.
+    `send` makes one attempt, and is called with the numbers of attempts, from 1. `progress` is updated with
+    each attempt; the caller marks the request as done. `limiter` limits how many requests are made at a time,
+    but not how many wait for their next attempt.
     """
     attempts = count(1)
 
@@ -359,13 +336,8 @@ async def send_with_retries(
 class StreamingResponse:
     """A response whose body is read as it arrives. It must be closed.
 
-    Args:
-        response: the response of aiohttp.
-        context: the request.
-        secrets: texts that were sent and must not be shown.
-
-    Attributes:
-        response: status and headers; the body is empty until `read_failure`.
+    `secrets` are texts that were sent and must not be shown. The body of the attribute `response` is empty
+    until `read_failure`.
     """
 
     def __init__(
@@ -397,20 +369,11 @@ class StreamingResponse:
         """Return the next bytes, decompressed, as soon as they arrive; `b""` at the clean end of the body.
 
         A cancelled read loses no data. While nothing arrives, the buffers of the connection are made small.
-
-        Raises:
-            ConnectionFailedError: the connection broke, or was closed.
-            ProtocolError: the response is not HTTP.
         """
         return await translate_errors(self._read_chunk(), self._context)
 
     async def aread(self) -> Response:
-        """Return the response with its complete body; a failure without the secrets.
-
-        Raises:
-            ProtocolError: the body is longer than MAX_BODY.
-            ResolveError: it is incomplete.
-        """
+        """Return the response with its complete body; a failure without the secrets."""
         body = await translate_errors(self._read_all(), self._context)
         return redact(self._secrets, replace(self.response, body=body))
 
@@ -504,11 +467,7 @@ class OpenResponses:
 
 
 async def translate_errors(call: Awaitable[T], context: RequestContext) -> T:
-    """Return the result of a call to aiohttp.
-
-    Raises:
-        ResolveError: the call failed.
-    """
+    """Return the result of a call to aiohttp, or raise its error as one of ours."""
     try:
         return await call
     except ResolveError:
@@ -537,11 +496,7 @@ def _retrieve_exception(lost: asyncio.Future[None]) -> None:
 
 
 def check_length(length: int, context: RequestContext) -> None:
-    """Check the number of bytes of a body that were read so far.
-
-    Raises:
-        ProtocolError: it exceeds MAX_BODY.
-    """
+    """Raise a ProtocolError if the bytes of a body that were read so far exceed MAX_BODY."""
     if length > MAX_BODY:
         raise context.length_error(MAX_BODY)
 
@@ -567,11 +522,7 @@ def _secrets(headers: Mapping[str, str]) -> set[str]:
 
 
 def origin(url: str) -> str:
-    """Return `scheme://host:port` of a URL, without user, password and path.
-
-    Raises:
-        ConfigurationError: the URL is invalid.
-    """
+    """Return `scheme://host:port` of a URL, without user, password and path."""
     try:
         return f"{URL(url).origin()}"
     except ValueError as error:
@@ -600,9 +551,6 @@ def environment_proxy(url: URL) -> str | None:
     """Return the URL of the proxy that the environment configures for `url`; None for this machine.
 
     The variables and their precedence are those of urllib, and so of requests.
-
-    Raises:
-        ConfigurationError: it is not an HTTP proxy.
     """
     host = url.host or ""
     proxy = urllib.request.getproxies().get(url.scheme)
@@ -679,8 +627,3 @@ def restore_read_buffer(transport: asyncio.BaseTransport | None) -> None:
 def _tls_protocol(transport: asyncio.BaseTransport | None) -> Any:
     protocol = getattr(transport, "_ssl_protocol", None)
     return protocol if isinstance(protocol, asyncio.sslproto.SSLProtocol) else SimpleNamespace()
-
-
-def timeout_to_connect_only() -> aiohttp.ClientTimeout:
-    """Return a timeout of aiohttp that applies to connecting only."""
-    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)

@@ -29,18 +29,9 @@ FAILURES = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofSt
 
 @dataclass(frozen=True, slots=True)
 class ConnectionHints:
-    """The hint of each kind of failure, for one kind of server.
+    """The hint of each kind of failure, for one kind of server (see `connection_error`).
 
-    Attributes:
-        certificate: the certificate of the server was rejected.
-        tls: TLS failed otherwise.
-        name: the name of the host was not found.
-        proxy: the proxy denied the connection.
-        url: the URL is invalid.
-        protocol: the response is not HTTP.
-        reach: the server could not be reached.
-        length: the response is too long.
-        owner: the object whose `async with` owns the connections: `session`, `resolver`.
+    `owner` is the object whose `async with` owns the connections: `session`, `resolver`.
     """
 
     certificate: str
@@ -58,12 +49,8 @@ class ConnectionHints:
 class RequestContext:
     """One request, as error messages describe it.
 
-    Attributes:
-        scope: the requested resource, as text.
-        host: the server, `scheme://host:port`.
-        where: the server and how it is reached.
-        hints: the hint of each kind of failure.
-        is_closed: whether the owner of the connection has closed it.
+    `scope` is the requested resource as text, `host` is `scheme://host:port`, `where` adds how the host is
+    reached, and `is_closed` returns whether the owner of the connection has closed it.
     """
 
     scope: str

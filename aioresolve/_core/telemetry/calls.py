@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -26,15 +27,13 @@ if TYPE_CHECKING:
 Attributes = dict[str, str | int]
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """A call to a server, used as a context manager: it has a duration, and a response or an error."""
 
-    __slots__ = ("_logger", "_span", "_started")
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._span: _ClientSpan | None = None
-        self._started = 0.0
+    logger: logging.Logger
+    _span: _ClientSpan | None = field(default=None, init=False)
+    _started: float = field(default=0.0, init=False)
 
     def __enter__(self) -> Self:
         # A process that uses OpenTelemetry has imported it; no other process should pay for the import.
@@ -48,7 +47,7 @@ class _Call:
     ) -> None:
         seconds = time.perf_counter() - self._started
         span, metrics = self._span, instruments()
-        if self._logger.isEnabledFor(logging.INFO):
+        if self.logger.isEnabledFor(logging.INFO):
             self._log(seconds, error)
         if span is None and metrics is None:
             return
@@ -77,6 +76,7 @@ class _Call:
         raise NotImplementedError
 
 
+@dataclass(slots=True, eq=False)
 class HTTPCall(_Call):
     """One HTTP request.
 
@@ -97,136 +97,103 @@ class HTTPCall(_Call):
         expected: statuses that are not failures here, although they are elsewhere.
     """
 
-    __slots__ = (
-        "_attempt",
-        "_expected",
-        "_method",
-        "_path",
-        "_query",
-        "_scope",
-        "_server",
-        "_size",
-        "_status",
-    )
-
-    def __init__(
-        self,
-        logger: logging.Logger,
-        method: str,
-        server: str,
-        path: str,
-        *,
-        scope: str,
-        attempt: int = 1,
-        query: Mapping[str, str] | None = None,
-        expected: Collection[int] = (),
-    ) -> None:
-        super().__init__(logger)
-        self._method = method
-        self._server = server
-        self._path = path
-        self._scope = scope
-        self._attempt = attempt
-        self._query = query
-        self._expected = expected
-        self._status: int | None = None
-        self._size: int | None = None
+    method: str
+    server: str
+    path: str
+    scope: str
+    attempt: int = 1
+    query: Mapping[str, str] | None = None
+    expected: Collection[int] = ()
+    _status: int | None = field(default=None, init=False)
+    _size: int | None = field(default=None, init=False)
 
     def set_response(self, status: int, size: int | None = None) -> None:
         """Set the HTTP status of the response, and its size in bytes if the body is complete."""
         self._status, self._size = status, size
 
     def _name(self) -> str:
-        return f"{self._method} {path_template(self._path)}"
+        return f"{self.method} {path_template(self.path)}"
 
     def _request_attributes(self) -> Attributes:
         attributes: Attributes = {
-            "http.request.method": self._method,
-            **server_attributes(self._server),
-            "url.full": self._server + self._path,
-            "url.path": self._path,
-            "url.scheme": urlsplit(self._server).scheme,
-            "url.template": path_template(self._path),
-            "aioresolve.scope": self._scope,
+            "http.request.method": self.method,
+            **server_attributes(self.server),
+            "url.full": self.server + self.path,
+            "url.path": self.path,
+            "url.scheme": urlsplit(self.server).scheme,
+            "url.template": path_template(self.path),
+            "aioresolve.scope": self.scope,
         }
-        if self._attempt > 1:
-            attributes["http.request.resend_count"] = self._attempt - 1
+        if self.attempt > 1:
+            attributes["http.request.resend_count"] = self.attempt - 1
         return attributes
 
     def _outcome_attributes(self, error: BaseException | None) -> Attributes:
         outcome: Attributes = {} if self._status is None else {"http.response.status_code": self._status}
         if error is not None:
             outcome["error.type"] = error_type(error)
-        elif self._status is not None and self._status >= 400 and self._status not in self._expected:
+        elif self._status is not None and self._status >= 400 and self._status not in self.expected:
             outcome["error.type"] = str(self._status)
         return outcome
 
     def _log(self, seconds: float, error: BaseException | None) -> None:
         extra: dict[str, Any] = {
-            "server": self._server,
-            "scope": self._scope,
-            "method": self._method,
-            "path": self._path,
-            "attempt": self._attempt,
+            "server": self.server,
+            "scope": self.scope,
+            "method": self.method,
+            "path": self.path,
+            "attempt": self.attempt,
             "seconds": seconds,
         }
         if self._status is not None:
             extra["status"] = self._status
         if self._size is not None:
             extra["size"] = self._size
-        request = (
-            f"{self._method} {self._server}{self._path}{'' if self._query is None else f' {self._query}'}"
-        )
+        request = f"{self.method} {self.server}{self.path}{'' if self.query is None else f' {self.query}'}"
         if error is not None:
-            extra |= {"error": error_text(error), "error_type": error_type(error)}
-            self._logger.info("%s failed after %.3f s: %s", request, seconds, error_text(error), extra=extra)
+            extra |= error_extra(error)
+            self.logger.info("%s failed after %.3f s: %s", request, seconds, error_text(error), extra=extra)
         else:
             size = "" if self._size is None else f", {self._size} bytes"
-            self._logger.info("%s: %s%s in %.3f s", request, self._status, size, seconds, extra=extra)
+            self.logger.info("%s: %s%s in %.3f s", request, self._status, size, seconds, extra=extra)
 
     def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
-        attributes = {**server_attributes(self._server), **outcome}
+        attributes = {**server_attributes(self.server), **outcome}
         metrics.requests.add(1, attributes)
-        request = {"http.request.method": self._method, "url.scheme": urlsplit(self._server).scheme}
+        request = {"http.request.method": self.method, "url.scheme": urlsplit(self.server).scheme}
         metrics.request_seconds.record(seconds, {**attributes, **request})
 
 
+@dataclass(slots=True, eq=False)
 class ProbeCall(_Call):
     """The probe of one worker over gRPC.
 
-    Args:
-        logger: where the record goes.
-        address: the worker, `host:port`.
-        method: the first gRPC method called, `/package.Service/Method`.
+    `address` is `host:port`; `method` is the first gRPC method called, `/package.Service/Method`.
     """
 
-    __slots__ = ("_address", "_method", "_source")
-
-    def __init__(self, logger: logging.Logger, address: str, method: str) -> None:
-        super().__init__(logger)
-        self._address = address
-        self._method = method.lstrip("/")
-        self._source: str | None = None
+    address: str
+    method: str
+    _source: str | None = field(default=None, init=False)
 
     def set_response(self, source: str, method: str) -> None:
         """Set which service reported the devices, `tensorflow` or `libtpu`, and its gRPC method."""
         self._source = source
-        self._method = method.lstrip("/")
+        self.method = method
         if self._span is not None:
-            self._span.rename(self._method)
+            self._span.rename(self._name())
 
     def _name(self) -> str:
-        return self._method
+        return self.method.lstrip("/")
 
     def _request_attributes(self) -> Attributes:
-        system: Attributes = {
+        return {
             "rpc.system": "grpc",  # the name until 1.38 of the conventions, which many dashboards still use
             "rpc.system.name": "grpc",
+            **server_attributes(f"//{self.address}"),
         }
-        return {**system, **server_attributes(f"//{self._address}")}
 
     def _outcome_attributes(self, error: BaseException | None) -> Attributes:
-        outcome: Attributes = {"rpc.method": self._method}
+        outcome: Attributes = {"rpc.method": self._name()}
         if error is not None:
             outcome["error.type"] = error_type(error)
         elif self._source is not None:
@@ -234,17 +201,16 @@ class ProbeCall(_Call):
         return outcome
 
     def _log(self, seconds: float, error: BaseException | None) -> None:
-        extra: dict[str, Any] = {"server": self._address, "seconds": seconds}
+        extra: dict[str, Any] = {"server": self.address, "seconds": seconds}
         if error is not None:
-            text = error_text(error)
-            extra |= {"error": text, "error_type": error_type(error)}
-            self._logger.info(
-                "probe of %s failed after %.3f s: %s", self._address, seconds, text, extra=extra
+            extra |= error_extra(error)
+            self.logger.info(
+                "probe of %s failed after %.3f s: %s", self.address, seconds, extra["error"], extra=extra
             )
         else:
             extra["source"] = self._source
-            self._logger.info(
-                "probe of %s: reported by %s in %.3f s", self._address, self._source, seconds, extra=extra
+            self.logger.info(
+                "probe of %s: reported by %s in %.3f s", self.address, self._source, seconds, extra=extra
             )
 
     def _measure(self, metrics: _Instruments, seconds: float, outcome: Attributes) -> None:
@@ -291,6 +257,11 @@ def error_text(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return "cancelled"
     return str(error) or type(error).__name__
+
+
+def error_extra(error: BaseException) -> dict[str, str]:
+    """Return the keys of log records that describe an error."""
+    return {"error": error_text(error), "error_type": error_type(error)}
 
 
 # OpenTelemetry

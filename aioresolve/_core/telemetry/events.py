@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from .calls import error_text, error_type, instruments, server_attributes, stale_since, task_counts
+from .calls import error_extra, error_type, instruments, server_attributes, stale_since, task_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
@@ -37,33 +37,24 @@ class Outage:
         """Note the outcome of a request to the source: its error, or None if it succeeded."""
         if error is not None and self._started is None:
             self._started = time.monotonic()
-            extra = {**self._extra, "error": error_text(error), "error_type": error_type(error)}
-            self._logger.warning("%s is unavailable: %s", self._source, error_text(error), extra=extra)
+            extra = {**self._extra, **error_extra(error)}
+            self._logger.warning("%s is unavailable: %s", self._source, extra["error"], extra=extra)
         elif error is None and self._started is not None:
             seconds = time.monotonic() - self._started
             self._started = None
-            self._logger.info(
-                "%s is available again after %.1f s",
-                self._source,
-                seconds,
-                extra={**self._extra, "seconds": seconds},
-            )
+            outage = {**self._extra, "seconds": seconds}
+            self._logger.info("%s is available again after %.1f s", self._source, seconds, extra=outage)
 
 
 def record_retry(error: Exception, *, attempt: int, wait: float) -> None:
-    """Log and count a retry.
-
-    Args:
-        error: the error of the last attempt.
-        attempt: the number of that attempt, from 1.
-        wait: seconds until the next attempt.
-    """
+    """Log and count a retry, `wait` seconds after the attempt with this number (from 1) and error."""
     server: str | None = getattr(error, "host", None)
     if retry_logger.isEnabledFor(logging.DEBUG):
-        extra: dict[str, Any] = {"error": error_text(error), "error_type": error_type(error)}
-        extra |= {"attempt": attempt, "wait": wait} | ({} if server is None else {"server": server})
+        extra: dict[str, Any] = {**error_extra(error), "attempt": attempt, "wait": wait}
+        if server is not None:
+            extra["server"] = server
         retry_logger.debug(
-            "attempt %d failed, retrying in %.3f s: %s", attempt, wait, error_text(error), extra=extra
+            "attempt %d failed, retrying in %.3f s: %s", attempt, wait, extra["error"], extra=extra
         )
     metrics = instruments()
     if metrics is not None:
@@ -72,13 +63,9 @@ def record_retry(error: Exception, *, attempt: int, wait: float) -> None:
 
 
 def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float) -> None:
-    """Log and count the restart of a watch.
+    """Log and count the restart of a watch whose last connection lived for `seconds`.
 
-    Args:
-        server: the API server, `scheme://host:port`.
-        scope: the watched resource, as text.
-        reason: one of a small set: `ended`, `broken`, `silent`, `expired`, ...
-        seconds: the lifetime of the last connection.
+    `reason` is one of a small set: `ended`, `broken`, `silent`, `expired`, ...
     """
     if watch_logger.isEnabledFor(logging.INFO):
         extra = {"server": server, "scope": scope, "reason": reason, "seconds": seconds}
@@ -91,23 +78,16 @@ def record_watch_restart(server: str, scope: str, reason: str, *, seconds: float
 
 
 def record_members(tasks: Mapping[str, Sized], *, target: str | None = None) -> None:
-    """Set the number of tasks that the gauge shows for a cluster, until `remove_target`.
+    """Set the tasks of each job, which the gauge shows until `remove_target`.
 
-    Args:
-        tasks: job to its tasks, such as `ClusterState.endpoints`.
-        target: the name of the cluster in its fleet; None outside of a fleet.
+    `target` is the name of the cluster in its fleet; None outside of a fleet.
     """
     task_counts[target] = {job: len(each) for job, each in tasks.items()}
     instruments()  # creates the gauge, if metrics are in use
 
 
 def record_staleness(target: str, since: datetime | None) -> None:
-    """Set the time since which the state of a target is stale; the gauge grows from then on.
-
-    Args:
-        target: its name in its fleet.
-        since: a time with a time zone; None if the latest request succeeded.
-    """
+    """Set the time since which a target is stale, None if it is not; the gauge grows from then on."""
     stale_since[target] = since
     instruments()
 

@@ -40,11 +40,7 @@ minute ago is still valid.
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """A certificate chain and its key, as PEM.
-
-    Attributes:
-        where: where they come from, for errors.
-    """
+    """A certificate chain and its key, as PEM; `where` says where they come from, for errors."""
 
     chain: bytes = field(repr=False)
     key: bytes = field(repr=False)
@@ -53,12 +49,9 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What authenticates the client: a header, a client certificate, both, or nothing.
+    """What authenticates the client: an Authorization header, a client certificate, both, or nothing.
 
-    Attributes:
-        authorization: the value of the Authorization header.
-        certificate: the certificate for the TLS handshake.
-        expires: when it expires, in seconds of Unix time; None if unknown.
+    `expires` is in seconds of Unix time; None if unknown.
     """
 
     authorization: str | None = field(default=None, repr=False)
@@ -106,14 +99,9 @@ class CredentialPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredServer:
-    """An API server, and the credentials for it.
+    """An API server, and the credentials for it; see also `Connection`.
 
     Attributes:
-        server: its URL, without a trailing slash.
-        source: where it was found, as text.
-        namespace: the default namespace of the source.
-        proxy: the URL of the proxy; it may contain a password.
-        tls_server_name: the name in the server's certificate, if it is not the host.
         trust: how to verify the server's certificate; None for plain http.
         headers: headers of every request, without credentials.
         plugin: the command that provides the credentials, if a command does.
@@ -162,12 +150,7 @@ class Connection:
         return f"<{type(self).__name__} to {self.server}{proxy} from {self.source}>"
 
     async def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, the same until the client certificate changes; None for plain http.
-
-        Raises:
-            ConfigurationError: a CA, certificate or key is invalid.
-            CredentialsError: the plugin that provides the certificate failed.
-        """
+        """Return the TLS context, the same until the client certificate changes; None for plain http."""
         if self._trust is None:
             return None
         certificate = (await self._identities.get(self._fetch)).certificate
@@ -184,25 +167,14 @@ class Connection:
         """Return the headers that authenticate a request; no Authorization if a certificate does.
 
         An expired credential is renewed first, and a token file is read again after a minute.
-
-        Raises:
-            CredentialsError: a plugin failed, or a token has expired.
         """
         return self._headers_of(await self._identities.get(self._fetch))
 
     async def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Renew the credentials after a 401, once for all tasks that do so at the same time.
+        """Renew the credentials after a 401 for the headers `rejected`; returns whether they have changed.
 
-        The plugin runs again; kubeconfig and token files are read again.
-
-        Args:
-            rejected: the headers that were rejected.
-
-        Returns:
-            Whether the credentials have changed.
-
-        Raises:
-            CredentialsError: the plugin failed.
+        The plugin runs again, or kubeconfig and token files are read again: once for all tasks that call this
+        at the same time.
         """
         before = await self._identities.get(self._fetch)
         if any(rejected.get(name) != value for name, value in self._headers_of(before).items()):
@@ -266,11 +238,7 @@ def _file_reader(discovered: DiscoveredServer) -> Callable[[], Awaitable[Identit
 
 
 def bearer(token: str, where: str) -> str:
-    """Return the Authorization header of a bearer token.
-
-    Raises:
-        ConfigurationError: the token is empty, or contains a character that is invalid in a header.
-    """
+    """Return the Authorization header of a bearer token, if it contains only characters of a token."""
     token = token.strip()
     if not token:
         raise ConfigurationError(f"{where} is empty", hint="Write the token there.")
@@ -288,11 +256,7 @@ def basic(username: str, password: str) -> str:
 
 
 def unix_time(timestamp: str | None, where: str) -> float | None:
-    """Return an RFC 3339 time in seconds of Unix time; None without one.
-
-    Raises:
-        ConfigurationError: it is invalid.
-    """
+    """Return an RFC 3339 time in seconds of Unix time; None without one."""
     if not timestamp:
         return None
     try:

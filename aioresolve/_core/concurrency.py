@@ -32,7 +32,7 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> 
     if len(calls) == 1:
         return [await calls[0]()]
     results: dict[int, T] = {}
-    pending = iter(enumerate(calls))
+    pending = iter(enumerate(calls))  # shared: each worker takes the next call
 
     async def work() -> None:
         for position, call in pending:

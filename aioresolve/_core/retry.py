@@ -55,6 +55,7 @@ class Backoff:
 
     def wait(self, error: ResolveError) -> float:
         """Return the seconds to wait after another failure, `error`."""
+        # Limited, because a float overflows after 1023 doublings, and watches retry without end.
         longest = self.policy.first_wait * 2.0 ** min(self.failures, 60)
         self.failures += 1
         requested = getattr(error, "retry_after", None)

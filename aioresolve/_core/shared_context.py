@@ -206,6 +206,7 @@ class Pools:
         finally:
             counted.users -= 1
             if not counted.users:
+                # Before the `await`: a resolver that enters while the pool closes needs a new one.
                 del self._pools[key]
                 await counted.pool.aclose()
 

@@ -283,6 +283,7 @@ class PodAPI:
             "resourceVersion": version,
             "timeoutSeconds": f"{lifetime:.0f}",
         }
+        # The call ends with the headers of the response; the stream must outlive it.
         async with AsyncExitStack() as stack:
             with HTTPCall(
                 logger, "GET", transport.host, query.path, scope=f"watch of {query.scope}", query=parameters

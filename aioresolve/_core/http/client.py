@@ -510,6 +510,7 @@ def redact(secrets: Collection[str], response: Response) -> Response:
 
 
 def _redacted(secrets: Collection[str], body: bytes) -> bytes:
+    # The longest first, because a secret may contain a shorter one.
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         body = body.replace(secret.encode(), b"(secret)")
     return body

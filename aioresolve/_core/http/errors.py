@@ -83,6 +83,7 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
     """Return our error for one of `FAILURES`."""
     kind: type[ConnectionFailedError | ProtocolError] = ConnectionFailedError
     where, scope, hints = context.where, context.scope, context.hints
+    # The order matters: most of these classes are OSErrors or ValueErrors too.
     match error:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
             kind, hint = TLSError, hints.certificate

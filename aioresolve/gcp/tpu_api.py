@@ -265,7 +265,7 @@ class TPUAPI:
         return TPUAPI(self._session, self._version, cache)
 
     async def node(self, name: NodeName, progress: Progress) -> Node:
-        """Return the current state of one node; an APIError with status 404 if there is none."""
+        """Return the current state of one node; an APIError with status 404 if it does not exist."""
         request = self._request(name.path, f"TPU node {name.path}", "tpu.nodes.get", name.project)
         return await self._get(request, decode_node, progress)
 
@@ -281,7 +281,7 @@ class TPUAPI:
         return NodeList(nodes, tuple(unreachable))
 
     async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
-        """Return the current state of one queued resource; an APIError with status 404 if there is none."""
+        """Return the current state of one queued resource; an APIError with status 404 if it does not exist."""
         if self._version == "v1":
             raise ConfigurationError(
                 "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."

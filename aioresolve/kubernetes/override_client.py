@@ -10,18 +10,17 @@ import time
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import anyio
 import anyio.to_thread
 
 from aioresolve._core.http.client import (
-    CONNECT_TIMEOUT,
     OpenResponses,
     Response,
     StreamingResponse,
     check_length,
     origin,
     redact,
+    timeout_to_connect_only,
     translate_errors,
 )
 from aioresolve._core.http.errors import FAILURES, RequestContext
@@ -120,7 +119,7 @@ class AsyncClientTransport(ClientTransport):
         self, path: str, query: Mapping[str, str], accept: str
     ) -> AsyncIterator[StreamingResponse]:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
+        timeout = timeout_to_connect_only()
         opening = self._request(path, query, headers, _request_timeout=timeout)
         async with self._open.reading(opening) as opened:
             await opened.read_failure()

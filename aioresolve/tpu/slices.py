@@ -97,7 +97,7 @@ class TPUSlice:
 
 @dataclass(frozen=True, slots=True)
 class FoundSlices:
-    """What a source names: the slices that are ready, numbered, and what is absent.
+    """The TPUs that a source names: the slices that are ready, numbered, and those that are absent.
 
     The TPU of this host has no slices. `absent` are the TPUs and queued resources that are not ready, and the
     names that do not exist.
@@ -241,7 +241,7 @@ class SliceFinder:
 
 
 def _identity(tpu: FoundNode) -> Hashable:
-    """Return what is equal for the same TPU, whatever name it was found by."""
+    """Return a key that is equal for the same TPU, whatever name it was found by."""
     if isinstance(tpu, ABSENT):
         return tpu.path
     # The full name may contain the number of the project instead of its id.

@@ -540,6 +540,11 @@ def _location(response: aiohttp.ClientResponse) -> str | None:
         return "an invalid URL"
 
 
+def timeout_to_connect_only() -> aiohttp.ClientTimeout:
+    """Return a timeout of aiohttp that applies to connecting only, for sessions that a user opened."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` is this machine: `localhost`, `127.0.0.1`, `::1`."""
     try:

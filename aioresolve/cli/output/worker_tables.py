@@ -45,7 +45,7 @@ MAX_ENDPOINTS = 3
 class FoundTPUs:
     """Resolved TPUs and the cluster of their workers.
 
-    `slices` are in the order of their tasks; there are none if the TPU belongs to this host. `probes` is
+    `slices` are in the order of their tasks; they are empty if the TPU belongs to this host. `probes` is
     worker address to the result of its probe, None if the workers were not probed.
     """
 

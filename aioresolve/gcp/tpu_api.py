@@ -281,7 +281,7 @@ class TPUAPI:
         return NodeList(nodes, tuple(unreachable))
 
     async def queued_resource(self, name: QueuedResourceName, progress: Progress) -> QueuedResource:
-        """Return the current state of one queued resource; an APIError with status 404 if it does not exist."""
+        """Return the current state of a queued resource; an APIError with status 404 if it does not exist."""
         if self._version == "v1":
             raise ConfigurationError(
                 "v1 of the Cloud TPU API has no queued resources", hint="Pass {api_version=v2}."

@@ -257,7 +257,7 @@ def _unescape(escape: re.Match[str]) -> str:
     if character:
         return _ESCAPED[character]
     code = int(byte or code_points[0] or code_points[1], 16)
-    # `\xNN` above 0x7f is a byte that is not UTF-8. It remains escaped, like surrogates, which Go never writes.
+    # `\xNN` above 0x7f is a byte that is not UTF-8. It remains escaped, like surrogates (Go writes none).
     is_character = code < 0x80 if byte else code <= 0x10FFFF and not 0xD800 <= code < 0xE000
     return chr(code) if is_character else escape[0]
 

@@ -97,6 +97,10 @@ def test_error_for_a_socks_proxy_says_that_it_is_not_supported() -> None:
         ("https://localhost:6443", {"HTTPS_PROXY": PROXY}, None),
         ("https://127.0.0.7:6443", {"HTTPS_PROXY": PROXY}, None),
         ("https://[::1]:6443", {"HTTPS_PROXY": PROXY}, None),
+        ("https://LOCALHOST:6443", {"HTTPS_PROXY": PROXY}, PROXY),
+        ("https://api.example", {"HTTPS_PROXY": PROXY, "REQUEST_METHOD": "GET"}, PROXY),
+        ("http://api.example", {"HTTP_PROXY": PROXY, "REQUEST_METHOD": ""}, PROXY),
+        ("http://api.example", {"REQUEST_METHOD": "GET"}, None),
     ],
 )
 def test_proxy_depends_on_the_scheme_of_the_server(
@@ -125,7 +129,7 @@ def test_proxy_depends_on_the_scheme_of_the_server(
         ("10.0.0.1", "https://10.0.0.1", True),
         ("10.0.0.1:443", "https://10.0.0.1", True),
         ("10.0.0.1:80", "https://10.0.0.1", False),
-        ("0.0.1", "https://10.0.0.1", False),
+        ("0.0.1", "https://10.0.0.1", True),  # Go compares the end of an address, too
         ("10.0.0.0/8", "https://10.1.2.3:6443", True),
         ("10.0.0.0/8", "https://11.1.2.3:6443", False),
         ("10.0.0.0/8", "https://api.example", False),
@@ -134,6 +138,12 @@ def test_proxy_depends_on_the_scheme_of_the_server(
         ("fd00::1", "https://[fd00::1]:6443", True),
         ("[fd00::1]:6443", "https://[fd00::1]:6443", True),
         ("[fd00::1]:443", "https://[fd00::1]:6443", False),
+        ("[fd00::1]", "https://[fd00::1]:6443", False),
+        ("[api.example]", "https://api.example", False),
+        ("[api.example]:443", "https://api.example", True),
+        ("*example", "https://api.example", False),
+        ("*api.example", "https://api.example", False),
+        ("localhost", "https://LOCALHOST:6443", True),
         (":443", "https://api.example", False),
     ],
 )
@@ -141,6 +151,12 @@ def test_no_proxy_exempts_the_same_hosts_as_for_kubectl(no_proxy: str, server: s
     for name in ("NO_PROXY", "no_proxy"):
         found = proxy_from_environment(server, {"HTTPS_PROXY": PROXY, name: no_proxy})
         assert found == (None if exempt else PROXY)
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy"])
+def test_proxy_that_the_client_of_a_cgi_program_could_set_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^environment variable {name} is not used in a CGI"):
+        proxy_from_environment("http://api.example", {name: PROXY, "REQUEST_METHOD": "GET", "NO_PROXY": "*"})
 
 
 def test_error_for_a_socks_proxy_names_the_environment_variable() -> None:

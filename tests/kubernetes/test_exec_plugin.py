@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from aioresolve.kubernetes.auth.connection import ClientCertificate, Identity
 from aioresolve.kubernetes.auth.exec_plugin import ExecCall, exec_call, parse_exec_credential
 from aioresolve.kubernetes.auth.kubeconfig import parse_kubeconfig, select_context
 
-from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, write_plugin
+from .kubeconfigs import EXEC_V1, SERVER, base64_of, exec_user, kubeconfig, runs_of, write_plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,6 +178,22 @@ credential({{"token": "+".join(parts)}}, api_version={version!r})
 async def test_bare_command_is_looked_up_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_plugin(tmp_path, 'credential({"token": "t"})', "my-login")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
+
+
+@pytest.mark.parametrize("entry", ["", ".", "bin", "./bin"])
+async def test_command_in_a_relative_folder_of_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    folder = tmp_path / entry
+    folder.mkdir(exist_ok=True)
+    path = write_plugin(folder, 'credential({"token": "t"})', "my-login")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"/nothing:{entry}:{os.environ['PATH']}")
+    with pytest.raises(CredentialsError, match="in a folder of PATH that is not absolute"):
+        await call(exec_user("my-login")).identity()
+    assert not runs_of(path)
+    monkeypatch.setenv("PATH", f"{folder}:{entry}")
     assert await call(exec_user("my-login")).identity() == Identity("Bearer t")
 
 

@@ -82,6 +82,14 @@ def test_certificate_of_another_host_is_rejected(authority: trustme.CA) -> None:
         seen_by_server(context, server_context(authority), "other.example")
 
 
+def test_certificate_with_only_a_common_name_is_rejected(authority: trustme.CA) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(common_name=HOST).configure_cert(server)
+    context = new_ssl_context(Trust(authority.cert_pem.bytes(), "ca"), None)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        seen_by_server(context, server)
+
+
 def test_roots_of_the_system_are_trusted_without_an_authority(
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

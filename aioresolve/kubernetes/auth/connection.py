@@ -273,7 +273,8 @@ def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.
     """Return a TLS context for a client that verifies the server by `trust` and presents `certificate`.
 
     As in client-go, the CA of a cluster replaces the roots of the system, and any certificate in the bundle
-    is an anchor, even if it is not a self-signed root. Strict RFC 5280 checks are off: the CAs of many
+    is an anchor, even if it is not a self-signed root; and the common name of a certificate is not a host
+    name, for which it must have a subject alternative name. Strict RFC 5280 checks are off: the CAs of many
     clusters lack the extensions that they require. Blocking: for worker threads.
 
     Raises:
@@ -281,6 +282,7 @@ def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.
     """
     context = close_one_sidedly(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     context.set_alpn_protocols(["http/1.1"])
+    context.hostname_checks_common_name = False
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     if not trust.verify:
         context.check_hostname = False

@@ -288,8 +288,14 @@ def _find_program(plugin: ExecPlugin, what: str) -> str:
     import shutil
 
     path = shutil.which(plugin.command)
-    if path is not None:
+    if path is not None and os.path.isabs(path):
         return path
+    if path is not None:
+        # As in Go: the current folder may contain files of others, such as a cloned repository.
+        raise CredentialsError(
+            f"{what} was found only in a folder of PATH that is not absolute, so in the current folder",
+            hint="Remove `.` and empty entries from PATH, or write the full path of the command.",
+        )
     reason = "there is no such program" if os.path.dirname(plugin.command) else "it is not on PATH"
     hint = "".join(char for char in plugin.install_hint or "" if char.isprintable() or char == "\n").strip()
     raise CredentialsError(

@@ -17,10 +17,11 @@ import base64
 import binascii
 import ipaddress
 import os.path
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from aioresolve._core.document import (
@@ -48,6 +49,10 @@ EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 """The name of the cluster extension whose content exec plugins receive."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_HOST_PORT = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*)):([^\[\]:]*)")
 
 
 # In the following classes, `where` describes an entry for messages: "kubeconfig /home/me/.kube/config, user
@@ -483,7 +488,15 @@ def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | Non
     parts = urlsplit(server)
     names = (f"{parts.scheme.upper()}_PROXY", f"{parts.scheme}_proxy")
     name = next((name for name in names if environ.get(name)), None)
-    if name is None or _is_exempt(parts, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
+    if name is None:
+        return None
+    if parts.scheme == "http" and environ.get("REQUEST_METHOD"):
+        raise ConfigurationError(
+            f"environment variable {name} is not used in a CGI program, whose clients can set it"
+            " (https://httpoxy.org)",
+            hint="Set proxy-url in the kubeconfig, or unset the variable.",
+        )
+    if _is_exempt(parts, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return None
     proxy = environ[name]
     return validate_proxy_url(proxy if "://" in proxy else f"http://{proxy}", f"environment variable {name}")
@@ -513,56 +526,43 @@ def _shown(url: str) -> str:
 
 
 def _is_exempt(server: SplitResult, no_proxy: str) -> bool:
-    host = (server.hostname or "").rstrip(".")
-    port = server.port or DEFAULT_PORTS[server.scheme]
-    address = _ip_address(host)
+    # Not `server.hostname`, which is in lower case: Go exempts only `localhost` in lower case.
+    host = server.netloc.partition(":")[0]
+    port = str(server.port or DEFAULT_PORTS[server.scheme])
+    address = _ip_address(server.hostname or "")
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
-    return any(_matches(entry.strip().lower(), host, address, port) for entry in no_proxy.split(","))
+    entries = [entry.strip().lower() for entry in no_proxy.split(",")]
+    return "*" in entries or any(_matches(entry, host.lower(), address, port) for entry in entries)
 
 
-def _matches(
-    entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int
-) -> bool:
+def _matches(entry: str, host: str, address: IPAddress | None, port: str) -> bool:
     """Whether one entry of NO_PROXY exempts the host.
 
-    An entry is `*`, a CIDR block, an address or a name, the last two with or without a port. A name exempts
+    An entry is a CIDR block, an address or a name, the last two with or without a port. A name exempts
     itself and its subdomains; one that starts with `.` or `*.` exempts its subdomains only.
     """
-    if entry == "*":
-        return True
     if "/" in entry:
         return address is not None and _is_in_block(address, entry)
-    name, entry_port = _split_port(entry)
-    if not name or entry_port not in ("", str(port)):
+    # Only an entry with a port may have brackets.
+    found = _HOST_PORT.fullmatch(entry)
+    name, entry_port = (found[1] or found[2], found[3]) if found else (entry, "")
+    if not name or entry_port not in ("", port):
         return False
     if (exempt := _ip_address(name)) is not None:
         return exempt == address
-    if address is not None:
-        return False
-    name = name.removeprefix("*")
-    return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
+    domain = name.removeprefix("*") if name.startswith("*.") else name
+    return host.endswith(domain) if domain.startswith(".") else f".{host}".endswith(f".{domain}")
 
 
-def _split_port(entry: str) -> tuple[str, str]:
-    # Not a URL authority: an IPv6 address may stand without brackets here, and a port is optional.
-    if entry.startswith("["):
-        name, _, rest = entry[1:].partition("]")
-        return name, rest.removeprefix(":")
-    if entry.count(":") == 1:
-        name, _, port = entry.partition(":")
-        return name, port
-    return entry, ""
-
-
-def _is_in_block(address: ipaddress.IPv4Address | ipaddress.IPv6Address, block: str) -> bool:
+def _is_in_block(address: IPAddress, block: str) -> bool:
     try:
         return address in ipaddress.ip_network(block, strict=False)
     except ValueError:
         return False
 
 
-def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _ip_address(host: str) -> IPAddress | None:
     try:
         return ipaddress.ip_address(host)
     except ValueError:

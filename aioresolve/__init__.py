@@ -44,12 +44,13 @@ if TYPE_CHECKING:
         UnknownTaskError,
     )
     from .fleet import Fleet, TargetStatus
-    from .kubernetes import ExecutableLocation, KubernetesClusterResolver, Pod
+    from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
     from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Missing, Move, Observation
     from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
 
 __all__ = [
+    "CONTEXT_NAMESPACE",
     "APIError",
     "ClusterDiff",
     "ClusterResolver",
@@ -98,6 +99,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CONTEXT_NAMESPACE": "kubernetes",
     "ClusterDiff": "spec",
     "ClusterResolver": "resolver",
     "ClusterSpec": "spec",

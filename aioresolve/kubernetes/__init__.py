@@ -2,6 +2,6 @@
 
 from .auth import ExecutableLocation
 from .objects import Pod
-from .resolver import KubernetesClusterResolver
+from .resolver import CONTEXT_NAMESPACE, KubernetesClusterResolver
 
-__all__ = ["ExecutableLocation", "KubernetesClusterResolver", "Pod"]
+__all__ = ["CONTEXT_NAMESPACE", "ExecutableLocation", "KubernetesClusterResolver", "Pod"]

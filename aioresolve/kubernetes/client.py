@@ -206,11 +206,20 @@ class FoundPods:
 
 
 class PodAPI:
-    """The pods of one API server; at most `max_concurrency` requests are sent at a time."""
+    """The pods of one API server; at most `max_concurrency` requests are sent at a time.
+
+    `namespace` is the one that the credentials came with: that of the context, or of the pod.
+    """
 
     def __init__(
-        self, transport: Transport, *, max_concurrency: int, policy: RetryPolicy | None = None
+        self,
+        transport: Transport,
+        *,
+        max_concurrency: int,
+        policy: RetryPolicy | None = None,
+        namespace: str = "default",
     ) -> None:
+        self.namespace = namespace
         self._transport = transport
         self._limiter = anyio.CapacityLimiter(max_concurrency)
         self._policy = policy or RetryPolicy()

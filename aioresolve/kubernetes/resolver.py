@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CONTEXT_NAMESPACE = "CONTEXT_NAMESPACE"
+"""As `namespace=`: the namespace that kubectl would use. That is the one of the kubeconfig's context, or in a
+pod without a kubeconfig that of the pod; `default` if neither names one. No namespace can have this name."""
+
 MAX_NAMED_REQUESTS = 8
 """The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
 
@@ -66,7 +70,8 @@ class KubernetesClusterResolver(ClusterResolver):
             it.
         executable_location: `ExecutableLocation.WITHIN_CLUSTER` or `OFF_CLUSTER`, to use the service account
             or the kubeconfig only. By default, the resolver looks for both.
-        namespace: one namespace or several; None for all namespaces.
+        namespace: one namespace or several; None for all namespaces, `CONTEXT_NAMESPACE` for the one that
+            kubectl would use.
         context: a context of the kubeconfig; None for its current context.
         kubeconfig: a kubeconfig file, or several to be merged; None for `$KUBECONFIG` or `~/.kube/config`.
         address: which address of a pod: `"pod_ip"`, `"pod_ipv4"`, `"pod_ipv6"` (of a dual-stack pod),
@@ -111,6 +116,13 @@ class KubernetesClusterResolver(ClusterResolver):
         self._executable_location = validate_location(
             executable_location, kubeconfig=kubeconfig, context=context
         )
+        if override_client is not None and CONTEXT_NAMESPACE in self._namespaces:
+            raise ConfigurationError(
+                "CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but override_client"
+                " is used instead of them",
+                argument="namespace",
+                hint="Pass the name of the namespace.",
+            )
         self._override_client = override_client
         # Raises for an unsupported client here rather than at the first call.
         self._can_watch = override_client is None or client_transport(override_client).can_stream
@@ -131,7 +143,7 @@ class KubernetesClusterResolver(ClusterResolver):
         if self._address != "pod_ip" or self._order_by != "name":
             return (await self.fetch_state(progress)).spec
         async with self._connected(progress) as api:
-            listed = await self._run_queries(lambda query: self._list_members(api, query, progress))
+            listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
         if self._not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
@@ -141,7 +153,7 @@ class KubernetesClusterResolver(ClusterResolver):
                 job: [
                     address
                     for selector in selectors
-                    for address in self._addresses([listed[query] for query in self._queries(selector)])
+                    for address in self._addresses([listed[query] for query in self._queries(api, selector)])
                 ]
                 for job, selectors in self._jobs.items()
             }
@@ -175,8 +187,8 @@ class KubernetesClusterResolver(ClusterResolver):
             async with self._connected(Progress()) as api:
                 await PodReflector(
                     api,
-                    self._new_cache(allow_gaps=True),
-                    self._all_queries(),
+                    self._new_cache(api, allow_gaps=True),
+                    self._all_queries(api),
                     newest,
                     self.watch_policy,
                     timeout=self._timeout,
@@ -208,9 +220,9 @@ class KubernetesClusterResolver(ClusterResolver):
         """Close the connections that the calls inside `async with` share."""
         await self._lease.aclose()
 
-    async def _run_queries(self, call: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
+    async def _run_queries(self, api: PodAPI, call: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
         """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
-        queries = self._all_queries()
+        queries = self._all_queries(api)
         results = await gather([partial(call, query) for query in queries], limit=self._max_concurrency)
         return dict(zip(queries, results, strict=True))
 
@@ -244,25 +256,29 @@ class KubernetesClusterResolver(ClusterResolver):
     async def _fill_cache(self, progress: Progress, *, allow_gaps: bool) -> PodCache:
         """Return a cache with the pods that all queries match now."""
         async with self._connected(progress) as api:
-            found = await self._run_queries(lambda query: api.pods(query, progress))
-        cache = self._new_cache(allow_gaps=allow_gaps)
+            found = await self._run_queries(api, lambda query: api.pods(query, progress))
+        cache = self._new_cache(api, allow_gaps=allow_gaps)
         for query, listed in found.items():
             cache.replace(query, listed.pods, listed.version)
         return cache
 
-    def _new_cache(self, *, allow_gaps: bool) -> PodCache:
-        jobs = {job: [self._queries(each) for each in selectors] for job, selectors in self._jobs.items()}
+    def _new_cache(self, api: PodAPI, *, allow_gaps: bool) -> PodCache:
+        jobs = {
+            job: [self._queries(api, each) for each in selectors] for job, selectors in self._jobs.items()
+        }
         return PodCache(
             jobs, address=self._address, port=self._port, order_by=self._order_by, allow_gaps=allow_gaps
         )
 
-    def _all_queries(self) -> list[PodQuery]:
+    def _all_queries(self, api: PodAPI) -> list[PodQuery]:
         """Return the query for each distinct selector and namespace."""
         selectors = [selector for selectors in self._jobs.values() for selector in selectors]
-        return list(dict.fromkeys(query for selector in selectors for query in self._queries(selector)))
+        return list(dict.fromkeys(query for selector in selectors for query in self._queries(api, selector)))
 
-    def _queries(self, selector: str) -> list[PodQuery]:
-        return [PodQuery(selector, namespace) for namespace in self._namespaces]
+    def _queries(self, api: PodAPI, selector: str) -> list[PodQuery]:
+        namespaces = (api.namespace if each == CONTEXT_NAMESPACE else each for each in self._namespaces)
+        # Another namespace of the list may be that of the context.
+        return [PodQuery(selector, namespace) for namespace in dict.fromkeys(namespaces)]
 
     @asynccontextmanager
     async def _connected(self, progress: Progress) -> AsyncIterator[PodAPI]:
@@ -283,7 +299,11 @@ class KubernetesClusterResolver(ClusterResolver):
             cache=self._credentials,
         )
         progress.ready(scope)
-        return PodAPI(AiohttpTransport(connection), max_concurrency=self._max_concurrency)
+        return PodAPI(
+            AiohttpTransport(connection),
+            max_concurrency=self._max_concurrency,
+            namespace=connection.namespace or "default",
+        )
 
 
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -345,10 +365,10 @@ def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
         raise ConfigurationError(
             f"{namespace!r} is not a namespace or a list of them",
             argument="namespace",
-            hint="Pass a name, a list of names, or None for all namespaces.",
+            hint="Pass a name, a list of names, CONTEXT_NAMESPACE, or None for all namespaces.",
         )
     for name in given:
-        if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
+        if not isinstance(name, str) or not (name == CONTEXT_NAMESPACE or _NAMESPACE.fullmatch(name)):
             raise ConfigurationError(
                 f"{name!r} is not a valid namespace name",
                 argument="namespace",

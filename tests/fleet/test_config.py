@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioresolve import (
+    CONTEXT_NAMESPACE,
     KubernetesClusterResolver,
     SimpleClusterResolver,
     TPUClusterResolver,
@@ -64,6 +65,10 @@ EXAMPLE = re.findall(r"```yaml\n(.*?)```", fleet_file.__doc__ or "", re.DOTALL)[
 
 
 class TestContent:
+    def test_namespace_can_be_that_of_the_context(self) -> None:
+        file = fleet("targets: {a: {kubernetes: {jobs: {worker: app=a}, namespace: CONTEXT_NAMESPACE}}}")
+        assert arguments_of(file.targets["a"])["namespaces"] == (CONTEXT_NAMESPACE,)
+
     def test_example_in_the_documentation_is_valid(self) -> None:
         file = fleet(EXAMPLE)
         assert (file.interval, file.timeout, file.max_concurrency) == (30.0, 10.0, 64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioresolve import ConfigurationError, KubernetesClusterResolver
+from aioresolve import CONTEXT_NAMESPACE, ConfigurationError, KubernetesClusterResolver
 from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
 
 
@@ -37,6 +37,10 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
         ({"namespace": "../secrets"}, "`namespace=`: '../secrets' is not a valid namespace name"),
         ({"namespace": "Upper"}, "`namespace=`: 'Upper' is not"),
         ({"namespace": ["ml", ""]}, "`namespace=`: '' is not"),
+        (
+            {"namespace": CONTEXT_NAMESPACE, "override_client": object()},
+            "`namespace=`: CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but",
+        ),
         ({"address": "external_ip"}, "`address=`: 'external_ip' is not one of 'pod_ip'"),
         ({"order_by": "age"}, "`order_by=`: 'age' is not one of"),
         ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),

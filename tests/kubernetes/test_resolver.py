@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 from collections import Counter
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from aioresolve.errors import (
     PodNotRunningError,
     UnknownTaskError,
 )
-from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Delay, Hang, RequestRecord, pod
@@ -95,6 +96,23 @@ class TestRequests:
             ("ml", "app=none"),
             ("ml", "app=train"),
         ]
+
+    @pytest.mark.parametrize("of_context", ["lab", None])
+    async def test_context_namespace_is_that_of_the_kubeconfig(
+        self, loopback: Loopback, of_context: str | None
+    ) -> None:
+        name = of_context or "default"
+        loopback.train("train-0", namespace=name)
+        loopback.train("train-1")
+        loopback.server.write_kubeconfig(loopback.kubeconfig, namespace=of_context)
+        # The namespace is requested once, even if it is also given by its name.
+        resolver = loopback.resolver(namespace=[CONTEXT_NAMESPACE, name])
+        state = await resolver.cluster_state()
+        assert await resolver.cluster_spec() == state.spec
+        async with aclosing(resolver.watch()) as states:
+            assert await anext(states) == state
+        assert {request.namespace for request in loopback.requests} == {name}
+        assert addresses(state.spec) == [loopback.address("train-0", name)]
 
     async def test_few_pods_with_inconclusive_rows_are_requested_by_name(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(20)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ import anyio
 from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
 
 T = TypeVar("T")
@@ -36,7 +36,8 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> 
 
     async def work() -> None:
         for position, call in pending:
-            results[position] = await call()
+            with reject_stray_cancellation():
+                results[position] = await call()
 
     try:
         async with anyio.create_task_group() as group:
@@ -46,6 +47,22 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> 
         error = first_error(group_error)
         raise error from error.__cause__
     return [results[position] for position in range(len(calls))]
+
+
+@contextmanager
+def reject_stray_cancellation() -> Iterator[None]:
+    """Raise RuntimeError for a CancelledError in the block if nothing has cancelled the current task.
+
+    A call raises one if it awaits another task that was cancelled, for example. A task group would take the
+    task for one that it cancelled itself, and end without an error.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("a CancelledError was raised, but the task was not cancelled") from error
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

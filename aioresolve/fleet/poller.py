@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from aioresolve._core import telemetry
-from aioresolve._core.concurrency import first_error, gather
+from aioresolve._core.concurrency import first_error, gather, reject_stray_cancellation
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
@@ -63,9 +63,10 @@ class Poller:
                     return await resolver.fetch_observation(progress)
 
             try:
-                observation = await within_deadline(self._timeout, _describe(target), request)
-            except ResolveError as error:
-                return target.fail(error, anyio.current_time() - started_at)
+                with reject_stray_cancellation():
+                    observation = await within_deadline(self._timeout, _describe(target), request)
+            except Exception as error:
+                return target.fail(_status_error(target, error), anyio.current_time() - started_at)
             return target.update(observation, anyio.current_time() - started_at)
 
     async def poll(self, target: Target, report: Callable[[TargetStatus], None], interval: float) -> None:
@@ -96,7 +97,8 @@ class Poller:
         while True:
             try:
                 await self._watch_once(target, report_change, interval)
-            except ResolveError as error:
+            except Exception as exception:
+                error = _status_error(target, exception)
                 if last is not None and last.error is None:
                     schedule = PollSchedule(interval)  # it was healthy in between: start the backoff again
                 report_change(target.fail(error, None, datetime.now(UTC)))
@@ -217,6 +219,21 @@ class StatusStream:
             if not target.is_removed:
                 return status
         return None
+
+
+def _status_error(target: Target, error: Exception) -> ResolveError:
+    """Return the error for the status of `target`, and log an exception that only a bug can cause."""
+    if isinstance(error, ResolveError):
+        return error
+    logger.error(
+        "target %r raised an unexpected exception", target.name, exc_info=error, extra={"target": target.name}
+    )
+    unexpected = ResolveError(
+        f"target {target.name!r} raised an unexpected {error!r}",
+        hint="Its resolver should raise errors of aioresolve only; the log has the traceback.",
+    )
+    unexpected.__cause__ = error
+    return unexpected
 
 
 def _describe(target: Target) -> str:

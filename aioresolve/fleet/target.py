@@ -122,6 +122,8 @@ class Target:
 
     async def run_unless_removed(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Return the result of `work`; None if the target is removed during it, which cancels it."""
+        if self.is_removed:  # before its task started
+            return None
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             try:

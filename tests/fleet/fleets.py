@@ -95,10 +95,10 @@ class Source(ClusterResolver):
         super().__init__(timeout=5.0)
         self.num_active = 0
         self.num_started = 0
-        self._emitted: list[Observation | Exception] = []
+        self._emitted: list[Observation | BaseException] = []
         self._wakeup = anyio.Event()
 
-    def emit(self, *emitted: Observation | Exception) -> None:
+    def emit(self, *emitted: Observation | BaseException) -> None:
         """Make the watch yield observations, or raise an error."""
         self._emitted += emitted
         self._wakeup.set()
@@ -113,7 +113,7 @@ class Source(ClusterResolver):
             while True:
                 while self._emitted:
                     emitted = self._emitted.pop(0)
-                    if isinstance(emitted, Exception):
+                    if isinstance(emitted, BaseException):
                         raise emitted
                     yield emitted
                 self._wakeup = anyio.Event()

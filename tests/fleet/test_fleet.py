@@ -230,12 +230,24 @@ class TestResolve:
         readings = await Fleet(scripted(10, respond=slow), timeout=0.2, max_concurrency=1).resolve()
         assert [reading.error for reading in readings.values()] == [None] * 10
 
-    async def test_bug_in_a_resolver_is_raised(self) -> None:
-        async def bug() -> ClusterState:
-            raise ZeroDivisionError("a bug")
+    @pytest.mark.parametrize("bug", [KeyError("WORKERS"), asyncio.CancelledError()])
+    async def test_unexpected_exception_of_a_resolver_is_in_its_status_and_logged(
+        self, caplog: pytest.LogCaptureFixture, bug: BaseException
+    ) -> None:
+        async def fail() -> ClusterState:
+            raise bug
 
-        with pytest.raises(ZeroDivisionError, match="a bug"):
-            await Fleet({**scripted(3, respond=hang), "bug": Scripted(bug)}).resolve()
+        readings = await Fleet({**scripted(3), "bug": Scripted(fail)}).resolve()
+        assert [name for name, reading in readings.items() if reading.error] == ["bug"]
+        error = readings["bug"].error
+        assert error is not None
+        assert str(error).startswith("target 'bug' raised an unexpected ")
+        cause = error.__cause__
+        assert cause is not None
+        assert bug in (cause, cause.__cause__)
+        [record] = caplog.records
+        assert (record.levelname, vars(record)["target"]) == ("ERROR", "bug")
+        assert "in fail\n    raise bug" in caplog.text
 
     async def test_cancelling_resolve_cancels_every_request(self) -> None:
         targets = scripted(5, respond=hang)

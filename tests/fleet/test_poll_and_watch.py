@@ -150,14 +150,18 @@ class TestPoll:
             for reading in await take(readings, 3):
                 assert isinstance(reading.error, APIError)
 
-    async def test_bug_in_a_resolver_is_raised(self) -> None:
+    @pytest.mark.parametrize("error", [KeyError("WORKERS"), asyncio.CancelledError()])
+    async def test_unexpected_exception_of_a_target_does_not_end_the_poll(self, error: BaseException) -> None:
         async def bug() -> ClusterState:
-            raise ZeroDivisionError("a bug")
+            raise error
 
         targets = {"good": Scripted(), "bug": Scripted(bug)}
-        with pytest.raises(ZeroDivisionError, match="a bug"):
-            await exhausted(Fleet(targets), SHORT)
-        assert targets["good"].history == ["entered", "left"]
+        fleet = Fleet(targets)
+        async with aclosing(fleet.poll(interval=SHORT)) as readings:
+            assert {reading.name for reading in await take(readings, 2)} == {"good", "bug"}
+            await until(lambda: targets["good"].num_requests >= 3 and targets["bug"].num_requests >= 2)
+            assert "bug" in {reading.name for reading in await take(readings, 2)}
+        assert "raised an unexpected" in str(fleet.readings["bug"].error)
 
     async def test_target_can_be_added_during_a_poll(self) -> None:
         fleet = Fleet(scripted(1))
@@ -192,6 +196,18 @@ class TestPoll:
             fleet.add("t1", targets["t1"])
             await until(lambda: targets["t1"].num_requests > num_requests)
         assert targets["t1"].history == ["entered", "left"] * 2
+
+    @pytest.mark.parametrize("method", ["poll", "watch"])
+    async def test_target_removed_before_its_task_starts_is_never_requested(self, method: str) -> None:
+        old, new = Scripted(), Scripted()
+        fleet = Fleet(scripted(1))
+        async with aclosing(getattr(fleet, method)(interval=SHORT)) as readings:
+            await take(readings, 1)
+            fleet.add("a", old)
+            fleet.remove("a")
+            fleet.add("a", new)
+            await until(lambda: new.num_requests >= 3)
+        assert old.history == []
 
     async def test_removing_a_target_cancels_its_request(self) -> None:
         stuck = Scripted(hang)
@@ -379,14 +395,18 @@ class TestWatch:
             assert stale.is_stale
             assert "must not return" in str(stale.error)
 
-    async def test_bug_in_a_resolver_is_raised(self) -> None:
+    @pytest.mark.parametrize("bug", [ZeroDivisionError("a bug"), asyncio.CancelledError()])
+    async def test_unexpected_exception_of_a_target_does_not_end_the_watch(self, bug: BaseException) -> None:
         source = Source()
         source.emit(Observation(workers(1)))
-        async with aclosing(Fleet({"a": source, "b": Source()}).watch()) as readings:
+        async with aclosing(Fleet({"a": source, "b": Source()}).watch(interval=SHORT)) as readings:
             await take(readings, 1)
-            source.emit(ZeroDivisionError("a bug"))
-            with pytest.raises(ZeroDivisionError, match="a bug"):
-                await take(readings, 1)
+            source.emit(bug)
+            [stale] = await take(readings, 1)
+            assert (stale.num_tasks, stale.is_stale) == (1, True)
+            assert "target 'a' raised an unexpected" in str(stale.error)
+            source.emit(Observation(workers(2)))
+            assert [(status.num_tasks, status.error) for status in await take(readings, 1)] == [(2, None)]
 
     async def test_targets_can_be_added_and_removed_during_a_watch(self) -> None:
         old, new = Source(), Source()

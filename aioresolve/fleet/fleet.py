@@ -43,8 +43,9 @@ class Fleet:
     ConfigurationError("kubeconfig ...: there is no context 'gone'; there are: 'loopback'")
 
     Each request has its own deadline, and the error of a target is part of its `TargetStatus`: it is never
-    raised. A target that fails keeps its last state, and is requested less and less often, down to once in
-    five minutes. It never takes the turns of the others.
+    raised. An exception that is not a `ResolveError` is logged, and is the `__cause__` of that error. A
+    target that fails keeps its last state, and is requested less and less often, down to once in five
+    minutes. It never takes the turns of the others.
 
     Targets on the same API server share a connection pool. Outside `async with`, a call closes the
     connections that it opened; inside, they are kept for the calls that follow. While a fleet is in use, its

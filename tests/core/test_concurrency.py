@@ -70,6 +70,17 @@ async def test_first_failure_cancels_the_others_and_is_raised_alone() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+async def test_cancelled_error_of_a_call_that_was_not_cancelled_is_raised_as_an_error() -> None:
+    async def cancelled_by_no_one() -> int:
+        raise asyncio.CancelledError
+
+    async def one() -> int:
+        return 1
+
+    with pytest.raises(RuntimeError, match="the task was not cancelled"):
+        await gather([one, cancelled_by_no_one], limit=2)
+
+
 async def test_cancelling_gather_cancels_every_call() -> None:
     cancelled = []
     started = anyio.Event()

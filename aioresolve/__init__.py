@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Hint,
         IncompleteClusterError,
         InvalidClusterError,
+        LaunchError,
         MissingDependencyError,
         PodIndexError,
         PodNotRunningError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         ProtocolError,
         ResolveError,
         TaskConflictError,
+        TaskIdentityError,
         TLSError,
         TPUNotFoundError,
         TPUNotReadyError,
@@ -46,7 +48,17 @@ if TYPE_CHECKING:
     from .fleet import Fleet, TargetStatus
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
-    from .spec import ClusterDiff, ClusterSpec, ClusterState, Endpoint, Member, Missing, Move, Observation
+    from .spec import (
+        ClusterDiff,
+        ClusterSpec,
+        ClusterState,
+        Endpoint,
+        Member,
+        Missing,
+        Move,
+        Observation,
+        Task,
+    )
     from .tpu import TPUClusterResolver, TPUSlice, TPUSystemMetadata, TPUTopology
 
 __all__ = [
@@ -69,6 +81,7 @@ __all__ = [
     "IncompleteClusterError",
     "InvalidClusterError",
     "KubernetesClusterResolver",
+    "LaunchError",
     "Member",
     "Missing",
     "MissingDependencyError",
@@ -91,7 +104,9 @@ __all__ = [
     "TPUSystemMetadata",
     "TPUTopology",
     "TargetStatus",
+    "Task",
     "TaskConflictError",
+    "TaskIdentityError",
     "UnauthorizedError",
     "UnionClusterResolver",
     "UnknownTaskError",
@@ -120,6 +135,7 @@ _MODULES = {
     "TPUSlice": "tpu",
     "TPUSystemMetadata": "tpu",
     "TPUTopology": "tpu",
+    "Task": "spec",
     "UnionClusterResolver": "resolver",
 }
 

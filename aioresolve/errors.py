@@ -7,6 +7,8 @@ ResolveError                                   the root: `except ResolveError` c
 │                           ValueError)
 ├── UnknownTaskError       (ValueError)        the cluster has no such job or task
 ├── TaskConflictError      (KeyError)          two resolvers of a union return the same task
+├── TaskIdentityError      (RuntimeError)      it cannot be determined which task this process is
+├── LaunchError            (ValueError)        the cluster cannot be expressed for that kind of program
 ├── MissingDependencyError (ImportError)       an optional package is not installed
 ├── CredentialsError       (RuntimeError)      no source of credentials worked
 ├── DeadlineExceededError  (TimeoutError)      the total deadline of the call passed
@@ -54,6 +56,7 @@ __all__ = [
     "Hint",
     "IncompleteClusterError",
     "InvalidClusterError",
+    "LaunchError",
     "MissingDependencyError",
     "PodIndexError",
     "PodNotRunningError",
@@ -65,6 +68,7 @@ __all__ = [
     "TPUNotFoundError",
     "TPUNotReadyError",
     "TaskConflictError",
+    "TaskIdentityError",
     "UnauthorizedError",
     "UnknownTaskError",
 ]
@@ -196,6 +200,41 @@ class TaskConflictError(ResolveError, KeyError):
         super().__init__(summary, **details)
         self.job = job
         self.indices = tuple(indices)
+
+
+class TaskIdentityError(ResolveError, RuntimeError):
+    """It cannot be determined which task of the cluster this process is, or the evidence is contradictory.
+
+    Attributes:
+        tried: one line for each kind of evidence, in the order tried: what it is, and what it matched.
+        candidates: the tasks that this process may be, such as `/job:worker/task:2`; empty if none matched.
+    """
+
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        tried: Sequence[str] = (),
+        candidates: Sequence[str] = (),
+        **details: Unpack[_Details],
+    ) -> None:
+        super().__init__(summary, **details)
+        self.tried = tuple(tried)
+        self.candidates = tuple(candidates)
+
+
+class LaunchError(ResolveError, ValueError):
+    """The cluster cannot be expressed for that kind of program, such as two jobs for JAX.
+
+    Attributes:
+        consumer: the kind of program, such as `"jax"`.
+    """
+
+    def __init__(
+        self, summary: str = "", *, consumer: str | None = None, **details: Unpack[_Details]
+    ) -> None:
+        super().__init__(summary, **details)
+        self.consumer = consumer
 
 
 class MissingDependencyError(ResolveError, ImportError):

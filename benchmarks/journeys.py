@@ -166,8 +166,9 @@ def source_files() -> list[Path]:
 
 
 def top_level_packages() -> set[str]:
-    """Return the names of the modules and packages directly below `aioresolve`."""
-    return {file.relative_to(PACKAGE).parts[0].removesuffix(".py") for file in source_files()} - {"__init__"}
+    """Return the names of the modules and packages directly below `aioresolve`, without the entry modules."""
+    names = {file.relative_to(PACKAGE).parts[0].removesuffix(".py") for file in source_files()}
+    return names - {"__init__", "__main__", "_version"}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_count
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState
 
 from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location
@@ -197,6 +198,9 @@ class KubernetesClusterResolver(ClusterResolver):
         async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
                 yield observe()
+
+    def _claim_task(self) -> TaskClaim:
+        return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
 
     async def __aenter__(self) -> Self:
         self._lease.enter()

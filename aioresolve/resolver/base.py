@@ -7,6 +7,8 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import anyio.to_thread
+
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aioresolve._core.shared_context import Pool
-    from aioresolve.spec import ClusterSpec, ClusterState
+    from aioresolve.spec import ClusterSpec, ClusterState, Task
+
+    from .this_task import TaskClaim
 
 MIN_PROBE_TIMEOUT = 0.001
 """Seconds. If resolving used up the deadline, the probe still gets a valid timeout and lists the workers."""
@@ -299,6 +303,54 @@ class ClusterResolver(abc.ABC):
         spec = await self.cluster_spec(timeout=deadline.timeout)
         left = max(deadline.left, MIN_PROBE_TIMEOUT)
         return await accelerators_per_worker(spec, task_type, task_id, timeout=left)
+
+    async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
+        """Return the task of the calling process: its job, task index, address and rank.
+
+        The first of these that identifies a member decides:
+
+        1. `task_type` and `task_id` of the resolver, if both are set. `task_type` alone limits the search to
+           that job.
+        2. The pod's uid, in `$POD_UID`, and then its name, in `$POD_NAME`. If the manifest sets them, they
+           must match.
+        3. The host name: that of the pod in its namespace, or that of the address.
+        4. An IP address of this machine, if exactly one member has it.
+
+        A variable in which the controller writes the index of this process (`$JOB_COMPLETION_INDEX`,
+        `$TPU_WORKER_ID`) must agree with the result.
+
+        Args:
+            state: a state that this resolver returned, in which the task is looked up; by default, the
+                current state is requested.
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
+
+        Raises:
+            TaskIdentityError: (a RuntimeError) no member or several members match, or the evidence is
+                contradictory; it lists what was tried.
+            UnknownTaskError: (a ValueError) the cluster has no task `task_id` of job `task_type`.
+            ResolveError: the cluster could not be resolved.
+        """
+        # Imported here because few programs need it, and the import would slow down all others.
+        from .this_task import identify_task, read_process
+
+        deadline = Deadline.after(self._deadline(timeout))
+        if state is None:
+            state = await self.cluster_state(timeout=deadline.timeout)
+        found = state
+
+        async def identify(_: Progress) -> Task:
+            # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
+            process = await anyio.to_thread.run_sync(read_process, found, abandon_on_cancel=True)
+            return identify_task(found, process, self._claim_task())
+
+        left = max(deadline.left, MIN_PROBE_TIMEOUT)
+        return await within_deadline(left, f"this_task() of {self!r}", identify)
+
+    def _claim_task(self) -> TaskClaim:
+        """Return what this resolver knows about the task of this process. Override it to know more."""
+        from .this_task import TaskClaim
+
+        return TaskClaim(self.task_type, self.task_id)
 
     @property
     def pool_key(self) -> Hashable | None:

@@ -15,6 +15,7 @@ from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConfl
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
 from .base import ClusterResolver, master_url
+from .this_task import TaskClaim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -208,6 +209,11 @@ class UnionClusterResolver(ClusterResolver):
         return await self._resolvers[0].num_accelerators(
             task_type, task_id, config_proto, timeout=self._deadline(timeout)
         )
+
+    def _claim_task(self) -> TaskClaim:
+        if self._task_type is not None or self._task_id is not None:
+            return TaskClaim(self.task_type, self.task_id)
+        return self._resolvers[0]._claim_task()
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:

@@ -1,8 +1,9 @@
 """Clusters as immutable values. No I/O, clock or event loop.
 
-`ClusterSpec` maps job names to task addresses. `Endpoint` is the address of one task with its identity, if
-that is known. `ClusterState` contains the endpoints of all jobs at one time; `ClusterDiff` is the
-difference between two states. `Observation` is a state together with its missing members.
+`ClusterSpec` maps job names to task addresses. `Task` is one of these tasks with its rank. `Endpoint` is the
+address of one task with its identity, if that is known. `ClusterState` contains the endpoints of all jobs at
+one time; `ClusterDiff` is the difference between two states. `Observation` is a state together with its
+missing members.
 """
 
 from .cluster import ClusterSpec
@@ -17,6 +18,7 @@ from .state import (
     host_port,
     split_host_port,
 )
+from .task import Task
 
 __all__ = [
     "ClusterDiff",
@@ -27,6 +29,7 @@ __all__ = [
     "Missing",
     "Move",
     "Observation",
+    "Task",
     "host_port",
     "split_host_port",
 ]

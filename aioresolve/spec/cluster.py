@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeGuard, cas
 
 from aioresolve.errors import InvalidClusterError, UnknownTaskError
 
+from .task import Task, jobs_by_rank
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
@@ -28,6 +30,7 @@ class ClusterSpec:
     All members return the same results for the same input as those of TensorFlow, with these differences:
 
     - It is immutable and hashable, and shares nothing with the value that it was created from.
+    - It has `tasks` and `task`, which give each task its rank.
     - It can also be created from any other `Mapping`, from the bytes of a ClusterDef, and from a
       `tf.train.ClusterSpec`.
     - `job_tasks` of a job without tasks is `[]`; TensorFlow fails in `max()`.
@@ -143,6 +146,27 @@ class ClusterSpec:
             if index >= 0:
                 addresses[index] = address
         return addresses
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks in the order of their ranks: the chief first, then job after job."""
+        ordered = [(job, *task) for job in jobs_by_rank(self.jobs) for task in self._tasks[job].items()]
+        return tuple(
+            Task(job, index, address, rank, len(ordered))
+            for rank, (job, index, address) in enumerate(ordered)
+        )
+
+    def task(self, job_name: str, task_index: int) -> Task:
+        """Return one task, with its rank among all tasks.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such job, or the job has no such task.
+        """
+        address = self.task_address(job_name, task_index)
+        jobs = jobs_by_rank(self.jobs)
+        before = sum(len(self._tasks[job]) for job in jobs[: jobs.index(job_name)])
+        rank = before + list(self._tasks[job_name]).index(task_index)
+        return Task(job_name, task_index, address, rank, sum(map(len, self._tasks.values())))
 
     def __bool__(self) -> bool:
         """Return whether there are any jobs."""

@@ -17,6 +17,8 @@ from .cluster import ClusterSpec, by_task_index
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
 
+    from .task import Task
+
 
 def host_port(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.
@@ -262,6 +264,19 @@ class ClusterState:
             for job, endpoints in self.endpoints.items()
             for index, endpoint in zip(self.spec.task_indices(job), endpoints, strict=True)
         )
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks in the order of their ranks; see `ClusterSpec.tasks`."""
+        return self.spec.tasks
+
+    def task(self, job: str, index: int) -> Task:
+        """Return one task, with its rank among all tasks.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such job, or the job has no such task.
+        """
+        return self.spec.task(job, index)
 
     def diff(self, older: ClusterState) -> ClusterDiff:
         """Return the changes from `older` to this state; false if and only if the two are equal.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
+    from aioresolve.resolver.this_task import TaskClaim
     from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
     from .shared import SharedResolver
@@ -180,6 +181,9 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
             hint="Close the union or fleet that watches it first.",
             retryable=False,
         )
+
+    def _claim_task(self) -> TaskClaim:
+        return self._shared.resource._claim_task()
 
     async def master(self, *args: Any, **kwargs: Any) -> str:
         return cast("str", await self._shared.acall("master", *args, **kwargs))

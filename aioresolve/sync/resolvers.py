@@ -71,6 +71,7 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResolver]):
     cluster_state = blocking(base.ClusterResolver.cluster_state)
     master = blocking(base.ClusterResolver.master)
     num_accelerators = blocking(base.ClusterResolver.num_accelerators)
+    this_task = blocking(base.ClusterResolver.this_task)
     wait = blocking(base.ClusterResolver.wait)
     watch = blocking_iterator(base.ClusterResolver.watch)
 

@@ -16,6 +16,7 @@ from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
+from aioresolve.resolver.this_task import TaskClaim
 
 from . import tensorflow_runtime
 from .connections import ClientConfiguration, Connections
@@ -232,6 +233,14 @@ class TPUClusterResolver(ClusterResolver):
     def task_id(self, task_id: int | None) -> None:
         self._task_id = task_id
         self._is_task_id_set = True
+
+    def _claim_task(self) -> TaskClaim:
+        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+        if self._is_task_id_set:
+            index = self._task_id
+        else:
+            index = None if self._tpu else environment_task_id(os.environ)
+        return TaskClaim(self.get_job_name(), index, "TPU_WORKER_ID")
 
     def get_job_name(self) -> str:
         """Return the job of the workers."""

@@ -82,6 +82,23 @@ class TestRequests:
         assert (request.scheme, request.user) == ("Bearer", "alice")
         assert request.user_agent.startswith("aioresolve/")
 
+    async def test_process_in_a_pod_is_identified_by_its_uid(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        labels = {**TRAIN, "batch.kubernetes.io/job-completion-index": "1"}
+        loopback.train("train-0")
+        loopback.train("train-1", labels=labels)
+        uid = next(
+            each["metadata"]["uid"] for each in loopback.server.pods if each["metadata"]["name"] == "train-1"
+        )
+        monkeypatch.setenv("POD_UID", uid)
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+        task = await loopback.resolver(namespace="ml").this_task()
+        assert (task.rank, task.num_tasks, task.address) == (1, 2, loopback.address("train-1"))
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+        with pytest.raises(TaskIdentityError, match="has index 1"):
+            await loopback.resolver(namespace="ml").this_task()
+
     async def test_each_distinct_selector_and_namespace_is_requested_once(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         loopback.train("train-0", namespace="lab")

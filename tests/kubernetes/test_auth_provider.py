@@ -109,5 +109,5 @@ async def test_google_command_without_a_token_is_reported_without_its_output(
 async def test_missing_google_command_is_reported(tmp_path: Path) -> None:
     command = google_command(google(tmp_path / "gcloud"))
     assert command is not None
-    with pytest.raises(ResolveError, match=r"cannot start the command 'gcloud' .*: No such file"):
+    with pytest.raises(ResolveError, match=r"the command 'gcloud' .* is not installed: there is no such"):
         await command.identity()

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -18,7 +18,7 @@ from aioresolve.errors import CredentialsError
 from aioresolve.kubernetes.auth.exec_plugin import MAX_STDERR, MAX_STDOUT, _Child, run_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("warm", "no_leak")
@@ -33,19 +33,25 @@ def warm() -> None:
         uvloop.run(run_command([sys.executable, "-S", "-c", ""], env={}, what="nothing"))
 
 
-async def run(code: str, *, secrets: tuple[str, ...] = (), env: dict[str, str] | None = None) -> bytes:
+async def run(
+    code: str,
+    *,
+    secrets: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> bytes:
     with anyio.fail_after(20):
         return await run_command(
-            [sys.executable, "-S", "-c", code],
+            [sys.executable, "-S", "-c", code, *arguments],
             env={**os.environ, **(env or {})},
             what="the command",
             secrets=secrets,
         )
 
 
-async def failure(code: str, *, secrets: tuple[str, ...] = ()) -> str:
+async def failure(code: str, **options: Any) -> str:
     with pytest.raises(CredentialsError) as caught:
-        await run(code, secrets=secrets)
+        await run(code, **options)
     return str(caught.value)
 
 
@@ -159,16 +165,58 @@ async def test_text_that_looks_like_a_secret_is_removed_from_the_standard_error(
 
 async def test_known_secrets_are_removed_from_the_standard_error() -> None:
     message = await failure(
-        "import sys; sys.stderr.write('login with hunter22, true'); sys.exit(1)", secrets=("hunter22", "true")
+        "import sys; sys.stderr.write('login with hunter22, abc, abcd: p%40ss%2Fword'); sys.exit(1)",
+        secrets=("hunter22", "abc", "p@ss/word"),
     )
-    assert message.endswith("exited with code 1: login with (secret), true")
+    assert message.endswith("exited with code 1: login with (secret), (secret), abcd: (secret)")
 
 
-async def test_content_of_the_standard_output_is_removed_from_the_standard_error() -> None:
+@pytest.mark.parametrize(
+    "argument", ["hunter22", "--token=hunter22", "-phunter22", "TOKEN=hunter22", "https://me:hunter22@idp"]
+)
+async def test_arguments_are_removed_from_the_standard_error(argument: str) -> None:
     message = await failure(
-        "import sys; t = 'q' * 20; print({'token': t}); sys.stderr.write('got ' + t); sys.exit(1)"
+        "import sys; sys.stderr.write(f'{sys.argv[1]}, hunter22: --region not found'); sys.exit(1)",
+        arguments=[argument, "--region"],
     )
-    assert message.endswith("exited with code 1: got (secret)")
+    assert "hunter22" not in message
+    assert message.endswith(": --region not found")
+
+
+async def test_inherited_secrets_are_removed_from_the_standard_error() -> None:
+    message = await failure(
+        "import os, sys; sys.stderr.write(os.environ['AWS_SECRET_ACCESS_KEY'] + os.environ['AWS_REGION']);"
+        "sys.exit(1)",
+        env={"AWS_SECRET_ACCESS_KEY": "hunter22", "AWS_REGION": " here"},
+    )
+    assert message.endswith(": (secret) here")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:hunter22@idp/x", "https://hunter22@idp", "https://me:hunter22@x@y"]
+)
+async def test_users_in_urls_are_removed_from_the_standard_error(url: str) -> None:
+    message = await failure(f"import sys; sys.stderr.write('cannot reach {url}'); sys.exit(1)")
+    assert "exited with code 1: cannot reach https://(secret)@" in message
+    assert "hunter22" not in message
+
+
+@pytest.mark.parametrize(
+    ("output", "repeated"),
+    [
+        ("{'token': 'qqqqqqqqqqqqqqqqqqqq'}", "qqqqqqqqqqqqqqqqqqqq"),
+        ("token hunter22", "hunter22"),
+        ('{"token": "secret"}', "secret"),
+        ('{"a": [{"token": "p@ss/word"}]}', "p%40ss%2Fword"),
+    ],
+)
+async def test_content_of_the_standard_output_is_removed_from_the_standard_error(
+    output: str, repeated: str
+) -> None:
+    message = await failure(
+        f"import sys; print({output!r}); sys.stderr.write('got {repeated} of the token'); sys.exit(1)"
+    )
+    assert message.endswith("exited with code 1: got (secret) of the token")
 
 
 async def test_command_that_cannot_be_started_is_reported(tmp_path: Path) -> None:

@@ -214,11 +214,24 @@ async def test_error_for_a_missing_program_says_so(tmp_path: Path) -> None:
         await call(exec_user(tmp_path / "nothing")).identity()
 
 
-async def test_error_of_a_failing_plugin_does_not_show_its_variables(tmp_path: Path) -> None:
-    path = write_plugin(tmp_path, 'sys.exit("login of " + os.environ["SECRET"] + " failed")')
-    user = exec_user(path, env=[{"name": "SECRET", "value": "hunter22"}])
+@pytest.mark.parametrize(
+    ("user", "cluster"),
+    [
+        ({"env": [{"name": "REALM", "value": "hunter22"}]}, {}),
+        ({"args": ["hunter22"]}, {}),
+        ({"provideClusterInfo": True}, {"proxy-url": "http://me:hunter22@proxy"}),
+        (
+            {"provideClusterInfo": True},
+            {"extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"a": ["hunter22"]}}]},
+        ),
+    ],
+)
+async def test_error_of_a_failing_plugin_shows_nothing_that_it_was_given(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any]
+) -> None:
+    path = write_plugin(tmp_path, 'sys.exit("login of hunter22 failed")')
     with pytest.raises(CredentialsError) as caught:
-        await call(user).identity()
+        await call(exec_user(path, **user), **cluster).identity()
     assert str(caught.value) == (
         "the plugin 'plugin' (kubeconfig /home/me/.kube/config, user 'dev', exec) exited with code 1"
         ": login of (secret) failed"

@@ -18,11 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
+
 from aioresolve._core.document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Identity, bearer, unix_time
-from .exec_plugin import run_command
+from .exec_plugin import find_program, run_command
 
 if TYPE_CHECKING:
     from .kubeconfig import AuthProvider
@@ -68,7 +70,8 @@ class GoogleCommand:
     async def identity(self) -> Identity:
         """Run the command once and return the credentials that it prints."""
         what = f"the command {os.path.basename(self.path)!r} ({self.where})"
-        output = await run_command([self.path, *self.args], env=os.environ, what=what)
+        path = await anyio.to_thread.run_sync(find_program, self.path, what, abandon_on_cancel=True)
+        output = await run_command([path, *self.args], env=os.environ, what=what)
         token, expiry = _text_at(output, self.token_key), _text_at(output, self.expiry_key)
         if token is None:
             raise CredentialsError(f"{what} printed no token at the kubeconfig's token-key")

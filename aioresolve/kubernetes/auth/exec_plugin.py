@@ -21,18 +21,21 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import anyio
 import anyio.to_thread
 
 from aioresolve._core.document import parse_json
+from aioresolve._core.redaction import PLACEHOLDER, redact
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from .kubeconfig import Cluster, ExecPlugin
 
@@ -58,8 +61,13 @@ KILL_GRACE = 5.0
 MAX_INSTALL_HINT = 1000
 """Characters of a plugin's `installHint` that a message shows."""
 
+MAX_PRINTED_STRINGS = 100
+"""Strings of a JSON output that are searched for; an ExecCredential has six."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_WORDS = re.compile(r"[\w.~+/=-]{16,}")
+_WORDS = re.compile(r"(?=\S{16}|\S*\d)[\w.~+/=-]{8,}")  # shorter ones without a digit are ordinary words
+_USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
+_SECRET_NAMES = re.compile("auth|cookie|credential|key|pass|private|pwd|secret|token", re.IGNORECASE)
 _SECRETS = re.compile(
     r"-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END [^-]*-----|\Z)"
     r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
@@ -77,8 +85,9 @@ async def run_command(
     It runs in its own session, without a terminal and with an empty standard input. If the call is cancelled,
     the command and every process of its group are killed before the cancellation continues.
 
-    `what` describes the command in messages, without its arguments, which may contain secrets; there, the
-    texts in `secrets` are removed from the standard error.
+    `what` describes the command in messages, without its arguments. From the standard error, which a message
+    quotes, everything is removed that may be a secret: the texts in `secrets`, the arguments, variables of
+    `env` with names such as `AWS_SECRET_ACCESS_KEY`, words of the standard output, and users in URLs.
     """
     # asyncio's subprocess protocol, because `Process.wait()` of asyncio, and of anyio before 4.14, waits
     # until every pipe is closed: a grandchild that inherited one would delay the credentials until the
@@ -100,7 +109,9 @@ async def run_command(
     if child.overflowed:
         raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 20} MiB to its standard output")
     if (code := transport.get_returncode()) != 0:
-        raise CredentialsError(f"{what} {_exit_text(code)}{_stderr_text(child, secrets)}")
+        given = {*secrets, *_argument_values(command[1:]), *_variable_values(env)}
+        given.update([password for text in given for password in _url_passwords(text)])
+        raise CredentialsError(f"{what} {_exit_text(code)}{_stderr_text(child, given)}")
     return bytes(child.stdout)
 
 
@@ -186,18 +197,59 @@ def _exit_text(code: int | None) -> str:
     return f"exited with code {code}"
 
 
-def _stderr_text(child: _Child, secrets: Collection[str]) -> str:
+def _argument_values(arguments: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments, and the values in `--name=value` and `-nvalue`, without names of options."""
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        yield value
+        if not argument.startswith("-"):
+            yield argument
+        elif not name.startswith("--"):
+            yield argument[2:]
+
+
+def _variable_values(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the values of variables with names such as `AWS_SECRET_ACCESS_KEY`, and passwords of proxies."""
+    for name, value in env.items():
+        if _SECRET_NAMES.search(name):
+            yield value
+        yield from _url_passwords(value)
+
+
+def _url_passwords(text: str) -> Iterator[str]:
+    """Yield the password, or else the user, of each URL in `text`."""
+    for userinfo in _USERINFO.findall(text):
+        user, _, password = userinfo.removesuffix("@").partition(":")
+        yield unquote(password or user)
+
+
+def _stderr_text(child: _Child, secrets: Iterable[str]) -> str:
     """Return the end of the standard error for a message, with possible secrets removed."""
-    text = child.stderr.decode("utf-8", "replace")
-    for secret in sorted(secrets, key=len, reverse=True):  # longest first: one may contain another
-        if len(secret) >= 6:  # shorter ones are words such as "true"; removing those would reveal them
-            text = text.replace(secret, "(secret)")
     # The standard output contains credentials, and some commands repeat it on their standard error.
     printed = child.stdout.decode("utf-8", "replace")
-    text = _WORDS.sub(lambda word: "(secret)" if word[0] in printed else word[0], text)
-    text = _ANSI.sub("", _SECRETS.sub("(secret)", text))
+    credentials = islice(_strings(parse_json(printed)), MAX_PRINTED_STRINGS)
+    text = _ANSI.sub("", child.stderr.decode("utf-8", "replace"))
+    text = redact(text, {*secrets, *credentials})
+    text = _WORDS.sub(lambda word: PLACEHOLDER if word[0] in printed else word[0], text)
+    text = _without_userinfo(_SECRETS.sub(PLACEHOLDER, text))
     text = "".join(char if char.isprintable() or char == "\n" else " " for char in text).strip()
     return f": {text[-MAX_QUOTED:]}" if text else ", without a message on its standard error"
+
+
+def _without_userinfo(text: str) -> str:
+    """Return `text` without users and passwords in URLs."""
+    return _USERINFO.sub(f"{PLACEHOLDER}@", text)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield every string in a JSON value, except names of fields."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (dict, list)):
+            pending += value.values() if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +268,14 @@ class ExecCall:
         """Run the plugin once and return the credentials that it prints."""
         plugin = self.plugin
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
-        path = await anyio.to_thread.run_sync(_find_program, plugin, what, abandon_on_cancel=True)
+        path = await anyio.to_thread.run_sync(
+            find_program, plugin.command, what, plugin.install_hint, abandon_on_cancel=True
+        )
         output = await run_command(
             [path, *plugin.args],
             env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},
             what=what,
-            secrets=[value for _, value in plugin.env],
+            secrets=[*(value for _, value in plugin.env), *_cluster_secrets(self.info)],
         )
         return parse_exec_credential(output, plugin.api_version, what)
 
@@ -248,6 +302,11 @@ def exec_call(plugin: ExecPlugin, cluster: Cluster, authorities: bytes | None) -
             hint="Put dates in quotes.",
         ) from None
     return ExecCall(plugin, info)
+
+
+def _cluster_secrets(info: str) -> Iterator[str]:
+    """Return what may be secret in `KUBERNETES_EXEC_INFO` besides passwords in URLs: the extension."""
+    return _strings(json.loads(info)["spec"].get("cluster", {}).get("config"))
 
 
 def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identity:
@@ -284,10 +343,11 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
     )
 
 
-def _find_program(plugin: ExecPlugin, what: str) -> str:
+def find_program(command: str, what: str, install_hint: str | None = None) -> str:
+    """Return the absolute path of a command. Blocking: for worker threads."""
     import shutil
 
-    path = shutil.which(plugin.command)
+    path = shutil.which(command)
     if path is not None and os.path.isabs(path):
         return path
     if path is not None:
@@ -296,12 +356,12 @@ def _find_program(plugin: ExecPlugin, what: str) -> str:
             f"{what} was found only in a folder of PATH that is not absolute, so in the current folder",
             hint="Remove `.` and empty entries from PATH, or write the full path of the command.",
         )
-    reason = "there is no such program" if os.path.dirname(plugin.command) else "it is not on PATH"
-    hint = "".join(char for char in plugin.install_hint or "" if char.isprintable() or char == "\n").strip()
+    reason = "there is no such program" if os.path.dirname(command) else "it is not on PATH"
+    hint = "".join(char for char in install_hint or "" if char.isprintable() or char == "\n").strip()
     raise CredentialsError(
         f"{what} is not installed: {reason}",
         # The text is the plugin's and may contain braces, which have a meaning in a hint.
-        hint=Hint("{hint}", {"hint": hint[:MAX_INSTALL_HINT]})
+        hint=Hint("{hint}", {"hint": _without_userinfo(hint)[:MAX_INSTALL_HINT]})
         if hint
         else "Install it, or correct the command.",
     )

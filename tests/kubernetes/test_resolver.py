@@ -24,6 +24,7 @@ from aioresolve.errors import (
     ForbiddenError,
     PodIndexError,
     PodNotRunningError,
+    TaskIdentityError,
     UnknownTaskError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
@@ -85,7 +86,7 @@ class TestRequests:
     async def test_process_in_a_pod_is_identified_by_its_uid(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        labels = {**TRAIN, "batch.kubernetes.io/job-completion-index": "1"}
+        labels = {"app": "train", "batch.kubernetes.io/job-completion-index": "1"}
         loopback.train("train-0")
         loopback.train("train-1", labels=labels)
         uid = next(

@@ -110,6 +110,22 @@ async def test_impersonation_and_compression_become_headers(tmp_path: Path) -> N
     }
 
 
+async def test_scheme_of_the_server_may_be_in_upper_case(tmp_path: Path) -> None:
+    authority = trustme.CA().cert_pem.bytes()
+    connection = await connect_as(
+        {"token": "t"},
+        tmp_path,
+        server="HTTPS://10.0.0.1",
+        **{"certificate-authority-data": base64_of(authority)},
+    )
+    assert connection.server == "https://10.0.0.1"
+    assert await connection.headers() == {"Authorization": "Bearer t"}
+    context = await connection.ssl_context()
+    assert context is not None
+    assert context.cert_store_stats()["x509_ca"] == 1
+    assert (await connect_as({"token": "t"}, tmp_path, server="HTTP://10.0.0.1")).server == "http://10.0.0.1"
+
+
 async def test_no_credentials_are_sent_over_plain_http(tmp_path: Path) -> None:
     connection = await connect_as({"token": "hunter22"}, tmp_path, server="http://10.0.0.1:8080/")
     assert connection.server == "http://10.0.0.1:8080"

@@ -101,11 +101,152 @@ async def test_given_kubeconfigs_are_merged_and_must_all_exist(tmp_path: Path) -
         await connect([first, tmp_path / "none"])
 
 
-async def test_tilde_is_the_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tilde_in_an_argument_is_the_home_folder(home: Path) -> None:
     write_file(home / "x", kubeconfig({"token": "t"}))
     assert await bearer_of(await connect("~/x")) == "t"
+
+
+async def test_tilde_in_the_variable_is_a_name(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell expands a `~`; kubectl takes one that is left as the name of a folder."""
+    write_file(home / "x", kubeconfig({"token": "home"}))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", "~/x")
-    assert await bearer_of(await connect()) == "t"
+    with pytest.raises(CredentialsError, match=f"KUBECONFIG: {tmp_path}/~/x: no such file"):
+        await connect()
+    write_file(tmp_path / "~/x", kubeconfig({"token": "literal"}))
+    assert await bearer_of(await connect()) == "literal"
+
+
+# Which file is read, and which error ends the search. Each case was compared with kubectl 1.33.
+
+
+def folder_of_files(folder: Path) -> None:
+    """`ln` is a symbolic link: `ln/../file` is `real/file` for the system, and `file` as text."""
+    for name in ("dev", "file"):
+        write_file(folder / name, kubeconfig({"token": name}))
+    write_file(folder / "real/file", kubeconfig({"token": "real"}))
+    write_file(folder / "real/sub/file", kubeconfig({"tokenFile": "../token"}))
+    write_file(folder / "token", "as-text")
+    write_file(folder / "real/token", "through-link")
+    (folder / "ln").symlink_to(folder / "real/sub")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "dangling").symlink_to(folder / "nothing")
+    write_file(folder / "locked/prod", kubeconfig({"token": "prod"}))
+
+
+@pytest.mark.parametrize("missing", ["nothing", "dangling", "nothing/../file", "file "])
+async def test_missing_file_of_the_variable_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    folder_of_files(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/{missing}{os.pathsep}{tmp_path}/dev")
+    assert await bearer_of(await connect()) == "dev"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        pytest.param(
+            "locked/prod",
+            "Permission denied",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file"),
+        ),
+        ("file/x", "Not a directory"),
+        ("loop", "Too many levels of symbolic links"),
+        ("real", "Is a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+@pytest.mark.parametrize("place", ["variable", "home"])
+async def test_file_that_cannot_be_read_is_an_error_and_no_other_source_is_used(
+    home: Path,
+    pod: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    reason: str,
+    place: str,
+) -> None:
+    folder_of_files(tmp_path)
+    (tmp_path / "locked").chmod(0)
+    unreadable = tmp_path / path
+    if place == "variable":
+        monkeypatch.setenv("KUBECONFIG", f"{unreadable}{os.pathsep}{tmp_path}/dev")
+    elif len(path) < 256:
+        (home / ".kube").mkdir(parents=True)
+        (home / ".kube/config").symlink_to(unreadable)
+        unreadable = home / ".kube/config"
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    else:
+        pytest.skip("a symbolic link cannot have this target")
+    with pytest.raises(ConfigurationError) as caught:
+        await connect()
+    (tmp_path / "locked").chmod(0o700)
+    assert f"kubeconfig {unreadable} cannot be read: {reason}. Check the path" in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_two_dots_after_a_symbolic_link_are_left_to_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    folder_of_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    if not given:
+        monkeypatch.setenv("KUBECONFIG", "ln/../file")
+    connection = await connect("ln/../file" if given else None)
+    assert connection.source == f"kubeconfig {tmp_path}/ln/../file, context 'dev'"
+    assert await bearer_of(connection) == "real"
+
+
+async def test_two_dots_in_a_kubeconfig_remove_a_symbolic_link(tmp_path: Path) -> None:
+    folder_of_files(tmp_path)
+    config = write_file(tmp_path / "config", kubeconfig({"tokenFile": "ln/../token"}))
+    assert await bearer_of(await connect(config)) == "as-text"
+    assert await bearer_of(await connect(tmp_path / "ln/file")) == "as-text"
+    absolute = write_file(tmp_path / "absolute", kubeconfig({"tokenFile": f"{tmp_path}/ln/../token"}))
+    assert await bearer_of(await connect(absolute)) == "through-link"
+
+
+@pytest.mark.parametrize(
+    ("shell_folder", "token"), [("ln", "as-text"), ("real", "through-link"), ("", "through-link")]
+)
+async def test_relative_kubeconfig_is_in_the_folder_that_the_shell_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell_folder: str, token: str
+) -> None:
+    """`$PWD` counts if it is the current folder, as for kubectl."""
+    folder_of_files(tmp_path)
+    monkeypatch.chdir(tmp_path / "ln")
+    monkeypatch.setenv("PWD", shell_folder and f"{tmp_path}/{shell_folder}")
+    assert await bearer_of(await connect("file")) == token
+    monkeypatch.setenv("KUBECONFIG", "../sub/file")
+    assert await bearer_of(await connect()) == token
+
+
+async def test_home_folder_is_that_of_the_variable(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(tmp_path / "home/.kube/config", kubeconfig({"token": "home"}))
+    (tmp_path / "home/ln").symlink_to(tmp_path)
+    monkeypatch.setenv("HOME", f"{home}/ln/..")
+    assert await bearer_of(await connect()) == "home"
+    monkeypatch.delenv("HOME")
+    with pytest.raises(CredentialsError, match=r"~/\.kube/config: HOME is not set"):
+        await connect()
+
+
+async def test_variable_without_a_path_names_no_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep)
+    with pytest.raises(CredentialsError) as caught:
+        await connect()
+    assert caught.value.tried[0] == "$KUBECONFIG: names no file"
+
+
+async def test_path_with_a_null_character_is_reported() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: the path contains an invalid character"):
+        await connect("a\0b")
 
 
 async def test_error_without_any_source_lists_all_that_were_tried(home: Path) -> None:
@@ -211,13 +352,45 @@ async def test_pod_without_a_namespace_file_has_no_namespace(pod: Path) -> None:
     assert (await connect()).namespace is None
 
 
+async def test_namespace_of_a_pod_can_be_set_by_a_variable(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", "training")
+    assert (await connect()).namespace == "training"
+
+
+async def test_context_without_a_namespace_has_that_of_the_pod(
+    pod: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = kubeconfig({"token": "t"})
+    path = write_file(tmp_path / "config", config)
+    assert (await connect(path)).namespace == "ml"
+    config["contexts"][0]["context"]["namespace"] = "default"
+    write_file(pod / "namespace", "pod")
+    assert (await connect(write_file(path, config))).namespace == "default"
+    del config["contexts"][0]["context"]["namespace"]
+    assert (await connect(write_file(path, config))).namespace == "pod"
+    monkeypatch.setenv("POD_NAMESPACE", "training")
+    assert (await connect(path)).namespace == "training"
+    (pod / "token").unlink()
+    assert (await connect(path)).namespace is None
+
+
+async def test_service_account_that_cannot_be_read_is_an_error(pod: Path, home: Path) -> None:
+    write_file(home / ".kube/config", kubeconfig({"token": "home"}))
+    (pod / "token").unlink()
+    (pod / "token").symlink_to(pod / "token")
+    with pytest.raises(ConfigurationError, match=f"{pod}/token cannot be read: Too many levels"):
+        await connect()
+
+
 @pytest.mark.parametrize("missing", ["token", "ca.crt"])
 async def test_error_for_a_pod_without_token_or_ca_names_the_file(pod: Path, missing: str) -> None:
     (pod / missing).unlink()
     with pytest.raises(CredentialsError) as caught:
         await connect(location="WITHIN_CLUSTER")
     [tried] = caught.value.tried
-    assert f"in-cluster service account: {pod}/{missing} cannot be read: No such file" in tried
+    assert f"in-cluster service account: {pod}/{missing}: no such file" in tried
     assert "automountServiceAccountToken" in tried
 
 

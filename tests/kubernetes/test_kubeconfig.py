@@ -90,7 +90,7 @@ def test_relative_paths_are_relative_to_the_kubeconfig() -> None:
     user, authority = selection.user, selection.cluster.certificate_authority
     assert user.token_file == "/home/me/.kube/token"
     assert user.client_certificate is not None
-    assert user.client_certificate.path == "/home/me/.kube/../tls/c.pem"
+    assert user.client_certificate.path == "/home/me/tls/c.pem"
     assert user.client_key is not None
     assert user.client_key.path == "/etc/k.pem"
     assert authority is not None
@@ -141,7 +141,7 @@ def test_exec_plugin_is_read_and_a_bare_command_is_looked_up_on_path() -> None:
 @pytest.mark.parametrize(
     ("command", "path"),
     [
-        ("./bin/login", "/home/me/.kube/./bin/login"),
+        ("./bin/login", "/home/me/.kube/bin/login"),
         ("bin/login", "/home/me/.kube/bin/login"),
         ("/x/y", "/x/y"),
     ],

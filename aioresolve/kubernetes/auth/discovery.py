@@ -7,8 +7,11 @@ One call reads everything it needs, so that loading a kubeconfig takes one switc
 from __future__ import annotations
 
 import enum
+import errno
 import os
+from contextlib import nullcontext, suppress
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio.to_thread
@@ -28,7 +31,7 @@ from .kubeconfig import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .connection import CredentialCache
     from .kubeconfig import Cluster, PEMSource, User
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The folder in which the kubelet mounts a pod's token, ca.crt and namespace:
 https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
+
+SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+"""The variables that the kubelet sets in every container: the address of the API server."""
 
 MAX_FILE = 16 * 1024 * 1024
 """The largest file that is read, in bytes; a kubeconfig of a thousand clusters has five million."""
@@ -111,7 +117,7 @@ def validate_location(
 
 
 def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
-    """Return the absolute paths of the given kubeconfigs, with `~` expanded."""
+    """Return the absolute paths of the given kubeconfigs, with a `~` at the start expanded."""
     if kubeconfig is None:
         return ()
     given = kubeconfig if isinstance(kubeconfig, (list, tuple)) else [kubeconfig]
@@ -121,7 +127,24 @@ def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
             argument="kubeconfig",
             hint="Pass a path, a list of paths, or None to search for a kubeconfig.",
         )
-    return tuple(os.path.abspath(os.path.expanduser(os.fsdecode(path))) for path in given)
+    return tuple(_absolute_path(os.path.expanduser(os.fsdecode(path)), os.environ) for path in given)
+
+
+def _absolute_path(path: str, environ: Mapping[str, str]) -> str:
+    """Return an absolute path of the same file: `..` is kept, because it may follow a symbolic link."""
+    return path if os.path.isabs(path) else str(PurePath(_working_folder(environ), path))
+
+
+def _working_folder(environ: Mapping[str, str]) -> str:
+    """Return the current folder as Go's `os.Getwd` does: by `$PWD`, if that is right.
+
+    Paths in a kubeconfig start from its folder, and `..` in them removes a symbolic link that is in `$PWD`.
+    """
+    folder = environ.get("PWD", "")
+    with suppress(OSError, ValueError):
+        if not os.path.isabs(folder) or not os.path.samefile(folder, "."):
+            folder = os.getcwd()
+    return folder
 
 
 def discover_server(
@@ -129,11 +152,13 @@ def discover_server(
 ) -> DiscoveredServer:
     """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
 
-    A source that exists but is invalid is an error, not a reason to try the next one, which may be another
-    cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by kubectl.
+    A source that exists but cannot be read or is invalid is an error, not a reason to try the next one, which
+    may be another cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by
+    kubectl.
     """
     if paths:
-        return _from_kubeconfigs([_read_kubeconfig(path) for path in paths], context, environ)
+        files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
+        return _from_kubeconfigs(files, context, environ)
     attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
     if location is not ExecutableLocation.WITHIN_CLUSTER:
         attempts["$KUBECONFIG"] = lambda: _from_variable(context, environ)
@@ -155,60 +180,77 @@ def discover_server(
 
 
 def _from_variable(context: str | None, environ: Mapping[str, str]) -> DiscoveredServer | str:
-    candidates = [
-        os.path.expanduser(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path
-    ]
-    if not candidates:
+    variable = environ.get("KUBECONFIG")
+    if not variable:
         return "is not set"
-    paths = [path for path in dict.fromkeys(map(os.path.abspath, candidates)) if os.path.exists(path)]
-    if not paths:
-        return f"{', '.join(candidates)}: no such file"
-    files = [_read_kubeconfig(path) for path in paths]
-    if merge_kubeconfigs(files).is_empty:
-        return f"{', '.join(paths)}: has no clusters, contexts or users"
-    return _from_kubeconfigs(files, context, environ)
+    entries = dict.fromkeys(entry for entry in variable.split(os.pathsep) if entry)
+    return _from_existing([_absolute_path(entry, environ) for entry in entries], context, environ)
 
 
 def _from_home(context: str | None, environ: Mapping[str, str]) -> DiscoveredServer | str:
     if environ.get("KUBECONFIG"):
         return "ignored while KUBECONFIG is set"
-    path = os.path.expanduser(os.path.join("~", ".kube", "config"))
-    if not os.path.exists(path):
-        return f"{path}: no such file"
-    file = _read_kubeconfig(path)
-    if file.is_empty:
-        return f"{path}: has no clusters, contexts or users"
-    return _from_kubeconfigs([file], context, environ)
+    home = environ.get("HOME") or (os.path.expanduser("~") if os.name == "nt" else "")
+    if not home:
+        return "HOME is not set"
+    return _from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))], context, environ)
+
+
+def _from_existing(
+    paths: Sequence[str], context: str | None, environ: Mapping[str, str]
+) -> DiscoveredServer | str:
+    """Return the server of the kubeconfigs that exist, or why no server was found."""
+    files = _read_existing_kubeconfigs(paths)
+    if not files:
+        return f"{', '.join(paths)}: no such file" if paths else "names no file"
+    if merge_kubeconfigs(files).is_empty:
+        return (
+            f"{', '.join(path for file in files for path in file.paths)}: has no clusters, contexts or users"
+        )
+    return _from_kubeconfigs(files, context, environ)
 
 
 def _from_service_account(environ: Mapping[str, str]) -> DiscoveredServer | str:
-    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+    for name in SERVICE_VARIABLES:
         if not environ.get(name):
             return f"{name} is not set, so this process is not in a pod"
-    host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+    host, port = (environ[name] for name in SERVICE_VARIABLES)
     server = validate_server_url(
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
     )
-    token, authorities, namespace = (
-        os.path.join(SERVICE_ACCOUNT_FOLDER, name) for name in ("token", "ca.crt", "namespace")
-    )
-    try:
-        identity = _read_token_identity(token)
-        trust = Trust(_read_file(authorities), authorities)
-    except ConfigurationError as error:
-        return f"{error.summary} (automountServiceAccountToken may be false)"
+    token, authorities = (os.path.join(SERVICE_ACCOUNT_FOLDER, name) for name in ("token", "ca.crt"))
+    for path in (token, authorities):
+        if _read_if_exists(path) is None:
+            return f"{path}: no such file (automountServiceAccountToken may be false)"
+    identity = _read_token_identity(token)
+    trust = Trust(_read_file(authorities), authorities)
     return DiscoveredServer(
         server=server,
         source="in-cluster service account",
-        namespace=_read_file(namespace).decode("ascii", "replace").strip() or None
-        if os.path.exists(namespace)
-        else None,
+        namespace=_pod_namespace(environ),
         proxy=proxy_from_environment(server, environ),
         trust=trust,
         identity=identity,
         reread=partial(_read_token_identity, token),
         rotates=True,
+    )
+
+
+def _pod_namespace(environ: Mapping[str, str]) -> str | None:
+    """Return the namespace of the pod that this process runs in, as client-go; None if it is not known."""
+    if environ.get("POD_NAMESPACE"):
+        return environ["POD_NAMESPACE"]
+    with suppress(ConfigurationError):
+        content = _read_if_exists(os.path.join(SERVICE_ACCOUNT_FOLDER, "namespace"))
+        return (content or b"").decode("ascii", "replace").strip() or None
+    return None
+
+
+def _is_in_pod(environ: Mapping[str, str]) -> bool:
+    """Whether there is a service account, as client-go checks it."""
+    return all(map(environ.get, SERVICE_VARIABLES)) and os.path.isfile(
+        os.path.join(SERVICE_ACCOUNT_FOLDER, "token")
     )
 
 
@@ -218,16 +260,18 @@ def _from_kubeconfigs(
     config = merge_kubeconfigs(files)
     selection = select_context(config, context)
     cluster, user = selection.cluster, selection.user
+    # As for kubectl, also if the context is that of another cluster than the pod's.
+    namespace = selection.namespace or (_pod_namespace(environ) if _is_in_pod(environ) else None)
     headers = dict(user.impersonation)
     if cluster.disable_compression:
         headers["Accept-Encoding"] = "identity"
     proxy = cluster.proxy_url or proxy_from_environment(cluster.server, environ)
-    if not cluster.server.startswith("https:"):
+    if not cluster.is_https:
         # As in client-go: credentials are not sent over a connection that others can read.
         return DiscoveredServer(
             server=cluster.server,
             source=f"{selection.where} (no credentials are sent over plain http)",
-            namespace=selection.namespace,
+            namespace=namespace,
             proxy=proxy,
             trust=None,
             headers=headers,
@@ -239,7 +283,7 @@ def _from_kubeconfigs(
     return DiscoveredServer(
         server=cluster.server,
         source=selection.where,
-        namespace=selection.namespace,
+        namespace=namespace,
         proxy=proxy,
         tls_server_name=cluster.tls_server_name,
         trust=trust,
@@ -252,9 +296,7 @@ def _from_kubeconfigs(
 
 
 def _reread(paths: Sequence[str], context: str, server: str, environ: Mapping[str, str]) -> Identity:
-    found = _from_kubeconfigs(
-        [_read_kubeconfig(path) for path in paths if os.path.exists(path)], context, environ
-    )
+    found = _from_kubeconfigs(_read_existing_kubeconfigs(paths), context, environ)
     if found.server != server or found.plugin is not None:
         # A token for another server must not be sent to this one.
         raise ConfigurationError(
@@ -272,7 +314,7 @@ def _trust(cluster: Cluster) -> Trust:
 
 def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | GoogleCommand | None:
     """Return the command to run; None if the user has static credentials, which client-go prefers."""
-    if user.token or user.token_file or user.username or user.password or user.client_certificate:
+    if user.has_static_credentials:
         return None
     if user.exec_plugin is not None:
         return exec_call(user.exec_plugin, cluster, trust.authorities)
@@ -296,15 +338,17 @@ def _identity(user: User) -> Identity:
 
 def _authorization(user: User) -> str | None:
     if user.token_file is not None:
-        try:
-            return _read_bearer(user.token_file, f"{user.where}: tokenFile {user.token_file}")
-        except ConfigurationError:
-            if user.token is None:
-                raise
+        where = f"{user.where}: tokenFile {user.token_file}"
+        content = None
+        # As in client-go: `token` is for the time at which the file cannot be read or is empty.
+        with suppress(ConfigurationError) if user.token is not None else nullcontext():
+            content = _read_file(user.token_file, where)
+        if user.token is None or (content and content.strip()):
+            return _bearer(content or b"", where)
     if user.token is not None:
         return bearer(user.token, f"{user.where}: token")
-    if user.username is not None or user.password is not None:
-        return basic(user.username or "", user.password or "")
+    if user.username is not None:
+        return basic(user.username, user.password or "")
     return None
 
 
@@ -314,11 +358,11 @@ def _rotates(user: User) -> bool:
 
 
 def _read_token_identity(path: str) -> Identity:
-    return Identity(authorization=_read_bearer(path, path))
+    return Identity(authorization=_bearer(_read_file(path), path))
 
 
-def _read_bearer(path: str, where: str) -> str:
-    return bearer(_read_file(path, where).decode("utf-8", "replace"), where)
+def _bearer(content: bytes, where: str) -> str:
+    return bearer(content.decode("utf-8", "replace"), where)
 
 
 def _read_pem(pem: PEMSource) -> bytes:
@@ -332,22 +376,40 @@ def _describe(pem: PEMSource) -> str:
     return pem.where if pem.path is None else f"{pem.where} {pem.path}"
 
 
-def _read_kubeconfig(path: str) -> Kubeconfig:
-    return parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path)
+def _read_existing_kubeconfigs(paths: Iterable[str]) -> list[Kubeconfig]:
+    contents = [(path, _read_if_exists(path, f"kubeconfig {path}")) for path in paths]
+    return [parse_kubeconfig(content, path) for path, content in contents if content is not None]
 
 
 def _read_file(path: str, where: str | None = None) -> bytes:
     """Return the content of a file."""
+    content = _read_if_exists(path, where)
+    if content is None:
+        raise _unreadable(where or path, os.strerror(errno.ENOENT))
+    return content
+
+
+def _read_if_exists(path: str, where: str | None = None) -> bytes | None:
+    """Return the content of a file; None if it does not exist.
+
+    As in client-go, any other reason why it cannot be read (permissions, a file in place of a folder, or
+    circular symbolic links) is an error: the file may exist.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE + 1)
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigurationError(
-            f"{where or path} cannot be read: {reason}", hint="Check the path and its permissions."
-        ) from error
+        raise _unreadable(where or path, error.strerror or type(error).__name__) from error
+    except ValueError:  # a null character, or half of a surrogate pair
+        raise _unreadable(where or path, "the path contains an invalid character") from None
     if len(content) > MAX_FILE:
         raise ConfigurationError(
             f"{where or path} is larger than {MAX_FILE >> 20} MiB", hint="Check that this is the right file."
         )
     return content
+
+
+def _unreadable(where: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"{where} cannot be read: {reason}", hint="Check the path and its permissions.")

@@ -68,6 +68,14 @@ class Entry:
     folder: str  # that relative paths start from
     node: Node = field(repr=False)
 
+    def absolute_path(self, path: str) -> str:
+        """Return a path in the entry as an absolute path.
+
+        As in client-go, `..` in a relative path removes the part before it, also if that is a symbolic link;
+        an absolute path is used as it is.
+        """
+        return path if os.path.isabs(path) else os.path.normpath(os.path.join(self.folder, path))
+
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
@@ -107,6 +115,10 @@ class Cluster:
     disable_compression: bool = False
     exec_extension: Any = field(default=None, repr=False)
 
+    @property
+    def is_https(self) -> bool:
+        return urlsplit(self.server).scheme == "https"
+
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
@@ -144,6 +156,11 @@ class User:
     exec_plugin: ExecPlugin | None = None
     auth_provider: AuthProvider | None = None
     impersonation: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def has_static_credentials(self) -> bool:
+        """Whether it has credentials other than those of a plugin, which client-go then does not run."""
+        return bool(self.token or self.token_file or self.username or self.client_certificate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +240,7 @@ def _parse(content: bytes, path: str) -> Kubeconfig:
                 f"{found!r} is not the {key} of a kubeconfig, which is {expected!r}",
                 "Check that this is the right file.",
             )
-    folder = os.path.dirname(path)
+    folder = os.path.normpath(os.path.dirname(path))
     return Kubeconfig(
         paths=(path,),
         current_context=root.string("current-context"),
@@ -343,7 +360,7 @@ def _user(entry: Entry) -> User:
     return User(
         where=entry.where,
         token=token,
-        token_file=None if token_file is None else os.path.join(entry.folder, token_file),
+        token_file=None if token_file is None else entry.absolute_path(token_file),
         username=username,
         password=password,
         client_certificate=certificate,
@@ -386,7 +403,7 @@ def _exec_plugin(fields: MappingNode, entry: Entry) -> ExecPlugin:
         where=f"{entry.where}, exec",
         api_version=str(version),
         # A bare name is looked up on PATH; a path is relative to the kubeconfig, as for client-go.
-        command=os.path.join(entry.folder, command) if os.path.dirname(command) else command,
+        command=entry.absolute_path(command) if os.sep in command else command,
         args=fields.strings("args"),
         env=tuple(env),
         install_hint=fields.string("installHint"),
@@ -438,7 +455,7 @@ def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None
             fields.location_of(f"{key}-data"), "not valid base64", "Encode the PEM file with `base64 -w0`."
         )
     if path is not None:
-        return PEMSource(where=f"{entry.where}: {key}", path=os.path.join(entry.folder, path))
+        return PEMSource(where=f"{entry.where}: {key}", path=entry.absolute_path(path))
     return None
 
 
@@ -457,11 +474,8 @@ def validate_server_url(url: str, where: str) -> str:
             f"{where}: the URL contains a user name or password",
             hint="Move them to username and password of the kubeconfig's user.",
         )
-    if "?" in url or "#" in url:
-        raise ConfigurationError(
-            f"{where}: the URL contains '?' or '#'", hint="Write https://HOST:PORT, and at most a path."
-        )
-    return url.rstrip("/")
+    # As in client-go, a query and a fragment are ignored. The scheme of `parts` is in lower case.
+    return parts._replace(query="", fragment="").geturl().rstrip("/")
 
 
 def validate_proxy_url(url: str, where: str) -> str:

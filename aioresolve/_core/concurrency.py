@@ -197,12 +197,19 @@ TokenT = TypeVar("TokenT", bound=Token)
 class TokenCache(Generic[TokenT]):
     """Keeps a token while it is fresh. Tasks of several event loops may share one cache.
 
-    After `max_age` seconds a token is fetched again although it is fresh. The attribute `token` is the last
-    one that was fetched, fresh or not.
+    The attribute `token` is the last one that was fetched, fresh or not.
+
+    Args:
+        token: the first token, if there is one already.
+        min_age: seconds for which a token is kept although it is not fresh.
+        max_age: seconds after which a token is fetched again although it is fresh; None for no limit.
     """
 
-    def __init__(self, token: TokenT | None = None, *, max_age: float | None = None) -> None:
+    def __init__(
+        self, token: TokenT | None = None, *, min_age: float = 0.0, max_age: float | None = None
+    ) -> None:
         self.token = token
+        self._min_age = min_age
         self._max_age = max_age
         self._fetched_at = monotonic()
         self._error: ResolveError | None = None
@@ -210,13 +217,14 @@ class TokenCache(Generic[TokenT]):
         self._lock = CrossLoopLock()
 
     async def get(self, fetch: Callable[[], Awaitable[TokenT]]) -> TokenT:
-        """Return the token, fetched again if it is not fresh.
+        """Return the token, fetched again if it is not fresh, or too old.
 
         If a fetch fails with a retryable error, a token that is still valid is returned.
         """
         token = self.token
-        is_old = self._max_age is not None and monotonic() >= self._fetched_at + self._max_age
-        if token is not None and token.is_fresh and not is_old:
+        age = monotonic() - self._fetched_at
+        is_old = self._max_age is not None and age >= self._max_age
+        if token is not None and (age < self._min_age or (token.is_fresh and not is_old)):
             return token
         try:
             return await self.renew(fetch)
@@ -236,10 +244,10 @@ class TokenCache(Generic[TokenT]):
                 # A cancelled fetch leaves the number unchanged: the next task that waits fetches again.
                 try:
                     self.token, self._error = await fetch(), None
+                    self._fetched_at = monotonic()
                 except ResolveError as error:
                     self._error = error
                 self._num_fetches += 1
-                self._fetched_at = monotonic()
             token, failure = self.token, self._error
         if failure is not None:
             # A copy for each task: an exception raised by several tasks collects the tracebacks of all.

@@ -72,6 +72,27 @@ async def test_token_that_is_too_old_is_fetched_again(max_age: float | None, fet
     assert fetch.started == fetched
 
 
+@pytest.mark.parametrize(("min_age", "fetched"), [(1000.0, 1), (0.0, 3)])
+async def test_token_that_was_just_fetched_is_kept_although_it_is_not_fresh(
+    min_age: float, fetched: int
+) -> None:
+    fetch, cache = Fetches(is_fresh=False), TokenCache[Token](min_age=min_age)
+    for _ in range(3):
+        await cache.get(fetch)
+    assert fetch.started == fetched
+
+
+async def test_failed_fetch_does_not_make_the_previous_token_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("aioresolve._core.concurrency.monotonic", lambda: now)
+    fetch, cache = Fetches(is_fresh=False, is_valid=False), TokenCache[Token](min_age=10.0)
+    await cache.get(fetch)
+    fetch.error, now = CredentialsError("no"), 20.0
+    for _ in range(2):
+        with pytest.raises(CredentialsError):
+            await cache.get(fetch)
+
+
 @pytest.mark.parametrize(("is_valid", "retryable"), [(True, True), (True, False), (False, True)])
 async def test_valid_token_is_used_while_fetching_fails_for_a_retryable_reason(
     is_valid: bool, retryable: bool

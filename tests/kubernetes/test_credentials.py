@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 import logging
 import os
 import ssl
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ import trustme
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
+from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD
+from aioresolve.testing import pod
 
 from .kubeconfigs import (
     SERVER,
@@ -34,6 +38,7 @@ from .kubeconfigs import (
     write_file,
     write_plugin,
 )
+from .loopback import TOKEN, TRAIN, run_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -307,13 +312,43 @@ async def test_cache_keeps_the_credentials_of_a_plugin_for_the_next_connection(t
     assert repr(cache) == "<CredentialCache of 1 plugins>"
 
 
-async def test_plugin_runs_again_when_its_credentials_expire(tmp_path: Path) -> None:
+async def test_plugin_runs_again_when_its_credentials_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_plugin(
         tmp_path,
         """credential({"token": f"t{runs}", "expirationTimestamp": f"{1950 + runs * 50}-01-01T00:00:00Z"})""",
     )
     connection = await connect_as(exec_user(path), tmp_path)
-    assert [await bearer_of(connection) for _ in range(3)] == ["t1", "t2", "t2"]
+    assert await bearer_of(connection) == "t1"
+    later = time.monotonic() + PLUGIN_PERIOD
+    monkeypatch.setattr("aioresolve._core.concurrency.monotonic", lambda: later)
+    assert [await bearer_of(connection) for _ in range(2)] == ["t2", "t2"]
+
+
+@pytest.mark.parametrize("expires", ["now", "2000-01-01T00:00:00Z", "0001-01-01T00:00:00Z"])
+async def test_call_runs_a_plugin_once_even_if_its_credentials_expire_at_once(
+    tmp_path: Path, expires: str
+) -> None:
+    path = write_plugin(
+        tmp_path,
+        f"""
+expires = {expires!r}
+if expires == "now":
+    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5))
+credential({{"token": "{TOKEN}", "expirationTimestamp": expires}})
+""",
+    )
+    pods = [pod(f"train-{number}", namespace="ml", labels=TRAIN) for number in range(3)]
+    with run_loopback(tmp_path, *pods) as loopback:
+        document = json.loads(loopback.kubeconfig.read_text())
+        document["users"][0]["user"] = exec_user(path)
+        loopback.kubeconfig.write_text(json.dumps(document))
+        selectors = [f"app=train,number notin ({number})" for number in range(4)]
+        spec = await loopback.resolver({"worker": selectors}).cluster_spec()
+        assert spec.num_tasks("worker") == 12
+        assert len(loopback.requests) == 4
+    assert runs_of(path) == 1
 
 
 async def test_ten_concurrent_rejections_run_the_plugin_once(tmp_path: Path) -> None:

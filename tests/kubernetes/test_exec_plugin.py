@@ -65,11 +65,15 @@ def test_expiration_time_is_read(timestamp: str) -> None:
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        (b"", "printed 0 bytes that are not a JSON object"),
-        (b"hunter22", "printed 8 bytes that are not a JSON object"),
-        (b'"hunter22"', "that are not a JSON object"),
-        (b"\xff\xfe\xfd", "that are not a JSON object"),
-        (b"[" * 100_000, "that are not a JSON object"),
+        (b"", "printed 0 bytes that are neither a JSON nor"),
+        (b"hunter22", "printed 8 bytes that are neither a JSON nor"),
+        (b'"hunter22"', "that are neither a JSON nor"),
+        (b"\xff\xfe\xfd", "that are neither a JSON nor"),
+        (b"{token: hunter22}", "that are neither a JSON nor"),
+        (b"token: hunter22\n" * 100_000, "that are neither a JSON nor"),
+        (b"a: &hunter22 [*hunter22x]", "that are neither a JSON nor"),
+        (b"token: hunter22", f"apiVersion other than {EXEC_V1}"),
+        (b"[" * 100_000, "that are neither a JSON nor"),
         (credential({"token": "hunter22"}, apiVersion=EXEC_V1BETA1), f"apiVersion other than {EXEC_V1}"),
         (credential({"token": "hunter22"}, kind="Token"), "kind other than ExecCredential"),
         (credential(None), "without status"),
@@ -94,6 +98,27 @@ def test_invalid_output_is_an_error_that_does_not_show_it(output: bytes, expecte
     assert "the plugin 'p'" in str(caught.value)
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
     assert "hunter22" not in shown
+
+
+@pytest.mark.parametrize("time", ["2030-01-31T12:00:00Z", '"2030-01-31T12:00:00Z"'])
+def test_output_may_be_yaml(time: str) -> None:
+    output = (
+        f"apiVersion: {EXEC_V1}\nkind: ExecCredential\nstatus:\n  token: t\n  expirationTimestamp: {time}\n"
+    )
+    assert parse_exec_credential(output.encode(), EXEC_V1, "p") == Identity("Bearer t", expires=1896091200)
+
+
+@pytest.mark.parametrize("kind", [None, ""])
+def test_output_may_lack_its_kind(kind: str | None) -> None:
+    output = credential({"token": "t"}, kind=kind)
+    assert parse_exec_credential(output, EXEC_V1, "p") == Identity("Bearer t")
+
+
+def test_zero_time_of_go_means_that_the_credentials_do_not_expire() -> None:
+    output = credential({"token": "t", "expirationTimestamp": "0001-01-01T00:00:00Z"})
+    identity = parse_exec_credential(output, EXEC_V1, "p")
+    assert identity.expires is None
+    assert identity.is_fresh
 
 
 # The input of the plugin

@@ -27,8 +27,17 @@ from .kubeconfig import without_credentials
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
+GO_ZERO_TIME = datetime(1, 1, 1, tzinfo=UTC)
+"""What plugins written in Go print if the credentials do not expire."""
+
 EXPIRY_MARGIN = 10.0
 """Seconds before its end at which an identity counts as expired, so that it does not expire on the way."""
+
+PLUGIN_PERIOD = 10.0
+"""Seconds for which the credentials of a plugin are used even if they expire sooner, or have expired.
+
+The plugin would print the same again. Some print an expired time so that their credentials are not stored.
+"""
 
 ROTATION_PERIOD = 60.0
 """Seconds after which files that rotate are read again, as by client-go.
@@ -216,7 +225,7 @@ class CredentialCache:
             known, cache = self._by_key.get(plugin.key, (None, None))
             # A changed entry of the kubeconfig is another plugin.
             if cache is None or known != plugin:
-                cache = TokenCache[Identity]()
+                cache = TokenCache[Identity](min_age=PLUGIN_PERIOD)
                 self._by_key[plugin.key] = plugin, cache
             return cache, plugin.identity
 
@@ -256,14 +265,15 @@ def basic(username: str, password: str) -> str:
 
 
 def unix_time(timestamp: str | None, where: str) -> float | None:
-    """Return an RFC 3339 time in seconds of Unix time; None without one."""
+    """Return an RFC 3339 time in seconds of Unix time; None without one, and for Go's zero time."""
     if not timestamp:
         return None
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError:
         raise ConfigurationError(f"{where} is not an RFC 3339 time such as 2030-01-31T12:00:00Z") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return None if moment == GO_ZERO_TIME else moment.timestamp()
 
 
 # TLS

@@ -21,6 +21,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -28,7 +29,7 @@ from urllib.parse import unquote
 import anyio
 import anyio.to_thread
 
-from aioresolve._core.document import parse_json
+from aioresolve._core.document import DocumentError, parse_json, parse_yaml, python_value
 from aioresolve._core.redaction import PLACEHOLDER, redact
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 MAX_STDOUT = 1024 * 1024
 """The largest standard output that is accepted, in bytes; credentials take a few KB."""
+
+MAX_YAML = 64 * 1024
+"""The largest standard output that is parsed as YAML, in bytes; that takes much longer than JSON."""
 
 MAX_STDERR = 64 * 1024
 """Bytes of standard error that are kept, from its end."""
@@ -310,15 +314,21 @@ def _cluster_secrets(info: str) -> Iterator[str]:
 
 
 def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identity:
-    """Return the credentials in the output of a plugin, an ExecCredential. No message shows the output."""
-    credential = parse_json(output)
+    """Return the credentials in the output of a plugin, an ExecCredential. No message shows the output.
+
+    As for client-go, it is JSON or YAML, and may lack its kind.
+    """
+    credential = _parse_document(output)
     if not isinstance(credential, dict):
         raise CredentialsError(
-            f"{what} printed {len(output)} bytes that are not a JSON object",
+            f"{what} printed {len(output)} bytes that are neither a JSON nor a YAML object",
             hint="It must print an ExecCredential; run it in a shell to see its output.",
         )
-    for name, expected in (("apiVersion", api_version), ("kind", "ExecCredential")):
-        if credential.get(name) != expected:
+    for name, found, expected in (
+        ("apiVersion", credential.get("apiVersion"), api_version),
+        ("kind", credential.get("kind") or "ExecCredential", "ExecCredential"),
+    ):
+        if found != expected:
             raise CredentialsError(
                 f"{what} printed a {name} other than {expected}, which the kubeconfig requires",
                 hint="Upgrade the plugin, or set the apiVersion that it prints in the kubeconfig.",
@@ -341,6 +351,17 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
         else None,
         expires=unix_time(_text(status, "expirationTimestamp", what), f"the expirationTimestamp of {what}"),
     )
+
+
+def _parse_document(output: bytes) -> Any:
+    if output.lstrip().startswith(b"{"):
+        return parse_json(output)
+    if len(output) > MAX_YAML:
+        return None
+    with suppress(DocumentError, UnicodeDecodeError):
+        root = parse_yaml(output.decode("utf-8-sig"), "")
+        return None if root is None else python_value(root)
+    return None
 
 
 def find_program(command: str, what: str, install_hint: str | None = None) -> str:
@@ -371,6 +392,8 @@ def _text(status: dict[str, Any], name: str, what: str) -> str:
     value = status.get(name)
     if value is None:
         return ""
+    if isinstance(value, datetime):  # a YAML timestamp without quotes
+        return value.isoformat()
     if not isinstance(value, str):
         raise CredentialsError(f"{what} returned a {name} that is not a string")
     return value

@@ -69,8 +69,8 @@ class Application(click.Group):
     cls=Application,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 success, 1 could not resolve, 2 invalid usage or configuration, 3 deadline passed,"
-    " 130 and 143 ended by Ctrl-C and SIGTERM.",
+    epilog="Exit codes: 0 success, 1 could not resolve or nothing found, 2 invalid usage or configuration,"
+    " 3 deadline passed, 130 and 143 ended by Ctrl-C and SIGTERM.",
 )
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 @click.pass_context
@@ -78,9 +78,9 @@ def application(context: click.Context) -> None:
     """Find the tasks of a cluster and their addresses.
 
     \b
-    aioresolve kubernetes -l worker=app=trainer            the pods of a job, as tasks
+    aioresolve kubernetes -l app=trainer                   the pods of a label selector, as tasks
     aioresolve tpu my-tpu                                  the workers of a Cloud TPU, as tasks
-    aioresolve watch kubernetes -l worker=app=trainer      tasks as they join and leave
+    aioresolve watch kubernetes -l app=trainer             tasks as they join and leave
     aioresolve wait tpu my-tpu --timeout 30m               a cluster, once it is complete
     aioresolve poll fleet.yaml                             many clusters at once
     aioresolve probe 10.0.0.7 10.0.0.8                     the devices of workers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,15 +14,25 @@ from aioresolve._core.validation import parse_duration
 from aioresolve.errors import ConfigurationError
 
 from .output.formats import Task
+from .requests import JobSelector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 
-EXAMPLE = "such as -l worker=app=trainer"
-_NOT_IN_JOB_NAMES = re.compile(r"[\s!(),]")
-"""Characters that selectors contain and job names do not."""
+DEFAULT_JOB = "worker"
+"""The job of a selector that names none."""
+
+_KEY, _VALUE = r"[\w./-]+", r"[\w.-]*"
+_REQUIREMENT = (
+    rf"\s*(?:!\s*{_KEY}|{_KEY}(?:\s*(?:=|==|!=|<|>)\s*{_VALUE}"
+    rf"|\s+(?:in|notin)\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))?)\s*"
+)
+_SELECTOR = re.compile(f"{_REQUIREMENT}(?:,{_REQUIREMENT})*", re.ASCII)
+"""A label selector as kubectl accepts it:
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors"""
+_JOB = re.compile(r"[^\s=!<>(),]+")
 _SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
 _JOB_AND_COUNT = re.compile(r"(.+)=([1-9][0-9]{0,8})")
 
@@ -33,19 +42,21 @@ C = TypeVar("C", bound="Callable[..., Any]")
 # Values
 
 
-def parse_selector(text: str) -> tuple[str, str]:
-    """Return the job and the label selector of `JOB=SELECTOR`; raises a ValueError if one is missing."""
-    # A selector contains `=` itself, so the first one separates the job. `app=trainer` is therefore accepted,
-    # as the job `app`, which `aioresolve kubernetes` explains if no pod matches.
-    job, _, selector = text.partition("=")
-    if _NOT_IN_JOB_NAMES.search(job) or selector.startswith("="):
-        example = shlex.quote(f"worker={text}")
-        raise ValueError(f"{text!r} does not start with a job; write JOB=SELECTOR, such as -l {example}")
-    if not job:
-        raise ValueError(f"{text!r} has no job before the '='; write JOB=SELECTOR, {EXAMPLE}")
-    if not selector.strip():
-        raise ValueError(f"{text!r} has no label selector after the job; write JOB=SELECTOR, {EXAMPLE}")
-    return job, selector
+def parse_selector(text: str) -> JobSelector:
+    """Return the job and the label selector of `SELECTOR` or `JOB=SELECTOR`; raises a ValueError for others.
+
+    What kubectl accepts as a selector is one, of the job `worker`: a value has no `=`, so `app=trainer` is a
+    label, and the first part of `worker=app=trainer` is a job.
+    """
+    if _SELECTOR.fullmatch(text):
+        return JobSelector(DEFAULT_JOB, text, text)
+    job, equals, selector = text.partition("=")
+    if equals and _JOB.fullmatch(job) and _SELECTOR.fullmatch(selector):
+        return JobSelector(job, selector, text)
+    raise ValueError(
+        f"{text!r} is not a label selector; write SELECTOR, such as -l app=trainer, or JOB=SELECTOR,"
+        " such as -l worker=app=trainer"
+    )
 
 
 def parse_count(text: str) -> tuple[str, int]:
@@ -236,11 +247,11 @@ pod_options = combine_options(
         "-l",
         "--selector",
         "selectors",
-        metavar="JOB=SELECTOR",
+        metavar="[JOB=]SELECTOR",
         callback=parse_with(parse_selector),
         multiple=True,
-        help="A job, '=', and the label selector of its pods in kubectl's syntax; can be repeated, for"
-        " several jobs and for several selectors of a job.",
+        help="A label selector in kubectl's syntax, for the pods of the job 'worker', or of JOB; can be"
+        " repeated, for several jobs and for several selectors of a job.",
     ),
     click.option(
         "-n",
@@ -289,6 +300,10 @@ pod_options = combine_options(
         help="The order of the tasks of a selector: by pod name (worker-2 before worker-10), or by the index"
         " that the Job, StatefulSet, JobSet, LeaderWorkerSet or Kubeflow job gave each pod.",
     ),
+)
+
+allow_empty_option = click.option(
+    "--allow-empty", is_flag=True, help="Succeed even if a job has no tasks.  [default: exit with 1]"
 )
 
 tpu_options = combine_options(

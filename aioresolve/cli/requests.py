@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
 from .output.formats import WATCH_OUTPUTS, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
 
-    from aioresolve._core.deadline import Progress
     from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.tpu import TPUClusterResolver
 
-    Namespaces = tuple[str, ...] | None  # None for all namespaces
-    PodResolverFactory = Callable[[Progress], Awaitable[tuple[KubernetesClusterResolver, Namespaces]]]
+
+class JobSelector(NamedTuple):
+    """A label selector of a job; `text` is the value of `-l` as it was typed."""
+
+    job: str
+    selector: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
     """The pods to resolve, watch or wait for."""
 
-    selectors: tuple[tuple[str, str], ...]
+    selectors: tuple[JobSelector, ...]
     namespaces: tuple[str, ...]
     all_namespaces: bool
     context: str | None
@@ -33,6 +38,7 @@ class PodRequest:
     address: str
     order_by: Literal["name", "index"]
     not_running: Literal["raise", "skip"] = "raise"
+    allow_empty: bool = False
     output: str
     task: Task | None
     timeout: float
@@ -61,6 +67,7 @@ class TPURequest:
     job_name: str
     is_list: bool = False
     is_probed: bool = False
+    allow_empty: bool = False
     output: str
     task: Task | None
     timeout: float
@@ -92,9 +99,7 @@ class PollRequest:
 def validate_pod_request(request: PodRequest) -> None:
     """Raise a UsageError if options are missing or contradict each other."""
     if not request.selectors:
-        raise click.UsageError(
-            "no pods are selected: pass -l JOB=SELECTOR at least once, such as -l worker=app=trainer"
-        )
+        raise click.UsageError("no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer")
     if request.namespaces and request.all_namespaces:
         raise click.UsageError("-n and -A exclude each other; pass one of them")
     validate_task(request.task, request.output)
@@ -118,59 +123,35 @@ def validate_watch_output(output: str) -> None:
         raise click.UsageError(f"-o {output} cannot show changes; pass -o {' or -o '.join(WATCH_OUTPUTS)}")
 
 
-def selectors_by_job(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def selectors_by_job(selectors: Iterable[JobSelector]) -> dict[str, list[str]]:
     """Return the selectors of each job; jobs and selectors keep their order."""
     jobs: dict[str, list[str]] = {}
-    for job, selector in pairs:
-        jobs.setdefault(job, []).append(selector)
+    for each in selectors:
+        jobs.setdefault(each.job, []).append(each.selector)
     return jobs
 
 
-def selector_options(selectors: Iterable[tuple[str, str]]) -> str:
+def selector_options(selectors: Iterable[JobSelector]) -> str:
     """Return selectors as options of the command line."""
-    return " ".join(f"-l {job}={selector}" for job, selector in selectors)
+    return " ".join(f"-l {shlex.quote(each.text)}" for each in selectors)
 
 
-def pod_resolver_factory(request: PodRequest) -> PodResolverFactory:
-    """Return a function that makes the resolver for `request`, and returns it with its namespaces.
+def new_pod_resolver(request: PodRequest) -> KubernetesClusterResolver:
+    """Return the resolver for `request`. Like kubectl, it selects the namespace of the context by default."""
+    from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 
-    That function raises a ResolveError if the kubeconfig, which names the default namespace, cannot be read.
-    """
-    # Imported now rather than by that function, which runs while the deadline is already counting.
-    from aioresolve.kubernetes import KubernetesClusterResolver
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
-
-    async def choose_namespaces(progress: Progress) -> Namespaces:
-        """Return the namespaces as kubectl chooses them: by default, that of the context."""
-        if request.all_namespaces:
-            return None
-        if request.namespaces:
-            return request.namespaces
-        scope = "the namespace of the context"
-        progress.waiting(scope, "the kubeconfig has not been read")
-        connection = await find_connection(
-            kubeconfig=request.kubeconfigs or None, context=request.context, cache=CredentialCache()
-        )
-        progress.ready(scope)
-        return (connection.namespace or "default",)
-
-    async def new_resolver(progress: Progress) -> tuple[KubernetesClusterResolver, Namespaces]:
-        namespaces = await choose_namespaces(progress)
-        resolver = KubernetesClusterResolver(
-            request.jobs,
-            request.port,
-            namespace=namespaces,
-            context=request.context,
-            kubeconfig=request.kubeconfigs or None,
-            address=request.address,
-            order_by=request.order_by,
-            not_running=request.not_running,
-            timeout=request.timeout,
-            max_concurrency=request.max_concurrency,
-        )
-        return resolver, namespaces
-
-    return new_resolver
+    return KubernetesClusterResolver(
+        request.jobs,
+        request.port,
+        namespace=None if request.all_namespaces else request.namespaces or CONTEXT_NAMESPACE,
+        context=request.context,
+        kubeconfig=request.kubeconfigs or None,
+        address=request.address,
+        order_by=request.order_by,
+        not_running=request.not_running,
+        timeout=request.timeout,
+        max_concurrency=request.max_concurrency,
+    )
 
 
 def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:

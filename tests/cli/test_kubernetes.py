@@ -191,29 +191,50 @@ def test_a_context_and_kubeconfigs_can_be_selected(
 # Notes and errors
 
 
-def test_no_pods_are_reported_on_stderr_without_an_error(aioresolve: Command) -> None:
-    assert aioresolve("-l", "worker=app=none") == Result(
-        0,
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_an_empty_result_is_an_error_that_says_what_was_looked_for_and_where(
+    aioresolve: Command, kubeconfig: Path, output: str
+) -> None:
+    assert aioresolve("-l", "app=none", "-o", output) == Result(
+        1,
         "",
-        "No resources found in namespace ml: no running pod matches -l worker=app=none;"
-        " use -n or -A to select other namespaces.\n",
+        "error: no running pod matches -l app=none in namespace ml"
+        f" (kubeconfig {kubeconfig}, context 'here'); use -n or -A to select other namespaces;"
+        " pass --allow-empty if this is expected\n",
     )
 
 
-def test_a_job_without_pods_is_reported_if_others_have_pods(aioresolve: Command) -> None:
+def test_an_empty_result_can_be_allowed(aioresolve: Command) -> None:
+    result = aioresolve("-l", "worker=app=none", "--allow-empty", "-o", "tf-config")
+    assert (result.code, json.loads(result.stdout)) == (0, {"cluster": {"worker": {}}})
+    assert result.stderr.startswith("no running pod matches -l worker=app=none in namespace ml")
+    assert "--allow-empty" not in result.stderr
+
+
+def test_a_job_without_pods_is_an_error_after_the_pods_of_others(aioresolve: Command) -> None:
     result = aioresolve(*TRAIN, "-l", "ps=app=none", "-A", "-o", "json")
-    assert result.stderr == ("No resources found in any namespace: no running pod matches -l ps=app=none.\n")
-    assert json.loads(result.stdout)["jobs"]["ps"] == []
+    assert result.code == 1
+    assert result.stderr.startswith("error: no running pod matches -l ps=app=none in any namespace")
+    assert {job: len(tasks) for job, tasks in json.loads(result.stdout)["jobs"].items()} == {
+        "worker": 4,
+        "ps": 0,
+    }
 
 
-def test_a_selector_in_kubectls_syntax_is_explained(aioresolve: Command) -> None:
-    result = aioresolve("-l", "app=train", "-n", "ml")
-    assert result.code == 0
-    assert "to select pods labelled app=train pass -l worker=app=train" in result.stderr
+def test_a_selector_in_kubectls_syntax_is_that_of_the_workers(aioresolve: Command) -> None:
+    assert aioresolve("-l", "app=train").stdout == aioresolve(*TRAIN).stdout
+    assert aioresolve("-l", "app in (train, none)").stdout == aioresolve(*TRAIN).stdout
+
+
+def test_a_label_that_looks_like_a_job_is_explained(aioresolve: Command) -> None:
+    result = aioresolve("-l", "ps=app")
+    assert result.code == 1
+    assert "for the job 'ps' write -l ps=SELECTOR, such as -l ps=app=app" in result.stderr
 
 
 def test_quiet_writes_only_errors(aioresolve: Command) -> None:
-    assert aioresolve("-l", "worker=app=none", "-q") == Result(0, "", "")
+    assert aioresolve("-l", "worker=app=none", "-q", "--allow-empty") == Result(0, "", "")
+    assert aioresolve("-l", "worker=app=none", "-q").stderr.startswith("error: ")
     assert aioresolve("-l", "worker=app=stuck", "-q").stderr.startswith("error: ")
 
 
@@ -255,9 +276,8 @@ def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernete
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no pods are selected: pass -l JOB=SELECTOR at least once, such as -l worker=app=trainer"),
-        (("-l", "worker"), "such as -l worker=app=trainer"),
-        (("-l", "app!=train"), "such as -l 'worker=app!=train'"),
+        ((), "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer"),
+        (("-l", "worker=a=b=c"), "such as -l app=trainer, or JOB=SELECTOR, such as -l worker=app=trainer"),
         ((*TRAIN, "-n", "ml", "-A"), "-n and -A exclude each other"),
         ((*TRAIN, "-n", "No_Name"), "-n: 'No_Name' is not a valid namespace name"),
         ((*TRAIN, "--timeout", "soon"), "is not a duration; write one such as 30s"),
@@ -269,7 +289,8 @@ def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernete
         ((*TRAIN, "-o", "tf-config", "--task", "chief:0"), "add -l chief=SELECTOR"),
         ((*TRAIN, "--context", "nowhere"), "there is no context 'nowhere'; there are: 'here'"),
         ((*TRAIN, "--kubeconfig", "/nowhere/config"), "/nowhere/config"),
-        (("-l", "worker=app in"), "Correct the selector 'app in'"),
+        (("-l", "worker=app in"), "'worker=app in' is not a label selector"),
+        (("-l", "worker=-x=y"), "Correct the selector '-x=y'"),
         ((*TRAIN, "--address", "pod_ipv6"), "Choose another --address."),
     ],
 )

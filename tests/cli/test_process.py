@@ -155,7 +155,7 @@ def test_a_full_disk_is_an_error_without_a_traceback(env: dict[str, str], argume
 
 @pytest.mark.parametrize("closed", [1, 2])
 def test_a_closed_stream_writes_no_traceback(env: dict[str, str], closed: int) -> None:
-    script = f"exec {COMMAND[0]} -m aioresolve kubernetes -l worker=app=none -o json {closed}>&-"
+    script = f"exec {COMMAND[0]} -m aioresolve kubernetes -l app=none --allow-empty -o json {closed}>&-"
     done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == (1 if closed == 1 else 0)
     assert "Traceback" not in done.stderr

@@ -155,11 +155,14 @@ def test_without_a_name_the_metadata_server_determines_the_tpu(
     assert aioresolve("-o", "name").stdout.split() == ["10.0.0.1:8470", "10.0.0.2:8470"]
 
 
-def test_a_local_tpu_has_no_workers_which_is_reported(aioresolve: Command) -> None:
-    result = aioresolve("local")
-    assert (result.code, result.stdout) == (0, "")
-    assert result.stderr.startswith("No workers: the TPU belongs to this host")
-    assert aioresolve("local", "-q") == Result(0, "", "")
+def test_a_local_tpu_has_no_workers_which_is_an_error_unless_allowed(aioresolve: Command) -> None:
+    result = aioresolve("local", "-o", "tf-config")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: TPU local has no workers: it belongs to this host")
+    allowed = aioresolve("local", "--allow-empty")
+    assert (allowed.code, allowed.stdout) == (0, "")
+    assert allowed.stderr.startswith("TPU local has no workers")
+    assert aioresolve("local", "--allow-empty", "-q") == Result(0, "", "")
 
 
 # Errors

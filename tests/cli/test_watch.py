@@ -21,7 +21,7 @@ from aioresolve.cli.output.formats import Task
 from aioresolve.cli.terminal.views import WatchView
 from aioresolve.errors import ConnectionFailedError, UnknownTaskError
 from aioresolve.spec import Missing, Observation
-from aioresolve.testing import GoogleServer, Hang, pod, tpu_node
+from aioresolve.testing import Answer, GoogleServer, Hang, pod, tpu_node
 
 from .process import (
     COMMAND,
@@ -261,6 +261,22 @@ def test_an_error_that_is_not_retryable_ends_it(
     refused = run(TRAIN, env)
     assert (refused.code, refused.stdout) == (1, "")
     assert [document["kind"] for document in yaml.safe_load_all(refused.stderr)] == ["Role", "RoleBinding"]
+
+
+def test_stderr_is_a_manifest_if_the_user_may_list_but_not_watch(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    message = (
+        'pods is forbidden: User "alice" cannot watch resource "pods" in API group "" in the namespace "ml"'
+    )
+    body = json.dumps({"kind": "Status", "code": 403, "message": message}).encode()
+    server.inject(Answer(403, body), match=lambda request: "watch" in request.query, times=None)
+    refused = run(TRAIN, env)
+    assert refused.code == 1
+    assert refused.stderr.startswith("# not up to date since ")
+    documents = list(yaml.safe_load_all(refused.stderr))
+    assert [document["kind"] for document in documents] == ["Role", "RoleBinding"]
+    assert documents[0]["rules"][0]["verbs"] == ["list", "watch"]
 
 
 # Exiting

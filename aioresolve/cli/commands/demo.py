@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioresolve.cli.options import verbose_option
+from aioresolve.cli.options import parse_selector, verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows
 from aioresolve.cli.output.error_messages import error_message, error_report
 from aioresolve.cli.output.formats import Section, Task, address_lines, spec_table, tf_config
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "training"
 JOBS = {"worker": ["job-name=train-a", "job-name=train-b"], "ps": ["app=ps"]}
-SELECTORS = [(job, selector) for job, selectors in JOBS.items() for selector in selectors]
+SELECTORS = [parse_selector(f"{job}={each}") for job, selectors in JOBS.items() for each in selectors]
 PODS = {
     "train-a-0": {"job-name": "train-a"},
     "train-a-1": {"job-name": "train-a"},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aioresolve.cli.options import (
+    DEFAULT_JOB,
+    allow_empty_option,
     max_requests_option,
     output_option,
     pod_options,
@@ -17,10 +18,12 @@ from aioresolve.cli.options import (
     verbose_option,
     watch_option,
 )
+from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
 from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES, format_cluster, printable
 from aioresolve.cli.requests import (
+    JobSelector,
     PodRequest,
-    pod_resolver_factory,
+    new_pod_resolver,
     selector_options,
     validate_pod_request,
     validate_watch_output,
@@ -29,36 +32,49 @@ from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.requests import Namespaces
     from aioresolve.spec import ClusterSpec, ClusterState
 
-    _FoundPods = tuple[ClusterSpec, ClusterState | None, Namespaces]
+JOB_NAMES = ("worker", "ps", "chief", "master", "evaluator")
+"""The jobs of TensorFlow. As the key of a label, such a name is probably meant as a job."""
 
 EPILOG = """\
 \b
 Examples:
-  # the workers and parameter servers of a job, in the namespace of the context
+  # the workers of a job, in the namespace of the context
+  aioresolve kubernetes -l app=trainer
+
+\b
+  # workers and parameter servers
   aioresolve kubernetes -l worker=app=trainer -l ps=app=ps
 
 \b
   # two selectors for one job: the pods of the second follow those of the first
-  aioresolve kubernetes -n ml -l worker=job-name=train-a -l worker=job-name=train-b
+  aioresolve kubernetes -n ml -l job-name=train-a -l job-name=train-b
 
 \b
   # TensorFlow's configuration of the first worker
-  TF_CONFIG=$(aioresolve kubernetes -l worker=app=trainer -o tf-config --task worker:0) && export TF_CONFIG
+  TF_CONFIG=$(aioresolve kubernetes -l app=trainer -o tf-config --task worker:0) && export TF_CONFIG
 
 \b
   # one document with names, nodes and uids
-  aioresolve kubernetes -A -l 'worker=app in (trainer, evaluator)' -o json
+  aioresolve kubernetes -A -l 'app in (trainer, evaluator)' -o json
 
 \b
   # tasks as they join and leave, until interrupted
-  aioresolve kubernetes -l worker=app=trainer -w
+  aioresolve kubernetes -l app=trainer -w
 
 \b
-Exit codes: 0 success, also if no pod matches, which stderr reports; 1 could not resolve;
-2 invalid usage or configuration; 3 deadline passed.
+Selectors:
+  What kubectl accepts as a label selector is one, of the job 'worker'. Otherwise the text before
+  the first '=' is the job:
+    -l app=trainer          the job worker: pods with the label app=trainer
+    -l worker=app=trainer   the same
+    -l ps=app=ps,tier!=x    the job ps: pods with the label app=ps, but not tier=x
+    -l ps=app               the job worker: pods with the label ps=app
+
+\b
+Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usage or configuration;
+3 deadline passed.
 """
 
 
@@ -71,6 +87,7 @@ Exit codes: 0 success, also if no pod matches, which stderr reports; 1 could not
     show_default=True,
     help="If pods match but are not running: fail and report why, or leave them out.",
 )
+@allow_empty_option
 @output_option(OUTPUTS)
 @task_option
 @watch_option("kubernetes")
@@ -78,7 +95,8 @@ Exit codes: 0 success, also if no pod matches, which stderr reports; 1 could not
 @max_requests_option
 @quiet_option
 @verbose_option
-def kubernetes(is_watched: bool, **parameters: Any) -> None:
+@click.pass_context
+def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
     """Print the pods of label selectors as the tasks of a cluster.
 
     The pods of a job are those that its selectors match; all selectors are requested concurrently. The n-th
@@ -103,53 +121,51 @@ def kubernetes(is_watched: bool, **parameters: Any) -> None:
         return
     from aioresolve.cli.application import run_async
 
-    spec, state, namespaces = run_async(lambda _: _resolve(request))
-    # Formatted before the note is written: if it fails, only its error should be reported.
+    spec, state, report = run_async(lambda _: _resolve(request))
+    # Formatted before the report is written: if it fails, only its error should be reported.
     content = format_cluster(request.output, spec, state, request.task)
-    if not request.quiet:
-        streams.write_stderr(_note_about_empty_jobs(request, spec, namespaces))
-    streams.write_stdout(content)
+    is_error = bool(report) and not request.allow_empty
+    if is_error or not request.quiet:
+        streams.write_stderr(f"error: {report}" if is_error else report)
+    if not is_error or any(map(spec.num_tasks, spec.jobs)):
+        streams.write_stdout(content)
+    if is_error:
+        context.exit(COULD_NOT_RESOLVE)
 
 
-async def _resolve(request: PodRequest) -> _FoundPods:
-    """Return the cluster, its state if the output shows identities, and the namespaces that were searched."""
+async def _resolve(request: PodRequest) -> tuple[ClusterSpec, ClusterState | None, str]:
+    """Return the cluster, its state if the output shows identities, and a report of jobs without pods."""
     from aioresolve.cli.terminal.progress import run_with_progress
 
-    new_resolver = pod_resolver_factory(request)
+    resolver = new_pod_resolver(request)
 
-    async def operation(progress: Progress) -> _FoundPods:
-        resolver, namespaces = await new_resolver(progress)
-        if request.output in WITH_IDENTITIES:
-            state = await resolver.fetch_state(progress)
-            return state.spec, state, namespaces
-        return await resolver.fetch_spec(progress), None, namespaces
+    async def operation(progress: Progress) -> tuple[ClusterSpec, ClusterState | None, str]:
+        state = await resolver.fetch_state(progress) if request.output in WITH_IDENTITIES else None
+        spec = state.spec if state is not None else await resolver.fetch_spec(progress)
+        empty = [each for each in request.selectors if not spec.num_tasks(each.job)]
+        return spec, state, await _report_empty_jobs(request, empty) if empty else ""
 
     return await run_with_progress(request, operation)
 
 
-_LABEL_KEY = re.compile(r"[\w./-]+")
-"""A selector that requires a label with any value: often a mistake for kubectl's `-l KEY=VALUE`."""
+async def _report_empty_jobs(request: PodRequest, empty: list[JobSelector]) -> str:
+    """Return a line that says which pods were looked for, and where."""
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection
 
-
-def _note_about_empty_jobs(request: PodRequest, spec: ClusterSpec, namespaces: Namespaces) -> str:
-    empty = [pair for pair in request.selectors if not spec.num_tasks(pair[0])]
-    if not empty:
-        return ""
-    where = _describe_namespaces(namespaces)
-    note = f"No resources found {where}: no running pod matches {selector_options(empty)}"
-    if not (request.namespaces or request.all_namespaces):
-        note += "; use -n or -A to select other namespaces"
-    for job, selector in empty:
-        if _LABEL_KEY.fullmatch(selector):
-            note += (
-                f"; -l {job}={selector} selects pods with any label {selector!r} for the job {job!r},"
-                f" to select pods labelled {job}={selector} pass -l worker={job}={selector}"
-            )
-    return f"{printable(note)}.\n"
-
-
-def _describe_namespaces(namespaces: Namespaces) -> str:
-    if namespaces is None:
-        return "in any namespace"
+    connection = await find_connection(
+        kubeconfig=request.kubeconfigs or None, context=request.context, cache=CredentialCache()
+    )
+    namespaces = request.namespaces or (connection.namespace or "default",)
     plural = "s" if len(namespaces) > 1 else ""
-    return f"in namespace{plural} {', '.join(namespaces)}"
+    where = "any namespace" if request.all_namespaces else f"namespace{plural} {', '.join(namespaces)}"
+    report = f"no running pod matches {selector_options(empty)} in {where} ({connection.source})"
+    hints = [] if request.all_namespaces else ["use -n or -A to select other namespaces"]
+    for each in empty:
+        key, _, value = each.text.partition("=")
+        if key in JOB_NAMES and each.text == each.selector:
+            hints.append(
+                f"-l {each.text} is a label of the pods of the job {DEFAULT_JOB!r}; for the job {key!r} write"
+                f" -l {key}=SELECTOR, such as -l {key}=app={value}"
+            )
+    hints += [] if request.allow_empty else ["pass --allow-empty if this is expected"]
+    return printable("; ".join([report, *hints])) + "\n"

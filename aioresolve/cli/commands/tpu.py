@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
+    allow_empty_option,
     max_workers_option,
     output_option,
     quiet_option,
@@ -55,8 +56,8 @@ Examples:
   aioresolve tpu --list --project my-project
 
 \b
-Exit codes: 0 success; 1 could not resolve, a worker failed --probe, or --list could not reach
-a location; 2 invalid usage or configuration; 3 deadline passed.
+Exit codes: 0 success; 1 could not resolve, no workers, a worker failed --probe, or --list could
+not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 """
 
 
@@ -69,6 +70,7 @@ a location; 2 invalid usage or configuration; 3 deadline passed.
     help="List TPUs in any state instead of resolving them: those of all zones, or of --zone.",
 )
 @click.option("--probe", "is_probed", is_flag=True, help="Request the devices of each worker, and add them.")
+@allow_empty_option
 @output_option(OUTPUTS)
 @task_option
 @watch_option("tpu")
@@ -130,17 +132,22 @@ def _watch(request: TPURequest) -> None:
 
 
 def _print_workers(request: TPURequest) -> bool:
-    """Print the workers, and return whether all probes succeeded."""
+    """Print the workers; return whether there are any, and all probes succeeded."""
     from aioresolve.cli.application import run_async
 
     if request.is_probed:
         streams.silence_grpc()
     found = run_async(lambda _: _resolve(request))
     content = format_workers(request.output, found, request.task)
-    if not (found.slices or request.quiet):
-        streams.write_stderr(
-            "No workers: the TPU belongs to this host, which needs no address on the network.\n"
+    if not found.slices:
+        report = (
+            f"{request.scope} has no workers: it belongs to this host, which needs no address on the network"
         )
+        if not request.allow_empty:
+            streams.write_stderr(f"error: {report}; pass --allow-empty if this is expected\n")
+            return False
+        if not request.quiet:
+            streams.write_stderr(f"{report}\n")
     streams.write_stdout(content)
     probes = (found.probes or {}).values()
     failed = sum(probe.error is not None for probe in probes)

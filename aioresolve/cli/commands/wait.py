@@ -31,8 +31,8 @@ from aioresolve.cli.output.worker_tables import FoundTPUs, format_workers
 from aioresolve.cli.requests import (
     PodRequest,
     TPURequest,
+    new_pod_resolver,
     new_tpu_resolver,
-    pod_resolver_factory,
     validate_pod_request,
     validate_task,
 )
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from aioresolve.cli.application import ExitRequest
-    from aioresolve.cli.requests import PodResolverFactory
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
@@ -110,7 +109,7 @@ def wait() -> None:
 \b
 Examples:
   # sixteen workers, all of them ready
-  aioresolve wait kubernetes -l worker=app=trainer --count 16
+  aioresolve wait kubernetes -l app=trainer --count 16
 
 \b
   # workers and parameter servers that accept connections, for TensorFlow
@@ -142,7 +141,7 @@ def wait_kubernetes(**parameters: Any) -> None:
     condition = options.condition()
     from aioresolve.cli.application import run_async
 
-    state = run_async(partial(_wait_for_pods, request, condition, pod_resolver_factory(request)))
+    state = run_async(partial(_wait_for_pods, request, condition, new_pod_resolver(request)))
     streams.write_stdout(format_cluster(request.output, state.spec, state, request.task))
 
 
@@ -215,12 +214,9 @@ class _ConditionOptions:
 
 
 async def _wait_for_pods(
-    request: PodRequest, condition: WaitCondition, new_resolver: PodResolverFactory, exit_request: ExitRequest
+    request: PodRequest, condition: WaitCondition, resolver: ClusterResolver, exit_request: ExitRequest
 ) -> ClusterState:
-    from aioresolve.cli.terminal.progress import run_with_progress
-
     ends = time.monotonic() + request.timeout
-    resolver, _ = await run_with_progress(request, new_resolver)
     async with resolver:
         return await _wait_until_complete(resolver, request, condition, ends, exit_request)
 

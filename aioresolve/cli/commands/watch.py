@@ -26,8 +26,8 @@ from aioresolve.cli.output.formats import WATCH_OUTPUTS
 from aioresolve.cli.requests import (
     PodRequest,
     TPURequest,
+    new_pod_resolver,
     new_tpu_resolver,
-    pod_resolver_factory,
     validate_pod_request,
     validate_task,
 )
@@ -35,7 +35,7 @@ from aioresolve.cli.terminal import streams
 from aioresolve.errors import UnknownTaskError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
@@ -86,7 +86,7 @@ Examples:
 
 \b
   # the addresses of the workers after each change
-  aioresolve watch kubernetes -l worker=app=trainer -o json | jq -c '.jobs.worker | map(.address)'
+  aioresolve watch kubernetes -l app=trainer -o json | jq -c '.jobs.worker | map(.address)'
 
 {EPILOG}""",
 )
@@ -139,38 +139,25 @@ def watch_pods(request: PodRequest) -> None:
     """Print the cluster of the pods and then each of its changes, until interrupted."""
     from aioresolve.cli.application import run_async
 
-    new_resolver = pod_resolver_factory(request)
-
-    async def open_resolver(progress: Progress) -> ClusterResolver:
-        resolver, _ = await new_resolver(progress)
-        return resolver
-
-    run_async(partial(_watch, request, open_resolver, INTERVAL))
+    run_async(partial(_watch, request, new_pod_resolver(request), INTERVAL))
 
 
 def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
     """Print the cluster of the TPUs as `watch_pods` does, with a request every `interval` seconds."""
     from aioresolve.cli.application import run_async
 
-    resolver = new_tpu_resolver(request)
-
-    async def open_resolver(_: Progress) -> ClusterResolver:
-        return resolver
-
-    run_async(partial(_watch, request, open_resolver, interval))
+    run_async(partial(_watch, request, new_tpu_resolver(request), interval))
 
 
 async def _watch(
     request: PodRequest | TPURequest,
-    open_resolver: Callable[[Progress], Awaitable[ClusterResolver]],
+    resolver: ClusterResolver,
     interval: float,
     exit_request: ExitRequest,
 ) -> None:
     from aioresolve.cli.terminal.background_writer import background_writer
-    from aioresolve.cli.terminal.progress import run_with_progress
 
     with background_writer(sys.stdout, exit_request.exit) as stdout:
-        resolver = await run_with_progress(request, open_resolver)
         async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
             first = await _first_observation(request, observations)
             is_drawn = request.output in ("table", "wide") and streams.can_draw(sys.stdout)

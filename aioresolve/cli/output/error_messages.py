@@ -79,6 +79,17 @@ def error_message(error: ResolveError) -> str:
     return error.render(option_spelling)
 
 
+def status_line(prefix: str, error: ResolveError) -> str:
+    """Return a line about an error that a command continues after.
+
+    If the error has a manifest, the line leaves it out and is a YAML comment: stderr may be piped to
+    `kubectl apply -f -`, for the manifest of the error that ends the command.
+    """
+    if isinstance(error, ForbiddenError) and error.manifest:
+        return f"# {prefix}: {one_line(error.summary)}"
+    return f"{prefix}: {one_line(error_message(error))}"
+
+
 def error_report(error: ResolveError) -> str:
     """Return `error: ...` for stderr: one line, and for a wait also the tables of missing tasks.
 

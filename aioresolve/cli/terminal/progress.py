@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from aioresolve._core.deadline import within_deadline
-from aioresolve.cli.output.error_messages import error_message
+from aioresolve.cli.output.error_messages import error_message, status_line
 from aioresolve.cli.output.formats import format_instant, one_line, printable
 
 from . import streams
@@ -122,10 +122,10 @@ class _FailureLines:
         self._written: set[str] = set()
 
     def update(self, progress: Progress) -> None:
-        line = "" if progress.last_error is None else one_line(error_message(progress.last_error))
+        line = "" if progress.last_error is None else status_line("retrying", progress.last_error)
         if line and line not in self._written:
             self._written.add(line)
-            streams.write_stderr(f"retrying: {line}\n")
+            streams.write_stderr(f"{line}\n")
 
 
 ERASE_LINE = "\r\x1b[2K"
@@ -205,12 +205,13 @@ class StatusReporter:
         error = "" if observation.error is None else error_message(observation.error)
         if error == self._error:
             return
-        if error:
-            since = format_instant(observation.stale_since)
-            self.write(f"not up to date{f' since {since}' if since else ''}; retrying: {error}")
-        else:
-            self.write("up to date again")
         self._error = error
+        if observation.error is None:
+            self.write("up to date again")
+            return
+        since = format_instant(observation.stale_since)
+        prefix = f"not up to date{f' since {since}' if since else ''}; retrying"
+        self.write(status_line(prefix, observation.error))
 
     def write(self, text: str) -> None:
         """Write `text` as one line."""

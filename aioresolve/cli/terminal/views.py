@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from aioresolve.cli.output.error_messages import error_message
+from aioresolve.cli.output.error_messages import status_line
 from aioresolve.cli.output.fleet_tables import COLUMNS, status_row
 from aioresolve.cli.output.formats import (
     Table,
@@ -224,8 +224,9 @@ class WatchView:
             ]
         since = observation.stale_since or now
         age = format_span((now - since).total_seconds())
-        text = f"{tasks} at {_local_time(since)}, {age} ago; not up to date since: "
-        text += error_message(observation.error)
+        text = status_line(
+            f"{tasks} at {_local_time(since)}, {age} ago; not up to date since", observation.error
+        )
         width = max(columns, 1)
         # At most three lines of the error: the rest of the terminal is for the tasks.
         wrapped = [single_line(text[at : at + width], "red") for at in range(0, len(text), width)]

@@ -139,6 +139,11 @@ class KubernetesClusterResolver(ClusterResolver):
         where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
         return f"<{type(self).__name__} {dict(self._jobs)} in {where}>"
 
+    @property
+    def known_jobs(self) -> Sequence[str]:
+        """The jobs of the mapping."""
+        return tuple(self._jobs)
+
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
         if self._address != "pod_ip" or self._order_by != "name":

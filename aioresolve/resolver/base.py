@@ -15,10 +15,10 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.spec import Observation
 
 from .polling import poll
-from .wait import validate_condition, wait_until_complete
+from .wait import reject_impossible, validate_condition, wait_until_complete
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable, Mapping
+    from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -107,6 +107,14 @@ class ClusterResolver(abc.ABC):
         """The default total deadline of a call, in seconds."""
         return self._timeout
 
+    @property
+    def known_jobs(self) -> Sequence[str] | None:
+        """The only jobs that the resolver can return; None if they are not known before a request.
+
+        Override it, so that `wait` rejects other jobs.
+        """
+        return None
+
     @abc.abstractmethod
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Send one request to the source and return the current cluster.
@@ -120,7 +128,10 @@ class ClusterResolver(abc.ABC):
         return (await self.fetch_state(progress)).spec
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Return the current and the missing members. Override it if the source reports missing members."""
+        """Return the current and the missing members.
+
+        Override it if the source reports missing members, or how many tasks a job will have (`expected`).
+        """
         return Observation(await self.fetch_state(progress))
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
@@ -191,8 +202,9 @@ class ClusterResolver(abc.ABC):
     ) -> ClusterState:
         """Return the cluster as soon as it is complete.
 
-        Without `count` and `jobs`, the cluster is complete when each job has at least one task and no member
-        is missing; with one of them, when there are that many tasks. All these tasks must also meet `ready`,
+        With `count` or `jobs`, the cluster is complete when there are that many tasks. Without them, it is
+        complete when each job has as many tasks as its source expects; where the source expects no number,
+        at least one, and no member is missing. All these tasks must also meet `ready`,
         `reachable` and `stable_for`. Sources that report changes are watched; others are polled.
 
         Args:
@@ -201,11 +213,14 @@ class ClusterResolver(abc.ABC):
             ready: whether all tasks must be ready. A task whose readiness is unknown counts as ready.
             reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
                 report its devices (see `aioresolve.probe`).
-            stable_for: seconds for which the conditions must hold without a change of the members.
+            stable_for: seconds for which the conditions must hold without a change of the members. Tasks that
+                must be reachable are tried again during that time.
             timeout: the total deadline of the call, in seconds.
             interval: seconds between two polls of a source that does not report changes.
 
         Raises:
+            ConfigurationError: (a ValueError) an argument is invalid, or cannot be met: a job that is not in
+                `known_jobs`, or a `stable_for` that is not shorter than `timeout`.
             IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
                 and why: unschedulable, crashing, pulling its image, preempted.
             FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted, or
@@ -213,10 +228,12 @@ class ClusterResolver(abc.ABC):
             ResolveError: another error that is not retryable.
         """
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
+        timeout = validate_seconds("timeout", timeout)
+        reject_impossible(condition, timeout=timeout, known_jobs=self.known_jobs)
         return await wait_until_complete(
             self.observations(interval=validate_seconds("interval", interval)),
             condition,
-            timeout=validate_seconds("timeout", timeout),
+            timeout=timeout,
             source=repr(self),
         )
 

@@ -18,7 +18,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, Observation
 from .base import ClusterResolver, master_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
 
 class SimpleClusterResolver(ClusterResolver):
@@ -67,6 +67,11 @@ class SimpleClusterResolver(ClusterResolver):
     def environment(self) -> str:
         """The `environment` given to the constructor."""
         return self._environment
+
+    @property
+    def known_jobs(self) -> Sequence[str]:
+        """The jobs of the cluster."""
+        return self._cluster_spec.jobs
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the spec given to the constructor."""

@@ -5,6 +5,7 @@ It follows `tf.distribute.cluster_resolver.UnionResolver`.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -107,6 +108,16 @@ class UnionClusterResolver(ClusterResolver):
     def environment(self) -> str:
         """The `environment` of the first resolver."""
         return self._resolvers[0].environment
+
+    @property
+    def known_jobs(self) -> Sequence[str] | None:
+        """The jobs of all resolvers; None if one of them does not know its own."""
+        jobs: dict[str, None] = {}
+        for resolver in self._resolvers:
+            if resolver.known_jobs is None:
+                return None
+            jobs |= dict.fromkeys(resolver.known_jobs)
+        return list(jobs)
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the addresses of all resolvers, fetched concurrently."""
@@ -256,7 +267,19 @@ def _merge_observations(observations: Sequence[Observation]) -> Observation:
         unready=tuple(missing for one in observations for missing in one.unready),
         error=next((one.error for one in observations if one.error is not None), None),
         stale_since=min(stale, default=None),
+        expected=_sum_expected(observations),
     )
+
+
+def _sum_expected(observations: Sequence[Observation]) -> dict[str, int]:
+    """Return the sum for each job, without jobs that a resolver returns although it expects no number."""
+    expected: Counter[str] = Counter()
+    unknown: set[str] = set()
+    for one in observations:
+        expected.update(one.expected)
+        found = set() if one.state is None else set(one.state.endpoints)
+        unknown |= (found | {missing.job for missing in one.absent}) - set(one.expected)
+    return {job: number for job, number in expected.items() if job not in unknown}
 
 
 def _addresses(spec: ClusterSpec) -> dict[str, dict[int, str]]:

@@ -6,12 +6,13 @@ source until one of them meets the condition for long enough and its tasks are r
 
 from __future__ import annotations
 
+import math
 import os
 import reprlib
 import socket
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -19,13 +20,13 @@ import anyio
 
 from aioresolve._core.concurrency import LatestValue, first_error, gather
 from aioresolve._core.validation import validate_count, validate_seconds
-from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError
-from aioresolve.spec import Missing, split_host_port
+from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
+from aioresolve.spec import Missing, Observation, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-    from aioresolve.spec import ClusterState, Member, Observation
+    from aioresolve.spec import ClusterState, Member
 
 Reachability: TypeAlias = Literal["tcp", "probe"]
 
@@ -37,6 +38,9 @@ CONNECT_TIMEOUT = 5.0
 
 RECHECK_INTERVAL = 1.0
 """Seconds after which unreachable tasks are tried again."""
+
+MAX_RECHECKS = 10
+"""Tasks are tried this often in a long `stable_for`, to load them little."""
 
 MAX_REASONS = 20
 """The number of missing tasks that an error message names."""
@@ -80,6 +84,26 @@ def validate_condition(
         _validate_reachable(reachable),
         validate_seconds("stable_for", stable_for, may_be_zero=True),
     )
+
+
+def reject_impossible(condition: WaitCondition, *, timeout: float, known_jobs: Sequence[str] | None) -> None:
+    """Raise ConfigurationError for a condition that no cluster can meet within `timeout` seconds.
+
+    `known_jobs` are the jobs that the resolver can return, or None.
+    """
+    if condition.stable_for >= timeout:
+        raise ConfigurationError(
+            f"{condition.stable_for:g} s is not shorter than the timeout of {timeout:g} s",
+            argument="stable_for",
+            hint="Raise {timeout}.",
+        )
+    unknown = [] if known_jobs is None else [job for job in condition.jobs or () if job not in known_jobs]
+    if unknown:
+        raise ConfigurationError(
+            f"no job is named {unknown[0]!r}",
+            argument="jobs",
+            hint=Hint("The jobs are {known}.", {"known": ", ".join(map(repr, known_jobs or ()))}),
+        )
 
 
 def _validate_reachable(reachable: object) -> Reachability | None:
@@ -127,9 +151,9 @@ class Shortfall:
 def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall | None:
     """Return what `observation` lacks to meet `condition`, apart from reachability; None if it is complete.
 
-    Without a required number, each job must have a task, and nothing may be absent. With one, there must be
-    that many tasks, and absent tasks do not matter otherwise. An observation with an error is never complete,
-    because it may be outdated.
+    There must be the required number of tasks, and absent tasks do not matter otherwise. Without one, the
+    number of each job is the one that the source expects; if it expects none, the job must have a task, and
+    nothing may be absent. An observation with an error is never complete, because it may be outdated.
     """
     jobs = condition.jobs
     state = observation.state
@@ -139,8 +163,13 @@ def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall |
     if not condition.ready:
         unready = []
     found = {job: size - sum(one.job == job for one in unready) for job, size in sizes.items()}
-    required = _required_numbers(condition)
+    required = _required_numbers(observation, condition)
     is_short, is_final = _compare(sizes, absent, required)
+    if condition.count is None and jobs is None:
+        others = [one for one in absent if one.job not in required]
+        is_short |= not sizes or bool(others)
+        is_short |= any(size == 0 for job, size in sizes.items() if job not in required)
+        is_final |= any(one.is_final for one in others)
     if state is not None and observation.error is None and not is_short and not unready:
         return None
     missing = (*unready, *absent)
@@ -162,11 +191,15 @@ def _members(state: ClusterState, condition: WaitCondition) -> list[Member]:
     return [one for one in state.members if condition.jobs is None or one.job in condition.jobs]
 
 
-def _required_numbers(condition: WaitCondition) -> dict[str, int]:
+def _name(member: Member) -> str:
+    return member.endpoint.full_name or member.endpoint.address
+
+
+def _required_numbers(observation: Observation, condition: WaitCondition) -> dict[str, int]:
     """Return job name to the required number of tasks; `""` for the total of all jobs."""
     if condition.count is not None:
         return {"": condition.count}
-    return dict(condition.jobs or {})
+    return dict(observation.expected if condition.jobs is None else condition.jobs)
 
 
 def _compare(
@@ -174,9 +207,6 @@ def _compare(
 ) -> tuple[bool, bool]:
     """Return whether tasks are missing, and whether the absent tasks that may still come cannot suffice."""
     absent = list(absent)
-    if not required:
-        is_short = not sizes or not all(sizes.values()) or bool(absent)
-        return is_short, any(one.is_final for one in absent)
     is_short = is_final = False
     for job, number in required.items():
         size = sum(sizes.values()) if job == "" else sizes.get(job, 0)
@@ -237,8 +267,10 @@ class _Waiter:
         self._condition = condition
         self._source = source
         self._on_shortfall = on_shortfall
-        self.lacking = Shortfall({}, _required_numbers(condition))
+        self.lacking = Shortfall({}, _required_numbers(Observation(None), condition))
         self._latest: LatestValue[Observation] = LatestValue()
+        self._removed = _RemovedTasks()
+        self._complete: Observation  # the latest one of a complete cluster
 
     async def follow(self, observations: AsyncGenerator[Observation, None]) -> None:
         """Keep the latest of `observations` for `wait`."""
@@ -255,67 +287,105 @@ class _Waiter:
 
     async def wait(self) -> ClusterState:
         """Return the state of the cluster once it has been complete for long enough."""
-        members: frozenset[Member] | None = None
-        due = 0.0
-        is_reachable = False
         observation = await self._latest.get()
         while True:
+            self._removed.update(observation)
             lacking = shortfall(observation, self._condition)
             if lacking is not None:
-                self._record(lacking)
-                members = None
+                self._record(replace(lacking, missing=(*lacking.missing, *self._removed.among(lacking))))
                 if lacking.is_final:
-                    raise self._failed(lacking)
+                    raise self._failed(self.lacking)
                 observation = await self._latest.get()
                 continue
-            state = observation.state
-            assert state is not None
-            if (current := frozenset(_members(state, self._condition))) != members:
-                members, is_reachable = current, self._condition.reachable is None
-                due = anyio.current_time() + self._condition.stable_for
-                self._record(self._not_yet_proven(state))
-            # A newer observation always comes first, also one that arrived while tasks were connected to.
-            newer = await self._next_before(due)
-            if newer is not None:
-                observation = newer
-            elif is_reachable:
-                return state
-            elif await self._check_reachable(state):
-                is_reachable = True
-            else:
-                due = anyio.current_time() + max(self._condition.stable_for, RECHECK_INTERVAL)
+            self._complete = observation
+            newer = await self._change_before_proof()
+            if newer is None:
+                return self._state
+            observation = newer
 
-    async def _next_before(self, deadline: float) -> Observation | None:
-        """Return the next observation, or None if none arrives before `deadline`."""
-        with anyio.CancelScope(deadline=deadline):
-            return await self._latest.get()
-        return None
+    @property
+    def _state(self) -> ClusterState:
+        assert self._complete.state is not None
+        return self._complete.state
 
-    def _not_yet_proven(self, state: ClusterState) -> Shortfall:
+    async def _change_before_proof(self) -> Observation | None:
+        """Return None once `_complete` is proven, or else the first observation that disproves it.
+
+        Observations are received while tasks are connected to: a cluster may fail in that time.
+        """
+        members = frozenset(_members(self._state, self._condition))
+        change: Observation | None = None
+        with anyio.CancelScope() as until_proven:
+
+            async def prove() -> None:
+                await self._prove()
+                until_proven.cancel()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(prove)
+                change = await self._next_change(members)
+                group.cancel_scope.cancel()
+        if change is None:
+            # An observation may have arrived at the very moment of the proof. `get` does not wait for it.
+            with anyio.CancelScope(deadline=-math.inf):
+                change = await self._next_change(members)
+        return change
+
+    async def _next_change(self, members: frozenset[Member]) -> Observation:
+        """Return the next observation of an incomplete cluster or of other members."""
+        while True:
+            observation = await self._latest.get()
+            if shortfall(observation, self._condition) is not None:
+                return observation
+            self._complete = observation
+            if frozenset(_members(self._state, self._condition)) != members:
+                return observation
+
+    async def _prove(self) -> None:
+        """Return once the tasks have been reachable at each check for `stable_for` seconds."""
+        stable_for = self._condition.stable_for
+        reachable_since: float | None = None
+        self._record(self._not_yet_proven())
+        while True:
+            if not await self._check_reachable():
+                reachable_since = None
+                await anyio.sleep(RECHECK_INTERVAL)
+                continue
+            now = anyio.current_time()
+            if reachable_since is None:
+                reachable_since = now
+                self._record(self._not_yet_proven())
+            left = reachable_since + stable_for - now
+            if left <= 0:
+                return
+            await anyio.sleep(min(left, max(RECHECK_INTERVAL, stable_for / MAX_RECHECKS)))
+
+    def _not_yet_proven(self) -> Shortfall:
         """Return the shortfall of a cluster that is complete, but not stable or reachable as far as known."""
         stable_for = self._condition.stable_for
         reason = f"not stable for {stable_for:g} s yet" if stable_for else "not known to be reachable yet"
         return Shortfall(
-            _sizes(state, self._condition),
-            _required_numbers(self._condition),
+            _sizes(self._state, self._condition),
+            _required_numbers(self._complete, self._condition),
             (Missing("", "the tasks", reason),),
         )
 
-    async def _check_reachable(self, state: ClusterState) -> bool:
-        """Return whether all tasks are reachable; if not, record the shortfall."""
-        assert self._condition.reachable is not None
-        members = _members(state, self._condition)
+    async def _check_reachable(self) -> bool:
+        """Return whether all tasks are reachable, if they must be; if not, record the shortfall."""
+        if self._condition.reachable is None:
+            return True
+        members = _members(self._state, self._condition)
         addresses = list(dict.fromkeys(one.endpoint.address for one in members))
         reasons = await find_unreachable(addresses, self._condition.reachable)
         missing = tuple(
-            Missing(one.job, one.endpoint.full_name or one.endpoint.address, reason)
+            Missing(one.job, _name(one), reason)
             for one in members
             if (reason := reasons.get(one.endpoint.address)) is not None
         )
         if missing:
-            sizes = _sizes(state, self._condition)
+            sizes = _sizes(self._state, self._condition)
             found = {job: size - sum(one.job == job for one in missing) for job, size in sizes.items()}
-            self._record(Shortfall(found, _required_numbers(self._condition), missing))
+            self._record(Shortfall(found, _required_numbers(self._complete, self._condition), missing))
         return not missing
 
     def _record(self, lacking: Shortfall) -> None:
@@ -330,6 +400,41 @@ class _Waiter:
             wanted=lacking.wanted,
             missing=lacking.reasons,
         )
+
+
+class _RemovedTasks:
+    """The tasks that the source returned earlier in a wait, as members or absent, and no longer returns."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, str] = {}  # name of each task in the last observation: its job
+        self._removed: dict[str, Missing] = {}  # the latest one is last
+
+    def update(self, observation: Observation) -> None:
+        """Compare `observation` with the previous one."""
+        if observation.state is None or observation.error is not None:
+            return
+        jobs = {_name(one): one.job for one in observation.state.members}
+        jobs |= {one.name: one.job for one in observation.absent}
+        for name in self._removed.keys() & jobs:
+            del self._removed[name]
+        for name, job in self._jobs.items():
+            if name not in jobs:
+                self._removed[name] = Missing(job, name, "no longer found; it was found earlier")
+        self._jobs = jobs
+
+    def among(self, lacking: Shortfall) -> tuple[Missing, ...]:
+        """Return the latest removed tasks, at most as many as lack a reason in `lacking`."""
+        named = [one.job for one in lacking.missing if one.job]
+        found: list[Missing] = []
+        for job, wanted in lacking.wanted.items():
+            if job == "":
+                unexplained = wanted - sum(lacking.found.values()) - len(named)
+                of_job = list(self._removed.values())
+            else:
+                unexplained = wanted - lacking.found.get(job, 0) - named.count(job)
+                of_job = [one for one in self._removed.values() if one.job == job]
+            found += of_job[-unexplained:] if unexplained > 0 else []
+        return tuple(found)
 
 
 async def find_unreachable(addresses: Sequence[str], reachability: Reachability) -> dict[str, str]:

@@ -382,6 +382,7 @@ class Observation:
         unready: the members that are not ready, and why.
         error: why the source cannot be reached at present; everything else is then from its last response.
         stale_since: since when, in UTC; None while the source responds.
+        expected: the number of tasks that each job will have, for the jobs of which the source knows it.
     """
 
     state: ClusterState | None
@@ -389,6 +390,7 @@ class Observation:
     unready: tuple[Missing, ...] = ()
     error: ResolveError | None = None
     stale_since: datetime | None = None
+    expected: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def stale(self, error: ResolveError, now: datetime) -> Observation:
         """Return this observation with `error`, because of which the source could not be reached at `now`."""

@@ -159,6 +159,11 @@ class TPUClusterResolver(ClusterResolver):
 
     # Resolving
 
+    @property
+    def known_jobs(self) -> Sequence[str]:
+        """The job of the workers, and that of the coordinator."""
+        return [self._job_name] if self._coordinator is None else [self._job_name, self._coordinator.name]
+
     async def fetch_state(self, progress: Progress) -> ClusterState:
         """Request every TPU, all at once, and return their workers, slice after slice."""
         async with self._lease.acquire() as connections:

@@ -42,7 +42,7 @@ class Coordinator:
     """
 
     def __init__(self, name: str, address: str | None) -> None:
-        self._name = name
+        self.name = name
         self._given_address = address
         self._server: tuple[Any, str] | None = None
         self._lock = CrossLoopLock()
@@ -55,7 +55,7 @@ class Coordinator:
             ConfigurationError: the address of this machine, where the server would listen, is unknown.
         """
         if self._given_address is not None:
-            return {self._name: self._given_address}
+            return {self.name: self._given_address}
         async with self._lock:
             # Started once: the server keeps its address even if the metadata server is unreachable later.
             if self._server is None:
@@ -65,7 +65,7 @@ class Coordinator:
                 self._server = server, host_port(host, port)
         address = self._server[1]
         progress.done("coordinator", address)
-        return {self._name: address}
+        return {self.name: address}
 
     async def _own_host(self, connections: Connections, progress: Progress) -> str:
         try:
@@ -74,7 +74,7 @@ class Coordinator:
             if error.retryable:
                 raise
             raise ConfigurationError(
-                f"unknown address for coordinator {self._name!r}: this VM's metadata server did not report"
+                f"unknown address for coordinator {self.name!r}: this VM's metadata server did not report"
                 f" the address of this machine: {error.summary}",
                 hint="Pass {coordinator_address}.",
             ) from error

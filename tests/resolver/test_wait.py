@@ -25,6 +25,7 @@ from aioresolve.errors import (
     ForbiddenError,
     IncompleteClusterError,
 )
+from aioresolve.resolver import SimpleClusterResolver, UnionClusterResolver
 from aioresolve.resolver import wait as waiting
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.wait import (
@@ -128,6 +129,10 @@ COMPLETE = [
     (observe(pending("p", "ps"), worker=2), WaitCondition(jobs={"worker": 2})),
     (observe(unready=(pending("p", "ps"),), worker=2, ps=1), WaitCondition(jobs={"worker": 2})),
     (observe(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
+    (replace(observe(worker=2), expected={"worker": 2}), WaitCondition()),
+    (replace(observe(pending("a"), worker=2), expected={"worker": 2}), WaitCondition()),
+    (replace(observe(worker=2), expected={"worker": 3}), WaitCondition(count=2)),
+    (replace(observe(worker=2), expected={"worker": 3}), WaitCondition(jobs={"worker": 2})),
 ]
 
 
@@ -170,6 +175,22 @@ SHORT: list[tuple[Observation, WaitCondition, dict[str, int], list[str], bool]] 
     (observe(lost("p", "ps"), worker=1), WaitCondition(jobs={"worker": 2}), {"worker": 1}, [], False),
     (observe(lost("p", "ps"), worker=2), WaitCondition(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
     (Observation(None, (lost("a"),)), WaitCondition(count=1), {}, ["a"], False),
+    (replace(observe(worker=1), expected={"worker": 2}), WaitCondition(), {"worker": 1}, [], False),
+    (replace(observe(), expected={"worker": 2}), WaitCondition(), {}, [], False),
+    (
+        replace(observe(worker=2, ps=0), expected={"worker": 2}),
+        WaitCondition(),
+        {"worker": 2, "ps": 0},
+        [],
+        False,
+    ),
+    (
+        replace(observe(lost("a"), worker=1), expected={"worker": 2}),
+        WaitCondition(),
+        {"worker": 1},
+        ["a"],
+        True,
+    ),
     (observe(worker=2).stale(DOWN, NOON), WaitCondition(), {"worker": 2}, ["the source"], False),
     (
         observe(lost("a"), worker=2).stale(DOWN, NOON),
@@ -432,10 +453,10 @@ async def test_changes_of_other_jobs_do_not_restart_the_stable_time() -> None:
 async def test_deadline_error_reports_an_unstable_cluster() -> None:
     source = Scripted(observe(pending("a"), worker=1))
     async with anyio.create_task_group() as group:
-        group.start_soon(show_each, source, observe(worker=2))
+        group.start_soon(show_after, source, 0.2, observe(worker=2))
         with pytest.raises(IncompleteClusterError) as caught:
-            await source.wait(stable_for=5.0, timeout=0.3)
-        assert caught.value.missing == {"the tasks": "not stable for 5 s yet"}
+            await source.wait(stable_for=0.95, timeout=1.0)
+        assert caught.value.missing == {"the tasks": "not stable for 0.95 s yet"}
         assert caught.value.found == {"worker": 2}
 
 
@@ -511,6 +532,82 @@ async def test_cancelling_the_wait_closes_the_watch() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert source.is_closed
+
+
+async def test_member_that_disappears_is_named_at_the_deadline() -> None:
+    source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(show_each, source, at_names("ml/a", "ml/b"), at_names("ml/a"))
+        with pytest.raises(IncompleteClusterError) as caught:
+            await source.wait(4, timeout=0.3)
+    gone = "no longer found; it was found earlier"
+    assert caught.value.missing == {"ml/c": gone, "ml/b": gone}
+    assert f"ml/b: {gone}" in str(caught.value)
+
+
+async def test_no_more_members_that_disappeared_are_named_than_are_missing() -> None:
+    source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
+    replaced = at_names("ml/x", "ml/y")
+    async with anyio.create_task_group() as group:
+        group.start_soon(show_each, source, replace(replaced, absent=(pending("ml/z"),)), replaced)
+        with pytest.raises(IncompleteClusterError) as caught:
+            await source.wait(jobs={"worker": 4}, timeout=0.3)
+    assert list(caught.value.missing) == ["ml/c", "ml/z"]
+
+
+async def test_member_that_appears_again_is_not_named() -> None:
+    source = Scripted(at_names("ml/a", "ml/b"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(show_each, source, at_names("ml/a"), at_names("ml/a", "ml/b"))
+        with pytest.raises(IncompleteClusterError) as caught:
+            await source.wait(3, timeout=0.3)
+    assert caught.value.missing == {}
+
+
+def at_names(*names: str) -> Observation:
+    endpoints = []
+    for number, full_name in enumerate(names):
+        namespace, _, name = full_name.partition("/")
+        endpoints.append(Endpoint(f"10.0.0.{number}:1", name=name, namespace=namespace))
+    return Observation(ClusterState.of({"worker": endpoints}))
+
+
+async def test_wait_without_a_number_waits_for_the_tasks_that_the_source_expects() -> None:
+    first = replace(observe(worker=1), expected={"worker": 2})
+    source = Scripted(first)
+    async with anyio.create_task_group() as group:
+        group.start_soon(show_each, source, replace(observe(worker=2), expected={"worker": 2}))
+        assert await source.wait(timeout=PATIENCE) == cluster(worker=2)
+    with pytest.raises(IncompleteClusterError) as caught:
+        await Scripted(first).wait(timeout=0.05)
+    assert (caught.value.found, caught.value.wanted) == ({"worker": 1}, {"worker": 2})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"jobs": {"worker": 1, "wrker": 4}},
+            "`jobs=`: no job is named 'wrker'. The jobs are 'worker', 'ps'.",
+        ),
+        ({"stable_for": 5, "timeout": 5}, "`stable_for=`: 5 s is not shorter than the timeout of 5 s"),
+        ({"stable_for": 601}, "`stable_for=`: 601 s is not shorter than the timeout of 600 s"),
+    ],
+)
+async def test_condition_that_cannot_be_met_is_rejected_before_the_wait(
+    arguments: dict[str, Any], text: str
+) -> None:
+    spec = cluster(worker=1, ps=1).spec
+    for resolver in (SimpleClusterResolver(spec), UnionClusterResolver(SimpleClusterResolver(spec))):
+        with pytest.raises(ConfigurationError) as caught:
+            await resolver.wait(**arguments)
+        assert text in str(caught.value)
+
+
+async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> None:
+    resolver = UnionClusterResolver(SimpleClusterResolver(cluster(ps=1).spec), Scripted(observe(worker=1)))
+    assert resolver.known_jobs is None
+    assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
 
 
 async def test_invalid_argument_raises_before_the_watch_starts() -> None:
@@ -625,6 +722,73 @@ async def test_observation_without_changes_does_not_repeat_the_reachability_chec
     monkeypatch.setattr(waiting, "find_unreachable", record)
     await source.wait(reachable="tcp", timeout=PATIENCE)
     assert len(checks) == 1
+
+
+async def test_unreachable_task_is_tried_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
+
+    async def refuse(addresses: list[str], reach: str) -> dict[str, str]:
+        nonlocal checks
+        checks += 1
+        return dict.fromkeys(addresses, "refused")
+
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.2)
+    monkeypatch.setattr(waiting, "find_unreachable", refuse)
+    with pytest.raises(IncompleteClusterError, match="refused"):
+        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=0.5)
+    assert 1 <= checks <= 3
+
+
+async def test_task_that_becomes_unreachable_restarts_the_stable_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    responses = iter([{}, {}, {"worker-0:1": "refused"}])
+    times: list[float] = []
+
+    async def check(addresses: list[str], reach: str) -> dict[str, str]:
+        times.append(anyio.current_time())
+        return next(responses, {})
+
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(waiting, "find_unreachable", check)
+    await Scripted(observe(worker=1)).wait(reachable="tcp", stable_for=0.2, timeout=PATIENCE)
+    assert len(times) >= 5
+    assert times[-1] - times[3] >= 0.19
+
+
+async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_checking = anyio.Event()
+
+    async def hang(addresses: list[str], reach: str) -> dict[str, str]:
+        is_checking.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(waiting, "find_unreachable", hang)
+    source = Scripted(observe(worker=2))
+    async with anyio.create_task_group() as group:
+
+        async def lose() -> None:
+            await is_checking.wait()
+            source.show(observe(lost("a"), worker=1))
+
+        group.start_soon(lose)
+        with pytest.raises(FailedClusterError):
+            await source.wait(reachable="tcp", stable_for=1.0, timeout=600.0)
+
+
+async def test_tasks_are_tried_rarely_during_a_long_stable_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
+
+    async def accept(addresses: list[str], reach: str) -> dict[str, str]:
+        nonlocal checks
+        checks += 1
+        return {}
+
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(waiting, "find_unreachable", accept)
+    await Scripted(observe(worker=2)).wait(reachable="tcp", stable_for=0.3, timeout=PATIENCE)
+    assert 2 <= checks <= waiting.MAX_RECHECKS + 1
 
 
 async def test_workers_that_respond_to_a_probe_are_reachable() -> None:

@@ -53,6 +53,7 @@ FOR_IMPLEMENTORS = {
     "fetch_state",
     "new_pool",
     "observations",
+    "known_jobs",
     "pool_key",
     "using",
     "watch_policy",

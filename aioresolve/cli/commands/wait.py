@@ -245,8 +245,9 @@ async def _wait_until_complete(
     exit_request: ExitRequest,
     interval: float = 30.0,
 ) -> ClusterState:
-    from aioresolve.resolver.wait import wait_until_complete
+    from aioresolve.resolver.wait import reject_impossible, wait_until_complete
 
+    reject_impossible(condition, timeout=request.timeout, known_jobs=resolver.known_jobs)
     async with _show_shortfall(request, ends, exit_request) as on_shortfall:
         try:
             return await wait_until_complete(

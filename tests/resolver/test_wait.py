@@ -463,15 +463,15 @@ async def test_deadline_error_reports_an_unstable_cluster() -> None:
 async def test_deadline_error_lists_missing_members_with_reasons_and_a_hint() -> None:
     source = Scripted(observe(pending("ml/a"), unready=(pending("ml/b"),), worker=2))
     with pytest.raises(IncompleteClusterError) as caught:
-        await source.wait(jobs={"worker": 3, "ps": 1}, timeout=0.05)
+        await source.wait(jobs={"worker": 3, "ps": 1}, timeout=0.5)
     error = caught.value
     assert str(error) == (
-        "the cluster of <Scripted> was not complete within 0.05 s: job 'worker': 1 of 3 tasks, job 'ps': 0 of"
+        "the cluster of <Scripted> was not complete within 0.5 s: job 'worker': 1 of 3 tasks, job 'ps': 0 of"
         " 1 tasks; ml/b: Pending (Unschedulable); ml/a: Pending (Unschedulable). Check the missing"
         " tasks, raise `timeout=`, or wait for fewer tasks."
     )
     assert (error.timeout, error.found, error.wanted) == (
-        0.05,
+        0.5,
         {"worker": 1, "ps": 0},
         {"worker": 3, "ps": 1},
     )

@@ -1,0 +1,211 @@
+"""A cluster and a task as environment variables and host files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve import ClusterSpec, ClusterState, LaunchError, Task, launch
+
+WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"]})
+TWO_JOBS = ClusterSpec({"worker": ["10.0.0.2:8470"], "chief": ["10.0.0.1:8470"]})
+SPARSE = ClusterSpec({"worker": {0: "10.0.0.1:8470", 2: "10.0.0.3:8470"}})
+IPV6 = ClusterSpec({"worker": ["[fd00::1]:8470", "[fd00::2]:8470"]})
+
+FOR_EQUAL_TASKS = ["jax", "megascale", "torch", "torchrun"]
+
+
+def test_variables_of_a_task_name_the_leader() -> None:
+    assert launch.task_variables(TWO_JOBS, TWO_JOBS.task("worker", 0)) == {
+        "AIORESOLVE_JOB": "worker",
+        "AIORESOLVE_INDEX": "0",
+        "AIORESOLVE_ADDRESS": "10.0.0.2:8470",
+        "AIORESOLVE_RANK": "1",
+        "AIORESOLVE_NUM_TASKS": "2",
+        "AIORESOLVE_LEADER": "10.0.0.1:8470",
+    }
+
+
+def test_state_and_its_spec_give_the_same_variables() -> None:
+    state, task = ClusterState.from_spec(WORKERS), WORKERS.task("worker", 1)
+    for consumer in launch.CONSUMERS:
+        assert launch.environment(consumer, state, task) == launch.environment(consumer, WORKERS, task)
+
+
+@pytest.mark.parametrize("consumer", launch.CONSUMERS)
+def test_task_of_another_cluster_is_refused(consumer: str) -> None:
+    with pytest.raises(LaunchError, match="is not a task of this cluster of 3 tasks"):
+        launch.environment(consumer, WORKERS, SPARSE.task("worker", 2))
+
+
+def test_unknown_consumer_and_option_name_the_known_ones() -> None:
+    task = WORKERS.task("worker", 0)
+    with pytest.raises(LaunchError, match=r"'mxnet' is not a kind of program.*tensorflow"):
+        launch.environment("mxnet", WORKERS, task)
+    with pytest.raises(LaunchError, match=r"'torchrun' has no option 'slots'.*processes_per_task"):
+        launch.environment("torchrun", WORKERS, task, slots=2)
+
+
+class TestTensorFlow:
+    def config(self, *args: Any, **options: Any) -> Any:
+        return json.loads(launch.tensorflow(*args, **options)["TF_CONFIG"])
+
+    def test_config_has_the_cluster_and_the_task(self) -> None:
+        assert self.config(TWO_JOBS, TWO_JOBS.task("worker", 0), rpc_layer="grpc") == {
+            "cluster": {"worker": ["10.0.0.2:8470"], "chief": ["10.0.0.1:8470"]},
+            "task": {"type": "worker", "index": 0},
+            "rpc_layer": "grpc",
+        }
+
+    def test_sparse_job_is_an_object(self) -> None:
+        assert self.config(SPARSE)["cluster"] == {"worker": {"0": "10.0.0.1:8470", "2": "10.0.0.3:8470"}}
+
+    def test_evaluator_need_not_be_in_the_cluster(self) -> None:
+        task = Task("evaluator", 0, "10.0.0.9:8470", 0, 1)
+        assert self.config(WORKERS, task)["task"] == {"type": "evaluator", "index": 0}
+
+
+class TestEqualTasks:
+    @pytest.mark.parametrize("consumer", FOR_EQUAL_TASKS)
+    def test_two_jobs_are_refused(self, consumer: str) -> None:
+        with pytest.raises(LaunchError, match="all alike, but the cluster has the jobs chief, worker"):
+            launch.environment(consumer, TWO_JOBS, TWO_JOBS.task("worker", 0))
+
+    @pytest.mark.parametrize("consumer", FOR_EQUAL_TASKS)
+    def test_gap_is_refused(self, consumer: str) -> None:
+        with pytest.raises(LaunchError, match="job 'worker' has no task 1") as error:
+            launch.environment(consumer, SPARSE, SPARSE.task("worker", 2))
+        assert error.value.consumer == consumer
+
+    @pytest.mark.parametrize("consumer", ["jax", "torch", "torchrun"])
+    def test_leader_without_a_port_needs_one(self, consumer: str) -> None:
+        spec = ClusterSpec({"worker": ["n1", "n2"]})
+        with pytest.raises(LaunchError, match=r"needs a port on n1.*`port=`"):
+            launch.environment(consumer, spec, spec.task("worker", 1))
+        assert "n1" in str(launch.environment(consumer, spec, spec.task("worker", 1), port=29500))
+
+    @pytest.mark.parametrize("port", [0, -1, 65536])
+    def test_port_out_of_range_is_refused(self, port: int) -> None:
+        with pytest.raises(LaunchError, match="1 to 65535"):
+            launch.jax(WORKERS, WORKERS.task("worker", 0), port=port)
+
+    def test_jax(self) -> None:
+        assert launch.jax(WORKERS, WORKERS.task("worker", 2)) == {
+            "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",
+            "JAX_NUM_PROCESSES": "3",
+            "JAX_PROCESS_ID": "2",
+        }
+
+    def test_ipv6_address_of_the_jax_coordinator_is_in_brackets(self) -> None:
+        variables = launch.jax(IPV6, IPV6.task("worker", 1), port=55527)
+        assert variables["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:55527"
+
+    def test_torchrun(self) -> None:
+        assert launch.torchrun(WORKERS, WORKERS.task("worker", 1), processes_per_task=8) == {
+            "PET_NNODES": "3",
+            "PET_NODE_RANK": "1",
+            "PET_MASTER_ADDR": "10.0.0.1",
+            "PET_MASTER_PORT": "8470",
+            "PET_NPROC_PER_NODE": "8",
+        }
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+    def test_torchrun_reads_these_variables(self) -> None:
+        variables = launch.torchrun(WORKERS, WORKERS.task("worker", 1), port=29501, processes_per_task="auto")
+        program = "from torch.distributed.run import parse_args as p; a = p(['train.py'])"
+        shown = "print(a.nnodes, a.node_rank, a.master_addr, a.master_port, a.nproc_per_node)"
+        run = subprocess.run(
+            [sys.executable, "-c", f"{program}; {shown}"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert run.stdout.split() == ["3", "1", "10.0.0.1", "29501", "auto"]
+
+    def test_torch_has_one_process_per_task(self) -> None:
+        assert launch.torch(IPV6, IPV6.task("worker", 1)) == {
+            "MASTER_ADDR": "fd00::1",
+            "MASTER_PORT": "8470",
+            "WORLD_SIZE": "2",
+            "RANK": "1",
+            "LOCAL_WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+        }
+
+    @given(st.integers(1, 30), st.data())
+    def test_ranks_of_all_tasks_are_0_to_n_minus_1(self, number: int, data: st.DataObject) -> None:
+        spec = ClusterSpec({"worker": [f"host-{index}:1" for index in range(number)]})
+        tasks = [spec.task("worker", index) for index in range(number)]
+        assert [launch.torch(spec, task)["RANK"] for task in tasks] == [str(i) for i in range(number)]
+        assert len({launch.jax(spec, task)["JAX_COORDINATOR_ADDRESS"] for task in tasks}) == 1
+
+
+class TestHostFiles:
+    def test_hosts_are_in_the_order_of_ranks(self) -> None:
+        assert launch.hostfile(TWO_JOBS, slots=4) == "10.0.0.1 slots=4\n10.0.0.2 slots=4\n"
+        assert launch.host_slots(TWO_JOBS, slots=4) == "10.0.0.1:4\n10.0.0.2:4\n"
+
+    def test_tasks_of_one_host_share_a_line(self) -> None:
+        spec = ClusterSpec({"worker": ["n1:1", "n2:1", "n1:2"]})
+        assert launch.hostfile(spec, slots=2) == "n1 slots=4\nn2 slots=2\n"
+
+    def test_gaps_do_not_matter(self) -> None:
+        assert launch.host_slots(SPARSE) == "10.0.0.1:1\n10.0.0.3:1\n"
+
+    def test_ipv6_address_is_not_possible_before_a_colon(self) -> None:
+        assert launch.hostfile(IPV6).startswith("fd00::1 slots=1\n")
+        with pytest.raises(LaunchError, match=r"cannot express the IPv6 address fd00::1.*address="):
+            launch.host_slots(IPV6)
+
+    def test_empty_cluster_and_no_slots_are_refused(self) -> None:
+        with pytest.raises(LaunchError, match="has no tasks"):
+            launch.hostfile(ClusterSpec({"worker": []}))
+        with pytest.raises(LaunchError, match="at least 1"):
+            launch.hostfile(WORKERS, slots=0)
+
+
+class TestMegascale:
+    SPEC = ClusterSpec({"worker": [f"host-{index}:8470" for index in range(6)]})
+
+    def test_tasks_divide_into_slices_of_one_size(self) -> None:
+        assert launch.megascale(self.SPEC, self.SPEC.task("worker", 4), slices=3, port=8081) == {
+            "MEGASCALE_COORDINATOR_ADDRESS": "host-0",
+            "MEGASCALE_NUM_SLICES": "3",
+            "MEGASCALE_SLICE_ID": "2",
+            "MEGASCALE_PORT": "8081",
+        }
+
+    def test_slices_can_have_different_sizes(self) -> None:
+        slices = [range(4), range(4, 6)]
+        ids = [
+            launch.megascale(self.SPEC, task, slices=slices)["MEGASCALE_SLICE_ID"] for task in self.SPEC.tasks
+        ]
+        assert ids == ["0", "0", "0", "0", "1", "1"]
+
+    @pytest.mark.parametrize("slices", [0, 4, [range(5)], [range(4), range(3, 6)], []])
+    def test_slices_that_do_not_cover_the_cluster_are_refused(self, slices: Any) -> None:
+        with pytest.raises(LaunchError):
+            launch.megascale(self.SPEC, self.SPEC.task("worker", 0), slices=slices)
+
+
+class TestLeaderWorker:
+    def test_leader_may_be_a_job_of_its_own(self) -> None:
+        assert launch.leader_worker(TWO_JOBS, TWO_JOBS.task("worker", 0)) == {
+            "LWS_LEADER_ADDRESS": "10.0.0.1",
+            "LWS_GROUP_SIZE": "2",
+            "LWS_WORKER_INDEX": "1",
+        }
+
+    def test_only_workers_of_ray_have_the_address_of_the_head(self) -> None:
+        head, worker = (launch.ray(TWO_JOBS, task) for task in TWO_JOBS.tasks)
+        assert "RAY_ADDRESS" not in head
+        assert worker["RAY_ADDRESS"] == "10.0.0.1:6379"

@@ -28,24 +28,26 @@ RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed later."""
 
 
+MAX_RETRY_AFTER = 300.0
+"""The longest wait that a server can request, in seconds: a mistake in a header must not silence a client."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a request is attempted, and the waits between attempts.
+    """The waits between the attempts of a request. The number of attempts is not limited.
 
     Attributes:
-        attempts: the maximum number of attempts, including the first.
         first_wait: upper bound of the wait before the second attempt, in seconds; doubles with each attempt.
         longest_wait: upper bound of any wait, in seconds, except those that a server requests.
     """
 
-    attempts: int = 10
     first_wait: float = 0.1
     longest_wait: float = 5.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """The waits after consecutive failures: exponential with full jitter, or as the server requests.
+    """The waits after consecutive failures: exponential with jitter, and at least what the server requests.
 
     The number of failures is not limited; `failures` counts those since the last `reset`.
     """
@@ -54,15 +56,18 @@ class Backoff:
     failures: int = 0
 
     def wait(self, error: ResolveError) -> float:
-        """Return the seconds to wait after another failure, `error`."""
+        """Return the seconds to wait after another failure, `error`.
+
+        A server can request a longer wait than the backoff, up to `MAX_RETRY_AFTER`, but not a shorter one.
+        """
         # Limited, because a float overflows after 1023 doublings, and watches retry without end.
-        longest = self.policy.first_wait * 2.0 ** min(self.failures, 60)
+        longest = min(self.policy.first_wait * 2.0 ** min(self.failures, 60), self.policy.longest_wait)
         self.failures += 1
-        requested = getattr(error, "retry_after", None)
-        if requested is not None:
-            # Spread the clients that were rejected together, but never retry earlier than requested.
-            return float(requested) * random.uniform(1.0, 1.1)  # noqa: S311
-        return random.uniform(0.0, min(longest, self.policy.longest_wait))  # noqa: S311
+        # At least half, because a series of waits near zero would be a burst of requests.
+        backoff = random.uniform(longest / 2.0, longest)  # noqa: S311
+        requested = min(getattr(error, "retry_after", None) or 0.0, MAX_RETRY_AFTER)
+        # Spread the clients that were rejected together, but never retry earlier than requested.
+        return max(backoff, requested * random.uniform(1.0, 1.1))  # noqa: S311
 
     def reset(self) -> None:
         """Start with short waits again, after a success."""
@@ -77,8 +82,9 @@ async def call_with_retries(
 ) -> T:
     """Return the result of `operation`, repeating it as long as its error is retryable.
 
-    The waits are those of a `Backoff`. A wait that would end after the deadline of the enclosing scope is not
-    started: the error is raised at once, and the caller need not wait for a deadline that cannot be met.
+    The waits are those of a `Backoff`. Only the deadline of the enclosing scope ends the attempts. A wait
+    that would end after it is not started: the error is raised at once, and the caller need not wait for a
+    deadline that cannot be met.
 
     `on_failure` is called with the error of each attempt that will be repeated, and the wait in seconds.
     """
@@ -93,7 +99,7 @@ async def call_with_retries(
         sleep=anyio.sleep,
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, ResolveError) and error.retryable),
         wait=lambda state: backoff.wait(_error(state)),
-        stop=tenacity.stop_after_attempt(policy.attempts) | _StopIfWaitExceedsDeadline(),
+        stop=_StopIfWaitExceedsDeadline(),
         before_sleep=before_wait,
         reraise=True,
     )(operation)

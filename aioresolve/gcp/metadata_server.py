@@ -81,7 +81,7 @@ CONNECT_TIMEOUT = 1.0
 RESPONSE_TIMEOUT = 1.5
 """Seconds for the complete response, including the connection."""
 
-POLICY = RetryPolicy(attempts=5, first_wait=0.1, longest_wait=2.0)
+POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
 """Retries while the server reports that it is not ready: that of GKE takes seconds to start."""
 
 FLAVOR = {"Metadata-Flavor": "Google"}

@@ -150,7 +150,7 @@ def _error(
         case _:
             hint = "Check that this is a Kubernetes API server, and check its log."
     if retry_after is None and status.details is not None:
-        retry_after = status.details.retry_after_seconds
+        retry_after = status.details.retry_after
     return APIError(
         summary,
         hint=hint,

@@ -235,7 +235,16 @@ class Table(_Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
 class StatusDetails(_Struct, frozen=True):
     """The fields of a Status's `details` that are read."""
 
-    retry_after_seconds: float | None = None
+    # Not decoded with the Status: a number that is out of range would make the whole Status invalid.
+    retry_after_seconds: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def retry_after(self) -> float | None:
+        """The seconds to wait before the next attempt, if the server requests a wait."""
+        try:
+            return float(bytes(self.retry_after_seconds))
+        except ValueError:
+            return None
 
 
 class Status(_Struct, frozen=True):

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from aioresolve._core.deadline import Progress
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ResolveError
@@ -28,7 +30,9 @@ ROBOT = "robot@demo-project.iam.gserviceaccount.com"
 PROJECT, ZONE = "demo-project", "us-central2-b"
 MY_TPU = NodeName(PROJECT, ZONE, "my-tpu")
 TOKEN = "ya29.a-token-that-must-not-be-shown"
-QUICK = RetryPolicy(attempts=4, first_wait=0.001, longest_wait=0.004)
+QUICK = RetryPolicy(first_wait=0.001, longest_wait=0.004)
+NO_RETRIES = RetryPolicy(first_wait=3600.0, longest_wait=3600.0)
+"""Waits that exceed every deadline, so that a call ends after one attempt."""
 
 
 @asynccontextmanager
@@ -64,9 +68,10 @@ async def request_my_tpu(server: GoogleControls, credentials: Any = "default", *
 
 
 async def error_from(call: Awaitable[Any]) -> ResolveError:
-    """Return the ResolveError that `call` raises."""
+    """Return the ResolveError that `call` raises within 30 seconds."""
     try:
-        result = await call
+        with anyio.fail_after(30):
+            result = await call
     except ResolveError as error:
         return error
     raise AssertionError(f"no error, but {result!r}")

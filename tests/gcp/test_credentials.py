@@ -16,7 +16,6 @@ import google.oauth2.service_account
 import pytest
 
 from aioresolve._core.deadline import within_deadline
-from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -29,6 +28,7 @@ from aioresolve.gcp.credentials import GoogleCredentials
 from aioresolve.testing import Answer, Hang, Reset
 
 from .loopback import (
+    NO_RETRIES,
     ROBOT,
     TOKEN,
     all_text,
@@ -298,7 +298,7 @@ async def test_every_exception_of_google_auth_is_translated(
         given = BlockingCredentials()
         given.released.set()
         given.error = raised
-        error = await error_from(request_my_tpu(server, given, policy=RetryPolicy(attempts=1)))
+        error = await error_from(request_my_tpu(server, given, policy=NO_RETRIES))
     assert type(error) is kind
     assert error.retryable is retryable
     assert error.__cause__ is not None

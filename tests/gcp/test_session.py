@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -28,7 +27,7 @@ from aioresolve.testing import Answer, Cut, Delay, GoogleServer, Hang, Redirect,
 
 from .loopback import (
     MY_TPU,
-    QUICK,
+    NO_RETRIES,
     TOKEN,
     all_text,
     error_from,
@@ -187,13 +186,14 @@ async def test_a_temporary_failure_is_retried(fault: Answer | Reset | Cut) -> No
         assert progress.missing == {}
 
 
-async def test_a_lasting_failure_is_an_error_after_the_last_attempt() -> None:
+async def test_a_lasting_failure_is_an_error_as_soon_as_the_wait_exceeds_the_deadline() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
-        server.inject(Answer(503), times=None)
+        server.inject(Answer(503), times=20)
+        server.inject(Answer(503, headers={"Retry-After": "60"}), times=None)
         error = await error_from(request_my_tpu(server))
         assert isinstance(error, APIError)
-        assert (error.status, error.retryable) == (503, True)
-        assert len(server.requests) == QUICK.attempts
+        assert (error.status, error.retryable, error.retry_after) == (503, True, 60.0)
+        assert len(server.requests) == 21
 
 
 async def test_an_exhausted_quota_respects_retry_after() -> None:
@@ -267,13 +267,13 @@ async def test_a_failure_that_echoes_the_token_does_not_show_it() -> None:
         for status in (400, 403, 404, 418, 500):
             body = f'{{"error": {{"message": "no Bearer {TOKEN} or {TOKEN}"}}}}'.encode()
             server.inject(Answer(status, body))
-            error = await error_from(request_my_tpu(server, user(), policy=RetryPolicy(attempts=1)))
+            error = await error_from(request_my_tpu(server, user(), policy=NO_RETRIES))
             assert "no Bearer (secret) or (secret)" in str(error)
             assert TOKEN not in all_text(error)
 
 
 async def test_an_unreachable_api_is_named_in_the_error() -> None:
-    async with GoogleSession(endpoints={"tpu": "http://127.0.0.1:9"}, policy=QUICK) as opened:
+    async with GoogleSession(endpoints={"tpu": "http://127.0.0.1:9"}, policy=NO_RETRIES) as opened:
         error = await error_from(get_my_tpu(opened))
     assert isinstance(error, ConnectionFailedError)
     assert error.retryable
@@ -334,7 +334,7 @@ async def test_a_session_is_usable_only_inside_its_async_with() -> None:
 async def test_a_call_fails_if_its_session_is_closed() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         server.inject(Hang(), times=None)
-        opened = session(server, policy=RetryPolicy(attempts=1))
+        opened = session(server, policy=NO_RETRIES)
         async with opened:
             task = asyncio.create_task(get_my_tpu(opened))
             await server.until(lambda: len(server.requests) == 1)

@@ -10,7 +10,7 @@ import pytest
 
 from aioresolve._core.retry import RetryPolicy
 
-from .loopback import run_loopback
+from .loopback import disable_retries, run_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,3 +39,9 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between attempts to milliseconds, unless the server requests a longer one."""
     quick = partial(RetryPolicy, first_wait=0.001, longest_wait=0.004)
     monkeypatch.setattr("aioresolve.kubernetes.client.RetryPolicy", quick)
+
+
+@pytest.fixture
+def no_retries(quick_retries: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the waits between attempts exceed every deadline, so that a call ends after one attempt."""
+    disable_retries(monkeypatch)

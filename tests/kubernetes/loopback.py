@@ -10,10 +10,12 @@ import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ResolveError
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing import KubernetesServer, pod
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    import pytest
 
     from aioresolve.spec import ClusterSpec
     from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
@@ -93,6 +97,12 @@ def _is_not_from_the_server(record: logging.LogRecord) -> bool:
     # If a client disconnects while the server sends an endless body, asyncio sometimes closes the socket of
     # the server twice and logs a warning. These tests check only the event loop of the client.
     return record.threadName != "KubernetesServer"
+
+
+def disable_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the waits between attempts exceed every deadline, so that a call ends after one attempt."""
+    endless = partial(RetryPolicy, first_wait=3600.0, longest_wait=3600.0)
+    monkeypatch.setattr("aioresolve.kubernetes.client.RetryPolicy", endless)
 
 
 def point_kubeconfig_to(loopback: Loopback, pem: bytes, port: int) -> None:

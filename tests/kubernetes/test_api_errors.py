@@ -235,6 +235,9 @@ def test_manifest_has_the_user_name_without_escapes() -> None:
         (Response(429, status(429, "busy"), retry_after=7.0), 7.0),
         (Response(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
         (Response(429, status(429, "busy", retryAfterSeconds=3), retry_after=0.0), 0.0),
+        (Response(429, status(429, "busy", retryAfterSeconds=int("9" * 400))), float("inf")),
+        (Response(429, status(429, "busy", retryAfterSeconds="soon")), None),
+        (Response(429, status(429, "busy")), None),
         (Response(429, b"busy"), None),
     ],
 )

@@ -195,6 +195,7 @@ PERMANENT: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
 
 @both_clients
 @pytest.mark.parametrize("fault", PERMANENT)
+@pytest.mark.usefixtures("no_retries")
 async def test_permanent_fault_is_one_typed_error_without_a_secret(
     loopback: Loopback, kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ async def test_token_in_a_response_is_not_shown(loopback: Loopback, kind: str) -
 
 
 @both_clients
+@pytest.mark.usefixtures("no_retries")
 async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback) as client:
         with loopback.server.down():

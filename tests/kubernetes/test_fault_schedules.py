@@ -102,7 +102,7 @@ def timeout_for(schedule: list[Step]) -> float:
 
 
 def must_succeed(schedule: list[Step]) -> bool:
-    """Return whether every fault is transient, and there are fewer faults than attempts for each request."""
+    """Return whether every fault is transient, and there are few enough to end before the deadline."""
     faults = [fault for step in schedule for fault in step.faults]
     return (
         not can_hang(schedule)

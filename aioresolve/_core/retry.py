@@ -7,6 +7,7 @@ polls, which have no end, take their waits from a `Backoff` of their own.
 from __future__ import annotations
 
 import email.utils
+import math
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -132,4 +133,7 @@ def _error(state: tenacity.RetryCallState) -> ResolveError:
 
 class _StopIfWaitExceedsDeadline(tenacity.stop.stop_base):
     def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return anyio.current_time() + retry_state.upcoming_sleep >= anyio.current_effective_deadline()
+        deadline = anyio.current_effective_deadline()
+        # Minus infinity means that the scope is cancelled. The wait ends at once then, as a cancellation: an
+        # error raised now would replace it if the call is one of several in a task group.
+        return -math.inf < deadline <= anyio.current_time() + retry_state.upcoming_sleep

@@ -262,14 +262,15 @@ class PodAPI:
     ) -> FoundPods:
         """Return every pod that matches the query, with all fields, read page by page.
 
-        `verbs` are the RBAC verbs that the caller needs, for the error if they are denied.
+        `verbs` are the RBAC verbs that the caller needs, for the error if they are denied. If the query has a
+        version, it may have expired (410).
         """
         restarts = 0
         while True:
             try:
                 found = await self._pages(query, progress, verbs)
             except APIError as error:
-                if not is_expired(error) or restarts == MAX_RESTARTS:
+                if not is_expired(error) or restarts == MAX_RESTARTS or query.version:
                     raise
                 restarts += 1
                 progress.failed(query.scope, error)

@@ -26,6 +26,8 @@ class PodQuery:
         selector: a label selector in the grammar of the API.
         namespace: the namespace to search; None for all namespaces.
         name: the name of the pods; None for any name.
+        is_running: whether their phase is Running, or is not; None for any phase.
+        version: the resourceVersion as of which to list them; empty for the most recent one.
         limit: the maximum number of pods in one page; None for all pods in one response.
         continue_: the token of the page to continue from.
     """
@@ -33,6 +35,8 @@ class PodQuery:
     selector: str
     namespace: str | None = None
     name: str | None = None
+    is_running: bool | None = None
+    version: str = ""
     limit: int | None = None
     continue_: str = ""
 
@@ -43,10 +47,15 @@ class PodQuery:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The query of the URL, without a `resourceVersion`: the server returns the most recent pods."""
+        """The query of the URL."""
         parameters = {"labelSelector": self.selector}
-        if self.name is not None:
-            parameters["fieldSelector"] = f"metadata.name={self.name}"
+        fields = [] if self.name is None else [f"metadata.name={self.name}"]
+        if self.is_running is not None:
+            fields.append("status.phase=Running" if self.is_running else "status.phase!=Running")
+        if fields:
+            parameters["fieldSelector"] = ",".join(fields)
+        if self.version and not self.continue_:  # a token contains the version of its list
+            parameters |= {"resourceVersion": self.version, "resourceVersionMatch": "Exact"}
         if self.limit is not None:
             parameters["limit"] = str(self.limit)
         if self.continue_:
@@ -62,11 +71,20 @@ class PodQuery:
     def scope(self) -> str:
         """The request as text for messages."""
         prefix = "" if self.name is None else f"pod {self.name!r} of "
-        return f"{prefix}selector {self.selector!r} in {self.where}"
+        suffix = ", phase other than Running" if self.is_running is False else ""
+        return f"{prefix}selector {self.selector!r} in {self.where}{suffix}"
 
     def named(self, name: str) -> PodQuery:
         """Return the request for the pods of one name."""
         return replace(self, name=name)
+
+    def in_phase_running(self, is_running: bool) -> PodQuery:
+        """Return the request for the pods whose phase is Running, or for all others."""
+        return replace(self, is_running=is_running)
+
+    def at(self, version: str) -> PodQuery:
+        """Return the request for the pods as they were at this resourceVersion."""
+        return replace(self, version=version)
 
     def page(self, limit: int, continue_: str) -> PodQuery:
         """Return the request for one page."""

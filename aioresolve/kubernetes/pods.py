@@ -33,11 +33,15 @@ MAX_REASON = 1000
 
 
 class Rows(NamedTuple):
-    """The columns of a Table of pods that are used; an IP is `<none>` if the pod has none yet."""
+    """The columns of a Table of pods that are used, and the resourceVersion of the list.
+
+    An IP is `<none>` if the pod has none yet.
+    """
 
     names: list[str]
     statuses: list[str]
     ips: list[str]
+    version: str
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -55,19 +59,20 @@ class Rows(NamedTuple):
             raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
         if {len(row.cells) for row in table_rows} - {len(columns)}:
             raise ValueError(f"a row does not have one cell for each of the {len(columns)} columns")
-        rows = cls(*([row.cells[position] for row in table_rows] for position in positions))
-        if any(set(map(type, column)) - {str} for column in rows):
+        names, statuses, ips = ([row.cells[position] for row in table_rows] for position in positions)
+        if any(set(map(type, column)) - {str} for column in (names, statuses, ips)):
             raise ValueError("the Name, Status and IP of a row are not all strings")
-        if max(map(len, rows.names), default=0) > MAX_NAME:
+        if max(map(len, names), default=0) > MAX_NAME:
             raise ValueError(f"a name is longer than {MAX_NAME} characters")
-        return rows
+        return cls(names, statuses, ips, table.metadata.resource_version)
 
     @property
     def inconclusive(self) -> set[str]:
-        """The names of the pods whose rows do not prove that they are members.
+        """The names of the pods of phase Running whose rows do not prove that they are members.
 
-        The server writes `Running` only for a pod whose phase is Running, that is not being deleted and that
-        has no waiting container. With any other status, or without an IP, the pod itself has to be read.
+        For such a pod the server writes `Running` only if it is not being deleted. With any other status, or
+        without an IP, the pod itself has to be read. In other phases the status proves nothing: it is the
+        reason of the pod or of a container, which may be any word.
         """
         return {
             name

@@ -15,11 +15,12 @@ from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Progress
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_count
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import APIError, ConfigurationError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState
 
+from .api_errors import is_expired
 from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location
 from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
 from .objects import PodQuery
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from aioresolve.spec import Observation
 
     from .objects import Pod
+    from .pods import Rows
 
 T = TypeVar("T")
 
@@ -237,24 +239,64 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def _list_members(self, api: PodAPI, query: PodQuery, progress: Progress) -> ListedMembers:
         """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
+        members = await self._list_members_as_rows(api, query, progress)
+        if members is None:
+            members = ListedMembers()
+            members.add_pods((await api.pods(query, progress)).pods, self._address, self._port)
+        return members
+
+    async def _list_members_as_rows(
+        self, api: PodAPI, query: PodQuery, progress: Progress
+    ) -> ListedMembers | None:
+        """List the running pods as rows and all others in full, as of one version.
+
+        Return None if rows do not suffice: the server splits them or does not support them, many are
+        inconclusive, or the server no longer has their version.
+        """
+        running, others = query.in_phase_running(True), query.in_phase_running(False)
+        rows: Rows | FoundPods | None = None
+        listed: list[FoundPods] = []
+
+        async def list_running() -> None:
+            nonlocal rows
+            rows = await api.rows(running, progress)
+
+        async def list_others() -> None:
+            listed.append(await api.pods(others, progress))
+
+        # The others are an error, or are skipped.
+        calls = [list_running, list_others] if self._not_running == "raise" else [list_running]
+        await gather(calls, limit=len(calls))
+        if rows is None:
+            return None
         members = ListedMembers()
-        rows = await api.rows(query, progress)
         if isinstance(rows, FoundPods):
             members.add_pods(rows.pods, self._address, self._port)
-            return members
+            inconclusive: set[str] = set()
+        else:
+            inconclusive = rows.inconclusive
+            members.add_rows(rows, inconclusive, self._port)
+        if len(inconclusive) > MAX_NAMED_REQUESTS:
+            return None
         # By name, because in all namespaces a row does not say which of several pods of a name it describes.
-        inconclusive = rows.inconclusive if rows else set()
-        if rows is None or len(inconclusive) > MAX_NAMED_REQUESTS:
-            members.add_pods((await api.pods(query, progress)).pods, self._address, self._port)
-            return members
-        members.add_rows(rows, inconclusive, self._port)
-        if inconclusive:
-            found = await gather(
-                [partial(api.pods, query.named(name), progress) for name in sorted(inconclusive)],
+        missing = [running.named(name) for name in sorted(inconclusive)]
+        if any(each.version != rows.version for each in listed):
+            # Between the two lists a pod may have changed from one to the other, and would be in neither.
+            listed.clear()
+            missing.append(others)
+        try:
+            listed += await gather(
+                [partial(api.pods, each.at(rows.version), progress) for each in missing],
                 limit=self._max_concurrency,
             )
-            for each in found:
-                members.add_pods(each.pods, self._address, self._port)
+        except APIError as error:
+            if not is_expired(error):
+                raise
+            return None
+        if any(each.version != rows.version for each in listed):  # not every server supports exact versions
+            return None
+        for each in listed:
+            members.add_pods(each.pods, self._address, self._port)
         return members
 
     def _addresses(self, listed: Sequence[ListedMembers]) -> list[str]:

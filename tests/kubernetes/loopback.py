@@ -122,11 +122,14 @@ def trusted_peer(loopback: Loopback, handle: Callable[[socket.socket], None]) ->
 
 
 def request_kind(request: RequestRecord) -> str:
-    """Return what a request of a resolver is for: `rows`, `named`, `first page` or `next page`."""
+    """Return what a request of a resolver is for: `rows`, `named`, `others`, `first page` or `next page`."""
+    fields = request.query.get("fieldSelector", "")
     if "as=Table" in request.accept:
         return "rows"
-    if "fieldSelector" in request.query:
+    if "metadata.name=" in fields:
         return "named"
+    if "status.phase!=Running" in fields:
+        return "others"
     return "next page" if "continue" in request.query else "first page"
 
 

@@ -37,6 +37,9 @@ assert 8_000 < len(POD) < 8_400
 
 def rows(request: bytes) -> Iterator[bytes]:
     """Yield the response of a server that has many pods, as rows."""
+    if b"as=Table" not in request:  # for the pods that are not running
+        yield b'{"kind":"PodList","metadata":{"resourceVersion":"8470"},"items":[]}'
+        return
     cells = [["x", "1/1", "Running", "0", "5d", "10.0.0.7", "node-a", "<none>", "<none>"]] * PODS
     yield table([[f"train-{number:05}", *row[1:]] for number, row in enumerate(cells)], COLUMNS)
 
@@ -134,7 +137,8 @@ def test_an_endless_body_is_not_read_to_the_end(
     report = resolve_in_process(tmp_path, method, body)
     assert report["outcome"].startswith("ProtocolError: ")
     assert "exceeds the limit of 64 MiB" in report["outcome"]
-    assert report["peak"] < 160  # 107 when this was written
+    # cluster_spec() reads two responses at a time.
+    assert report["peak"] < 250  # 170 when this was written
 
 
 def test_endless_pages_are_not_read_to_the_end(tmp_path: Path) -> None:

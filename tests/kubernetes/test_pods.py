@@ -27,7 +27,8 @@ from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 def decoded_rows(body: bytes) -> list[tuple[str, str, str]]:
     decoded = decode_list(body)
     assert isinstance(decoded, Table)
-    return list(zip(*Rows.from_table(decoded), strict=True))
+    rows = Rows.from_table(decoded)
+    return list(zip(rows.names, rows.statuses, rows.ips, strict=True))
 
 
 def test_a_table_has_name_status_and_ip() -> None:
@@ -216,7 +217,7 @@ def test_a_pod_is_ready_if_its_ready_condition_is_true() -> None:
 
 def test_rows_and_pods_give_the_same_members() -> None:
     from_rows, from_pods = ListedMembers(), ListedMembers()
-    from_rows.add_rows(Rows(["train-0"], ["Running"], ["10.8.0.10"]), set(), 8470)
+    from_rows.add_rows(Rows(["train-0"], ["Running"], ["10.8.0.10"], "7"), set(), 8470)
     from_pods.add_pods([pod("train-0", ip="10.8.0.10")], "pod_ip", 8470)
     assert from_rows == from_pods == ListedMembers(["train-0"], ["10.8.0.10:8470"])
 
@@ -241,7 +242,7 @@ def test_a_pod_with_a_name_that_is_too_long_is_invalid() -> None:
 
 
 def test_inconclusive_rows_add_no_members() -> None:
-    rows = Rows(["a", "b", "b"], ["Running", "Running", "Pending"], ["10.8.0.1", "fd00::1", "<none>"])
+    rows = Rows(["a", "b", "b"], ["Running", "Running", "Pending"], ["10.8.0.1", "fd00::1", "<none>"], "7")
     members = ListedMembers()
     members.add_rows(rows, rows.inconclusive, 8470)
     assert members == ListedMembers(["a"], ["10.8.0.1:8470"])

@@ -59,6 +59,10 @@ def kinds(loopback: Loopback) -> Counter[str]:
     return Counter(request_kind(request) for request in loopback.requests)
 
 
+def is_for_rows(request: RequestRecord) -> bool:
+    return request_kind(request) == "rows"
+
+
 def pod_list(loopback: Loopback, **metadata: str) -> bytes:
     version = str(loopback.server.resource_version)
     return json.dumps(
@@ -72,16 +76,30 @@ def pod_list(loopback: Loopback, **metadata: str) -> bytes:
 
 
 class TestRequests:
-    async def test_only_rows_are_requested_if_they_are_conclusive(self, loopback: Loopback) -> None:
+    async def test_running_pods_are_requested_as_rows_and_all_others_in_full(
+        self, loopback: Loopback
+    ) -> None:
         loopback.train("train-0", "train-1")
         spec = await loopback.resolver(namespace="ml").cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        [request] = loopback.requests
-        assert request.accept == AS_TABLE
-        assert request.path == "/api/v1/namespaces/ml/pods"
-        assert request.query == {"labelSelector": "app=train", "includeObject": "None"}
-        assert (request.scheme, request.user) == ("Bearer", "alice")
-        assert request.user_agent.startswith("aioresolve/")
+        rows, others = sorted(loopback.requests, key=request_kind, reverse=True)
+        assert (rows.accept, others.accept) == (AS_TABLE, AS_LIST)
+        selector = {"labelSelector": "app=train"}
+        assert rows.query == {**selector, "fieldSelector": "status.phase=Running", "includeObject": "None"}
+        assert others.query == {**selector, "fieldSelector": "status.phase!=Running", "limit": str(PAGE)}
+        for request in (rows, others):
+            assert request.path == "/api/v1/namespaces/ml/pods"
+            assert (request.scheme, request.user) == ("Bearer", "alice")
+            assert request.user_agent.startswith("aioresolve/")
+
+    async def test_only_running_pods_are_requested_if_all_others_are_skipped(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", phase="Pending")
+        spec = await loopback.resolver(not_running="skip").cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0")]
+        assert kinds(loopback) == {"rows": 1}
 
     async def test_process_in_a_pod_is_identified_by_its_uid(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
@@ -107,12 +125,15 @@ class TestRequests:
         spec = await loopback.resolver(jobs, namespace=["ml", "lab"]).cluster_spec()
         both = [loopback.address("train-0"), loopback.address("train-0", "lab")]
         assert spec.as_dict() == {"worker": both, "ps": both, "chief": both + both}
-        requested = [(request.namespace, request.query["labelSelector"]) for request in loopback.requests]
+        requested = [
+            (request.namespace, request.query["labelSelector"], request_kind(request))
+            for request in loopback.requests
+        ]
         assert sorted(requested) == [
-            ("lab", "app=none"),
-            ("lab", "app=train"),
-            ("ml", "app=none"),
-            ("ml", "app=train"),
+            (namespace, selector, kind)
+            for namespace in ("lab", "ml")
+            for selector in ("app=none", "app=train")
+            for kind in ("others", "rows")
         ]
 
     @pytest.mark.parametrize("of_context", ["lab", None])
@@ -139,12 +160,18 @@ class TestRequests:
         loopback.train(*odd, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
-        first, *others = loopback.requests
-        assert request_kind(first) == "rows"
-        assert [request.accept for request in others] == [AS_LIST] * MAX_NAMED_REQUESTS
-        assert {request.query["fieldSelector"] for request in others} == {f"metadata.name={n}" for n in odd}
-        assert {request.query["labelSelector"] for request in others} == {"app=train"}
-        assert {request.path for request in others} == {"/api/v1/pods"}
+        first, second, *named = loopback.requests
+        assert {request_kind(first), request_kind(second)} == {"rows", "others"}
+        assert [request.accept for request in named] == [AS_LIST] * MAX_NAMED_REQUESTS
+        assert {request.query["fieldSelector"] for request in named} == {
+            f"metadata.name={name},status.phase=Running" for name in odd
+        }
+        # As of the version of the rows, so that all are from one moment.
+        version = {request.query["resourceVersion"] for request in named}
+        assert version == {str(loopback.server.resource_version)}
+        assert {request.query["resourceVersionMatch"] for request in named} == {"Exact"}
+        assert {request.query["labelSelector"] for request in named} == {"app=train"}
+        assert {request.path for request in named} == {"/api/v1/pods"}
 
     async def test_many_pods_with_inconclusive_rows_are_requested_in_one_list(
         self, loopback: Loopback
@@ -153,17 +180,17 @@ class TestRequests:
         loopback.train(*names, waiting=CRASHED)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
-        _, full = loopback.requests
+        _, _, full = loopback.requests
         assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train", "limit": str(PAGE)})
 
     async def test_a_server_may_return_pods_instead_of_rows(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
         loopback.train("train-1", waiting=CRASHED)
         loopback.train("leaving", deleting=True)
-        loopback.server.inject(Answer(200, pod_list(loopback)))
+        loopback.server.inject(Answer(200, pod_list(loopback)), match=is_for_rows)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        assert len(loopback.requests) == 1
+        assert kinds(loopback) == {"rows": 1, "others": 1}
 
     @pytest.mark.parametrize("cut", ["rows", "pods"])
     async def test_all_pages_are_read_if_the_server_splits_the_first_response(
@@ -172,24 +199,26 @@ class TestRequests:
         loopback.train("train-0", "train-1")
         token: dict[str, Any] = {"continue": "t"}
         body = pod_list(loopback, **token) if cut == "pods" else table([], **token)
-        loopback.server.inject(Answer(200, body))
+        loopback.server.inject(Answer(200, body), match=is_for_rows)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        assert kinds(loopback) == {"rows": 1, "first page": 1}
+        assert kinds(loopback) == {"rows": 1, "others": 1, "first page": 1}
 
     async def test_pods_are_requested_from_a_server_that_does_not_support_tables(
         self, loopback: Loopback
     ) -> None:
         loopback.train("train-0")
-        loopback.server.inject(Answer(406))
+        loopback.server.inject(Answer(406), match=is_for_rows)
         assert addresses(await loopback.resolver().cluster_spec()) == [loopback.address("train-0")]
-        assert kinds(loopback) == {"rows": 1, "first page": 1}
+        assert kinds(loopback) == {"rows": 1, "others": 1, "first page": 1}
 
     async def test_columns_are_found_by_name(self, loopback: Loopback) -> None:
         body = table(
-            [["node-a", "10.0.0.7", "x", "Running", "train-0"]], ["Node", "IP", "New", "Status", "Name"]
+            [["node-a", "10.0.0.7", "x", "Running", "train-0"]],
+            ["Node", "IP", "New", "Status", "Name"],
+            resourceVersion=str(loopback.server.resource_version),
         )
-        loopback.server.inject(Answer(200, body))
+        loopback.server.inject(Answer(200, body), match=is_for_rows)
         assert addresses(await loopback.resolver().cluster_spec()) == ["10.0.0.7:8470"]
 
     @pytest.mark.parametrize(
@@ -229,7 +258,7 @@ class TestRequests:
         with pytest.raises(ConfigurationError, match="Correct the selector 'app in'") as caught:
             await resolve(loopback.resolver({"worker": "app in"}))
         assert f"https://127.0.0.1:{loopback.server.port}" in str(caught.value)
-        assert len(loopback.requests) == 1
+        assert set(kinds(loopback).values()) == {1}  # it is final
 
 
 class TestMembers:
@@ -400,18 +429,81 @@ class TestMembers:
         loopback.train("train-1", deleting=True, **pod_fields)
         assert addresses(await resolve(loopback.resolver())) == [loopback.address("train-0")]
 
-    async def test_a_pod_deleted_between_two_requests_is_not_a_member(self, loopback: Loopback) -> None:
+    async def test_all_requests_of_a_call_show_the_same_moment(self, loopback: Loopback) -> None:
+        loopback.train("train-0", ip="10.0.0.1")
+        loopback.train("train-1", ip="10.0.0.2", waiting=CRASHED)
+
+        def swap(request: RequestRecord) -> bool:
+            if request_kind(request) == "named":
+                # With the old row of train-0 and the new train-1, one address would be two tasks.
+                loopback.train("train-0", ip="10.0.0.2")
+                loopback.train("train-1", ip="10.0.0.1", waiting=CRASHED)
+            return False
+
+        loopback.server.inject(Delay(0), match=swap, times=None)
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+
+    async def test_a_pod_that_changes_its_phase_between_two_requests_is_not_lost(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", phase="Pending")
+        versions = []
+
+        def start(request: RequestRecord) -> bool:
+            if request_kind(request) == "others":
+                versions.append(request.query.get("resourceVersion"))
+                # Pending when the rows were listed, and Running now: it would be in neither list.
+                loopback.train("train-1")
+            return False
+
+        loopback.server.inject(Delay(0), match=start, times=None)
+        as_of_rows = str(loopback.server.resource_version)
+        with pytest.raises(PodNotRunningError, match="ml/train-1: Pending"):
+            # One request after another, the rows first.
+            await loopback.resolver(max_concurrency=1).cluster_spec()
+        assert versions == [None, as_of_rows]
+
+    async def test_pods_are_listed_again_if_the_version_of_the_rows_has_expired(
+        self, loopback: Loopback
+    ) -> None:
         loopback.train("train-0")
         loopback.train("train-1", waiting=CRASHED)
 
-        def leave(request: RequestRecord) -> bool:
+        def expire(request: RequestRecord) -> bool:
             if request_kind(request) == "named":
-                loopback.server.delete("train-1", "ml")
+                loopback.train("train-2")
+                loopback.server.compact()
             return False
 
-        loopback.server.inject(Delay(0), match=leave, times=None)
+        loopback.server.inject(Delay(0), match=expire, times=None)
         spec = await loopback.resolver().cluster_spec()
-        assert addresses(spec) == [loopback.address("train-0")]
+        assert addresses(spec) == [loopback.address(f"train-{number}") for number in range(3)]
+        assert kinds(loopback) == {"rows": 1, "others": 1, "named": 1, "first page": 1}
+
+    async def test_pods_are_listed_again_by_a_server_that_ignores_the_version(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", waiting=CRASHED)
+        newer = pod_list(loopback, resourceVersion=str(loopback.server.resource_version + 1))
+        loopback.server.inject(Answer(200, newer), match=lambda request: request_kind(request) == "named")
+        spec = await loopback.resolver().cluster_spec()
+        assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
+        assert kinds(loopback)["first page"] == 1
+
+    @both_paths
+    @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed", "Unknown"])
+    async def test_a_pod_whose_row_says_running_in_another_phase_is_not_a_member(
+        self, loopback: Loopback, resolve: Callable[..., Any], phase: Any
+    ) -> None:
+        loopback.train("train-0")
+        loopback.train("train-1", phase=phase, reason="Running", ip="10.0.0.9")
+        skipping = loopback.resolver(not_running="skip")
+        assert addresses(await resolve(skipping)) == [loopback.address("train-0")]
+        with pytest.raises(PodNotRunningError, match=f"ml/train-1: {phase}"):
+            await resolve(loopback.resolver())
 
     @both_paths
     async def test_a_job_without_pods_has_no_tasks(
@@ -543,7 +635,7 @@ class TestPages:
         loopback.train(*names)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
-        assert kinds(loopback) == {"rows": 1}
+        assert kinds(loopback) == {"rows": 1, "others": 1}
 
     @pytest.mark.parametrize("page", [2, 3])
     async def test_a_list_whose_pages_expire_is_restarted(
@@ -671,7 +763,7 @@ class TestConnections:
             return False
 
         loopback.server.inject(Delay(0), match=look, times=None)
-        async with loopback.resolver() as resolver:
+        async with loopback.resolver(not_running="skip") as resolver:
             await resolver.cluster_spec()
             await resolver.cluster_state()
             assert loopback.server.connections == 1
@@ -711,7 +803,7 @@ class TestConnections:
             assert [spec.num_tasks(f"job{job}") for job in range(6)] == [2] * 6
             # A connection carries one request at a time, and none was closed.
             assert loopback.server.connections == limit
-        assert kinds(loopback) == {"rows": 6, "named": 12}
+        assert kinds(loopback) == {"rows": 6, "others": 6, "named": 12}
 
     async def test_concurrent_calls_share_the_connections(self, loopback: Loopback) -> None:
         loopback.train("train-0")
@@ -799,9 +891,10 @@ async def test_a_call_from_another_loop_uses_its_own_connections(loopback: Loopb
     loopback.train("train-0")
     async with loopback.resolver() as resolver:
         await resolver.cluster_spec()
+        own = loopback.server.connections
         other = await asyncio.to_thread(asyncio.run, resolver.cluster_spec())
         assert addresses(other) == addresses(await resolver.cluster_spec())
-        await asyncio.to_thread(loopback.server.until, lambda: loopback.server.connections == 1)
+        await asyncio.to_thread(loopback.server.until, lambda: loopback.server.connections == own)
 
 
 class TestDeadline:
@@ -814,11 +907,11 @@ class TestDeadline:
             await resolve(loopback.resolver(timeout=0.1))
         scope = "selector 'app=train' in all namespaces"
         assert caught.value.timeout == 0.1
-        assert caught.value.missing == {scope: f"https://127.0.0.1:{loopback.server.port} has not responded"}
+        assert caught.value.missing[scope] == f"https://127.0.0.1:{loopback.server.port} has not responded"
         assert scope in str(caught.value)
 
     async def test_a_call_may_have_its_own_deadline(self, loopback: Loopback) -> None:
-        loopback.server.inject(Hang(), times=3)
+        loopback.server.inject(Hang(), times=None)
         resolver = loopback.resolver({"worker": "app=train"}, timeout=30.0)
         with anyio.fail_after(5):
             for call in (resolver.cluster_spec, resolver.cluster_state):
@@ -834,8 +927,13 @@ class TestDeadline:
         )
         with pytest.raises(DeadlineExceededError) as caught:
             await loopback.resolver({"worker": ["app=train", "app=slow"]}).cluster_spec(timeout=0.3)
-        assert list(caught.value.reached) == ["selector 'app=train' in all namespaces"]
-        assert list(caught.value.missing) == ["selector 'app=slow' in all namespaces"]
+        both = "{}", "{}, phase other than Running"
+        assert set(caught.value.reached) == {
+            each.format("selector 'app=train' in all namespaces") for each in both
+        }
+        assert set(caught.value.missing) == {
+            each.format("selector 'app=slow' in all namespaces") for each in both
+        }
 
     @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
     async def test_an_invalid_deadline_is_an_error(self, loopback: Loopback, timeout: float) -> None:

@@ -76,7 +76,7 @@ def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def resolver(kubeconfig: Path) -> Iterator[sync.KubernetesClusterResolver]:
-    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig) as resolver:
+    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1) as resolver:
         yield resolver
 
 
@@ -213,7 +213,7 @@ def test_calls_of_a_resolver_share_a_connection(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     assert [resolver.cluster_spec() for _ in range(5)] == [WORKERS] * 5
-    assert len(server.requests) == 5
+    assert len(server.requests) == 10
     assert server.connections == 1
 
 
@@ -232,7 +232,7 @@ def test_many_threads_can_call_one_resolver_concurrently(
 
         specs = [call.result() for call in [threads.submit(call) for _ in range(THREADS)]]
         assert specs == [WORKERS] * THREADS
-        assert len(server.requests) == THREADS
+        assert len(server.requests) == 2 * THREADS
         assert 1 <= server.connections <= 4
 
 
@@ -247,7 +247,7 @@ async def running_loop() -> asyncio.AbstractEventLoop:
 
 
 def test_end_of_with_closes_the_connection(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
-    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig) as resolver:
+    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1) as resolver:
         resolver.cluster_spec()
         assert server.connections == 1
     server.until(lambda: server.connections == 0)
@@ -267,7 +267,7 @@ def test_closed_resolver_can_be_used_and_closed_again(
 def test_garbage_collected_resolver_closes_its_connection(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
-    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
+    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)
     resolver.cluster_spec()
     assert server.connections == 1
     del resolver
@@ -277,7 +277,7 @@ def test_garbage_collected_resolver_closes_its_connection(
 def test_resolver_collected_in_the_loop_thread_closes_its_connection(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
-    references = [sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)]
+    references = [sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)]
     references[0].cluster_spec()
 
     async def drop() -> None:
@@ -290,7 +290,7 @@ def test_resolver_collected_in_the_loop_thread_closes_its_connection(
 def test_resolver_in_a_reference_cycle_closes_its_connection_when_collected(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
-    resolver: Any = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
+    resolver: Any = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)
     resolver.cluster_spec()
     resolver.itself = resolver
     del resolver
@@ -384,7 +384,9 @@ def test_union_has_the_current_attributes_of_its_first_resolver() -> None:
 def test_union_keeps_the_connections_of_its_resolvers_until_it_is_collected(
     server: ThreadedKubernetesServer, kubeconfig: Path
 ) -> None:
-    union = sync.UnionClusterResolver(sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig))
+    union = sync.UnionClusterResolver(
+        sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=1)
+    )
     union.cluster_spec()
     gc.collect()
     assert server.connections == 1

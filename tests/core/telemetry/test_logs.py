@@ -49,7 +49,7 @@ def extra_without_duration(record: logging.LogRecord) -> dict[str, Any]:
 
 
 async def test_request_is_logged_with_its_parts(loopback: Loopback, caplog: pytest.LogCaptureFixture) -> None:
-    await loopback.resolver(namespace="ml").cluster_spec()
+    await loopback.resolver(not_running="skip", namespace="ml").cluster_spec()
     (record,) = package_records(caplog, "aioresolve.kubernetes")
     size = extra_without_duration(record)["size"]
     host = f"https://127.0.0.1:{loopback.server.port}"
@@ -74,7 +74,7 @@ async def test_failed_request_and_its_retry_are_logged(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     loopback.server.inject(Reset(after=10))
-    await loopback.resolver().cluster_spec()
+    await loopback.resolver(not_running="skip").cluster_spec()
     failed, retry, succeeded = package_records(caplog)
     assert extra_without_duration(failed)["error_type"] == "aioresolve.errors.ConnectionFailedError"
     assert failed.getMessage().endswith(extra(failed)["error"])
@@ -89,7 +89,7 @@ async def test_request_cancelled_by_the_deadline_is_logged(
 ) -> None:
     loopback.server.inject(Hang(), times=None)
     with pytest.raises(DeadlineExceededError):
-        await loopback.resolver(timeout=0.3).cluster_spec()
+        await loopback.resolver(not_running="skip", timeout=0.3).cluster_spec()
     (record,) = package_records(caplog)
     assert extra_without_duration(record)["error_type"] == "cancelled"
     assert record.getMessage().endswith(": cancelled")
@@ -135,7 +135,7 @@ async def test_every_key_of_extra_is_documented_and_differs_from_standard_keys(
     loopback: Loopback, caplog: pytest.LogCaptureFixture
 ) -> None:
     loopback.server.inject(Answer(503))
-    await loopback.resolver().cluster_spec()
+    await loopback.resolver(not_running="skip").cluster_spec()
     await probe_workers(["127.0.0.1:9"], libtpu_ports=[])
     async with TPUWorker() as worker:
         await probe_workers([worker.address])
@@ -157,7 +157,7 @@ async def test_no_record_span_or_measurement_contains_a_secret(
 ) -> None:
     loopback.server.inject(Answer(401, body=f"unknown token {TOKEN}".encode()), times=None)
     with pytest.raises(ResolveError):
-        await loopback.resolver(timeout=1.0).cluster_spec()
+        await loopback.resolver(not_running="skip", timeout=1.0).cluster_spec()
     async with secure() as server:
         credentials = refreshable(server, "ya29.an-outdated-token", seconds=3600)
         server.inject(Answer(503, body=GOOGLE_TOKEN.encode()))

@@ -55,7 +55,7 @@ def error_types(recording: Recording) -> list[Any]:
 async def test_request_is_one_span_that_follows_the_conventions(
     recording: Recording, loopback: Loopback
 ) -> None:
-    await loopback.resolver(namespace="ml").cluster_spec()
+    await loopback.resolver(not_running="skip", namespace="ml").cluster_spec()
     (span,) = recording.spans
     assert (span.name, span.kind) == ("GET /api/v1/namespaces/{namespace}/pods", SpanKind.CLIENT)
     assert (span.status.status_code, span.parent, span.events) == (StatusCode.UNSET, None, ())
@@ -74,7 +74,7 @@ async def test_request_is_one_span_that_follows_the_conventions(
 
 
 async def test_span_is_a_child_of_the_span_of_the_caller(recording: Recording, loopback: Loopback) -> None:
-    resolver = loopback.resolver({"worker": ["app=train"], "ps": ["app=ps"]})
+    resolver = loopback.resolver({"worker": ["app=train"], "ps": ["app=ps"]}, not_running="skip")
     with recording.tracer.start_as_current_span("mine") as mine:
         await resolver.cluster_spec()
     context = mine.get_span_context()
@@ -88,7 +88,9 @@ async def test_spans_of_a_blocking_call_are_children_of_the_span_of_the_caller(
     recording: Recording, loopback: Loopback
 ) -> None:
     def call() -> int:
-        with sync.KubernetesClusterResolver(JOBS, kubeconfig=loopback.kubeconfig) as resolver:
+        with sync.KubernetesClusterResolver(
+            JOBS, kubeconfig=loopback.kubeconfig, not_running="skip"
+        ) as resolver:
             with recording.tracer.start_as_current_span("mine") as mine:
                 resolver.cluster_spec()
             return mine.get_span_context().span_id
@@ -101,7 +103,7 @@ async def test_spans_of_a_blocking_call_are_children_of_the_span_of_the_caller(
 
 async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=2)
-    await loopback.resolver().cluster_spec()
+    await loopback.resolver(not_running="skip").cluster_spec()
     assert error_types(recording) == ["503", "503", None]
     sent = [attributes(span) for span in recording.spans]
     assert [each.get("http.request.resend_count") for each in sent] == [None, 1, 2]
@@ -114,7 +116,7 @@ async def test_broken_connection_is_an_error_with_our_message(
     recording: Recording, loopback: Loopback
 ) -> None:
     loopback.server.inject(Reset(after=10))
-    await loopback.resolver().cluster_spec()
+    await loopback.resolver(not_running="skip").cluster_spec()
     assert error_types(recording) == ["aioresolve.errors.ConnectionFailedError", None]
     assert "http.response.status_code" not in attributes(recording.spans[0])
     assert "broke" in str(recording.spans[0].status.description)
@@ -125,14 +127,14 @@ async def test_request_cancelled_by_the_deadline_is_an_error(
 ) -> None:
     loopback.server.inject(Hang(), times=None)
     with pytest.raises(DeadlineExceededError):
-        await loopback.resolver(timeout=0.3).cluster_spec()
+        await loopback.resolver(not_running="skip", timeout=0.3).cluster_spec()
     assert error_types(recording) == ["cancelled"]
 
 
 async def test_forbidden_request_is_an_error(recording: Recording, loopback: Loopback) -> None:
     loopback.server.allow = {}
     with pytest.raises(ForbiddenError):
-        await loopback.resolver().cluster_spec()
+        await loopback.resolver(not_running="skip").cluster_spec()
     assert error_types(recording) == ["403"]
 
 
@@ -214,7 +216,7 @@ async def test_every_attribute_is_from_the_conventions_or_has_our_prefix(
     recording: Recording, loopback: Loopback
 ) -> None:
     loopback.server.inject(Answer(503))
-    await loopback.resolver().cluster_spec()
+    await loopback.resolver(not_running="skip").cluster_spec()
     async with TPUWorker() as worker:
         await probe_workers([worker.address, "127.0.0.1:9"], libtpu_ports=[])
     used = {name for span in recording.spans for name in attributes(span)}

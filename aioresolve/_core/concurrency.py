@@ -1,16 +1,19 @@
-"""What concurrent tasks share: calls with one error, the latest value of a task, a lock, and a cached token.
+"""Calls with one error, the latest value of a task, blocking work in threads, a lock, and a cached token.
 
-The lock and the token cache also serve tasks of several event loops.
+The threads, the lock and the token cache also serve tasks of several event loops.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
+import os
 import threading
+from collections import Counter, deque
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
 
 import anyio
 
@@ -20,7 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+MAX_THREADS = 256
+"""The number of threads of `run_in_thread` at a time, including those that hang."""
+
+MAX_THREADS_PER_PURPOSE = 8
+"""The number of these threads with one purpose: work that always hangs leaves threads for other work."""
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> list[T]:
@@ -144,6 +154,118 @@ async def wait_until_done(*tasks: asyncio.Task[None]) -> None:
                 cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a blocking function in a daemon thread and return its result.
+
+    A thread cannot be cancelled. If this call is cancelled, it returns at once and its thread is abandoned:
+    neither the end of the event loop nor that of the process waits for it, as they do for the threads of
+    asyncio and anyio. While `MAX_THREADS`, or `MAX_THREADS_PER_PURPOSE` with this purpose, are running, the
+    call waits for one of them to end.
+
+    Args:
+        purpose: what the thread does and with what, for its name and for the error: `look up example.com`.
+        function: is called with the context variables of the caller.
+
+    Raises:
+        ResolveError: the system starts no more threads.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(context.run(function, *args, **kwargs))
+        except BaseException as error:
+            errors.append(error)
+        with suppress(RuntimeError):  # the loop was closed, and the call with it
+            loop.call_soon_threadsafe(end)
+
+    def end() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    context = contextvars.copy_context()
+    work = _ThreadWork(purpose, run)
+    _threads.start(work)
+    try:
+        await ended
+        if errors:
+            raise errors[0]
+        return results[0]
+    finally:
+        _threads.withdraw(work)
+        errors.clear()  # the error refers to this frame, which would keep it alive
+
+
+class _ThreadWork:
+    def __init__(self, purpose: str, run: Callable[[], None]) -> None:
+        self.purpose = purpose
+        self.run = run
+
+
+class _Threads:
+    """The threads of `run_in_thread`, and the work that waits for one of them to end."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every thread: a forked child has none of them, and maybe a lock that none will release."""
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
+        self._waiting: deque[_ThreadWork] = deque()
+
+    def start(self, work: _ThreadWork) -> None:
+        """Start a thread for `work`, or let it wait."""
+        with self._lock:
+            if not self._may_start(work):
+                self._waiting.append(work)
+                return
+            self._running[work.purpose] += 1
+        try:
+            threading.Thread(
+                target=self._run, args=(work,), name=f"aioresolve: {work.purpose}", daemon=True
+            ).start()
+        except RuntimeError as error:  # also raised while the interpreter exits
+            with self._lock:
+                self._running -= Counter([work.purpose])
+            raise ResolveError(
+                f"cannot start a thread to {work.purpose}: {error}",
+                hint="Raise the limits of this process on threads and memory (`ulimit -u`, `ulimit -v`).",
+                retryable=True,
+            ) from error
+
+    def withdraw(self, work: _ThreadWork) -> None:
+        """Do not run `work` if it still waits."""
+        with self._lock, suppress(ValueError):
+            self._waiting.remove(work)
+
+    def _run(self, work: _ThreadWork | None) -> None:
+        while work is not None:
+            work.run()
+            work = self._next(work.purpose)
+
+    def _next(self, ended: str) -> _ThreadWork | None:
+        """Return the work that can run in the thread that has done work with the purpose `ended`."""
+        with self._lock:
+            self._running -= Counter([ended])
+            work = next(filter(self._may_start, self._waiting), None)
+            if work is not None:
+                self._waiting.remove(work)
+                self._running[work.purpose] += 1
+            return work
+
+    def _may_start(self, work: _ThreadWork) -> bool:
+        return self._running.total() < MAX_THREADS and self._running[work.purpose] < MAX_THREADS_PER_PURPOSE
+
+
+_threads = _Threads()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.reset)
 
 
 class CrossLoopLock:

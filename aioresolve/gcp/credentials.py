@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-import anyio.to_thread
 import msgspec
 
-from aioresolve._core.concurrency import TokenCache
+from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 
 from .api_request import AccessToken
@@ -204,8 +203,8 @@ async def _load_file_credentials(scopes: tuple[str, ...], tried: list[str]) -> _
 
     A line is appended to `tried` for each place without credentials.
     """
-    return await anyio.to_thread.run_sync(
-        _read_file_credentials, dict(os.environ), scopes, tried, abandon_on_cancel=True
+    return await run_in_thread(
+        "read the credentials of Google", _read_file_credentials, dict(os.environ), scopes, tried
     )
 
 

@@ -7,6 +7,7 @@ are ours, and a cancelled refresh ends at once. Its exceptions are translated.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 import urllib.parse
@@ -14,14 +15,13 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.from_thread
-import anyio.to_thread
 from google.auth import exceptions, transport
 from google.auth.aio import transport as aio_transport
 from google.auth.aio.credentials import AnonymousCredentials as AsyncAnonymousCredentials
 from google.auth.credentials import AnonymousCredentials
 from yarl import URL
 
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.http.client import close_one_sidedly, is_loopback, origin
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import (
@@ -176,7 +176,7 @@ async def _ssl_context_with(certificate: tuple[str, str] | None) -> ssl.SSLConte
         context.load_cert_chain(*certificate)
         return context
 
-    return await anyio.to_thread.run_sync(load)
+    return await run_in_thread(f"load the client certificate {certificate[0]}", load)
 
 
 async def fetch_token_async(
@@ -268,9 +268,7 @@ async def fetch_token(
         request = ThreadRequest(client)
         try:
             # A thread cannot be cancelled: it is abandoned, and ends at its next request.
-            await anyio.to_thread.run_sync(
-                credentials.refresh, request, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-            )
+            await run_in_thread(f"refresh {source}", credentials.refresh, request)
         except ResolveError:
             raise
         except FAILURES as error:
@@ -330,6 +328,7 @@ class ThreadRequest(transport.Request):
 
     def __init__(self, client: HTTPClient) -> None:
         self._client = client
+        self._loop = asyncio.get_running_loop()
         self._is_stopped = False
         self._scope: anyio.CancelScope | None = None
 
@@ -346,7 +345,8 @@ class ThreadRequest(transport.Request):
         if self._is_stopped:
             raise _stopped(url)
         data = body.encode() if isinstance(body, str) else body
-        return anyio.from_thread.run(self._send, method, url, headers or {}, data, options.get("cert"))
+        sending = self._send(method, url, headers or {}, data, options.get("cert"))
+        return asyncio.run_coroutine_threadsafe(sending, self._loop).result()
 
     def stop(self) -> None:
         """End the thread at its present or next request. Called in the event loop."""

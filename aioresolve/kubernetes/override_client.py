@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.http.client import (
     OpenResponses,
     Response,
@@ -177,16 +177,8 @@ class ThreadedClientTransport(ClientTransport):
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
         # A thread cannot be cancelled: it is abandoned, and ends by its own timeout.
         timeout = min(max(0.0, anyio.current_effective_deadline() - anyio.current_time()), 3600.0)
-        return await anyio.to_thread.run_sync(
-            self._get,
-            path,
-            query,
-            accept,
-            timeout + THREAD_GRACE,
-            abandon_on_cancel=True,
-            # A limiter of its own: abandoned threads must not use up the one that all threads share.
-            limiter=anyio.CapacityLimiter(1),
-        )
+        purpose = f"request {path} {sorted(query.items())} from {self.host}"
+        return await run_in_thread(purpose, self._get, path, query, accept, timeout + THREAD_GRACE)
 
     def _get(self, path: str, query: Mapping[str, str], accept: str, timeout: float) -> Response:
         from kubernetes.client.exceptions import ApiException

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-import anyio
-import anyio.to_thread
-
-from aioresolve._core.concurrency import CrossLoopLock
+from aioresolve._core.concurrency import CrossLoopLock, run_in_thread
 from aioresolve.errors import (
     ConfigurationError,
     MissingDependencyError,
@@ -120,12 +117,7 @@ async def initialize_system(addresses: Sequence[str], job: str) -> None:
 
 
 async def _run_in_thread(work: Callable[[Any], T], purpose: str, alternative: str = "") -> T:
-    return await anyio.to_thread.run_sync(
-        lambda: work(_import_tensorflow(purpose, alternative)),
-        abandon_on_cancel=True,
-        # A limiter of its own: abandoned threads must not use up the shared one.
-        limiter=anyio.CapacityLimiter(1),
-    )
+    return await run_in_thread(purpose, lambda: work(_import_tensorflow(purpose, alternative)))
 
 
 def _import_tensorflow(purpose: str, alternative: str) -> Any:

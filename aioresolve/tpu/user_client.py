@@ -9,10 +9,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
-import anyio.to_thread
-
-from aioresolve._core.concurrency import CrossLoopLock
+from aioresolve._core.concurrency import CrossLoopLock, run_in_thread
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
@@ -77,14 +74,8 @@ class UserClient:
         is_abandoned = threading.Event()
         try:
             async with self._lock:
-                response = await anyio.to_thread.run_sync(
-                    self._execute,
-                    new_request,
-                    scope,
-                    is_abandoned,
-                    abandon_on_cancel=True,
-                    # A limiter of its own: abandoned threads must not use up the shared one.
-                    limiter=anyio.CapacityLimiter(1),
+                response = await run_in_thread(
+                    f"request {path}", self._execute, new_request, scope, is_abandoned
                 )
         finally:
             is_abandoned.set()

@@ -1,8 +1,12 @@
-"""Concurrent calls with a limit, and the latest value of a background task."""
+"""Concurrent calls with a limit, the latest value of a background task, and blocking work in threads."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import gc
+import threading
+import weakref
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +15,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioresolve._core.concurrency import LatestValue, gather, stream_latest
+from aioresolve._core import concurrency
+from aioresolve._core.concurrency import LatestValue, gather, run_in_thread, stream_latest
+from aioresolve.errors import ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -338,3 +344,122 @@ class TestStreamLatest:
         with pytest.raises(KeyError, match="mine"):
             await consume(stream_latest(work))
         assert work.was_cancelled
+
+
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
+
+
+@pytest.mark.usefixtures("no_leak")
+class TestRunInThread:
+    async def test_result_is_returned_and_an_error_is_raised(self) -> None:
+        assert await run_in_thread("divide", divmod, 7, 2) == (3, 1)
+        for error in (KeyError("mine"), SystemExit(3), KeyboardInterrupt()):
+
+            def fail(error: BaseException = error) -> None:
+                raise error
+
+            with pytest.raises(type(error)) as caught:
+                await run_in_thread("fail", fail)
+            assert caught.value is error
+
+    async def test_stop_iteration_is_an_error_and_does_not_hang(self) -> None:
+        with anyio.fail_after(PATIENCE), pytest.raises(RuntimeError, match="StopIteration"):
+            await run_in_thread("advance", next, iter(()))
+
+    async def test_function_sees_the_context_variables_of_the_caller(self) -> None:
+        NAME.set("caller")
+        assert await run_in_thread("read a variable", NAME.get) == "caller"
+
+    async def test_thread_is_a_daemon_that_is_named_for_its_purpose(self) -> None:
+        thread = await run_in_thread("look up example.com", threading.current_thread)
+        assert thread.daemon
+        assert thread.name == "aioresolve: look up example.com"
+
+    async def test_cancelled_call_does_not_wait_for_its_thread(self) -> None:
+        released, ended = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            released.wait()
+            ended.set()
+
+        with anyio.move_on_after(0.01) as scope:
+            await run_in_thread("hang", hang)
+        assert scope.cancelled_caught
+        assert not ended.is_set()
+        released.set()
+        assert ended.wait(PATIENCE)
+
+    async def test_error_does_not_keep_what_the_function_used(self) -> None:
+        class Argument:
+            pass
+
+        def fail(argument: Argument) -> None:
+            raise ValueError
+
+        argument = Argument()
+        released = weakref.ref(argument)
+        gc.disable()
+        try:
+            with pytest.raises(ValueError):  # noqa: PT011 - it has no message
+                await run_in_thread("fail", fail, argument)
+            del argument
+            assert released() is None
+        finally:
+            gc.enable()
+
+    async def test_work_that_hangs_leaves_threads_for_work_with_another_purpose(self) -> None:
+        released = threading.Event()
+        most = concurrency.MAX_THREADS_PER_PURPOSE
+        async with anyio.create_task_group() as group:
+            for _ in range(most + 1):
+                group.start_soon(run_in_thread, "hang", released.wait)
+            await anyio.lowlevel.checkpoint()
+            with anyio.fail_after(PATIENCE):
+                assert await run_in_thread("add", sum, (1, 2)) == 3
+            assert sum(thread.name == "aioresolve: hang" for thread in threading.enumerate()) == most
+            released.set()
+
+    async def test_number_of_threads_is_bounded_and_the_rest_of_the_work_waits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(concurrency, "MAX_THREADS", 2)
+        released, order = threading.Event(), list[int]()
+        async with anyio.create_task_group() as group:
+            for number in range(2):
+                group.start_soon(run_in_thread, f"hang {number}", released.wait)
+            await anyio.lowlevel.checkpoint()
+            for number in range(5):
+                group.start_soon(run_in_thread, f"append {number}", order.append, number)
+            await anyio.lowlevel.checkpoint()
+            assert order == []
+            released.set()
+        assert sorted(order) == [0, 1, 2, 3, 4]
+
+    async def test_cancelled_call_that_waits_for_a_thread_never_runs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(concurrency, "MAX_THREADS", 1)
+        released, ran = threading.Event(), list[bool]()
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_in_thread, "hang", released.wait)
+            await anyio.lowlevel.checkpoint()
+            with anyio.move_on_after(0.01) as scope:
+                await run_in_thread("append", ran.append, True)
+            assert scope.cancelled_caught
+            released.set()
+        await run_in_thread("do nothing", bool)
+        assert ran == []
+
+    async def test_refused_thread_is_one_retryable_error_that_names_the_work(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(2 * concurrency.MAX_THREADS_PER_PURPOSE):
+                with pytest.raises(ResolveError, match=r"to add: can't start new thread.*ulimit") as caught:
+                    await run_in_thread("add", sum, (1, 2))
+                assert caught.value.retryable
+        assert await run_in_thread("add", sum, (1, 2)) == 3

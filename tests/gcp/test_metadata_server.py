@@ -238,7 +238,7 @@ async def test_a_name_lookup_without_response_is_given_up(
     try:
         with within(1.0):
             error = await error_from(MetadataServer("metadata.example").zone())
-        lookups = [thread for thread in threading.enumerate() if "look-up of metadata.example" in thread.name]
+        lookups = [thread for thread in threading.enumerate() if "look up metadata.example" in thread.name]
         # A daemon thread does not keep the process from exiting.
         assert [thread.daemon for thread in lookups] == [True]
     finally:

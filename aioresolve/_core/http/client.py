@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import aiohttp
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from yarl import URL
 
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.retry import call_with_retries, parse_retry_after
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
@@ -595,7 +595,7 @@ def close_one_sidedly(context: ssl.SSLContext) -> ssl.SSLContext:
 async def _system_ssl_context() -> ssl.SSLContext:
     files = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     # In a thread, because it parses a hundred certificates.
-    return await anyio.to_thread.run_sync(_ssl_context_of, *files)
+    return await run_in_thread("load the certificates of the system", _ssl_context_of, *files)
 
 
 @functools.lru_cache(maxsize=4)

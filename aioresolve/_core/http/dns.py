@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
-from contextlib import suppress
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from aioresolve._core.concurrency import run_in_thread
+
 
 class AbandonableResolver(AbstractResolver):
-    """Resolves names in daemon threads.
-
-    `getaddrinfo` cannot be cancelled, and takes minutes if no DNS server responds. asyncio and anyio wait for
-    their threads at the end of the loop or of the process; they need not wait for these.
-    """
+    """Resolves names in daemon threads: `getaddrinfo` takes minutes if no DNS server responds."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        loop = asyncio.get_running_loop()
-        resolved: asyncio.Future[list[ResolveResult]] = loop.create_future()
-
-        def run() -> None:
-            try:
-                result: list[ResolveResult] | OSError = _addresses(host, port, family)
-            except OSError as error:
-                result = error
-            except UnicodeError as error:
-                result = OSError(None, str(error))
-            with suppress(RuntimeError):  # the loop was closed during the look-up
-                loop.call_soon_threadsafe(settle, result)
-
-        def settle(result: list[ResolveResult] | OSError) -> None:
-            if resolved.cancelled():
-                return
-            if isinstance(result, OSError):
-                resolved.set_exception(result)
-            else:
-                resolved.set_result(result)
-
-        threading.Thread(target=run, name=f"look-up of {host}", daemon=True).start()
-        return await resolved
+        try:
+            return await run_in_thread(f"look up {host}", _addresses, host, port, family)
+        except UnicodeError as error:
+            raise OSError(None, str(error)) from error
 
     async def close(self) -> None: ...
 

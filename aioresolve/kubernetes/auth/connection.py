@@ -16,9 +16,7 @@ from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
-import anyio.to_thread
-
-from aioresolve._core.concurrency import TokenCache
+from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve._core.http.client import close_one_sidedly
 from aioresolve.errors import ConfigurationError
 
@@ -164,8 +162,8 @@ class Connection:
             return None
         certificate = (await self._identities.get(self._fetch)).certificate
         if self._built is None or self._built[0] != certificate:
-            context = await anyio.to_thread.run_sync(
-                new_ssl_context, self._trust, certificate, abandon_on_cancel=True
+            context = await run_in_thread(
+                f"load the certificates for {self.server}", new_ssl_context, self._trust, certificate
             )
             # Keep the context of another task that was faster: aiohttp shares connections by context.
             if self._built is None or self._built[0] != certificate:
@@ -237,7 +235,7 @@ def _file_reader(discovered: DiscoveredServer) -> Callable[[], Awaitable[Identit
         nonlocal last
         # Files that cannot be read at the moment are being replaced: keep the previous content.
         with suppress(ConfigurationError):
-            last = await anyio.to_thread.run_sync(discovered.reread, abandon_on_cancel=True)
+            last = await run_in_thread(f"read {discovered.source}", discovered.reread)
         return last
 
     return fetch

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import anyio.to_thread
-
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .auth_provider import GoogleCommand, google_command, identity_of
@@ -68,15 +67,10 @@ async def find_connection(
 ) -> Connection:
     """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
     location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
+    paths, environ = kubeconfig_paths(kubeconfig), dict(os.environ)
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
-    discovered = await anyio.to_thread.run_sync(
-        discover_server,
-        kubeconfig_paths(kubeconfig),
-        context,
-        location,
-        dict(os.environ),
-        abandon_on_cancel=True,
-    )
+    purpose = f"read the kubeconfig {os.pathsep.join(paths) or environ.get('KUBECONFIG') or 'of this user'}"
+    discovered = await run_in_thread(purpose, discover_server, paths, context, location, environ)
     return Connection(discovered, cache)
 
 

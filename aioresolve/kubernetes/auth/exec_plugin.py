@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import anyio
-import anyio.to_thread
 
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import DocumentError, parse_json, parse_yaml, python_value
 from aioresolve._core.redaction import PLACEHOLDER, redact
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
@@ -272,9 +272,7 @@ class ExecCall:
         """Run the plugin once and return the credentials that it prints."""
         plugin = self.plugin
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
-        path = await anyio.to_thread.run_sync(
-            find_program, plugin.command, what, plugin.install_hint, abandon_on_cancel=True
-        )
+        path = await run_in_thread(f"find {what}", find_program, plugin.command, what, plugin.install_hint)
         output = await run_command(
             [path, *plugin.args],
             env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},

@@ -47,6 +47,7 @@ SLOW_PATHS = (
     "core/telemetry/test_off.py",
     "fleet/test_manifests.py",
     "sync/test_process.py",
+    "test_process_end.py",
     "test_snippets.py",
     # They wait for real time to pass: backoff, deadlines, watches that restart.
     "fleet/test_poll_and_watch.py",

@@ -7,8 +7,7 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import anyio.to_thread
-
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError
@@ -357,7 +356,7 @@ class ClusterResolver(abc.ABC):
 
         async def identify(_: Progress) -> Task:
             # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
-            process = await anyio.to_thread.run_sync(read_process, found, abandon_on_cancel=True)
+            process = await run_in_thread("identify this process", read_process, found)
             return identify_task(found, process, self._claim_task())
 
         left = max(deadline.left, MIN_PROBE_TIMEOUT)

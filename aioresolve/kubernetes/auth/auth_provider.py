@@ -18,8 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
-
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import parse_json
 from aioresolve.errors import ConfigurationError, CredentialsError
 
@@ -70,7 +69,7 @@ class GoogleCommand:
     async def identity(self) -> Identity:
         """Run the command once and return the credentials that it prints."""
         what = f"the command {os.path.basename(self.path)!r} ({self.where})"
-        path = await anyio.to_thread.run_sync(find_program, self.path, what, abandon_on_cancel=True)
+        path = await run_in_thread(f"find {what}", find_program, self.path, what)
         output = await run_command([path, *self.args], env=os.environ, what=what)
         token, expiry = _text_at(output, self.token_key), _text_at(output, self.expiry_key)
         if token is None:

@@ -1,0 +1,222 @@
+"""A process ends when its call ends, by a deadline or by Ctrl-C, although blocking work still hangs.
+
+A thread cannot be interrupted. What hangs here never ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .cli.process import COMMAND, environment
+from .kubernetes.kubeconfigs import EXEC_V1, kubeconfig, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parent.parent
+
+PATIENCE = 60.0
+"""Seconds after which a process that should have ended is considered hung."""
+
+END = 3.0
+"""Seconds between the end of a call and that of its process, which takes 0.1 s on an idle machine."""
+
+HANG = "echo >{started}; exec sleep 120"
+
+ASYNC = """
+import asyncio, time, aioresolve
+async def main():
+    try:
+        await {resolver}.cluster_spec(timeout={timeout})
+    finally:
+        print(time.time(), flush=True)
+asyncio.run(main())
+"""
+
+SYNC = """
+import time
+from aioresolve import sync as aioresolve
+try:
+    {resolver}.cluster_spec(timeout={timeout})
+finally:
+    print(time.time(), flush=True)
+"""
+
+KUBERNETES = 'aioresolve.KubernetesClusterResolver({"worker": "app=train"})'
+TPU = 'aioresolve.TPUClusterResolver("my-tpu", zone="us-central1-a", project="my-project")'
+
+BLOCKING_CLIENT = """
+import os, kubernetes, threading
+def hang(configuration):
+    open(os.environ["STARTED"], "w").write("started")
+    threading.Event().wait()
+configuration = kubernetes.client.Configuration(host="http://127.0.0.1:9", api_key={"authorization": "t"})
+configuration.refresh_api_key_hook = hang
+client = kubernetes.client.ApiClient(configuration)
+"""
+CLIENT = 'aioresolve.KubernetesClusterResolver({"worker": "app=train"}, override_client=client)'
+
+
+class Hanging:
+    """A call that hangs: as Python code, as arguments of the command, and the variables that make it hang.
+
+    `started` is a named pipe that the call opens, or that what hangs in its place opens.
+    """
+
+    def __init__(self, folder: Path, at_exit: ExitStack) -> None:
+        self.folder = folder
+        self.at_exit = at_exit
+        self.started = folder / "started"
+        os.mkfifo(self.started)
+        self.env = environment(folder / "kubeconfig", STARTED=str(self.started), PYTHONPATH=str(ROOT))
+        self.source = ""
+        self.resolver = KUBERNETES
+        self.arguments: tuple[str, ...] = ("kubernetes", "-l", "worker=app=train")
+        self.wait: Callable[[], None] = self._wait_for_writer
+
+    def kubeconfig_on_a_dead_file_system(self) -> None:
+        self.env["KUBECONFIG"] = str(self.started)
+        self.wait = self._wait_for_reader
+
+    def exec_plugin(self) -> None:
+        call = ["-c", HANG.format(started=self.started)]
+        plugin = {"apiVersion": EXEC_V1, "command": "sh", "args": call, "interactiveMode": "Never"}
+        write_file(self.folder / "kubeconfig", kubeconfig({"exec": plugin}))
+
+    def blocking_client(self) -> None:
+        self.source, self.resolver = BLOCKING_CLIENT, CLIENT
+
+    def metadata_server(self) -> None:
+        listener = self.at_exit.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.env["GCE_METADATA_HOST"] = f"127.0.0.1:{listener.getsockname()[1]}"
+        self.resolver = TPU
+        self.arguments = ("tpu", "my-tpu", "--zone", "us-central1-a", "--project", "my-project")
+
+        def wait() -> None:
+            listener.settimeout(PATIENCE)
+            self.at_exit.enter_context(listener.accept()[0])
+
+        self.wait = wait
+
+    def executable_for_google_credentials(self) -> None:
+        self.metadata_server()
+        executable = self.folder / "executable"
+        executable.write_text(f"#!/bin/sh\n{HANG.format(started=self.started)}\n")
+        executable.chmod(0o700)
+        credentials = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/locations/all/workloadIdentityPools/a/providers/b",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": "https://sts.googleapis.com/v1/token",
+            "credential_source": {"executable": {"command": str(executable), "timeout_millis": 120_000}},
+        }
+        self.env["GOOGLE_APPLICATION_CREDENTIALS"] = str(self.folder / "credentials.json")
+        self.env["GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES"] = "1"
+        (self.folder / "credentials.json").write_text(json.dumps(credentials))
+        self.wait = self._wait_for_writer
+
+    def _wait_for_writer(self) -> None:
+        pipe = self.at_exit.enter_context(self.started.open("r+b", buffering=0))
+        assert select.select([pipe], [], [], PATIENCE)[0]
+
+    def _wait_for_reader(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:  # the file remains open, so that the reader never sees an end
+                self.at_exit.callback(os.close, os.open(self.started, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:  # there is no reader yet
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            else:
+                return
+
+
+HANGS: dict[str, Callable[[Hanging], None]] = {
+    "kubeconfig": Hanging.kubeconfig_on_a_dead_file_system,
+    "plugin": Hanging.exec_plugin,
+    "client": Hanging.blocking_client,
+    "metadata server": Hanging.metadata_server,
+    "executable": Hanging.executable_for_google_credentials,
+}
+
+
+@pytest.fixture(params=HANGS)
+def hanging(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hanging]:
+    with ExitStack() as at_exit:
+        hanging = Hanging(tmp_path, at_exit)
+        HANGS[request.param](hanging)
+        yield hanging
+
+
+def start(hanging: Hanging, *arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        env=hanging.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    hanging.at_exit.enter_context(process)
+    hanging.at_exit.callback(process.kill)
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return what the process has written when it ends."""
+    return process.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("code", [ASYNC, SYNC], ids=["asyncio", "blocking"])
+def test_process_ends_at_the_deadline_of_its_call(hanging: Hanging, code: str) -> None:
+    process = start(hanging, "-c", hanging.source + code.format(resolver=hanging.resolver, timeout=1))
+    hanging.wait()
+    called_at, stderr = end(process)
+    assert time.time() < float(called_at) + END
+    assert "DeadlineExceededError" in stderr
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("code", [ASYNC, SYNC], ids=["asyncio", "blocking"])
+def test_process_ends_at_ctrl_c(hanging: Hanging, code: str) -> None:
+    process = start(hanging, "-c", hanging.source + code.format(resolver=hanging.resolver, timeout=PATIENCE))
+    hanging.wait()
+    process.send_signal(signal.SIGINT)
+    called_at, stderr = end(process)
+    assert time.time() < float(called_at) + END
+    assert stderr.endswith("KeyboardInterrupt\n")
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.fixture
+def hanging_command(hanging: Hanging) -> Hanging:
+    if hanging.source:
+        pytest.skip("a client can be passed in Python only")
+    return hanging
+
+
+def test_command_ends_at_its_deadline(hanging_command: Hanging) -> None:
+    process = start(hanging_command, *COMMAND[1:], *hanging_command.arguments, "--timeout", "1s")
+    hanging_command.wait()
+    stdout, stderr = end(process)
+    assert (process.returncode, stdout) == (3, "")
+    assert "within 1 s" in stderr
+
+
+def test_command_ends_at_ctrl_c(hanging_command: Hanging) -> None:
+    process = start(hanging_command, *COMMAND[1:], *hanging_command.arguments)
+    hanging_command.wait()
+    process.send_signal(signal.SIGINT)
+    assert end(process) == ("", "")
+    assert process.returncode == 130

@@ -54,7 +54,9 @@ class Fleet:
     Args:
         targets: resolvers by name.
         timeout: seconds that a request to one target may take, without the wait for its turn.
-        max_concurrency: the number of concurrent requests. A watch counts until its first response.
+        max_concurrency: the number of concurrent requests. A watch counts until its first response. Requests
+            that take longer than a second are counted separately, up to the same number, so that targets that
+            hang do not delay the others.
         shard: `(i, n)` to take only the targets of the i-th of n processes, counted from 0, which are chosen
             by rendezvous hashing of their names; or `n`, if i is in the variable `JOB_COMPLETION_INDEX`.
 

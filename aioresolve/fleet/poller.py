@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aioresolve.fleet")
 
+GRACE = 1.0
+"""Seconds after which a request without a response no longer occupies a slot that others wait for."""
+
 TargetWork: TypeAlias = "Callable[[Target, Callable[[TargetStatus], None]], Awaitable[None]]"
 """Endless work for one target, which passes each status to a callback."""
 
@@ -146,24 +149,51 @@ class Poller:
 
 
 class _RequestLimiter:
-    """Limits the concurrent requests, and keeps half of them for targets that did not fail last time.
+    """Limits the concurrent requests, and prevents those that hang from blocking the others.
 
-    A target that hangs occupies its slot until the deadline: many such targets must not block the others.
+    A request that takes longer than `GRACE` gives its slot to another one, and continues in one of as many
+    slots for slow requests; if all of those are taken, it keeps its slot. Targets that failed last time use
+    at most half of the slots.
     """
 
     def __init__(self, limit: int) -> None:
         self._all = anyio.CapacityLimiter(limit)
         self._failing = anyio.CapacityLimiter(max(1, limit // 2))
+        self._slow = anyio.CapacityLimiter(limit)
 
     @asynccontextmanager
     async def slot(self, target: Target) -> AsyncIterator[None]:
-        """Wait for a slot for `target`, and hold it inside the block."""
-        async with AsyncExitStack() as stack:
+        """Wait for a slot for `target`, and hold one inside the block."""
+        loop = asyncio.get_running_loop()
+        borrower = object()
+        held: list[anyio.CapacityLimiter] = []
+        timer: asyncio.TimerHandle | None = None
+
+        def release() -> None:
+            while held:
+                held.pop().release_on_behalf_of(borrower)
+
+        def continue_as_slow() -> None:
+            nonlocal timer
+            try:
+                self._slow.acquire_on_behalf_of_nowait(borrower)
+            except anyio.WouldBlock:
+                timer = loop.call_later(GRACE, continue_as_slow)
+                return
+            release()
+            held.append(self._slow)
+
+        try:
             # In this order, so that a failing target holds no slot while it waits for the other ones.
-            if target.failing_since is not None:
-                await stack.enter_async_context(self._failing)
-            await stack.enter_async_context(self._all)
+            for limiter in (self._failing, self._all) if target.failing_since is not None else (self._all,):
+                await limiter.acquire_on_behalf_of(borrower)
+                held.append(limiter)
+            timer = loop.call_later(GRACE, continue_as_slow)
             yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            release()
 
 
 class StatusStream:

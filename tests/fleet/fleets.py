@@ -34,6 +34,9 @@ __all__ = [
     "workers",
 ]
 
+PATIENCE = 60.0
+"""A timeout in seconds that does not pass, even on a busy machine."""
+
 
 def workers(number: int) -> ClusterState:
     """Return a state with this many workers."""
@@ -168,7 +171,7 @@ class Pooled(Scripted):
 
 async def take(statuses: AsyncGenerator[TargetStatus, None], number: int) -> list[TargetStatus]:
     """Return the next `number` statuses."""
-    with anyio.fail_after(10.0):
+    with anyio.fail_after(PATIENCE):
         return [await anext(statuses) for _ in range(number)]
 
 
@@ -179,7 +182,7 @@ def scripted(number: int, **arguments: Any) -> dict[str, Scripted]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Return as soon as `condition` is true."""
-    with anyio.fail_after(10.0):
+    with anyio.fail_after(PATIENCE):
         while not condition():  # noqa: ASYNC110 - an arbitrary condition has no event
             await anyio.sleep(0.002)
 

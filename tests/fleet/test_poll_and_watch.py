@@ -15,8 +15,9 @@ import pytest
 
 from aioresolve._core.telemetry.calls import stale_since, task_counts
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
-from aioresolve.fleet import Fleet, TargetStatus
+from aioresolve.fleet import Fleet, TargetStatus, poller
 from aioresolve.fleet.connections import Connections
+from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Missing, Observation
 
 from .fleets import Scripted, Source, fail, hang, no_task_left, respond_with, scripted, take, until, workers
@@ -108,6 +109,45 @@ class TestPoll:
             started_at = anyio.current_time()
             await take(readings, 5)
             assert anyio.current_time() - started_at < 0.8
+
+    @pytest.mark.parametrize("method", ["poll", "watch"])
+    async def test_more_hanging_targets_than_max_concurrency_do_not_delay_the_others(
+        self, method: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(poller, "GRACE", 0.05)
+        stuck = {f"stuck{n}": Source() if method == "watch" else Scripted(hang) for n in range(30)}
+        fleet = Fleet({**stuck, **scripted(70)}, timeout=600.0, max_concurrency=25)
+        async with aclosing(getattr(fleet, method)(interval=600.0)) as readings:
+            assert {reading.name for reading in await take(readings, 70)} == set(scripted(70))
+            await until(lambda: sum(target.num_active for target in stuck.values()) == 30)
+
+    async def test_twice_max_concurrency_limits_the_requests_while_targets_hang(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(poller, "GRACE", 0.02)
+        stuck = scripted(20, respond=hang)
+        most = 0
+
+        def num_active() -> int:
+            nonlocal most
+            number = sum(target.num_active for target in stuck.values())
+            most = max(most, number)
+            return number
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(exhausted, Fleet(stuck, timeout=0.3, max_concurrency=4), SHORT)
+            await until(lambda: num_active() == 8)
+            await until(lambda: num_active() >= 0 and min(one.num_requests for one in stuck.values()) >= 1)
+            group.cancel_scope.cancel()
+        assert most == 8
+
+    @pytest.mark.parametrize("method", ["poll", "watch"])
+    async def test_failing_target_gets_its_turn_with_one_slot(self, method: str) -> None:
+        targets = {"bad": Scripted(fail), "good": Scripted()}
+        fleet = Fleet(targets, max_concurrency=1)
+        async with aclosing(getattr(fleet, method)(interval=0.01)) as readings:
+            await take(readings, 2)
+            await until(lambda: targets["bad"].num_requests >= 4)
 
     async def test_hanging_targets_use_at_most_half_of_the_slots(self) -> None:
         stuck, good = scripted(8, respond=hang), {"good": Scripted()}
@@ -347,6 +387,50 @@ class TestWatch:
             group.cancel_scope.cancel()
         assert 1 < source.num_started < 30
 
+    async def test_backoff_of_a_watch_starts_again_after_a_healthy_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Breaking(Source):
+            async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+                self.num_started += 1
+                if self.num_started > 8:
+                    yield Observation(workers(1))
+                raise ConnectionFailedError("gone")
+
+        failures: list[int] = []
+        next_poll = PollSchedule.next_poll
+
+        def record(self: PollSchedule, started_at: float, error: ResolveError | None) -> float:
+            failures.append(self._backoff.failures)
+            next_poll(self, started_at, error)
+            return anyio.current_time()
+
+        monkeypatch.setattr(PollSchedule, "next_poll", record)
+        source = Breaking()
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                async for _ in Fleet({"a": source}).watch():
+                    pass
+
+            group.start_soon(watch)
+            await until(lambda: len(failures) >= 12)
+            group.cancel_scope.cancel()
+        assert failures[:12] == [*range(8), 0, 0, 0, 0]
+
+    async def test_restarted_watch_that_fails_at_once_keeps_the_last_state(self) -> None:
+        source = Source()
+        source.emit(Observation(workers(3)))
+        async with aclosing(Fleet({"a": source}).watch(interval=0.01)) as readings:
+            await take(readings, 1)
+            source.emit(
+                APIError("403: no", status=403), Observation(None, error=ConnectionFailedError("gone"))
+            )
+            await until(lambda: source.num_started >= 2 and not source._emitted)
+            source.emit(APIError("404: no", status=404))
+            statuses = [status async for status in _until_error(readings, "404: no")]
+        assert {(status.num_tasks, status.is_stale) for status in statuses} == {(3, True)}
+
     async def test_watch_that_starts_late_is_reported_and_continues(self) -> None:
         source = Source()
         async with aclosing(Fleet({"a": source}, timeout=0.05).watch()) as readings:
@@ -424,6 +508,17 @@ class TestWatch:
             new.emit(Observation(workers(3)))
             [reading] = await take(readings, 1)
             assert (reading.name, reading.num_tasks) == ("new", 3)
+
+
+async def _until_error(
+    statuses: AsyncGenerator[TargetStatus, None], text: str
+) -> AsyncGenerator[TargetStatus, None]:
+    """Yield the statuses up to the first one with that error."""
+    while True:
+        [status] = await take(statuses, 1)
+        yield status
+        if str(status.error) == text:
+            return
 
 
 class TestTelemetry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from aioresolve._core.concurrency import wait_until_done
 from aioresolve._core.shared_context import Pools, SharedContext
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from aioresolve.resolver.base import ClusterResolver
 
@@ -26,7 +26,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._pools = Pools()
-        # By identity: one resolver may have several names in a fleet.
+        # By identity: one resolver may have several names in a fleet, and be part of unions.
         self._contexts: dict[int, SharedContext[ClusterResolver]] = {}
         self._tasks: dict[SharedContext[ClusterResolver], asyncio.Task[None]] = {}
         self._num_keepers = 0
@@ -44,21 +44,30 @@ class Connections:
 
     @asynccontextmanager
     async def lease(self, resolver: ClusterResolver) -> AsyncIterator[ClusterResolver]:
-        """Yield `resolver`, entered."""
+        """Yield `resolver`, whose components are entered, each of them once for all leases."""
         # A target that was removed while it waited for a slot is cancelled here at the latest: it must not
         # open its resolver again after `release`.
         await anyio.lowlevel.checkpoint_if_cancelled()
+        contexts = [self._context(component) for component in resolver.components]
+        async with AsyncExitStack() as stack:
+            for context in contexts:
+                await stack.enter_async_context(context.acquire())
+            yield resolver
+
+    def release(self, resolver: ClusterResolver, *, used: Iterable[ClusterResolver]) -> None:
+        """Close the components of `resolver` that none of `used` has, as soon as no lease of them is held."""
+        kept = {id(component) for one in used for component in one.components}
+        for component in resolver.components:
+            context = self._contexts.get(id(component))
+            if context is not None and id(component) not in kept:
+                context.close()
+
+    def _context(self, resolver: ClusterResolver) -> SharedContext[ClusterResolver]:
+        """Return the open context of `resolver`; open one if there is none."""
         context = self._contexts.get(id(resolver))
         if context is None or context.is_closed:
             context = self._contexts[id(resolver)] = self._enter(resolver, after=context)
-        async with context.acquire() as entered:
-            yield entered
-
-    def release(self, resolver: ClusterResolver) -> None:
-        """Close `resolver` as soon as no lease of it is held."""
-        context = self._contexts.get(id(resolver))
-        if context is not None:
-            context.close()
+        return context
 
     def _enter(
         self, resolver: ClusterResolver, *, after: SharedContext[ClusterResolver] | None

@@ -154,20 +154,25 @@ class Fleet:
             )
         self._targets.pop(name).remove()
         resolver = self._resolvers.pop(name)
-        is_used = any(other is resolver for other in self._resolvers.values())
-        if self._poller is not None and not is_used:
-            self._poller.connections.release(resolver)
+        if self._poller is not None:
+            self._poller.connections.release(resolver, used=self._resolvers.values())
 
-    async def resolve(self) -> dict[str, TargetStatus]:
+    async def resolve(self, *, specs_only: bool = False) -> dict[str, TargetStatus]:
         """Resolve all targets concurrently, once, and return their statuses in the order of the targets.
 
         The error of a target is part of its status, and not raised. A target that is removed during the call
         is left out.
+
+        Args:
+            specs_only: request the addresses only, as `cluster_spec()` does, which costs Kubernetes much less
+                than whole pods. The endpoints in `TargetStatus.state` then have no identity, there are no
+                `absent` and `unready` members, and a pod that is not running is an error (or skipped).
         """
         targets = list(self._targets.values())
         async with self._open_poller() as poller:
             calls = [
-                partial(target.run_unless_removed, partial(poller.resolve, target)) for target in targets
+                partial(target.run_unless_removed, partial(poller.resolve, target, specs_only=specs_only))
+                for target in targets
             ]
             statuses = await gather(calls, limit=len(calls))
         return {status.name: status for status in statuses if status is not None}

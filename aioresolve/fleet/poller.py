@@ -21,6 +21,7 @@ from aioresolve._core.concurrency import first_error, gather, reject_stray_cance
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ResolveError
 from aioresolve.resolver.polling import PollSchedule
+from aioresolve.spec import ClusterState, Observation
 
 from .connections import Connections
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
-    from aioresolve.spec import Observation
 
     from .target import Target, TargetStatus
 
@@ -56,14 +56,17 @@ class Poller:
         self._timeout = timeout
         self._limiter = _RequestLimiter(max_concurrency)
 
-    async def resolve(self, target: Target) -> TargetStatus:
+    async def resolve(self, target: Target, *, specs_only: bool = False) -> TargetStatus:
         """Resolve `target` once and return its status. A failure is part of the status."""
         async with self._limiter.slot(target):
             started_at = anyio.current_time()
 
             async def request(progress: Progress) -> Observation:
                 async with self.connections.lease(target.resolver) as resolver:
-                    return await resolver.fetch_observation(progress)
+                    if not specs_only:
+                        return await resolver.fetch_observation(progress)
+                    spec = await resolver.fetch_spec(progress)
+                    return Observation(ClusterState.from_spec(spec, observed_at=datetime.now(UTC)))
 
             try:
                 with reject_stray_cancellation():

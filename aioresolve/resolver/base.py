@@ -107,6 +107,15 @@ class ClusterResolver(abc.ABC):
         return self._timeout
 
     @property
+    def components(self) -> Sequence[ClusterResolver]:
+        """The resolvers that `async with` enters: this one, or those that it combines, each once.
+
+        Override it in a resolver that combines others. `Fleet` and `UnionClusterResolver` enter them instead
+        of the combination, so that one resolver may be part of several.
+        """
+        return (self,)
+
+    @property
     def known_jobs(self) -> Sequence[str] | None:
         """The only jobs that the resolver can return; None if they are not known before a request.
 

@@ -119,6 +119,11 @@ class UnionClusterResolver(ClusterResolver):
             jobs |= dict.fromkeys(resolver.known_jobs)
         return list(jobs)
 
+    @property
+    def components(self) -> Sequence[ClusterResolver]:
+        """Those of all resolvers, each once."""
+        return list(dict.fromkeys(one for resolver in self._resolvers for one in resolver.components))
+
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the addresses of all resolvers, fetched concurrently."""
         calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
@@ -232,8 +237,7 @@ class UnionClusterResolver(ClusterResolver):
                 f"{self!r} is already entered", hint="Use the entered union, or create another one."
             )
         async with AsyncExitStack() as stack:
-            # A resolver that was given twice is entered once.
-            for resolver in dict.fromkeys(self._resolvers):
+            for resolver in self.components:
                 await stack.enter_async_context(resolver)
             self._entered = stack.pop_all()
         return self

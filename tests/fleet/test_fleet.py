@@ -22,6 +22,7 @@ from aioresolve.errors import (
 )
 from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.fleet.sharding import shard_of
+from aioresolve.resolver import UnionClusterResolver
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .fleets import (
@@ -151,6 +152,23 @@ class TestResolve:
         latency = readings["t3"].latency
         assert latency is not None
         assert 0.0 <= latency < 5.0
+
+    async def test_specs_only_requests_addresses_instead_of_members(self) -> None:
+        class Cheap(Scripted):
+            async def fetch_spec(self, progress: Any) -> ClusterSpec:
+                return workers(2).spec
+
+            async def fetch_state(self, progress: Any) -> ClusterState:
+                raise AssertionError("whole pods must not be requested")
+
+        fleet = Fleet({"a": Cheap(), "bad": Scripted(fail)})
+        readings = await fleet.resolve(specs_only=True)
+        assert readings["a"].error is None
+        assert readings["a"].state == workers(2)
+        assert readings["a"].tasks_by_job == {"worker": 2}
+        assert readings["a"].state is not None
+        assert readings["a"].state.observed_at is not None
+        assert isinstance(readings["bad"].error, ConnectionFailedError)
 
     async def test_empty_fleet_has_no_statuses(self) -> None:
         assert await Fleet().resolve() == {}
@@ -356,6 +374,41 @@ class TestEntering:
             fleet.remove("t0")
             await until(lambda: targets["t0"].history == ["entered", "left"])
         assert [target.history for target in targets.values()] == [["entered", "left"]] * 2
+
+    async def test_resolver_can_be_a_target_and_part_of_unions(self) -> None:
+        one, other = Scripted(respond_with(1)), Scripted(respond_with(2))
+        inner = UnionClusterResolver(one, other)
+        fleet = Fleet(
+            {
+                "one": one,
+                "inner": inner,
+                "outer": UnionClusterResolver(inner, other),
+                "other": UnionClusterResolver(other),
+            }
+        )
+        async with fleet:
+            for _ in range(2):
+                readings = await fleet.resolve()
+                assert [(reading.num_tasks, reading.error) for reading in readings.values()] == [
+                    (1, None),
+                    (3, None),
+                    (5, None),
+                    (2, None),
+                ]
+            assert one.history == other.history == ["entered"]
+            for name in ("one", "outer", "inner"):
+                assert one.history == ["entered"]
+                fleet.remove(name)
+            await until(lambda: one.history == ["entered", "left"])
+            assert other.history == ["entered"]
+        assert other.history == ["entered", "left"]
+
+    async def test_resolvers_of_a_union_share_pools_by_key(self) -> None:
+        pools: list[ScriptedPool] = []
+        union = UnionClusterResolver(Pooled("a", pools), Pooled("a", pools))
+        fleet = Fleet({"union": union, "alone": Pooled("a", pools)})
+        assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
+        assert [pool.is_closed for pool in pools] == [True]
 
     async def test_resolver_that_is_not_used_is_not_entered(self) -> None:
         targets = scripted(2)

@@ -47,6 +47,7 @@ CLASSES = [
     "UnionClusterResolver",
 ]
 FOR_IMPLEMENTORS = {
+    "components",
     "fetch_observation",
     "fetch_slices",
     "fetch_spec",

@@ -63,7 +63,7 @@ class Connections:
                 context.close()
 
     def _context(self, resolver: ClusterResolver) -> SharedContext[ClusterResolver]:
-        """Return the open context of `resolver`; open one if there is none."""
+        """Return the open context of `resolver`, opening it if needed."""
         context = self._contexts.get(id(resolver))
         if context is None or context.is_closed:
             context = self._contexts[id(resolver)] = self._enter(resolver, after=context)

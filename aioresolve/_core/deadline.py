@@ -90,9 +90,15 @@ async def within_deadline(timeout: float, scope: str, operation: Callable[[Progr
     lines = [f"no complete response to {scope} within {timeout:g} s"]
     lines += [f"still waiting for {request} ({what})" for request, what in progress.missing.items()]
     lines += [f"already complete: {request} ({what})" for request, what in progress.reached.items()]
+    summary = "; ".join(lines)
+    is_server_named = "://" in summary
     raise DeadlineExceededError(
-        "; ".join(lines),
-        hint=Hint("Try again, raise {timeout}, or check the server named above."),
+        summary,
+        hint=Hint(
+            "Try again, raise {timeout}, or check the server named above."
+            if is_server_named
+            else "Try again, or raise {timeout}."
+        ),
         timeout=timeout,
         reached=progress.reached,
         missing=progress.missing,

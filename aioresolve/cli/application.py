@@ -110,7 +110,9 @@ def completion(context: click.Context, shell: str) -> None:
     completer = get_completion_class(shell)
     assert completer is not None
     # The method of the base class: that of bash would first start a bash, to check its version.
-    streams.write_stdout(ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE")))
+    script = ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE"))
+    # The fish script of click splits each candidate at all commas, also at those of its description.
+    streams.write_stdout(script.replace('string split "," ', 'string split --max 1 "," '))
 
 
 def run_command(arguments: Sequence[str] | None) -> int:

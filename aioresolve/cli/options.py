@@ -78,10 +78,12 @@ def parse_shard(text: str) -> int | tuple[int, int]:
     if index is None:
         return int(number)
     if int(index) >= int(number):
-        raise ValueError(
-            f"{text!r} is not a valid shard: the index counts from 0 and must be less than {number}"
-        )
+        raise ValueError(f"{text!r} is not a valid shard: the index must be {_indices(int(number))}")
     return int(index), int(number)
+
+
+def _indices(number: int) -> str:
+    return "0" if number == 1 else f"0 to {number - 1}"
 
 
 def parse_task(text: str) -> Task:

@@ -156,6 +156,7 @@ def _match(
             namespace=namespace or None,
             node=pod.spec.node_name,
             ready=unready is None,
+            status=unready or "Running",
             index=None if label.in_job is None else label.in_job.member,
         )
     return MatchedPod(

@@ -50,7 +50,7 @@ def split_host_port(address: str) -> tuple[str, int]:
 class Endpoint:
     """The address and identity of one task. Attributes that the source does not report are None.
 
-    `node` and `ready` can change during the lifetime of a member, and are ignored by comparisons.
+    `node`, `ready` and `status` can change during the lifetime of a member, and are ignored by comparisons.
 
     Attributes:
         address: `host:port`, with an IPv6 address in brackets.
@@ -59,6 +59,7 @@ class Endpoint:
         namespace: the Kubernetes namespace of `name`.
         node: the machine that the task runs on.
         ready: whether the task is ready to serve.
+        status: as text, `Running` or why the task is not ready, such as `CrashLoopBackOff: 7 restarts`.
         index: the index that the source assigns, such as the completion index of a pod. The task index is
             the position in a `ClusterState`.
     """
@@ -70,6 +71,7 @@ class Endpoint:
     namespace: str | None = None
     node: str | None = field(default=None, compare=False)
     ready: bool | None = field(default=None, compare=False)
+    status: str | None = field(default=None, compare=False)
     index: int | None = None
 
     @property

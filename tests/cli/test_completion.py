@@ -100,6 +100,12 @@ def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str])
     assert written.err == ""
 
 
+def test_the_fish_script_keeps_descriptions_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 0
+    # A candidate is TYPE,VALUE and a description, which may contain commas.
+    assert 'string split --max 1 "," $completion' in capsys.readouterr().out
+
+
 def test_an_unsupported_shell_is_invalid_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "csh"]) == 2
     assert "csh" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from aioresolve.cli.options import ADDRESSES as ADDRESS_CHOICES
 from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES
 from aioresolve.kubernetes.auth import discovery
 from aioresolve.kubernetes.pods import ADDRESSES
-from aioresolve.testing import Answer, KubernetesServer
+from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
 from .process import TOKEN, Result, cluster
 
@@ -84,8 +84,20 @@ def test_wide_adds_the_identity_of_each_pod(aioresolve: Command, server: Threade
     result = aioresolve(*TRAIN_AND_PS, "-o", "wide")
     uid = server.pod("ps-0", "ml")["metadata"]["uid"]
     assert result.stdout.splitlines()[-1].split() == [
-        *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid)
+        *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid),
+        *("its", "Ready", "condition", "is", "False"),
     ]
+
+
+def test_wide_shows_why_a_pod_is_not_ready(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
+    server.add(
+        pod("loop-0", "ml", labels={"app": "loop"}, waiting="CrashLoopBackOff", restarts=7, ready=False)
+    )
+    result = aioresolve("-l", "app=loop", "-o", "wide")
+    server.delete("loop-0", "ml")
+    header, row = result.stdout.splitlines()
+    assert header.endswith("STATUS")
+    assert row[header.index("STATUS") :] == "CrashLoopBackOff: 7 restarts"
 
 
 def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKubernetesServer) -> None:
@@ -98,6 +110,7 @@ def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKuber
         "uid": server.pod("train-10", "ml")["metadata"]["uid"],
         "node": "node-a",
         "ready": True,
+        "status": "Running",
         "index": 10,
     }
     assert found["version"] == str(server.resource_version)
@@ -302,6 +315,26 @@ def test_invalid_usage_and_configuration_exit_with_2_and_a_hint(
     assert result.stderr.startswith("error: ")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_missing_file_exits_with_2_however_it_is_named(
+    aioresolve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = aioresolve(*TRAIN, "--kubeconfig", "/nowhere/config")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    assert named.code == aioresolve(*TRAIN).code == 2
+
+
+def test_the_deadline_names_a_server_only_if_one_was_reached(
+    aioresolve: Command, server: ThreadedKubernetesServer
+) -> None:
+    server.inject(Hang(), times=None)
+    late = aioresolve(*TRAIN, "--timeout", "500ms")
+    assert late.code == 3
+    assert late.stderr.endswith("or check the server named above.\n")
+    early = aioresolve(*TRAIN, "--timeout", "0.1ms")
+    assert early.code == 3
+    assert early.stderr.endswith("Try again, or raise --timeout.\n")
 
 
 # Logging

@@ -45,9 +45,23 @@ STATE = ClusterState.of(
     {
         "worker": [
             Endpoint(
-                "10.0.0.1:8470", name="train-0", namespace="ml", uid="u-1", node="node-a", ready=True, index=0
+                "10.0.0.1:8470",
+                name="train-0",
+                namespace="ml",
+                uid="u-1",
+                node="node-a",
+                ready=True,
+                status="Running",
+                index=0,
             ),
-            Endpoint("[fd00::7]:8470", name="train-1", namespace="ml", uid="u-2", ready=False),
+            Endpoint(
+                "[fd00::7]:8470",
+                name="train-1",
+                namespace="ml",
+                uid="u-2",
+                ready=False,
+                status="Evicted: no disk",
+            ),
         ],
         "ps": {3: Endpoint("1:20")},
         "chief": [],
@@ -66,6 +80,7 @@ DOCUMENT = {
                 "uid": "u-1",
                 "node": "node-a",
                 "ready": True,
+                "status": "Running",
                 "index": 0,
             },
             {
@@ -76,12 +91,13 @@ DOCUMENT = {
                 "uid": "u-2",
                 "node": None,
                 "ready": False,
+                "status": "Evicted: no disk",
                 "index": None,
             },
         ],
         "ps": [
             {"task": 3, "address": "1:20"}
-            | dict.fromkeys(("name", "namespace", "uid", "node", "ready", "index"))
+            | dict.fromkeys(("name", "namespace", "uid", "node", "ready", "status", "index"))
         ],
         "chief": [],
     },
@@ -104,10 +120,22 @@ def test_a_table_of_addresses_has_one_row_per_task() -> None:
 def test_the_wide_table_shows_identities_and_unknown_values() -> None:
     lines = aligned(state_table(STATE)).splitlines()
     assert [line.split() for line in lines] == [
-        ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID"],
-        ["worker", "0", "10.0.0.1:8470", "train-0", "ml", "node-a", "true", "u-1"],
-        ["worker", "1", "[fd00::7]:8470", "train-1", "ml", "<none>", "false", "u-2"],
-        ["ps", "3", "1:20", "<none>", "<none>", "<none>", "<none>", "<none>"],
+        ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS"],
+        ["worker", "0", "10.0.0.1:8470", "train-0", "ml", "node-a", "true", "u-1", "Running"],
+        [
+            "worker",
+            "1",
+            "[fd00::7]:8470",
+            "train-1",
+            "ml",
+            "<none>",
+            "false",
+            "u-2",
+            "Evicted:",
+            "no",
+            "disk",
+        ],
+        ["ps", "3", "1:20", "<none>", "<none>", "<none>", "<none>", "<none>", "<none>"],
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,15 @@ from rich.text import Text
 
 from aioresolve import ClusterSpec, ClusterState
 from aioresolve.cli.options import parse_shard
-from aioresolve.cli.output.error_messages import error_message
-from aioresolve.cli.output.fleet_tables import StatusRows, round_exit_code, status_document, status_row
+from aioresolve.cli.output.error_messages import error_message, short_message
+from aioresolve.cli.output.fleet_tables import (
+    StatusRows,
+    fit_columns,
+    round_exit_code,
+    status_document,
+    status_row,
+    statuses_table,
+)
 from aioresolve.cli.terminal.views import FleetView
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, DeadlineExceededError
 from aioresolve.fleet import Fleet, TargetStatus
@@ -286,7 +294,7 @@ def test_a_missing_file_is_invalid_configuration(tmp_path: Path, env: dict[str, 
     [
         (("--once", "--watch"), "--once and --watch exclude each other"),
         (("--shards", "4/"), "'4/' is not a valid shard; write INDEX/N"),
-        (("--shards", "4/4"), "the index counts from 0 and must be less than 4"),
+        (("--shards", "4/4"), "'4/4' is not a valid shard: the index must be 0 to 3"),
         (("--interval", "0"), "is zero"),
     ],
 )
@@ -405,3 +413,51 @@ async def test_the_view_fits_the_terminal_and_shows_failing_targets_first() -> N
         assert any(line.startswith("broken") for line in shown)
         assert shown[-1] == "40 of 41 targets respond, 80 tasks; 1 failing"
         assert shown[1].startswith("broken" if lines < 44 else "t-0")
+
+
+def test_a_narrow_terminal_shows_the_errors() -> None:
+    statuses = [
+        TargetStatus("us-east", ClusterState.from_spec(ClusterSpec({"worker": ["a:1"]})), latency=0.1),
+        TargetStatus("us-west", None, latency=2.0, error=ConnectionFailedError("Connection refused")),
+    ]
+    table = statuses_table(statuses, datetime.now(UTC))
+    assert list(fit_columns(table, 120).columns) == list(table.columns)
+    narrow = fit_columns(table, 60)
+    assert narrow.columns == ["TARGET", "TASKS", "MISSING", "AGE", "ERROR"]
+    assert narrow.rows[1][-1] == "Connection refused"
+    assert fit_columns(table, 1).columns == ["TARGET", "TASKS", "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Answer(503), "503 Service Unavailable: {url}"),
+        (Answer(401), "401 Unauthorized: {url}"),
+        (Answer(200, b"<html>"), "returned an invalid pod list for selector 'app=train'"),
+        (Hang(), "no complete response within 1s: {url} has not responded"),
+        (None, "Connection refused: {url}"),
+    ],
+    ids=repr,
+)
+def test_the_reason_of_an_error_comes_before_its_place(
+    fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer, fault: Any, reason: str
+) -> None:
+    if fault is not None:
+        west.inject(fault, times=None)
+    with west.down() if fault is None else nullcontext():
+        result = run(("poll", str(fleet), "--once", "--timeout", "1s"), env)
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("west")]
+    assert row.split(maxsplit=5)[5].startswith(reason.format(url=west.url))
+
+
+def test_a_missing_file_is_named_after_the_reason() -> None:
+    error = ConfigurationError("kubeconfig /a/b cannot be read: No such file or directory")
+    error.__cause__ = FileNotFoundError(2, "No such file or directory")
+    assert short_message(error) == "No such file or directory: kubeconfig /a/b cannot be read"
+
+
+def test_a_hint_names_the_field_of_the_fleet_file() -> None:
+    error = ConfigurationError("0 is not a valid port", argument="tf_server_port", hint="Pass {kubeconfig}.")
+    status = TargetStatus("a", None, latency=0.0, error=error)
+    message = status_document(status)["error"]["message"]
+    assert message == "`port`: 0 is not a valid port. Pass `kubeconfig`."

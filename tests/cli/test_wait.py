@@ -135,9 +135,9 @@ def test_the_deadline_reports_missing_tasks_and_reasons(
     first, *tables = late.stderr.splitlines()
     assert first.startswith("error: the cluster was not complete within 500ms. Check the missing tasks, ")
     assert first.endswith("raise --timeout, or wait for fewer tasks.")
-    assert [line.split() for line in tables[:2]] == [["JOB", "FOUND", "WANTED"], ["worker", "3", "16"]]
-    assert tables[3].split() == ["MISSING", "REASON"]
-    reasons = {line.split()[0]: line for line in tables[4:]}
+    assert [line.split() for line in tables[-2:]] == [["JOB", "FOUND", "WANTED"], ["worker", "3", "16"]]
+    assert tables[0].split() == ["MISSING", "REASON"]
+    reasons = {line.split()[0]: line for line in tables[1:-3]}
     assert "Unschedulable" in reasons["ml/train-3"]
     assert "CrashLoopBackOff" in reasons["ml/train-4"]
     assert "7 restarts" in reasons["ml/train-4"]
@@ -319,17 +319,23 @@ def test_another_job_than_that_of_the_workers_is_invalid_usage(
 # Formats
 
 
-def test_a_report_lists_at_most_fifty_missing_tasks() -> None:
-    missing = {f"ml/pod-{number}": "Pending" for number in range(70)}
-    lines = wait_report({"worker": 3}, {}, missing).splitlines()
-    assert [line.split() for line in lines[:4]] == [
-        ["JOB", "FOUND"],
-        ["worker", "3"],
-        [],
-        ["MISSING", "REASON"],
+def test_a_report_groups_missing_tasks_by_reason_and_ends_with_the_numbers() -> None:
+    missing = {f"ml/pod-{number}": "Pending" for number in range(300)} | {"ml/a": "CrashLoopBackOff"}
+    assert wait_report({"worker": 3}, {}, missing).splitlines() == [
+        "MISSING                                     REASON",
+        "ml/pod-0, ml/pod-1, ml/pod-2 and 297 more   Pending",
+        "ml/a                                        CrashLoopBackOff",
+        "",
+        "JOB      FOUND",
+        "worker   3",
     ]
-    assert len(lines) == 4 + 50 + 1
-    assert lines[-1] == "and 20 more"
+
+
+def test_a_report_lists_at_most_twenty_reasons() -> None:
+    missing = {f"ml/pod-{number}": f"exit code {number}" for number in range(70)}
+    lines = wait_report({"worker": 3}, {}, missing).splitlines()
+    assert len(lines) == 1 + 20 + 1 + 1 + 2
+    assert lines[21] == "and 50 more reasons"
 
 
 def test_a_report_has_the_total_of_all_jobs_if_one_was_requested() -> None:

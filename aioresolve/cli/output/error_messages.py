@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from typing import TYPE_CHECKING
 
 from aioresolve.errors import (
+    APIError,
     ConfigurationError,
+    ConnectionFailedError,
+    CredentialsError,
     DeadlineExceededError,
     FailedClusterError,
     ForbiddenError,
@@ -50,6 +54,12 @@ OPTIONS = {
 }
 """Arguments of the Python API to the options of the command line."""
 
+FIELDS = {"job_to_label_mapping": "jobs", "tf_server_port": "port", "tpu": "name"}
+"""Arguments of the Python API to the fields of a fleet file, where they differ."""
+
+POLL_ARGUMENTS = frozenset({"interval", "max_concurrency", "shard", "timeout"})
+"""Arguments of the Python API for which `aioresolve poll` has an option."""
+
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 
 
@@ -57,6 +67,9 @@ def exit_code(error: ResolveError) -> int:
     """Return the exit code for `error`: 2 if the user has to correct something, 3 for a deadline, else 1."""
     match error:
         case ConfigurationError() | MissingDependencyError():
+            return WRONG_USAGE
+        case CredentialsError(tried=tried) if tried:
+            # None are configured, as if a file that was named is missing.
             return WRONG_USAGE
         case DeadlineExceededError():
             return DEADLINE
@@ -72,6 +85,51 @@ def option_spelling(argument: str, value: str | None) -> str:
     if option is None:
         return f"`{argument}=`" if value is None else f"`{argument}={value!r}`"
     return option if value is None else f"{option} {value}"
+
+
+def field_spelling(argument: str, value: str | None) -> str:
+    """Return an argument as the option of `aioresolve poll`, or else as the field of a fleet file."""
+    if argument in POLL_ARGUMENTS:
+        return option_spelling(argument, value)
+    field = FIELDS.get(argument, argument)
+    return f"`{field}`" if value is None else f"`{field}: {value}`"
+
+
+def short_message(error: ResolveError) -> str:
+    """Return why `error` occurred and then where, for a cell of a table: the end of a row may be cut off."""
+    match error:
+        case DeadlineExceededError(timeout=float() | int() as timeout):
+            waiting = "; ".join(f"{what} ({scope})" for scope, what in error.missing.items())
+            return f"no complete response within {format_span(timeout)}" + (f": {waiting}" if waiting else "")
+        case ForbiddenError():
+            return error.summary
+        case APIError(status=int() as status, host=str() as host):
+            from http import HTTPStatus
+
+            phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else error.reason or ""
+            return f"{status} {phrase}: {host}"
+        case ConnectionFailedError(host=str() as host, __cause__=OSError() as cause):
+            return f"{_system_reason(cause)}: {host}"
+    # The first clause only.
+    summary = error.summary.partition("; ")[0]
+    server = getattr(error, "host", None)
+    if server and summary.startswith(f"{server} "):
+        return f"{summary.removeprefix(f'{server} ')}: {server}"
+    if isinstance(error.__cause__, OSError):
+        head, _, reason = summary.rpartition(": ")
+        return f"{reason}: {head}" if reason == _system_reason(error.__cause__) else summary
+    return summary
+
+
+def _system_reason(error: OSError) -> str:
+    """Return the reason in the words of the system or of TLS, without addresses."""
+    reason = getattr(error, "verify_message", "")
+    if reason:
+        return f"certificate not accepted: {reason}"
+    # The errors of asyncio have the address as text in place of the words of the system.
+    if isinstance(error, ConnectionError | TimeoutError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__
 
 
 def error_message(error: ResolveError) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import DeadlineExceededError
 
-from .error_messages import COULD_NOT_RESOLVE, DEADLINE, error_message
+from .error_messages import COULD_NOT_RESOLVE, DEADLINE, field_spelling, short_message
 from .formats import (
     IncrementalTable,
     Table,
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from aioresolve.spec import Missing
 
 COLUMNS = ("TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR")
+
+EXPENDABLE = ("LATENCY", "AGE", "MISSING")
+"""The columns that a narrow terminal does not show, in this order."""
+
+ERROR_WIDTH = 40
+"""How much of an error should be visible on a narrow terminal, in characters."""
 
 NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}
 
@@ -47,6 +53,23 @@ def statuses_table(statuses: Iterable[TargetStatus], now: datetime) -> Table:
     return Table(COLUMNS, [status_row(status, status.stale_since or now, now) for status in statuses])
 
 
+def fit_columns(table: Table, width: int) -> Table:
+    """Return `table` without the columns that leave too little of a terminal of that width to the errors."""
+    columns, rows = list(table.columns), [list(row) for row in table.rows]
+    longest = max((len(row[-1]) for row in rows), default=0)
+    for name in EXPENDABLE:
+        used = [
+            max(map(len, cells)) + 3 for cells in zip(columns[:-1], *(row[:-1] for row in rows), strict=True)
+        ]
+        if width - sum(used) >= min(longest, ERROR_WIDTH):
+            break
+        position = columns.index(name)
+        del columns[position]
+        for row in rows:
+            del row[position]
+    return Table(columns, rows)
+
+
 def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tuple[str, ...]:
     """Return the cells of a status in the columns `COLUMNS`.
 
@@ -59,8 +82,7 @@ def status_row(status: TargetStatus, current_at: datetime, now: datetime) -> tup
         str(len(status.absent) + len(status.unready)) if is_known else "",
         _format_age((now - current_at).total_seconds()) if is_known else "",
         "" if status.latency is None else format_latency(status.latency),
-        # The first clause only: a row should fit on a line of a terminal.
-        "" if status.error is None else status.error.summary.partition("; ")[0],
+        "" if status.error is None else short_message(status.error),
     )
 
 
@@ -84,7 +106,11 @@ def status_document(status: TargetStatus) -> dict[str, Any]:
         "stale_since": format_instant(status.stale_since),
         "error": None
         if error is None
-        else {"type": type(error).__name__, "message": error_message(error), "retryable": error.retryable},
+        else {
+            "type": type(error).__name__,
+            "message": error.render(field_spelling),
+            "retryable": error.retryable,
+        },
     }
 
 

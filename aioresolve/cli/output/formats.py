@@ -24,13 +24,16 @@ ABSENT = "<none>"
 """What a column shows for a missing value, as in kubectl's tables."""
 
 TASK = ("JOB", "TASK", "ADDRESS")
-IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID")
+IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS")
 
 EVALUATOR = "evaluator"
 """TensorFlow does not list the evaluator in the cluster, but TF_CONFIG names its task all the same."""
 
-MAX_MISSING_ROWS = 50
-"""How many missing tasks a wait report lists at most."""
+MAX_MISSING_ROWS = 20
+"""How many reasons a wait report lists at most."""
+
+MAX_NAMES = 3
+"""How many of the tasks that are missing for one reason are named."""
 
 
 class Table(NamedTuple):
@@ -84,6 +87,7 @@ def identity_cells(member: Member) -> tuple[str, ...]:
         endpoint.node or "",
         "" if endpoint.ready is None else str(endpoint.ready).lower(),
         endpoint.uid or "",
+        endpoint.status or "",
     )
 
 
@@ -193,8 +197,8 @@ def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
 def cluster_document(state: ClusterState) -> dict[str, Any]:
     """Return the cluster as one object.
 
-    `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "index"}, ...]},
-    "version", "observed_at"}`: `task` is the index of the task in its job, `index` the one that the
+    `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "status", "index"},
+    ...]}, "version", "observed_at"}`: `task` is the index of the task in its job, `index` the one that the
     controller gave the pod; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown
     values are null.
     """
@@ -215,6 +219,7 @@ def task_document(member: Member) -> dict[str, Any]:
         "uid": endpoint.uid,
         "node": endpoint.node,
         "ready": endpoint.ready,
+        "status": endpoint.status,
         "index": endpoint.index,
     }
 
@@ -259,17 +264,25 @@ def counts_table(found: Mapping[str, int], wanted: Mapping[str, int]) -> Table:
 
 
 def missing_table(missing: Mapping[str, str]) -> Table:
-    """Return one row per missing task: its name and the reason."""
-    rows = [(name, " ".join(reason.split())) for name, reason in missing.items()]
-    return Table(("MISSING", "REASON"), rows)
+    """Return one row per reason: the first tasks that are missing for it, and the number of the others."""
+    names: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        names.setdefault(" ".join(reason.split()), []).append(name)
+    return Table(("MISSING", "REASON"), [(some_names(each), reason) for reason, each in names.items()])
+
+
+def some_names(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def wait_report(found: Mapping[str, int], wanted: Mapping[str, int], missing: Mapping[str, str]) -> str:
-    """Return what a cluster lacks: the table of counts, an empty line, and the table of missing tasks."""
+    """Return what a cluster lacks: the table of missing tasks, an empty line, and the table of counts."""
     columns, rows = missing_table(missing)
-    tables = [aligned(counts_table(found, wanted)), aligned(Table(columns, rows[:MAX_MISSING_ROWS]))]
+    tables = [aligned(Table(columns, rows[:MAX_MISSING_ROWS])), aligned(counts_table(found, wanted))]
     if len(rows) > MAX_MISSING_ROWS:
-        tables[-1] += f"and {len(rows) - MAX_MISSING_ROWS} more\n"
+        tables[0] += f"and {len(rows) - MAX_MISSING_ROWS} more reasons\n"
     return "\n".join(filter(None, tables)) or "no response yet\n"
 
 

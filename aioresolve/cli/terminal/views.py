@@ -16,12 +16,13 @@ from rich.live import Live
 from rich.text import Text
 
 from aioresolve.cli.output.error_messages import status_line
-from aioresolve.cli.output.fleet_tables import COLUMNS, status_row
+from aioresolve.cli.output.fleet_tables import COLUMNS, fit_columns, status_row
 from aioresolve.cli.output.formats import (
     Table,
     counts_table,
     format_span,
     missing_table,
+    some_names,
     spec_table,
     state_table,
 )
@@ -50,7 +51,7 @@ MAX_CHANGES = 5
 """How many of the last changes are shown."""
 
 MAX_MISSING = 8
-"""How many missing tasks are shown below a watched cluster."""
+"""How many reasons for missing tasks are shown below a watched cluster."""
 
 HIGHLIGHT_SECONDS = 5.0
 """Seconds for which the row of a task that joined or moved is highlighted."""
@@ -236,9 +237,14 @@ class WatchView:
 def _missing_lines(missing: list[Missing]) -> list[Text]:
     if not missing:
         return []
-    lines = [single_line(f"{one.job}: {one.name}: {one.reason}", "yellow") for one in missing[:MAX_MISSING]]
-    if len(missing) > MAX_MISSING:
-        lines.append(single_line(f"and {len(missing) - MAX_MISSING} more missing or not ready", "yellow"))
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in missing:
+        names.setdefault((one.job, one.reason), []).append(one.name)
+    groups = [f"{job}: {some_names(each)}: {reason}" for (job, reason), each in names.items()]
+    lines = [single_line(line, "yellow") for line in groups[:MAX_MISSING]]
+    if len(groups) > MAX_MISSING:
+        more = sum(map(len, [*names.values()][MAX_MISSING:]))
+        lines.append(single_line(f"and {more} more missing or not ready", "yellow"))
     return [single_line(""), *lines]
 
 
@@ -274,7 +280,7 @@ class WaitView:
         fitting = len(missing) if len(missing) < available else available - 1
         below = table_lines(Table(names, missing[:fitting]))
         if fitting < len(missing):
-            below.append(single_line(f"and {len(missing) - fitting} more", "dim"))
+            below.append(single_line(f"and {len(missing) - fitting} more reasons", "dim"))
         return Group(*above, *below)
 
 
@@ -302,7 +308,7 @@ class FleetView:
         styles = ["red" if name in statuses and statuses[name].error else "" for name in names]
         more = len(self._fleet.targets) - len(names)
         return Group(
-            *table_lines(Table(COLUMNS, rows), styles),
+            *table_lines(fit_columns(Table(COLUMNS, rows), columns), styles),
             *([single_line(f"... and {more} more", "dim")] if more else []),
             single_line(""),
             single_line(_summary(len(self._fleet.targets), list(statuses.values())), "dim"),

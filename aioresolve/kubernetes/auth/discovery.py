@@ -166,9 +166,12 @@ def discover_server(
         if isinstance(result, DiscoveredServer):
             return result
         tried.append(f"{name}: {result}")
+    hint = "Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account."
+    if location is ExecutableLocation.WITHIN_CLUSTER:
+        hint = "WITHIN_CLUSTER works only in a pod that has a service account."
     raise CredentialsError(
         f"no credentials for an API server were found. Tried {'; '.join(tried)}",
-        hint="Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account.",
+        hint=hint,
         tried=tried,
     )
 

@@ -187,7 +187,7 @@ class _RequestAuth(Auth):
     async def headers(self) -> Mapping[str, str]:
         scope, source = self.request.scope, self.credentials.principal.source
         self.progress.waiting(scope, f"no access token yet, from {source}")
-        self.token = await self.credentials.token(self.client)
+        self.token = await self.credentials.token(self.client, self.progress)
         self.progress.waiting(scope, f"{self.host} has not responded")
         return self.token.headers
 
@@ -195,7 +195,7 @@ class _RequestAuth(Auth):
         if not rejected:
             return None
         try:
-            return (await self.credentials.renew(self.client, self.token)).headers
+            return (await self.credentials.renew(self.client, self.token, self.progress)).headers
         except CredentialsError as error:
             if error.retryable:
                 raise

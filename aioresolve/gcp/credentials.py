@@ -9,6 +9,7 @@ APIs, and its errors do not list the places that it searched.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -16,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import anyio
 import msgspec
 
 from aioresolve._core.concurrency import TokenCache, run_in_thread
-from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
 from .api_request import AccessToken
 from .google_errors import Principal
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from google.auth.aio.credentials import Credentials as AsyncCredentials
     from google.auth.credentials import Credentials
 
+    from aioresolve._core.deadline import Progress
     from aioresolve._core.http.client import HTTPClient
 
     AnyCredentials: TypeAlias = Credentials | AsyncCredentials | Literal["default"] | None
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 """The OAuth scope that leaves all decisions to IAM."""
+
+RENEWAL_TIMEOUT = 10.0
+"""Maximum seconds for the renewal of a token that is still valid."""
 
 
 class GoogleCredentials:
@@ -79,23 +85,37 @@ class GoogleCredentials:
         token = self._cache.token
         return Principal(self._source.name, token.member if token is not None else None, self._scopes)
 
-    async def token(self, client: HTTPClient) -> AccessToken:
+    async def token(self, client: HTTPClient, progress: Progress | None = None) -> AccessToken:
         """Return a token that is not about to expire; `client` sends requests to token servers.
+
+        Failed attempts of the metadata server are noted in `progress`.
 
         Raises:
             ResolveError: no token is available; CredentialsError if no source of credentials works.
         """
-        return await self._cache.get(lambda: self._fetch(client, force=False))
+        return await self._cache.get(lambda: self._fetch(client, progress, force=False))
 
-    async def renew(self, client: HTTPClient, rejected: AccessToken) -> AccessToken:
+    async def renew(
+        self, client: HTTPClient, rejected: AccessToken, progress: Progress | None = None
+    ) -> AccessToken:
         """Return a token other than `rejected`, which a server rejected."""
         token = self._cache.token
         if token is not None and token.headers != rejected.headers:
             return token
-        return await self._cache.renew(lambda: self._fetch(client, force=True))
+        return await self._cache.renew(lambda: self._fetch(client, progress, force=True))
 
-    async def _fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
-        token = await self._source.fetch(client, force=force)
+    async def _fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
+        present = self._cache.token
+        # A renewal that hangs must not use up the deadline of a call while the present token is valid.
+        has_alternative = not force and present is not None and present.is_valid
+        token = None
+        with anyio.move_on_after(RENEWAL_TIMEOUT if has_alternative else math.inf):
+            token = await self._source.fetch(client, progress, force=force)
+        if token is None:
+            raise ConnectionFailedError(
+                f"{self._source.name} got no access token within {RENEWAL_TIMEOUT:g} s",
+                hint="Try again later.",
+            )
         if self._quota_project is None or not token.headers:
             return token
         return replace(token, headers={**token.headers, "x-goog-user-project": self._quota_project})
@@ -107,7 +127,7 @@ class _TokenSource(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+    async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
         """Return a token; a new one even if the present one is fresh, with `force`."""
         ...
 
@@ -120,7 +140,7 @@ class _GoogleAuthSource:
     name: str
     is_async: bool = False
 
-    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+    async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
         from .google_auth import fetch_token, fetch_token_async
 
         fetch = fetch_token_async if self.is_async else fetch_token
@@ -135,21 +155,21 @@ class _DefaultSource:
         self._scopes = scopes
         self._file: _GoogleAuthSource | None = None
 
-    async def fetch(self, client: HTTPClient, *, force: bool) -> AccessToken:
+    async def fetch(self, client: HTTPClient, progress: Progress | None, *, force: bool) -> AccessToken:
         tried: list[str] = []
         if self._file is None:
             self._file = await _load_file_credentials(self._scopes, tried)
         if self._file is not None:
             self.name = self._file.name
             try:
-                return await self._file.fetch(client, force=force)
+                return await self._file.fetch(client, progress, force=force)
             except CredentialsError:
                 self._file = None  # read it again next time: the user may have logged in again
                 raise
         from .metadata_server import MetadataServer
 
         try:
-            token = await _metadata_token(MetadataServer(), self._scopes)
+            token = await _metadata_token(MetadataServer(), self._scopes, progress)
         except ResolveError as error:
             if error.retryable:
                 raise
@@ -208,10 +228,12 @@ async def _load_file_credentials(scopes: tuple[str, ...], tried: list[str]) -> _
     )
 
 
-async def _metadata_token(server: MetadataServer, scopes: Sequence[str]) -> AccessToken:
+async def _metadata_token(
+    server: MetadataServer, scopes: Sequence[str], progress: Progress | None
+) -> AccessToken:
     """Return an access token of the default service account of this machine."""
     requested_at = time.time()
-    body = await server.value(f"{DEFAULT_ACCOUNT}/token", query={"scopes": ",".join(scopes)})
+    body = await server.value(f"{DEFAULT_ACCOUNT}/token", progress, query={"scopes": ",".join(scopes)})
     if body is None:
         raise CredentialsError(
             "the metadata server reports that this machine has no service account",
@@ -221,7 +243,7 @@ async def _metadata_token(server: MetadataServer, scopes: Sequence[str]) -> Acce
         token = decode_token(body.encode())
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
-    email = await server.value(f"{DEFAULT_ACCOUNT}/email")
+    email = await server.value(f"{DEFAULT_ACCOUNT}/email", progress)
     headers = {"authorization": f"Bearer {token.access_token}"}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project

@@ -1,17 +1,21 @@
 """The GCE metadata server: the project, zone and identity of this machine. Nothing is cached.
 
-Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. Off Google
-Cloud it does not exist: an address that drops packets, or another server that responds, costs at most two
-seconds.
+Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. It may be slow or refuse
+connections for a while: that of GKE does when a pod starts. So requests are repeated until the deadline of
+the call. Off Google Cloud it does not exist: an unknown name, or another server that responds, is an error at
+once, and an address that drops packets costs at most ten seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -75,14 +79,18 @@ def is_metadata_host(url: URL) -> bool:
 
 logger = logging.getLogger("aioresolve.gcp")
 
-CONNECT_TIMEOUT = 1.0
-"""Seconds to resolve the name and connect: on Google Cloud the server is on the same machine."""
+RESPONSE_TIMEOUT = 3.0
+"""Seconds for the complete response, including the connection, as in google-auth."""
 
-RESPONSE_TIMEOUT = 1.5
-"""Seconds for the complete response, including the connection."""
+DETECTION_TIMEOUT = 7.0
+"""Seconds from the first attempt after which no other is started, unless this machine is known to have a
+metadata server."""
 
 POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
-"""Retries while the server reports that it is not ready: that of GKE takes seconds to start."""
+"""The waits between attempts."""
+
+_responded: set[str] = set()
+"""The metadata servers that have responded to this process: one that then fails will respond again."""
 
 FLAVOR = {"Metadata-Flavor": "Google"}
 
@@ -90,6 +98,7 @@ NOT_GOOGLE_CLOUD = (
     "This machine does not seem to be on Google Cloud: pass {project}, {zone} and {credentials}, or set"
     " GCE_METADATA_HOST."
 )
+UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
 
 
 class MetadataServer:
@@ -98,9 +107,10 @@ class MetadataServer:
     Inside `async with` the connection is kept; outside of it each call opens its own. One object can be used
     in several event loops.
 
-    Without a metadata server every method raises within two seconds: a ConnectionFailedError if nothing
-    responds, a ProtocolError if another server does, a ConfigurationError if NO_GCE_CHECK=true. An APIError
-    is a failure that the server reports.
+    Requests are repeated until the deadline of the caller if the server is known to exist: it is configured,
+    or has responded to this process before. Otherwise every method raises within ten seconds, and its error
+    is not retryable: a ConnectionFailedError if nothing responds, a ProtocolError if another server does, a
+    ConfigurationError if NO_GCE_CHECK=true. An APIError is a failure that the server reports.
 
     Args:
         host: `host` or `host:port`; None for $GCE_METADATA_HOST, $GCE_METADATA_IP or
@@ -127,8 +137,8 @@ class MetadataServer:
     ) -> str:
         """Return the entity tag of the attributes of the instance; it changes with each attribute.
 
-        With a known tag `other_than`, the server responds when there is another, or after `within` seconds.
-        The tag is empty if the server sends none, as emulators do.
+        With a known tag `other_than`, the server responds when there is another, or after `within` seconds;
+        that request is not repeated. The tag is empty if the server sends none, as emulators do.
         """
         query = {"recursive": "true"}
         if other_than:
@@ -192,17 +202,26 @@ class MetadataServer:
     ) -> Response:
         """Return a response with status 200 or 404; each attempt may take `timeout` seconds."""
         progress = progress or Progress()
-        host = f"http://{metadata_host(os.environ, self._host)}"
-        url = URL(f"{host}/computeMetadata/v1/{path}").with_query(query)
+        name = metadata_host(os.environ, self._host)
+        is_known = name != DEFAULT_HOST or name in _responded
+        host = f"http://{name}"
         scope = f"metadata {path}"
         async with self._acquire_client() as client:
-            response = await send_with_retries(
-                lambda attempts: _send(client, url, host, scope, attempts, timeout),
-                scope=scope,
-                host=host.removeprefix("http://"),
-                progress=progress,
-                policy=POLICY,
+            request = _Request(
+                client,
+                URL(f"{host}/computeMetadata/v1/{path}").with_query(query),
+                host,
+                scope,
+                timeout,
+                hint=UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD,
+                retry_until=math.inf if is_known else anyio.current_time() + DETECTION_TIMEOUT,
             )
+            if "last_etag" in query:
+                response = await request.send(count(1))
+            else:
+                response = await send_with_retries(
+                    request.send, scope=scope, host=name, progress=progress, policy=POLICY
+                )
         progress.done(scope, "received")
         return response
 
@@ -233,50 +252,70 @@ class MetadataServer:
 
 def _new_client() -> HTTPClient:
     return HTTPClient(
-        hints=connection_hints(NOT_GOOGLE_CLOUD), connect_timeout=CONNECT_TIMEOUT, logger=logger
+        hints=connection_hints(NOT_GOOGLE_CLOUD), connect_timeout=RESPONSE_TIMEOUT, logger=logger
     )
 
 
-async def _send(
-    client: HTTPClient, url: URL, host: str, scope: str, attempts: Iterator[int], timeout: float
-) -> Response:
-    """Return a response with status 200 or 404, after checking that it is from a metadata server."""
-    response = None
-    with anyio.move_on_after(timeout):
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request to the metadata server.
+
+    An attempt may take `timeout` seconds. `hint` is that of a connection that fails. Such failures are
+    retryable until `retry_until`, a time of the event loop.
+    """
+
+    client: HTTPClient
+    url: URL
+    host: str
+    scope: str
+    timeout: float
+    hint: str
+    retry_until: float
+
+    async def send(self, attempts: Iterator[int]) -> Response:
+        """Return a response with status 200 or 404, after checking that it is from a metadata server."""
+        host, scope = self.host, self.scope
+        response = None
         try:
-            response = await client.send(
-                "GET", url, scope=scope, headers=FLAVOR, attempts=attempts, expected=(404,)
-            )
+            with anyio.move_on_after(self.timeout):
+                response = await self.client.send(
+                    "GET",
+                    self.url,
+                    scope=scope,
+                    headers=FLAVOR,
+                    attempts=attempts,
+                    expected=(404,),
+                    hints=connection_hints(self.hint),
+                )
+            if response is None:
+                raise ConnectionFailedError(
+                    f"{host} did not respond to {scope} within {self.timeout:g} s",
+                    hint=self.hint,
+                    host=host,
+                    scope=scope,
+                )
         except ConnectionFailedError as error:
-            # On Google Cloud the server responds at once; elsewhere a retry would only waste time.
-            error.retryable = False
+            error.retryable = error.retryable and anyio.current_time() < self.retry_until
             raise
-    if response is None:
-        raise ConnectionFailedError(
-            f"{host} did not respond to {scope} within {timeout:g} s",
-            hint=NOT_GOOGLE_CLOUD,
-            host=host,
-            scope=scope,
-            retryable=False,
-        )
-    if response.headers.get("metadata-flavor") != "Google":
-        raise ProtocolError(
-            f"{host} is not a metadata server: it returned status {response.status} for {scope} without the"
-            " header Metadata-Flavor: Google",
-            hint=NOT_GOOGLE_CLOUD,
-            host=host,
-            scope=scope,
-            retryable=False,
-        )
-    if response.status not in (200, 404):
-        raise APIError(
-            f"{host} returned status {response.status} for {scope}:"
-            f" {response.body[:200].decode('utf-8', 'replace')!r}",
-            hint="Check that this machine has access to it.",
-            host=host,
-            scope=scope,
-            status=response.status,
-            retry_after=response.retry_after,
-            retryable=response.status in RETRYABLE_STATUSES,
-        )
-    return response
+        if response.headers.get("metadata-flavor") != "Google":
+            raise ProtocolError(
+                f"{host} is not a metadata server: it returned status {response.status} for {scope} without"
+                " the header Metadata-Flavor: Google",
+                hint=self.hint,
+                host=host,
+                scope=scope,
+                retryable=False,
+            )
+        _responded.add(host.removeprefix("http://"))
+        if response.status not in (200, 404):
+            raise APIError(
+                f"{host} returned status {response.status} for {scope}:"
+                f" {response.body[:200].decode('utf-8', 'replace')!r}",
+                hint="Check that this machine has access to it.",
+                host=host,
+                scope=scope,
+                status=response.status,
+                retry_after=response.retry_after,
+                retryable=response.status in RETRYABLE_STATUSES,
+            )
+        return response

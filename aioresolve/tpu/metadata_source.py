@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from aioresolve._core.concurrency import gather
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ProtocolError, ResolveError, TPUNotFoundError
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.resolver.polling import PollSchedule
@@ -41,11 +42,13 @@ async def watch_attributes(
     metadata: MetadataServer,
     fetch: Callable[[], Awaitable[Observation]],
     interval: float,
+    timeout: float,
 ) -> AsyncGenerator[Observation, None]:
     """Yield what `fetch` returns, first at once and then after each change of this VM's attributes; endless.
 
     The metadata server delays its response until an attribute changes. A server that does not support this
-    is polled every `interval` seconds. After the first success, no failure ends the generator.
+    is polled every `interval` seconds. Other requests are repeated for `timeout` seconds before their failure
+    is reported. After the first success, no failure ends the generator.
 
     Raises:
         TPUNotFoundError: there is no metadata server, or this is not a TPU VM.
@@ -59,7 +62,18 @@ async def watch_attributes(
         failure: ResolveError | None = None
         try:
             # The tag is read before the values: a change between the two requests results in another tag.
-            new_tag = await _without_alternative(source, metadata.attributes_tag(tag, LONG_POLL))
+            requested = within_deadline(
+                timeout + (LONG_POLL if tag else 0),
+                "the attributes of this VM",
+                partial(metadata.attributes_tag, tag, LONG_POLL),
+            )
+            try:
+                new_tag = await _without_alternative(source, requested)
+            except ResolveError as error:
+                if not tag or not error.retryable:
+                    raise
+                tag = ""  # the request for changes broke: request the tag again, with retries
+                continue
             has_changed = new_tag != tag or not new_tag
             tag = new_tag
             if has_changed:

@@ -275,7 +275,7 @@ class TPUClusterResolver(ClusterResolver):
 
             if isinstance(source, MetadataSource):
                 metadata = await connections.metadata()
-                updates = watch_attributes(source, metadata, fetch, interval)
+                updates = watch_attributes(source, metadata, fetch, interval, self._timeout)
             else:
                 updates = poll(fetch, interval)
             async with aclosing(updates) as observations:

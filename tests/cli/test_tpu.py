@@ -11,6 +11,7 @@ import yaml
 
 from aioresolve.cli import main
 from aioresolve.cli.output.worker_tables import PROBE_COLUMNS
+from aioresolve.gcp import metadata_server
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, tpu_node, tpu_vm, tpu_worker_process
 from tests.tpu.conftest import VARIABLES
 
@@ -72,7 +73,8 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
+    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
 
 
 @pytest.fixture

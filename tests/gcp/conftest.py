@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aioresolve.gcp import metadata_server
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,6 +22,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(PREFIXES) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    # Nothing listens on this loopback port: a search for a metadata server fails at once.
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:9")
+    # Nothing listens on this loopback port: the search for a metadata server ends soon.
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:9")
+    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)

@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
+from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
 from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
-from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Reset, Trickle, tpu_vm
+from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle, tpu_vm
 
 from .loopback import error_from, within
 
@@ -27,6 +27,8 @@ pytestmark = pytest.mark.usefixtures("no_leak")
 
 HOSTS = ["10.0.0.2", "10.0.0.3"]
 REFUSED = "127.0.0.1:9"
+PATIENCE = 10.0
+"""Seconds until a test fails; generous for a busy machine."""
 
 
 @asynccontextmanager
@@ -135,12 +137,12 @@ async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyP
 
 def test_the_host_is_found_as_by_google_auth() -> None:
     both = {"GCE_METADATA_HOST": "a:1", "GCE_METADATA_IP": "10.0.0.1"}
-    assert metadata_host({}) == "metadata.google.internal"
+    assert metadata_host({}) == metadata.DEFAULT_HOST
     assert metadata_host({"GCE_METADATA_IP": "10.0.0.1"}) == "10.0.0.1"
     assert metadata_host(both) == "a:1"
     assert metadata_host(both, "b") == "b"
     assert metadata_host({"NO_GCE_CHECK": "true"}, "b") == "b"
-    assert metadata_host({"NO_GCE_CHECK": "false"}) == "metadata.google.internal"
+    assert metadata_host({"NO_GCE_CHECK": "false"}) == metadata.DEFAULT_HOST
     for host in ("http://a", "a/b", "a b", "user@a", "[::1"):
         with pytest.raises(ConfigurationError, match="Write it as HOST or HOST:PORT"):
             metadata_host({"GCE_METADATA_HOST": host})
@@ -164,42 +166,79 @@ async def unresponsive_address() -> AsyncIterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_outside_google_cloud_every_call_fails_within_two_seconds() -> None:
-    async with (
-        GoogleServer() as slow,
-        GoogleServer() as silent,
-        GoogleServer() as other_server,
-        unresponsive_address() as unresponsive,
-    ):
-        slow.inject(Trickle(1, 0.3), times=None)
-        silent.inject(Hang(), times=None)
-        other_server.inject(Answer(200, b"<html>hello</html>"), times=None)
-        hosts = {
-            "refused": REFUSED,
-            "unroutable": unresponsive,
-            "hanging": silent.metadata_host,
-            "slow": slow.metadata_host,
-            "other server": other_server.metadata_host,
-        }
-        found: dict[str, ResolveError] = {}
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let attempts, and the search for a metadata server, end after a short time."""
+    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata, "DETECTION_TIMEOUT", 0.3)
 
-        async def get_zone(kind: str, host: str) -> None:
-            with within(2.0):
-                found[kind] = await error_from(MetadataServer(host).zone())
 
-        async with anyio.create_task_group() as group:
-            for kind, host in hosts.items():
-                group.start_soon(get_zone, kind, host)
-    assert {kind: type(error) for kind, error in found.items()} == {
-        "refused": ConnectionFailedError,
-        "unroutable": ConnectionFailedError,
-        "hanging": ConnectionFailedError,
-        "slow": ConnectionFailedError,
-        "other server": ProtocolError,
-    }
-    for error in found.values():
-        assert not error.retryable
-        assert "or set GCE_METADATA_HOST" in str(error)
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["refused", "unroutable", "hanging", "slow", "other server"])
+async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with GoogleServer() as server, unresponsive_address() as unresponsive:
+        faults = {"hanging": Hang(), "slow": Trickle(1, 0.3), "other server": Answer(200, b"<html>")}
+        server.inject(faults.get(kind, Hang()), times=None)
+        hosts = {"refused": REFUSED, "unroutable": unresponsive}
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", hosts.get(kind, server.metadata_host))
+        with anyio.fail_after(PATIENCE):
+            error = await error_from(MetadataServer().zone())
+    assert type(error) is (ProtocolError if kind == "other server" else ConnectionFailedError)
+    assert not error.retryable
+    assert "or set GCE_METADATA_HOST" in str(error)
+
+
+def test_the_search_for_a_metadata_server_takes_at_most_ten_seconds() -> None:
+    assert metadata.RESPONSE_TIMEOUT >= 3.0
+    assert metadata.DETECTION_TIMEOUT + metadata.RESPONSE_TIMEOUT <= 10.0
+
+
+# A metadata server that fails for a while
+
+
+async def test_a_first_request_without_response_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata, "DETECTION_TIMEOUT", PATIENCE)
+    async with GoogleServer() as server:
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        server.inject(Hang())
+        assert await MetadataServer().zone() == "us-central2-b"
+        assert len(server.requests) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_requests_to_a_configured_server_are_repeated_until_the_deadline() -> None:
+    async with serving() as (server, machine):
+        server.inject(Hang(), times=3)
+        assert await machine.zone() == "us-central2-b"
+        async with server.down():
+            error = await error_from(within_deadline(1.0, "the zone", machine.zone))
+    assert error.retryable
+    assert "or set GCE_METADATA_HOST" not in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_that_has_responded_once_will_respond_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "DETECTION_TIMEOUT", 0.0)  # no second attempt for unknown servers
+    async with GoogleServer() as server:
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        server.inject(Hang())
+        assert not (await error_from(MetadataServer().zone())).retryable
+        assert await MetadataServer().zone() == "us-central2-b"
+        server.inject(Hang(), times=2)
+        assert await MetadataServer().zone() == "us-central2-b"
+
+
+async def test_a_request_for_changes_is_not_repeated() -> None:
+    async with serving(metadata=tpu_vm(hosts=HOSTS)) as (server, machine):
+        tag = await machine.attributes_tag()
+        assert tag
+        async with server.down():
+            error = await error_from(machine.attributes_tag(tag, 60))
+    assert isinstance(error, ConnectionFailedError)
+    assert error.retryable
 
 
 @pytest.mark.parametrize(
@@ -214,33 +253,22 @@ async def test_another_server_is_recognized_by_the_missing_header(fault: Answer)
         assert len(server.requests) == 1
 
 
-async def test_a_broken_connection_is_an_error_at_once() -> None:
-    async with serving() as (server, machine):
-        server.inject(Reset(), times=None)
-        with within(1.0):
-            error = await error_from(machine.zone())
-    assert isinstance(error, ConnectionFailedError)
-    assert not error.retryable
-
-
-async def test_a_name_lookup_without_response_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metadata, "CONNECT_TIMEOUT", 0.05)
-    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.1)
+@pytest.mark.usefixtures("impatient")
+async def test_a_name_lookup_without_response_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "DEFAULT_HOST", "metadata.example")
     released = threading.Event()
 
     def no_response(*_: object, **__: object) -> None:
-        released.wait(5.0)
+        released.wait(PATIENCE)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_response)
     try:
-        with within(1.0):
-            error = await error_from(MetadataServer("metadata.example").zone())
+        with anyio.fail_after(PATIENCE):
+            error = await error_from(MetadataServer().zone())
         lookups = [thread for thread in threading.enumerate() if "look up metadata.example" in thread.name]
         # A daemon thread does not keep the process from exiting.
-        assert [thread.daemon for thread in lookups] == [True]
+        assert {thread.daemon for thread in lookups} == {True}
     finally:
         released.set()
     assert isinstance(error, ConnectionFailedError)
@@ -278,8 +306,3 @@ async def test_entering_twice_is_an_error_and_closing_twice_is_not() -> None:
         await machine.aclose()
         await machine.aclose()
         assert await machine.zone() == "us-central2-b"
-
-
-def test_the_timeouts_are_below_two_seconds() -> None:
-    assert metadata.CONNECT_TIMEOUT <= 1.0
-    assert metadata.RESPONSE_TIMEOUT < 2.0

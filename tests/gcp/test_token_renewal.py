@@ -12,8 +12,9 @@ import pytest
 
 from aioresolve.errors import APIError, CredentialsError, UnauthorizedError
 from aioresolve.gcp import api_request
+from aioresolve.gcp import credentials as credentials_module
 from aioresolve.gcp.credentials import GoogleCredentials
-from aioresolve.testing import Answer, Delay, GoogleServer
+from aioresolve.testing import Answer, Delay, GoogleServer, Hang
 
 from .loopback import (
     NO_RETRIES,
@@ -50,6 +51,19 @@ async def test_sessions_that_share_credentials_share_the_refresh() -> None:
             for _ in range(5):
                 group.start_soon(request_my_tpu, server, credentials)
         assert services(server).count("oauth2") == 1
+
+
+async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials_module, "RENEWAL_TIMEOUT", 0.1)
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        async with session(server) as opened:
+            await get_my_tpu(opened)
+            monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 1e9)
+            server.inject(Hang(), match=to("metadata"), times=None)
+            with anyio.fail_after(10.0):
+                assert (await get_my_tpu(opened)).state == "READY"
+        assert services(server).count("metadata") == 3
 
 
 def test_event_loops_share_the_token() -> None:

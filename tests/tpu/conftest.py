@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aioresolve.gcp import metadata_server
 from aioresolve.testing import GoogleServer, tpu_node
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 VARIABLES = [
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
+    "GCE_METADATA_HOST",
     "GCE_METADATA_IP",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
@@ -43,7 +45,8 @@ UNUSED_ADDRESS = "127.0.0.1:1"
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GCE_METADATA_HOST", UNUSED_ADDRESS)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
+    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
 
 
 @pytest.fixture

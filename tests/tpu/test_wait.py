@@ -10,7 +10,7 @@ import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import FailedClusterError, ForbiddenError, IncompleteClusterError
-from aioresolve.testing import Answer, TPUWorker, queued_resource, tpu_node
+from aioresolve.testing import Answer, Hang, TPUWorker, queued_resource, tpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +48,13 @@ async def test_creating_to_ready(google: GoogleServer) -> None:
     google.script("my-tpu", "CREATING", "CREATING", "CREATING", "READY")
     assert addresses(await wait_for("my-tpu")) == ["10.0.0.1:8470", "10.0.0.2:8470"]
     assert requests(google) >= 4
+
+
+async def test_wait_continues_while_the_metadata_server_does_not_respond(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    google.inject(Hang(), match=lambda request: request.service == "metadata", times=3)
+    state = await TPUClusterResolver("my-tpu", timeout=0.2).wait(timeout=PATIENCE, interval=0.01)
+    assert addresses(state) == ["10.0.0.1:8470"]
 
 
 async def test_a_tpu_that_is_ready_is_requested_once(google: GoogleServer) -> None:

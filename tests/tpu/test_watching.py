@@ -12,7 +12,6 @@ import pytest
 from aioresolve import TPUClusterResolver
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
-    APIError,
     ConfigurationError,
     ForbiddenError,
     ProtocolError,
@@ -206,7 +205,8 @@ async def test_an_outage_is_reported_and_the_watch_continues(google: GoogleServe
             again = await anext(observations)
             google.clear_faults()
             recovered = await _first(observations, lambda seen: seen.error is None)
-    assert isinstance(stale.error, APIError)
+    # Its deadline may pass during an attempt, or before a wait.
+    assert "503" in str(stale.error)
     assert stale.state == before.state
     assert stale.stale_since is not None
     assert again.stale_since == stale.stale_since

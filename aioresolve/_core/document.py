@@ -11,6 +11,7 @@ when the first YAML document is parsed: JSON is read without it.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import json
 import re
@@ -42,6 +43,7 @@ MAX_COMPARED = 200
 MAX_LISTED = 15
 """Names that a message lists."""
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _INTEGER = re.compile("[0-9]{1,9}")
 _PLAIN_NAME = re.compile(r"[\w-]{1,60}")
 
@@ -199,7 +201,8 @@ class MappingNode:
         return node.value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        return tuple(map(require_string, self._items(name)))
+        """Return the strings of a list; one that is null is empty."""
+        return tuple("" if is_null(item) else require_string(item) for item in self._items(name))
 
     def mapping(self, name: str) -> MappingNode | None:
         node = self.get(name)
@@ -234,6 +237,8 @@ def require_string(node: Node) -> str:
         raise DocumentError(node.location, f"must be a string, not {kind_of(node)}")
     if not isinstance(node.value, str):
         raise DocumentError(node.location, f"must be a string, not {kind_of(node)}", "Put it in quotes.")
+    if not node.value.isascii() and _SURROGATE.search(node.value):
+        raise DocumentError(node.location, "contains half of a UTF-16 surrogate pair", "Remove it.")
     return node.value
 
 
@@ -368,6 +373,30 @@ MAX_VALUES = 1_000_000
 """Values in a document, with its aliases written out."""
 
 _CORE_TAG = "tag:yaml.org,2002:"
+_PLAIN_SCALARS = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (
+        r"y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
+        list("yYnNtTfFoO"),
+    ),
+    "int": (
+        r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)",
+        list("-+0123456789"),
+    ),
+    "float": (
+        (
+            r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+        ),
+        list("-+.0123456789"),
+    ),
+    "merge": ("<<", ["<"]),
+}
+"""The plain scalars that are not strings, by tag, with their first characters.
+
+They are those of kubectl's YAML parser: YAML 1.1 without dates, numbers to the base of 60, and `=`, so that
+`2024-01-01` and `1:30` are strings.
+"""
 _KNOWN_TAGS = frozenset(
     f"{_CORE_TAG}{name}"
     for name in ("bool", "float", "int", "map", "merge", "null", "seq", "str", "timestamp", "value")
@@ -379,9 +408,11 @@ _KEY_PROBLEM = "a list or mapping is used as a name. Names are strings."
 
 
 def decode(content: bytes, source: str) -> str:
-    """Return the text of a UTF-8 document, without a byte order mark."""
+    """Return the text of a UTF-8 document, or of one that a byte order mark declares to be UTF-16."""
     try:
-        return content.decode("utf-8-sig")
+        # PowerShell redirects the output of a command to a file in UTF-16.
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return content.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
     raise DocumentError(Location(source, line), "not valid UTF-8", "Save the file as UTF-8.")
@@ -391,6 +422,14 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text; None if it is not valid JSON."""
     try:
         return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def parse_first_json(text: str) -> Any:
+    """Return the JSON value that `text` starts with, whatever follows it; None if there is no such value."""
+    try:
+        return json.JSONDecoder().raw_decode(text.lstrip())[0]
     except (ValueError, RecursionError):
         return None
 
@@ -435,23 +474,29 @@ class _JSONFields(Mapping[str, Node]):
 
 
 def parse_yaml(
-    text: str, source: str, builder: NodeBuilder | None = None, *, show_text: bool = False
+    text: str,
+    source: str,
+    builder: NodeBuilder | None = None,
+    *,
+    show_text: bool = False,
+    only_first: bool = False,
 ) -> Node | None:
     """Return the nodes of the one YAML document in `text`; None for an empty text.
 
-    With `show_text`, errors quote the document, which must not contain secrets then.
+    With `show_text`, errors quote the document, which must not contain secrets then. With `only_first`, what
+    follows the first document is ignored; otherwise it is an error.
     """
-    root = _compose(text, source, show_text=show_text)
+    root = _compose(text, source, show_text=show_text, only_first=only_first)
     return None if root is None else (builder or NodeBuilder()).build(root, Location(source, 1))
 
 
-def _compose(text: str, source: str, *, show_text: bool) -> yaml.Node | None:
+def _compose(text: str, source: str, *, show_text: bool, only_first: bool) -> yaml.Node | None:
     import yaml
 
     try:
         composer = _composer_class()(text)
         root: yaml.Node | None = composer.get_node() if composer.check_node() else None
-        if composer.check_node():
+        if not only_first and composer.check_node():
             line = composer.peek_event().start_mark.line + 1
             raise DocumentError(
                 Location(source, line), "starts a second YAML document", "Remove the `---` before it."
@@ -475,9 +520,9 @@ def _compose(text: str, source: str, *, show_text: bool) -> yaml.Node | None:
 def _composer_class() -> Callable[[str], Any]:
     import yaml
     from yaml.composer import Composer, ComposerError
-    from yaml.resolver import Resolver
+    from yaml.resolver import BaseResolver
 
-    class NodeComposer(Composer, Resolver):
+    class NodeComposer(Composer, BaseResolver):
         """Composes nodes from the events of libyaml's parser if it is installed, else of PyYAML's.
 
         `yaml.CSafeLoader` composes in C, where deep nesting overflows the stack and ends the process.
@@ -489,7 +534,7 @@ def _composer_class() -> Callable[[str], Any]:
             self.peek_event = parser.peek_event
             self.get_event = parser.get_event
             Composer.__init__(self)
-            Resolver.__init__(self)
+            BaseResolver.__init__(self)
             self._depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -501,6 +546,8 @@ def _composer_class() -> Callable[[str], Any]:
             self._depth -= 1
             return node
 
+    for tag, (pattern, first) in _PLAIN_SCALARS.items():
+        NodeComposer.add_implicit_resolver(f"{_CORE_TAG}{tag}", re.compile(rf"(?:{pattern})\Z"), first)
     return NodeComposer
 
 
@@ -531,7 +578,13 @@ class NodeBuilder:
     Scalars get the value that YAML gives them. Errors have no details, as the document may
     contain secrets; of a name that is used twice in a mapping, the last value counts. Subclasses may be
     stricter.
+
+    Attributes:
+        merges_replace: whether the fields of `<<` replace those that are written before it; otherwise, as in
+            https://yaml.org/type/merge.html, a mapping's own fields count.
     """
+
+    merges_replace = False
 
     def __init__(self) -> None:
         self._built: dict[int, Node] = {}
@@ -586,8 +639,10 @@ class NodeBuilder:
             self.report(location, f"the tag {quoted(tag)} is not supported. Remove it.")
 
     def _python_scalar(self, node: yaml.ScalarNode, location: Location) -> Any:
-        if node.tag == f"{_CORE_TAG}str":
+        if node.tag in _NAME_TAGS:  # `<<` is a merge key only as a name
             return node.value
+        if node.tag == f"{_CORE_TAG}bool" and node.value in ("y", "Y", "n", "N"):
+            return node.value in ("y", "Y")
         import yaml
 
         try:
@@ -622,7 +677,11 @@ class NodeBuilder:
             built = self.build(value, location.field(name, _line(value)))
             if key.tag == f"{_CORE_TAG}merge":
                 added = self._merged(built, location.field(name, line))
-                merged = added if merged is None else _overlaid(merged, added)
+                if self.merges_replace:
+                    own |= added.values
+                    lines |= added.lines
+                else:
+                    merged = added if merged is None else _overlaid(merged, added)
             else:
                 own[name] = built
         result = MappingNode(location, own, lines)

@@ -191,6 +191,7 @@ class AiohttpTransport(Transport):
         return HTTPClient(
             hints=HINTS,
             source=self._connection.source,
+            headers=self._connection.fixed_headers,
             socket_timeout=CONNECT_TIMEOUT,
             server_hostname=self._connection.tls_server_name,
             proxy=lambda _: proxy,

@@ -22,6 +22,7 @@ import trustme
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
 from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
 from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD
+from aioresolve.kubernetes.client import AiohttpTransport
 from aioresolve.testing import pod
 
 from .kubeconfigs import (
@@ -106,13 +107,60 @@ async def test_expired_oidc_token_is_reported_and_its_successor_used(tmp_path: P
     assert await bearer_of(connection) == id_token(exp=4102444801)
 
 
-async def test_impersonation_and_compression_become_headers(tmp_path: Path) -> None:
-    connection = await connect_as({"token": "t", "as": "ada"}, tmp_path, **{"disable-compression": True})
-    assert await connection.headers() == {
-        "Authorization": "Bearer t",
-        "Impersonate-User": "ada",
-        "Accept-Encoding": "identity",
-    }
+async def test_impersonation_and_compression_become_headers_of_each_request(tmp_path: Path) -> None:
+    requests: list[list[bytes]] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    user = {"as": "ada", "as-groups": ["math", "logic"], "as-user-extra": {"acme.com/dept": ["u", "v"]}}
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    transport = AiohttpTransport(
+        await connect_as(user, tmp_path, server=url, **{"disable-compression": True})
+    )
+    await transport.get("/version", {}, "application/json")
+    await transport.aclose()
+    server.close()
+    [request] = requests
+    assert [line for line in request if line.startswith((b"Impersonate", b"Accept-Encoding"))] == [
+        b"Impersonate-User: ada",
+        b"Impersonate-Group: math",
+        b"Impersonate-Group: logic",
+        b"Impersonate-Extra-acme.com%2Fdept: u",
+        b"Impersonate-Extra-acme.com%2Fdept: v",
+        b"Accept-Encoding: identity",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+async def test_token_is_used_while_the_token_file_is_missing_or_empty(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    connection = await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
+    assert await bearer_of(connection) == "inline"
+    (tmp_path / "token").write_text("from-file\n")
+    await connection.renew(await connection.headers())
+    assert await bearer_of(connection) == "from-file"
+
+
+async def test_malformed_token_file_is_an_error_although_there_is_a_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hunter22\nhunter22")
+    with pytest.raises(ConfigurationError, match=r"tokenFile .*/token contains a line break") as caught:
+        await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
+    assert "hunter22" not in str(caught.value)
+
+
+async def test_path_with_a_null_character_in_a_kubeconfig_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"user 'dev': tokenFile .* cannot be read: the path contains"
+    ):
+        await connect_as({"tokenFile": "a\0b"}, tmp_path)
 
 
 async def test_scheme_of_the_server_may_be_in_upper_case(tmp_path: Path) -> None:

@@ -165,10 +165,11 @@ def test_extension_that_is_not_json_is_reported() -> None:
     text = """
 current-context: dev
 clusters: [{name: dev, cluster: {server: "https://h", extensions: [
-  {name: client.authentication.k8s.io/exec, extension: {since: 2020-01-01}}]}}]
+  {name: client.authentication.k8s.io/exec, extension: {since: !!timestamp 2020-01-01}}]}}]
 contexts: [{name: dev, context: {cluster: dev, user: dev}}]
 users: [{name: dev, user: {exec: {
-  apiVersion: client.authentication.k8s.io/v1, command: p, provideClusterInfo: true}}}]
+  apiVersion: client.authentication.k8s.io/v1, command: p, interactiveMode: Never,
+  provideClusterInfo: true}}}]
 """
     selection = select_context(parse_kubeconfig(text.encode(), "/c"), None)
     assert selection.user.exec_plugin is not None

@@ -97,14 +97,6 @@ def test_relative_paths_are_relative_to_the_kubeconfig() -> None:
     assert authority.path == "/home/me/.kube/ca.pem"
 
 
-def test_inline_data_overrides_the_file() -> None:
-    authority = select(
-        kubeconfig(**{"certificate-authority": "ca.pem", "certificate-authority-data": base64_of(PEM)})
-    ).cluster.certificate_authority
-    assert authority is not None
-    assert (authority.path, authority.data) == (None, PEM)
-
-
 def test_base64_may_be_folded_over_lines() -> None:
     folded = "\n".join(base64_of(PEM)[i : i + 8] for i in range(0, len(base64_of(PEM)), 8))
     authority = select(kubeconfig(**{"certificate-authority-data": folded})).cluster.certificate_authority
@@ -158,13 +150,193 @@ def test_auth_provider_is_read() -> None:
     assert (provider.name, dict(provider.config)) == ("oidc", {"id-token": "x"})
 
 
-def test_impersonation_becomes_headers() -> None:
-    user = user_of({"as": "ada", "as-uid": "7", "as-groups": ["math"]})
-    assert dict(user.impersonation) == {
-        "Impersonate-User": "ada",
-        "Impersonate-Uid": "7",
-        "Impersonate-Group": "math",
+@pytest.mark.parametrize(
+    ("user", "headers"),
+    [
+        ({"as": "ada"}, [("User", "ada")]),
+        ({"as": " ada "}, [("User", "ada")]),
+        ({"as": "ada", "as-uid": "7"}, [("User", "ada"), ("Uid", "7")]),
+        ({"as": "ada", "as-groups": ["a", "b"]}, [("User", "ada"), ("Group", "a"), ("Group", "b")]),
+        ({"as": "ada", "as-groups": []}, [("User", "ada")]),
+        ({"as": "ada", "as-user-extra": {}}, [("User", "ada")]),
+        (
+            {"as": "ada", "as-user-extra": {"acme.com/ü %": ["b", "c"], "none": []}},
+            [("User", "ada"), *[("Extra-acme.com%2F%C3%BC%20%25", value) for value in "bc"]],
+        ),
+        ({"token": "t", "as-groups": [], "as-user-extra": {}}, []),
+    ],
+)
+def test_impersonation_becomes_headers(user: dict[str, Any], headers: list[tuple[str, str]]) -> None:
+    assert [*user_of(user).impersonation] == [(f"Impersonate-{name}", value) for name, value in headers]
+
+
+# What kubectl 1.33 reads, case by case. `{token}` stands for the value of the user's token.
+
+KUBECTL = """\
+apiVersion: v1
+kind: Config
+current-context: dev
+clusters: [{name: dev, cluster: {server: "https://10.0.0.1:6443"}}]
+contexts: [{name: dev, context: {cluster: dev, user: dev}}]
+users:
+- name: dev
+  user:
+    token: {token}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "token"),
+    [
+        ("2024-01-01", "2024-01-01"),
+        ("2024-99-99", "2024-99-99"),
+        ("2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z"),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+        ("=", "="),
+        ("<<", "<<"),
+        ("!!str 5", "5"),
+        ("'08'", "08"),
+        ("1.2.3", "1.2.3"),
+        ("0xg", "0xg"),
+        ("TRue", "TRue"),
+        ("t\n    token: last", "last"),
+        ("5\n    token: last", "last"),
+        ("own\n    <<: {token: merged}", "merged"),
+        ("own\n    <<: [{token: first}, {token: second}]", "first"),
+        ("one\n    <<: {token: two}\n    <<: {as: u, token: three}", "three"),
+        ("one\n    <<: {token: two}\n    token: three", "three"),
+        ("t\n---\n", "t"),
+        ("t\n...\n", "t"),
+        ("t\n---\nkind: Pod\n", "t"),
+        ("t\n---\nbroken: [\n", "t"),
+        ("t\n- user: {token: another}", "t"),
+        ("t\n- ", "t"),
+    ],
+)
+def test_text_is_read_as_by_kubectl(written: str, token: str) -> None:
+    assert select(KUBECTL.replace("{token}", written)).user.token == token
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *["5", "1e3", "010", "0o10", "08", "1_000", "0x1F", "0b1", "+5", "5.", ".5", ".inf", "!!int 5"],
+        *["!!float 5", "yes", "y", "N", "off", "True"],
+    ],
+)
+def test_numbers_and_booleans_are_no_strings_as_for_kubectl(written: str) -> None:
+    kind = "a boolean" if written.isalpha() else "a number"
+    assert f"user.token: must be a string, not {kind}. Put it in quotes." in error_of(
+        KUBECTL.replace("{token}", written)
+    )
+
+
+@pytest.mark.parametrize("written", ["y", "yes", "On", "TRUE"])
+def test_booleans_may_be_written_as_for_kubectl(written: str) -> None:
+    text = yaml.safe_dump(kubeconfig(**{"insecure-skip-tls-verify": "FLAG"})).replace("FLAG", written)
+    assert select(text).cluster.insecure_skip_tls_verify
+
+
+def test_only_the_first_document_is_read() -> None:
+    text = KUBECTL.replace("{token}", "t")
+    assert parse_kubeconfig(f"---\n---\n{text}".encode(), PATH).is_empty
+    assert select("# comment\n---\n" + text).user.token == "t"
+    assert select(json.dumps(kubeconfig({"token": "t"})) + "\ntext: after\n").user.token == "t"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_byte_order_mark_is_read(encoding: str) -> None:
+    assert select(KUBECTL.replace("{token}", "t").encode(encoding)).user.token == "t"
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("https://10.0.0.1", "https://10.0.0.1"),
+        ("HTTPS://API.example:6443/", "https://API.example:6443"),
+        ("https://h/k8s/c-1/", "https://h/k8s/c-1"),
+        ("https://h?a=b", "https://h"),
+        ("https://h/k8s?a=b#c", "https://h/k8s"),
+        ("https://[fd00::1]:6443", "https://[fd00::1]:6443"),
+        ("https://h.", "https://h."),
+        ("10.0.0.1:8080", "http://10.0.0.1:8080"),
+        ("localhost:8080/", "http://localhost:8080"),
+        ("h", "http://h"),
+    ],
+)
+def test_server_is_read_as_by_kubectl(server: str, url: str) -> None:
+    assert select(kubeconfig(server=server)).cluster.server == url
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        *["//h", "https:/h", "https:h", "h/path", "https://", "ftp://h", " https://h", "https://h\n"],
+        *["https://h:0", "https://h:70000", "https://h/%zz", "https://.vm", "https://a..b", "https://[h"],
+        *[f"https://{'x' * 64}", "https://me:hunter22@h", "me:hunter22@h"],
+    ],
+)
+def test_invalid_server_is_an_error_at_its_field(server: str) -> None:
+    message = error_of(kubeconfig(server=server))
+    assert message.startswith(f"kubeconfig {PATH}:4: clusters[dev].cluster.server: ")
+    assert "hunter22" not in message
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("api.example", "api.example"),
+        ("api.example.", "api.example"),
+        ("a_b", "a_b"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("[127.0.0.1]", "127.0.0.1"),
+        ("[::1]", "::1"),
+    ],
+)
+def test_tls_server_name_is_a_name_or_an_address(written: str, name: str) -> None:
+    assert select(kubeconfig(**{"tls-server-name": written})).cluster.tls_server_name == name
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 64, "x." * 128, ".vm", "a..b", " a", "bücher.example", "[h]"])
+def test_invalid_tls_server_name_is_an_error_at_its_field(name: str) -> None:
+    message = error_of(kubeconfig(**{"tls-server-name": name}))
+    assert f"kubeconfig {PATH}:" in message
+    assert "clusters[dev].cluster.tls-server-name: not a host name or address" in message
+
+
+CERTIFICATE = {"client-certificate": "c.pem", "client-key": "k.pem"}
+PLUGIN = exec_user("x")
+
+
+@pytest.mark.parametrize(
+    ("user", "used"),
+    [
+        ({"token": "t", "tokenFile": "f", **CERTIFICATE, **PLUGIN}, {"token", "token_file", "certificate"}),
+        ({"tokenFile": "f", "password": "p"}, {"token_file"}),
+        ({"username": "u", "password": "p", **CERTIFICATE}, {"username", "password", "certificate"}),
+        ({"password": "p", **PLUGIN}, {"plugin"}),
+        ({"password": "p", **CERTIFICATE}, {"certificate"}),
+        ({"token": "t", "client-key": "k.pem"}, {"token"}),
+        ({"token": "t", "client-key": "k.pem", "client-key-data": "aw=="}, {"token"}),
+        ({"token": "t", **exec_user("x", interactiveMode="Always")}, {"token"}),
+        ({"token": "t", "unknown": "x"}, {"token"}),
+        ({"exec": {**PLUGIN["exec"], "args": [None, "a"]}}, {"plugin"}),
+        (exec_user("x", apiVersion="client.authentication.k8s.io/v1beta1", interactiveMode=None), {"plugin"}),
+        ({"as": "u", "extensions": [{"name": "x"}]}, set()),
+    ],
+)
+def test_credentials_are_those_that_kubectl_uses(user: dict[str, Any], used: set[str]) -> None:
+    found = user_of(user)
+    values = {
+        "token": found.token,
+        "token_file": found.token_file,
+        "username": found.username,
+        "password": found.password,
+        "certificate": found.client_certificate,
+        "plugin": None if found.has_static_credentials else found.exec_plugin,
     }
+    assert {name for name, value in values.items() if value is not None} == used
 
 
 def test_json_indented_with_tabs_is_read() -> None:
@@ -324,7 +496,6 @@ def test_error_for_a_file_that_is_not_utf8_names_the_line() -> None:
         "token: !!timestamp hunter22\n",
         "token: !!int ''\n",
         "token: !!bool hunter22\n",
-        "token: 2024-99-99\n",
         "? [hunter22]\n: x\n",
         '{"token": hunter22',
     ],
@@ -365,6 +536,24 @@ def test_error_for_an_unknown_context_lists_the_contexts() -> None:
     assert "there is no context 'x'; there are: 'dev'" in error_of(kubeconfig(), "x")
 
 
+@pytest.mark.parametrize("context", [None, "dev"])
+def test_kubeconfig_without_contexts_is_reported(context: str | None) -> None:
+    config = {**kubeconfig(), "contexts": []}
+    assert error_of(config, context).startswith(f"kubeconfig {PATH}: no contexts are defined. Add one with")
+
+
+def test_misspelt_user_of_a_context_is_reported() -> None:
+    config = kubeconfig({"token": "t"})
+    config["contexts"][0]["context"] = {"cluster": "dev", "User": "dev"}
+    assert "contexts[dev].context.User: not a field of a kubeconfig; write it as user" in error_of(config)
+
+
+def test_half_of_a_surrogate_pair_is_reported() -> None:
+    assert "users[dev].user.username: contains half of a UTF-16 surrogate pair" in error_of(
+        json.dumps(kubeconfig({"username": "\ud800"}))
+    )
+
+
 def test_unknown_current_context_is_reported() -> None:
     config = kubeconfig()
     config["current-context"] = "gone"
@@ -390,12 +579,6 @@ def test_cluster_without_a_server_is_reported() -> None:
     assert "clusters[dev].cluster: has no server" in error_of(config)
 
 
-def test_error_for_a_server_without_a_scheme_names_file_line_and_field() -> None:
-    assert f"kubeconfig {PATH}:4: clusters[dev].cluster.server: '10.0.0.1:6443' " in error_of(
-        kubeconfig(server="10.0.0.1:6443")
-    )
-
-
 @pytest.mark.parametrize(
     ("user", "expected"),
     [
@@ -410,10 +593,39 @@ def test_error_for_a_server_without_a_scheme_names_file_line_and_field() -> None
         ({"client-certificate": "c.pem"}, "has a client-certificate without a client-key. Add client-key."),
         ({"client-key": "k.pem"}, "has a client-key without a client-certificate. Add client-certificate."),
         ({"token": "t", "username": "u"}, "has both a token and username/password"),
-        ({"tokenFile": "t", "password": "p"}, "has both a token and username/password"),
-        ({"as-groups": ["a", "b"], "as": "u"}, "several as-groups"),
-        ({"as-user-extra": {"a": ["b"]}, "as": "u"}, "as-user-extra is not supported"),
+        ({"token": "t", "password": "p"}, "has both a token and username/password"),
+        ({"tokenFile": "t", "username": "u"}, "has both a token and username/password"),
+        ({"password": "hunter22"}, "has a password without a username. Add username."),
+        ({"token": "t", "client-certificate": "c.pem"}, "has a client-certificate without a client-key"),
+        (
+            {"client-certificate": "c", "client-certificate-data": "aw==", "client-key": "k"},
+            "has both client-certificate and client-certificate-data. Remove one of them.",
+        ),
+        (
+            {"client-certificate": "c", "client-key-data": "aw==", "client-key": "k"},
+            "has both client-key and client-key-data. Remove one of them.",
+        ),
+        ({"Token": "hunter22"}, "user.Token: not a field of a kubeconfig; write it as token"),
+        (
+            {"token": "t", "token_file": "x"},
+            "user.token_file: not a field of a kubeconfig; write it as tokenFile",
+        ),
+        (
+            {"clientKeyData": "hunter22"},
+            "user.clientKeyData: not a field of a kubeconfig; write it as client-key",
+        ),
+        ({"token": "t", "As": "u"}, "user.As: not a field of a kubeconfig; write it as as"),
+        ({"tokn": "hunter22"}, "has no credentials but an unknown field. Credentials are client-certificate"),
+        ({"hunter22": "x"}, "has no credentials but an unknown field"),
+        ({"as": "x\n"}, "user.as: contains a line break or a control character. Remove it."),
+        ({"as": "u", "as-uid": "\x7f"}, "user.as-uid: contains a line break"),
+        ({"as": "u", "as-groups": ["a", "x\r"]}, "user.as-groups: contains a line break"),
+        ({"as": "u", "as-user-extra": {"a": ["x\n"]}}, "user.as-user-extra: contains a line break"),
+        ({"as": "u", "as-user-extra": {"a": "b"}}, "as-user-extra.a: must be a list, not a string"),
+        ({"as": " "}, "without `as`"),
         ({"as-groups": ["a"]}, "without `as`"),
+        ({"as-uid": "7"}, "without `as`"),
+        ({"as-user-extra": {"a": ["b"]}}, "without `as`"),
         ({"as-groups": "a"}, "as-groups: must be a list, not a string"),
         ({**exec_user("x"), "auth-provider": {"name": "oidc"}}, "has both exec and auth-provider"),
         ({"auth-provider": {}}, "users[dev].user.auth-provider: has no name"),
@@ -428,6 +640,14 @@ def test_error_for_a_server_without_a_scheme_names_file_line_and_field() -> None
             "interactiveMode: the plugin requires a terminal (Always)",
         ),
         (exec_user("x", interactiveMode="Often"), "interactiveMode: 'Often' is not one of"),
+        (
+            exec_user("x", interactiveMode=None),
+            "has no interactiveMode, which client.authentication.k8s.io/v1",
+        ),
+        ({"token": "t", **exec_user("x", interactiveMode=None)}, "has no interactiveMode"),
+        (exec_user("x", Args=["a"]), "exec.Args: not a field of a kubeconfig; write it as args"),
+        (exec_user("x", args=["hunter22\0"]), "exec: contains a null character"),
+        (exec_user("x", env=[{"name": "A=B", "value": "v"}]), "env['A=B'].name: contains ="),
         (exec_user("x", args=[1]), "exec.args[0]: must be a string, not a number"),
         (exec_user("x", env=[{"value": "v"}]), "exec.env[0]: has no name"),
         (exec_user("x", env=["A=b"]), "exec.env[0]: must be a mapping, not a string"),
@@ -461,6 +681,14 @@ def test_error_for_json_names_the_field_without_a_line() -> None:
             "insecure-skip-tls-verify: must be a boolean, not a string. Write true or false, without quotes.",
         ),
         ({"certificate-authority-data": "?"}, "certificate-authority-data: not valid base64"),
+        (
+            {"certificate-authority": "ca", "certificate-authority-data": "aw=="},
+            "has both certificate-authority and certificate-authority-data. Remove one of them.",
+        ),
+        (
+            {"certificateAuthorityData": "aw=="},
+            "certificateAuthorityData: not a field of a kubeconfig; write it as certificate-authority-data",
+        ),
         ({"proxy-url": "socks5://p:1"}, "proxy-url: SOCKS proxies (socks5) are not supported"),
         ({"proxy-url": "p"}, "proxy-url: 'p' is not a valid URL"),
         ({"extensions": {}}, "extensions: must be a list, not a mapping"),
@@ -477,7 +705,7 @@ def test_error_for_an_invalid_cluster_names_line_and_field(cluster: dict[str, An
     [
         ("users: {}", "users: must be a list, not a mapping"),
         ("users: [5]", "users[0]: must be a mapping, not a number"),
-        ("users: [{user: {}}]", "users[0]: has no name"),
+        ("users: [{user: {}}, {user: {}}]", "users[1]: the name '' is used twice in users"),
         (
             "users: [{name: no, user: {}}]",
             "users[0].name: must be a string, not a boolean. Put it in quotes.",

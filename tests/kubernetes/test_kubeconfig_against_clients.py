@@ -8,6 +8,7 @@ send credentials over plain http, and ignore impersonation.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -142,7 +143,8 @@ def test_all_three_clients_read_a_kubeconfig_alike(user: dict[str, Any], cluster
         folder = Path(name)
         for file, text in (("token", b"tok"), ("ca.pem", CA), ("client.pem", CHAIN), ("client.key", KEY)):
             write_file(folder / file, text)
-        path = write_file(folder / "config", kubeconfig(user, **cluster))
+        # JSON, because PyYAML writes strings without quotes that are numbers or booleans for kubectl, as `Y`.
+        path = write_file(folder / "config", json.dumps(kubeconfig(user, **cluster)))
         ours = seen_by_us(discover_server([str(path)], None, None, {}))
         assert ours == seen_by(read_asynchronously(path))
         assert ours == seen_by(read_synchronously(path))

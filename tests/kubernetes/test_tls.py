@@ -126,6 +126,13 @@ def test_insecure_trusts_any_server(authority: trustme.CA) -> None:
     assert seen_by_server(context, server_context(authority), "other.example") is None
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_invalid_certificate_in_a_bundle_is_skipped(authority: trustme.CA, is_first: bool) -> None:
+    valid, invalid = authority.cert_pem.bytes(), trustme.CA().cert_pem.bytes().replace(b"MII", b"%II", 1)
+    bundle = invalid + valid if is_first else valid + invalid[:200]
+    assert seen_by_server(new_ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None
+
+
 def test_comments_in_a_bundle_may_have_any_encoding(authority: trustme.CA) -> None:
     bundle = "# Türk\n".encode("latin-1") + trustme.CA().cert_pem.bytes() + authority.cert_pem.bytes()
     assert seen_by_server(new_ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None

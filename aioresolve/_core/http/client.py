@@ -36,7 +36,7 @@ from .errors import FAILURES, RequestContext, connection_error, safe_cause
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from aioresolve._core.deadline import Progress
@@ -109,6 +109,7 @@ class HTTPClient:
     Args:
         hints: the hints of errors.
         source: where the address of the server comes from, for errors.
+        headers: headers of every request; several may have the same name.
         ssl_context: TLS for https URLs if neither the request nor its `auth` has one; None for the
             certificate authorities of the operating system.
         connect_timeout: seconds to resolve a name and connect, including TLS and proxies.
@@ -123,6 +124,7 @@ class HTTPClient:
         *,
         hints: ConnectionHints,
         source: str | None = None,
+        headers: Iterable[tuple[str, str]] = (),
         ssl_context: ssl.SSLContext | None = None,
         connect_timeout: float | None = None,
         socket_timeout: float | None = None,
@@ -132,6 +134,10 @@ class HTTPClient:
     ) -> None:
         self._hints = hints
         self._source = source
+        given = tuple(headers)
+        defaults = {"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"}
+        replaced = dict(given).keys()
+        self._headers = [(name, defaults[name]) for name in defaults if name not in replaced] + list(given)
         self._ssl_context = None if ssl_context is None else close_one_sidedly(ssl_context)
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=connect_timeout, sock_connect=socket_timeout
@@ -301,7 +307,7 @@ class HTTPClient:
             # Names are resolved in threads of their own: if DNS hangs, those of the loop would all be busy.
             connector=aiohttp.TCPConnector(limit=0, resolver=AbandonableResolver()),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"},
+            headers=self._headers,
             timeout=self._timeout,
         )
 

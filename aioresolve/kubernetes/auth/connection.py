@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import ssl
 import threading
 from contextlib import contextmanager, suppress
@@ -43,6 +44,8 @@ ROTATION_PERIOD = 60.0
 A kubelet renews a token at 80 % of its lifetime, which is at least ten minutes: a token that was read a
 minute ago is still valid.
 """
+
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class DiscoveredServer:
 
     Attributes:
         trust: how to verify the server's certificate; None for plain http.
-        headers: headers of every request, without credentials.
+        headers: headers of every request, without credentials; several may have the same name.
         plugin: the command that provides the credentials, if a command does.
         identity: the credentials from files; empty if a command provides them.
         reread: returns the credentials that the files contain now.
@@ -123,7 +126,7 @@ class DiscoveredServer:
     proxy: str | None = field(repr=False)
     tls_server_name: str | None = None
     trust: Trust | None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
     plugin: CredentialPlugin | None = None
     identity: Identity
     reread: Callable[[], Identity] = field(repr=False)
@@ -139,6 +142,8 @@ class Connection:
         namespace: the default namespace of the context or service account, if any.
         proxy: the URL of the proxy, if any; it may contain a password and belongs in no message.
         tls_server_name: the name in the certificate of the server, if it is not the host.
+        fixed_headers: headers of every request that are not credentials: they impersonate another user, or
+            turn compression off. Several may have the same name.
     """
 
     def __init__(self, discovered: DiscoveredServer, cache: CredentialCache) -> None:
@@ -148,7 +153,7 @@ class Connection:
         self.proxy = discovered.proxy
         self.tls_server_name = discovered.tls_server_name
         self._trust = discovered.trust
-        self._headers = dict(discovered.headers)
+        self.fixed_headers = discovered.headers
         self._identities, self._fetch = cache.identities(discovered)
         self._built: tuple[ClientCertificate | None, ssl.SSLContext] | None = None
 
@@ -190,9 +195,7 @@ class Connection:
         return (after.authorization, after.certificate) != (before.authorization, before.certificate)
 
     def _headers_of(self, identity: Identity) -> dict[str, str]:
-        if identity.authorization is None:
-            return dict(self._headers)
-        return {"Authorization": identity.authorization, **self._headers}
+        return {} if identity.authorization is None else {"Authorization": identity.authorization}
 
 
 IdentityCache = TokenCache[Identity]
@@ -305,14 +308,24 @@ def new_ssl_context(trust: Trust, certificate: ClientCertificate | None) -> ssl.
 
 
 def _load_authorities(context: ssl.SSLContext, authorities: bytes, where: str) -> None:
+    # Comments between the certificates may have any encoding; the certificates are ASCII.
+    text = authorities.decode("ascii", "ignore")
     try:
-        # Comments between the certificates may have any encoding; the certificates are ASCII.
-        context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+        context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigurationError(
-            f"{where} contains no valid CA certificate ({_reason(error)})",
-            hint="It must be PEM: -----BEGIN CERTIFICATE-----",
-        ) from error
+        # As in Go, an invalid certificate in a bundle is skipped.
+        if not sum(_is_loaded(context, certificate) for certificate in _CERTIFICATE.findall(text)):
+            raise ConfigurationError(
+                f"{where} contains no valid CA certificate ({_reason(error)})",
+                hint="It must be PEM: -----BEGIN CERTIFICATE-----",
+            ) from error
+
+
+def _is_loaded(context: ssl.SSLContext, certificate: str) -> bool:
+    with suppress(ssl.SSLError, ValueError):
+        context.load_verify_locations(cadata=certificate)
+        return True
+    return False
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:

@@ -259,9 +259,9 @@ def _from_kubeconfigs(
     cluster, user = selection.cluster, selection.user
     # As for kubectl, also if the context is that of another cluster than the pod's.
     namespace = selection.namespace or (_pod_namespace(environ) if _is_in_pod(environ) else None)
-    headers = dict(user.impersonation)
+    headers = user.impersonation
     if cluster.disable_compression:
-        headers["Accept-Encoding"] = "identity"
+        headers = (*headers, ("Accept-Encoding", "identity"))
     proxy = cluster.proxy_url or proxy_from_environment(cluster.server, environ)
     if not cluster.is_https:
         # As in client-go: credentials are not sent over a connection that others can read.

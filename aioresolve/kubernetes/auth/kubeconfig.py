@@ -1,10 +1,10 @@
 """Kubeconfig files: parsing, merging, and the cluster and user of a context. No I/O.
 
-Format: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/. Merging and precedence are client-go's
-(`tools/clientcmd`): the first file that has an entry of a name wins, and so does the first file with a
-`current-context`; relative paths are relative to their file. Unlike in client-go, a name that is used twice
-in one file is an error. Only the entries of the selected context are validated, so a mistake in another
-context's entry has no effect.
+Format: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/. Merging, precedence and validation are
+client-go's (`tools/clientcmd`): the first file that has an entry of a name wins, and so does the first file
+with a `current-context`; relative paths are relative to their file. The differences are listed in
+docs/kubernetes.md. Only the entries of the selected context are validated, so a mistake in another context's
+entry has no effect.
 
 Every problem is a `ConfigurationError` that names file, line (unless the file is JSON) and field. Entries
 contain secrets: no message and no repr shows a token, a password, a key, or the arguments and variables of a
@@ -20,19 +20,21 @@ import os.path
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from aioresolve._core.document import (
     DocumentError,
     Location,
     MappingNode,
+    NodeBuilder,
     build_from_json,
     decode,
     is_null,
     kind_of,
-    parse_json,
+    parse_first_json,
     parse_yaml,
     python_value,
     require_mapping,
@@ -49,6 +51,27 @@ EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 """The name of the cluster extension whose content exec plugins receive."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+# The fields of the entries that a context uses. Others are ignored, unless they are misspelt: a `Token` that
+# is ignored would become an anonymous request.
+CONTEXT_FIELDS = ("cluster", "user", "namespace", "extensions")
+CLUSTER_FIELDS = (
+    "server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority",
+    "certificate-authority-data", "proxy-url", "disable-compression", "extensions",
+)  # fmt: skip
+CREDENTIAL_FIELDS = (
+    "client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "tokenFile",
+    "username", "password", "auth-provider", "exec",
+)  # fmt: skip
+USER_FIELDS = (*CREDENTIAL_FIELDS, "as", "as-uid", "as-groups", "as-user-extra", "extensions")
+EXEC_FIELDS = (
+    "command", "args", "env", "apiVersion", "installHint", "provideClusterInfo", "interactiveMode",
+)  # fmt: skip
+
+_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+_HEADER_CHARACTERS = "!#$&'*+-.^_`|~"  # of a header's name, without the % of escapes: RFC 9110
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # not allowed in the value of a header: RFC 9110
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -205,6 +228,10 @@ def select_context(config: Kubeconfig, context: str | None) -> Selection:
     """Return the context of that name (None for the current one), with its cluster and user."""
     where = f"kubeconfig {', '.join(config.paths)}"
     name = context if context is not None else config.current_context
+    if not config.contexts:
+        raise ConfigurationError(
+            f"{where}: no contexts are defined", hint="Add one with `kubectl config set-context NAME`."
+        )
     if name is None:
         raise ConfigurationError(
             f"{where}: no current-context is set; the file has: {_names(config.contexts)}",
@@ -250,12 +277,17 @@ def _parse(content: bytes, path: str) -> Kubeconfig:
     )
 
 
+class _Builder(NodeBuilder):
+    merges_replace = True
+
+
 def _parse_document(text: str, source: str) -> Node | None:
+    """Return the first document of a file, which is the only one that kubectl reads."""
     # Some tools write kubeconfigs as JSON indented with tabs, which YAML does not allow.
-    if text.lstrip().startswith("{") and (value := parse_json(text)) is not None:
+    if text.lstrip().startswith("{") and (value := parse_first_json(text)) is not None:
         return build_from_json(value, Location(source))
     try:
-        return parse_yaml(text, source)
+        return parse_yaml(text, source, _Builder(), only_first=True)
     except DocumentError as error:
         hint = error.hint or "Run `kubectl config view` to check the file."
         raise DocumentError(error.location, error.problem, hint) from None
@@ -264,9 +296,7 @@ def _parse_document(text: str, source: str) -> Node | None:
 def _entries(root: MappingNode, key: str, kind: str, folder: str) -> Mapping[str, Entry]:
     entries: dict[str, Entry] = {}
     for item in root.mappings(key):
-        name = item.string("name")
-        if name is None:
-            raise DocumentError(item.location, "has no name", "Add `name: NAME`.")
+        name = item.string("name") or ""  # nothing can refer to an entry without a name
         if name in entries:
             raise DocumentError(
                 item.location, f"the name {name!r} is used twice in {key}", "Rename or remove one of the two."
@@ -279,7 +309,7 @@ def _entries(root: MappingNode, key: str, kind: str, folder: str) -> Mapping[str
 
 def _select(config: Kubeconfig, name: str) -> Selection:
     entry = config.contexts[name]
-    fields = require_mapping(entry.node)
+    fields = _fields(entry.node, CONTEXT_FIELDS)
     cluster = fields.string("cluster")
     if cluster is None:
         raise DocumentError(fields.location, "has no cluster", "Add `cluster: NAME`.")
@@ -309,14 +339,31 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names)) or "none"
 
 
+def _fields(node: Node, known: Sequence[str]) -> MappingNode:
+    """Return the fields of an entry, none of which differs from a known one only in case, `-` or `_`."""
+    fields = require_mapping(node)
+    for name in fields.values:
+        for meant in known:
+            if name != meant and _letters(name) == _letters(meant) and fields.get(name) is not None:
+                raise DocumentError(
+                    fields.location_of(name), f"not a field of a kubeconfig; write it as {meant}"
+                )
+    return fields
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
 def _cluster(entry: Entry) -> Cluster:
-    fields = require_mapping(entry.node)
+    fields = _fields(entry.node, CLUSTER_FIELDS)
     server = fields.string("server")
     if server is None:
         raise DocumentError(fields.location, "has no server", "Add `server: https://HOST:PORT`.")
+    server = validate_server_url(server, str(fields.location_of("server")))
     authority = _pem_source(fields, "certificate-authority", entry)
     insecure = fields.flag("insecure-skip-tls-verify")
-    if insecure and authority is not None:
+    if insecure and authority is not None and urlsplit(server).scheme == "https":
         raise DocumentError(
             fields.location,
             "certificate-authority and insecure-skip-tls-verify: true contradict each other",
@@ -327,51 +374,98 @@ def _cluster(entry: Entry) -> Cluster:
     exec_extension = extensions.get(EXEC_EXTENSION)
     return Cluster(
         where=entry.where,
-        server=validate_server_url(server, str(fields.location_of("server"))),
+        server=server,
         certificate_authority=authority,
         insecure_skip_tls_verify=insecure,
-        tls_server_name=fields.string("tls-server-name"),
+        tls_server_name=_tls_server_name(fields),
         proxy_url=None if proxy is None else validate_proxy_url(proxy, str(fields.location_of("proxy-url"))),
         disable_compression=fields.flag("disable-compression"),
         exec_extension=None if exec_extension is None else python_value(exec_extension),
     )
 
 
+def _tls_server_name(fields: MappingNode) -> str | None:
+    name = fields.string("tls-server-name")
+    if name is None:
+        return None
+    inner = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+    if _ip_address(inner) is not None:
+        return inner
+    name = name.removesuffix(".")  # TLS names have no dot at the end: RFC 6066
+    if not _DNS_NAME.fullmatch(name):
+        raise DocumentError(
+            fields.location_of("tls-server-name"),
+            "not a host name or address",
+            "Write the name in the server's certificate, in ASCII (punycode).",
+        )
+    return name
+
+
 def _user(entry: Entry) -> User:
-    fields = require_mapping(entry.node)
+    fields = _fields(entry.node, USER_FIELDS)
     token, token_file = fields.string("token"), fields.string("tokenFile")
     username, password = fields.string("username"), fields.string("password")
-    if (token or token_file) and (username or password):
+    if (token and (username or password)) or (token_file and username):
         raise DocumentError(
             fields.location,
             "has both a token and username/password, and only one can be sent",
             "Remove one of them.",
         )
     certificate = _pem_source(fields, "client-certificate", entry)
-    key = _pem_source(fields, "client-key", entry)
-    if (certificate is None) != (key is None):
-        present, missing = "client-certificate", "client-key"
-        if certificate is None:
-            present, missing = missing, present
-        raise DocumentError(fields.location, f"has a {present} without a {missing}", f"Add {missing}.")
+    key = None if certificate is None else _pem_source(fields, "client-key", entry)
+    if certificate is not None and key is None:
+        raise DocumentError(
+            fields.location, "has a client-certificate without a client-key", "Add client-key."
+        )
     plugin, provider = fields.mapping("exec"), fields.mapping("auth-provider")
     if plugin is not None and provider is not None:
         raise DocumentError(fields.location, "has both exec and auth-provider", "Remove auth-provider.")
-    return User(
+    user = User(
         where=entry.where,
         token=token,
         token_file=None if token_file is None else entry.absolute_path(token_file),
         username=username,
-        password=password,
+        password=None if username is None else password,
         client_certificate=certificate,
         client_key=key,
         exec_plugin=None if plugin is None else _exec_plugin(plugin, entry),
         auth_provider=None if provider is None else _auth_provider(provider, entry),
         impersonation=_impersonation(fields),
     )
+    if not (user.has_static_credentials or plugin or provider):
+        _reject_unusable_fields(fields)
+    elif plugin is not None and not user.has_static_credentials:
+        _require_no_terminal(plugin)
+    return user
 
 
-def _exec_plugin(fields: MappingNode, entry: Entry) -> ExecPlugin:
+def _reject_unusable_fields(fields: MappingNode) -> None:
+    """Raise an error if a user without usable credentials has fields that were meant to be credentials.
+
+    kubectl prompts for a user name and password then. An anonymous request would be a surprise.
+    """
+    if fields.string("password"):
+        raise DocumentError(fields.location, "has a password without a username", "Add username.")
+    if fields.string("client-key") or fields.string("client-key-data"):
+        raise DocumentError(
+            fields.location, "has a client-key without a client-certificate", "Add client-certificate."
+        )
+    unknown = [name for name in fields.values if name not in USER_FIELDS and fields.get(name) is not None]
+    if unknown:
+        # The names of the unknown fields are not shown: `{hunter2: }` may be a misplaced secret.
+        raise DocumentError(
+            Location(
+                fields.location.source,
+                fields.lines.get(unknown[0], fields.location.line),
+                fields.location.path,
+            ),
+            "has no credentials but an unknown field",
+            f"Credentials are {', '.join(CREDENTIAL_FIELDS)}; for anonymous requests, remove the field.",
+        )
+
+
+def _exec_plugin(node: MappingNode, entry: Entry) -> ExecPlugin:
+    fields = _fields(node, EXEC_FIELDS)
     command = fields.string("command")
     if command is None:
         raise DocumentError(fields.location, "has no command", "Add `command: NAME`.")
@@ -383,13 +477,13 @@ def _exec_plugin(fields: MappingNode, entry: Entry) -> ExecPlugin:
             "Upgrade the plugin, and let it write its kubeconfig entry again.",
         )
     mode = fields.string("interactiveMode")
-    if mode == "Always":
+    if mode is None and version == EXEC_API_VERSIONS[0]:
         raise DocumentError(
-            fields.location_of("interactiveMode"),
-            "the plugin requires a terminal (Always), and aioresolve does not give it one",
-            "Set IfAvailable or Never, or log in with another plugin or a token.",
+            fields.location,
+            f"has no interactiveMode, which {version} requires",
+            "Add `interactiveMode: Never`.",
         )
-    if mode not in (None, "Never", "IfAvailable"):
+    if mode not in (None, "Never", "IfAvailable", "Always"):
         raise DocumentError(
             fields.location_of("interactiveMode"), f"{mode!r} is not one of Never, IfAvailable, Always"
         )
@@ -398,17 +492,31 @@ def _exec_plugin(fields: MappingNode, entry: Entry) -> ExecPlugin:
         name, value = variable.string("name"), variable.string("value")
         if name is None:
             raise DocumentError(variable.location, "has no name", "Add `name: VARIABLE`.")
+        if "=" in name:
+            raise DocumentError(variable.location_of("name"), "contains =", "Write the value as `value`.")
         env.append((name, value or ""))
+    args = fields.strings("args")
+    if any("\0" in text for text in (command, *args, *chain.from_iterable(env))):
+        raise DocumentError(fields.location, "contains a null character", "Remove it.")
     return ExecPlugin(
         where=f"{entry.where}, exec",
         api_version=str(version),
         # A bare name is looked up on PATH; a path is relative to the kubeconfig, as for client-go.
         command=entry.absolute_path(command) if os.sep in command else command,
-        args=fields.strings("args"),
+        args=args,
         env=tuple(env),
         install_hint=fields.string("installHint"),
         provide_cluster_info=fields.flag("provideClusterInfo"),
     )
+
+
+def _require_no_terminal(plugin: MappingNode) -> None:
+    if plugin.string("interactiveMode") == "Always":
+        raise DocumentError(
+            plugin.location_of("interactiveMode"),
+            "the plugin requires a terminal (Always), and aioresolve does not give it one",
+            "Set IfAvailable or Never, or log in with another plugin or a token.",
+        )
 
 
 def _auth_provider(fields: MappingNode, entry: Entry) -> AuthProvider:
@@ -425,28 +533,40 @@ def _auth_provider(fields: MappingNode, entry: Entry) -> AuthProvider:
 
 
 def _impersonation(fields: MappingNode) -> tuple[tuple[str, str], ...]:
-    """Return `as`, `as-uid` and `as-groups` as request headers; to drop one would act as another identity."""
-    groups = fields.strings("as-groups")
-    if len(groups) > 1 or fields.mapping("as-user-extra") is not None:
-        raise DocumentError(
-            fields.location,
-            "impersonation with several as-groups or with as-user-extra is not supported",
-            "Use at most one group, or bind the roles to the user itself.",
-        )
-    headers = {
-        "Impersonate-User": fields.string("as"),
-        "Impersonate-Uid": fields.string("as-uid"),
-        "Impersonate-Group": groups[0] if groups else None,
+    """Return `as`, `as-uid`, `as-groups` and `as-user-extra` as request headers:
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation"""
+    extra = fields.mapping("as-user-extra") or MappingNode(fields.location, {}, {})
+    values = {
+        ("as", "Impersonate-User"): _texts(fields.string("as")),
+        ("as-uid", "Impersonate-Uid"): _texts(fields.string("as-uid")),
+        ("as-groups", "Impersonate-Group"): fields.strings("as-groups"),
     }
-    given = tuple((name, value) for name, value in headers.items() if value is not None)
-    if given and headers["Impersonate-User"] is None:
-        raise DocumentError(fields.location, "has as-groups or as-uid without `as`", "Add `as: USER`.")
-    return given
+    for name in extra.values:
+        header = f"Impersonate-Extra-{quote(name, safe=_HEADER_CHARACTERS)}"
+        values["as-user-extra", header] = extra.strings(name)
+    for (field_name, _), texts in values.items():
+        if any(map(_CONTROL.search, texts)):
+            raise DocumentError(
+                fields.location_of(field_name), "contains a line break or a control character", "Remove it."
+            )
+    # Space around the value of a header has no meaning; a blank user would be no impersonation.
+    headers = tuple((header, text.strip(" \t")) for (_, header), texts in values.items() for text in texts)
+    if headers and not dict(headers).get("Impersonate-User"):
+        raise DocumentError(
+            fields.location, "has as-uid, as-groups or as-user-extra without `as`", "Add `as: USER`."
+        )
+    return headers
+
+
+def _texts(text: str | None) -> tuple[str, ...]:
+    return () if text is None else (text,)
 
 
 def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None:
-    """Return `KEY-data` if it is set, else the file `KEY`."""
+    """Return the PEM text of `KEY-data` or of the file `KEY`; None if neither is set."""
     data, path = fields.string(f"{key}-data"), fields.string(key)
+    if data is not None and path is not None:
+        raise DocumentError(fields.location, f"has both {key} and {key}-data", "Remove one of them.")
     if data is not None:
         with suppress(binascii.Error, ValueError):  # ValueError: not ASCII
             decoded = base64.b64decode("".join(data.split()), validate=True)
@@ -464,7 +584,15 @@ def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None
 
 def validate_server_url(url: str, where: str) -> str:
     """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash."""
-    parts = _split_url(url, where, example="https://10.0.0.1:6443")
+    example = "https://10.0.0.1:6443"
+    if not _has_scheme_and_host(url):
+        # As in client-go, HOST:PORT is plain http.
+        url = f"http://{url}"
+        if _split_url(url, where, example=example).path not in ("", "/"):
+            raise ConfigurationError(
+                f"{where}: {_shown(url)} is neither a URL nor HOST:PORT", hint="Write https://HOST:PORT."
+            )
+    parts = _split_url(url, where, example=example)
     if parts.scheme not in DEFAULT_PORTS:
         raise ConfigurationError(
             f"{where}: {_shown(url)} does not start with https:// or http://", hint="Write https://HOST:PORT."
@@ -525,12 +653,36 @@ def without_credentials(url: str) -> str:
 def _split_url(url: str, where: str, *, example: str) -> SplitResult:
     with suppress(ValueError):
         parts = urlsplit(url)
-        if parts.hostname and parts.port != 0 and url.isprintable() and " " not in url:
+        if (
+            parts.hostname
+            and parts.port != 0
+            and url.isprintable()
+            and " " not in url
+            and not _BROKEN_ESCAPE.search(parts.path)
+            and _is_host(parts.hostname)
+        ):
             return parts
     raise ConfigurationError(
         f"{where}: {_shown(url)} is not a valid URL",
         hint=Hint("Write it as {example}.", {"example": example}),
     )
+
+
+def _has_scheme_and_host(url: str) -> bool:
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        return bool(parts.scheme and parts.netloc)
+    return True  # not a valid URL either way
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is an address, or a name that TLS and the resolver accept."""
+    if _ip_address(host) is not None:
+        return True
+    with suppress(UnicodeError):
+        name = host if host.isascii() else host.encode("idna").decode("ascii")
+        return bool(_DNS_NAME.fullmatch(name.removesuffix(".")))
+    return False
 
 
 def _shown(url: str) -> str:

@@ -1,0 +1,113 @@
+"""Documents: scalars, merge keys, several documents, and encodings, for both kinds of builders."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from aioresolve._core.document import (
+    DocumentError,
+    Location,
+    MappingNode,
+    NodeBuilder,
+    build_from_json,
+    decode,
+    parse_first_json,
+    parse_yaml,
+    python_value,
+)
+
+
+class ReplacingBuilder(NodeBuilder):
+    merges_replace = True
+
+
+def value_of(text: str, builder: NodeBuilder | None = None) -> Any:
+    node = parse_yaml(text, "file", builder)
+    assert node is not None
+    return python_value(node)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("12", 12),
+        ("-0x1F", -31),
+        ("010", 8),
+        ("0o10", 8),
+        ("1_000", 1000),
+        ("0b11", 3),
+        ("08", 8.0),
+        ("1e3", 1000.0),
+        ("-.5", -0.5),
+        ("-.inf", -math.inf),
+        ("y", True),
+        ("Off", False),
+        ("n", False),
+        ("~", None),
+        ("", None),
+        ("NULL", None),
+        ("2024-01-01", "2024-01-01"),
+        ("190:20:30", "190:20:30"),
+        ("=", "="),
+        ("<<", "<<"),
+        ("0x", "0x"),
+        ("1.2.3", "1.2.3"),
+        ("nULL", "nULL"),
+        ("'12'", "12"),
+        ("!!str y", "y"),
+    ],
+)
+def test_plain_scalars_are_resolved_as_by_kubectl(written: str, value: Any) -> None:
+    found = value_of(f"a: {written}")["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "standard", "replacing"),
+    [
+        ("a: 1\n<<: {a: 2}", 1, 2),
+        ("<<: {a: 2}\na: 1", 1, 1),
+        ("<<: {a: 1}\n<<: {a: 2}", 2, 2),
+        ("a: 1\n<<: [{a: 2}, {a: 3}]", 1, 2),
+    ],
+)
+def test_builder_decides_whether_a_merge_key_replaces_fields(
+    text: str, standard: int, replacing: int
+) -> None:
+    assert value_of(text) == {"a": standard}
+    assert value_of(text, ReplacingBuilder()) == {"a": replacing}
+
+
+def test_documents_after_the_first_are_an_error_or_ignored() -> None:
+    text = "a: 1\n---\nb: [\n"
+    with pytest.raises(DocumentError) as caught:
+        parse_yaml(text, "file")
+    assert caught.value.problem == "starts a second YAML document"
+    assert caught.value.location == Location("file", 2)
+    node = parse_yaml(text, "file", only_first=True)
+    assert node is not None
+    assert python_value(node) == {"a": 1}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encoding_is_that_of_the_byte_order_mark(encoding: str) -> None:
+    assert decode("a: ü".encode(encoding), "file") == "a: ü"
+
+
+def test_broken_utf16_is_reported() -> None:
+    with pytest.raises(DocumentError, match="not valid UTF-8"):
+        decode(b"\xff\xfea", "file")
+
+
+@pytest.mark.parametrize(("text", "value"), [('{"a": 1} rest', {"a": 1}), ("\n[1]", [1]), ("{a: 1}", None)])
+def test_first_json_value_is_read(text: str, value: Any) -> None:
+    assert parse_first_json(text) == value
+
+
+def test_null_in_a_list_of_strings_is_an_empty_string() -> None:
+    node = build_from_json({"a": ["x", None]}, Location("file"))
+    assert isinstance(node, MappingNode)
+    assert node.strings("a") == ("x", "")

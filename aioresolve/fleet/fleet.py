@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import reprlib
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
     from .poller import TargetWork
     from .target import TargetStatus
+
+
+MAX_NAMES = 10
+"""Targets that an error message names."""
 
 
 class Fleet:
@@ -58,7 +61,8 @@ class Fleet:
             that take longer than a second are counted separately, up to the same number, so that targets that
             hang do not delay the others.
         shard: `(i, n)` to take only the targets of the i-th of n processes, counted from 0, which are chosen
-            by rendezvous hashing of their names; or `n`, if i is in the variable `JOB_COMPLETION_INDEX`.
+            by rendezvous hashing of their names; or `n`, if i is in the variable `JOB_COMPLETION_INDEX`. For
+            fleets of hundreds of targets: fewer are spread unevenly, and one process is enough for them.
 
     Raises:
         ConfigurationError: (a ValueError) an argument is invalid.
@@ -149,9 +153,9 @@ class Fleet:
         if not self._is_in_shard(name):
             return
         if name not in self._targets:
-            raise ConfigurationError(
-                f"there is no target {name!r}; there are {reprlib.repr(list(self._targets))}"
-            )
+            names = [repr(each) for each in list(self._targets)[:MAX_NAMES]]
+            names += ["..."] * (len(self._targets) > MAX_NAMES)
+            raise ConfigurationError(f"no target is named {name!r}; targets: {', '.join(names) or 'none'}")
         self._targets.pop(name).remove()
         resolver = self._resolvers.pop(name)
         if self._poller is not None:

@@ -18,8 +18,11 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode."
 def shard_of(name: str, num_shards: int) -> int:
     """Return the index of the shard that takes the target `name`: the one with the highest weight.
 
-    Every process computes the same one. A new shard takes its share from all the others, and no other target
-    moves; if the last shard is removed, only its targets move. Thaler and Ravishankar, "Using name-based
+    Every process computes the same one from the name alone, whatever other targets it knows. The price is
+    that few targets are spread unevenly: of 4 targets, one of 4 shards may have three.
+
+    A new shard takes its share from all the others, and no other target moves; if the last shard is removed,
+    only its targets move. Thaler and Ravishankar, "Using name-based
     mappings to increase hit rates", 1998.
     """
     return max(range(num_shards), key=lambda shard: _weight(name, shard))
@@ -69,7 +72,7 @@ def _index_from_environment(number: int, environ: Mapping[str, str]) -> int:
     text = environ.get(SHARD_INDEX)
     if text is None:
         raise ConfigurationError(
-            f"the index of this shard of {number} is unknown, because ${SHARD_INDEX} is not set",
+            f"cannot determine which of {number} shards this is, because ${SHARD_INDEX} is not set",
             argument="shard",
             hint="Pass the index as well, or run as a pod of an Indexed Job.",
         )

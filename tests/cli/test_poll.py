@@ -260,13 +260,13 @@ def test_a_shard_without_targets_is_reported(fleet: Path, env: dict[str, str]) -
     fleet.write_text('targets: {only: {static: {jobs: {worker: ["10.9.0.1:1"]}}}}\n')
     done = [run(("poll", str(fleet), "--once", "--shards", f"{index}/2"), env) for index in (0, 1)]
     assert [one.code for one in done] == [0, 0]
-    assert sorted(one.stderr for one in done) == ["", "no targets in this shard; the file has 1\n"]
+    assert sorted(one.stderr for one in done) == ["", "this shard is empty; the fleet has 1 target\n"]
 
 
 def test_a_shard_without_an_index_is_invalid_configuration(fleet: Path, env: dict[str, str]) -> None:
     done = run(("poll", str(fleet), "--shards", "4"), env)
     assert (done.code, done.stdout) == (2, "")
-    assert "--shards: the index of this shard of 4 is unknown" in done.stderr
+    assert "--shards: cannot determine which of 4 shards this is" in done.stderr
     assert "$JOB_COMPLETION_INDEX is not set" in done.stderr
     assert "Pass the index as well" in done.stderr
 
@@ -389,7 +389,7 @@ def test_an_invalid_shard_names_the_option() -> None:
         with pytest.raises(ConfigurationError, match="shard=`: ") as raised:
             Fleet(shard=4)
     message = error_message(raised.value)
-    assert message.startswith("--shards: the index of this shard of 4 is unknown")
+    assert message.startswith("--shards: cannot determine which of 4 shards this is")
     assert "Pass the index as well, or" in message
 
 

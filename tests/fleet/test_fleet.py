@@ -89,8 +89,10 @@ class TestTargets:
             Fleet({"a": stranger})
 
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"no target 'b'; there are \['t0'\]"):
-            Fleet(scripted(1)).remove("b")
+        with pytest.raises(ConfigurationError, match=r"no target is named 'b'; targets: 't0', 't1'$"):
+            Fleet(scripted(2)).remove("b")
+        with pytest.raises(ConfigurationError, match=r"targets: 't0', .*, 't9', \.\.\.$"):
+            Fleet(scripted(11)).remove("b")
 
     @pytest.mark.parametrize("number", [0, -1, True, 1.5, "4", None])
     def test_invalid_concurrency_is_rejected(self, number: Any) -> None:

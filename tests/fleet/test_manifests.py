@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
@@ -389,6 +390,16 @@ def test_error_of_a_target_without_permission_has_the_manifest(cluster: Cluster)
     assert (done.returncode, error["type"]) == (1, "ForbiddenError"), error
     wanted = rbac_manifest("system:serviceaccount:training:fleet", "other")
     assert wanted in error["message"]
+
+
+def test_docker_context_has_the_files_that_the_package_is_built_from_and_no_others() -> None:
+    root = Path(aioresolve.__file__).parent.parent
+    lines = (root / ".dockerignore").read_text().splitlines()
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    assert "*" in lines
+    assert {line[1:] for line in lines if line.startswith("!")} == needed | set(wheel["packages"])
 
 
 def test_commands_of_the_page_are_valid_shell() -> None:

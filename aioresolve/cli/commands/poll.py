@@ -173,6 +173,7 @@ def _read_fleet(request: PollRequest) -> tuple[Fleet, float]:
         shard=request.shard,
     )
     if not (fleet.targets or request.quiet):
-        where = "" if request.shard is None else f" in this shard; the file has {len(file.targets)}"
-        streams.write_stderr(f"no targets{where}\n")
+        number = f"{len(file.targets)} target{'' if len(file.targets) == 1 else 's'}"
+        is_shard = request.shard is not None and file.targets
+        streams.write_stderr(f"this shard is empty; the fleet has {number}\n" if is_shard else "no targets\n")
     return fleet, request.interval or file.interval or INTERVAL

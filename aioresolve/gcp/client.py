@@ -14,6 +14,7 @@ from yarl import URL
 from aioresolve._core.http.client import (
     CONNECT_TIMEOUT,
     Auth,
+    Credentials,
     HTTPClient,
     environment_proxy,
     is_loopback,
@@ -177,30 +178,30 @@ class _OpenSession:
 class _RequestAuth(Auth):
     """The access token of one request."""
 
-    credentials: GoogleCredentials
+    google: GoogleCredentials
     client: HTTPClient
     request: APIRequest
     host: str
     progress: Progress
     token: AccessToken = ANONYMOUS
 
-    async def headers(self) -> Mapping[str, str]:
-        scope, source = self.request.scope, self.credentials.principal.source
+    async def credentials(self) -> Credentials:
+        scope, source = self.request.scope, self.google.principal.source
         self.progress.waiting(scope, f"no access token yet, from {source}")
-        self.token = await self.credentials.token(self.client, self.progress)
+        self.token = await self.google.token(self.client, self.progress)
         self.progress.waiting(scope, f"{self.host} has not responded")
-        return self.token.headers
+        return Credentials(self.token.headers)
 
-    async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str] | None:
-        if not rejected:
+    async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
+        if not rejected.headers:
             return None
         try:
-            return (await self.credentials.renew(self.client, self.token, self.progress)).headers
+            return Credentials((await self.google.renew(self.client, self.token, self.progress)).headers)
         except CredentialsError as error:
             if error.retryable:
                 raise
             # The rejection is the error to report, and the failed renewal is its cause.
-            principal = self.credentials.principal
+            principal = self.google.principal
             raise error_from_response(response, self.request, host=self.host, principal=principal) from error
 
 

@@ -19,6 +19,7 @@ from yarl import URL
 from aioresolve._core.http.client import (
     CONNECT_TIMEOUT,
     Auth,
+    Credentials,
     HTTPClient,
     Response,
     StreamingResponse,
@@ -121,17 +122,17 @@ class _ConnectionAuth(Auth):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def headers(self) -> Mapping[str, str]:
-        return await self._connection.headers()
+    async def credentials(self) -> Credentials:
+        return Credentials(*await self._connection.credentials())
 
-    async def ssl_context(self) -> ssl.SSLContext | None:
-        return await self._connection.ssl_context()
-
-    async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str]:
+    async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
         # The request is sent again even if the credentials are the same: a starting API server also rejects
         # valid ones.
-        await self._connection.renew(rejected)
-        return await self._connection.headers()
+        await self._connection.renew(rejected.headers)
+        return await self.credentials()
+
+    async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
+        return await self._connection.renew_trust(rejected)
 
 
 class AiohttpTransport(Transport):
@@ -153,8 +154,7 @@ class AiohttpTransport(Transport):
         return self._connection.source
 
     async def prepare(self) -> None:
-        await self._auth.headers()
-        await self._auth.ssl_context()
+        await self._auth.credentials()
 
     async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
         return await self._client.send(

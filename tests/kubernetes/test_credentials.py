@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 import traceback
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,9 +20,9 @@ import psutil
 import pytest
 import trustme
 
-from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError
+from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError, TLSError
 from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
-from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD
+from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD, ROTATION_PERIOD
 from aioresolve.kubernetes.client import AiohttpTransport
 from aioresolve.testing import pod
 
@@ -286,6 +287,67 @@ async def test_replaced_client_certificate_makes_a_new_context(tmp_path: Path) -
     assert await connection.ssl_context() is not before
 
 
+async def test_resolver_recovers_when_the_authority_of_the_server_is_replaced(tmp_path: Path) -> None:
+    pods = [pod("train-0", namespace="ml", labels=TRAIN)]
+    with ExitStack() as first:
+        old = first.enter_context(run_loopback(tmp_path, *pods))
+        file = write_file(tmp_path / "ca.pem", old.server.ca_pem)
+        document = json.loads(old.kubeconfig.read_text())
+        cluster = document["clusters"][0]["cluster"]
+        del cluster["certificate-authority-data"]
+        config = write_file(
+            tmp_path / "config", kubeconfig({"token": TOKEN}, **cluster | {"certificate-authority": "ca.pem"})
+        )
+        async with old.resolver(kubeconfig=config) as resolver:
+            spec = await resolver.cluster_spec()
+            first.close()
+            with run_loopback(tmp_path, *pods, port=old.server.port) as new:
+                with pytest.raises(TLSError, match="was not accepted"):
+                    await resolver.cluster_spec()
+                write_file(file, "half of a cert")
+                with pytest.raises(TLSError, match="was not accepted"):
+                    await resolver.cluster_spec()
+                write_file(file, new.server.ca_pem)
+                assert await resolver.cluster_spec() == spec
+                async for state in resolver.watch():
+                    assert state.spec == spec
+                    break
+
+
+@pytest.mark.parametrize("kind", ["token", "plugin"])
+async def test_replaced_authority_in_the_kubeconfig_is_used(tmp_path: Path, kind: str) -> None:
+    user = {"token": "t"}
+    if kind == "plugin":
+        user = exec_user(write_plugin(tmp_path, 'credential({"token": "t"})'))
+
+    def write() -> None:
+        authority = base64_of(trustme.CA().cert_pem.bytes())
+        write_file(tmp_path / "config", kubeconfig(user, **{"certificate-authority-data": authority}))
+
+    write()
+    connection = await connect(tmp_path / "config")
+    before = await connection.ssl_context()
+    assert before is not None
+    assert await connection.renew_trust(before) is None
+    write()
+    after = await connection.renew_trust(before)
+    assert after not in (None, before)
+    assert await connection.ssl_context() is after
+
+
+async def test_file_of_the_authority_is_read_again_after_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_file(tmp_path / "ca.pem", trustme.CA().cert_pem.bytes())
+    connection = await connect_as({"token": "t"}, tmp_path, **{"certificate-authority": "ca.pem"})
+    before = await connection.ssl_context()
+    write_file(file, trustme.CA().cert_pem.bytes())
+    assert await connection.ssl_context() is before
+    later = time.monotonic() + ROTATION_PERIOD
+    monkeypatch.setattr("aioresolve._core.concurrency.monotonic", lambda: later)
+    assert await connection.ssl_context() is not before
+
+
 async def test_error_for_a_key_of_another_certificate_names_both_places(tmp_path: Path) -> None:
     authority = trustme.CA()
     write_file(tmp_path / "client.pem", client_pair(authority)[0])
@@ -395,7 +457,7 @@ credential({{"token": "{TOKEN}", "expirationTimestamp": expires}})
         selectors = [f"app=train,number notin ({number})" for number in range(4)]
         spec = await loopback.resolver({"worker": selectors}).cluster_spec()
         assert spec.num_tasks("worker") == 12
-        assert len(loopback.requests) == 4
+        assert len(loopback.requests) >= 4
     assert runs_of(path) == 1
 
 

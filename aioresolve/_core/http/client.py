@@ -29,7 +29,7 @@ from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.retry import call_with_retries, parse_retry_after
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
-from aioresolve.errors import ConfigurationError, ResolveError
+from aioresolve.errors import ConfigurationError, ResolveError, TLSError
 
 from .dns import AbandonableResolver
 from .errors import FAILURES, RequestContext, connection_error, safe_cause
@@ -81,21 +81,35 @@ class Response:
     location: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one request is sent with: headers, and a TLS context, which may have a client certificate.
+
+    Without a TLS context, that of the client is used.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ssl_context: ssl.SSLContext | None = None
+
+
 class Auth:
     """The credentials of a request. This class sends none."""
 
-    async def headers(self) -> Mapping[str, str]:
-        """Return the headers that authenticate the request."""
-        return {}
+    async def credentials(self) -> Credentials:
+        """Return what authenticates the request: once for each, so that its parts belong together."""
+        return Credentials()
 
-    async def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, with a client certificate if there is one; None for the client's own."""
+    async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
+        """Renew the credentials after a 401 for `rejected`.
+
+        Returns what to send the request with once more; None if there are no credentials to renew.
+        """
         return None
 
-    async def renew(self, rejected: Mapping[str, str], response: Response) -> Mapping[str, str] | None:
-        """Renew the credentials after a 401 for the headers `rejected`.
+    async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
+        """Read the certificate authorities again after the TLS context `rejected` did not accept a server.
 
-        Returns the headers to send the request with once more; None if there are no credentials to renew.
+        Returns the TLS context to send the request with once more; None if they are the same.
         """
         return None
 
@@ -185,7 +199,7 @@ class HTTPClient:
             ProtocolError: the response is not HTTP, or too long.
             ConfigurationError: the URL is invalid.
         """
-        credentials = await auth.headers()
+        credentials = await auth.credentials()
         for is_last in (False, True):
             call: AbstractContextManager[HTTPCall | None] = nullcontext()
             if self._logger is not None:
@@ -203,10 +217,11 @@ class HTTPClient:
                     method,
                     url,
                     scope,
-                    {**(headers or {}), **credentials},
+                    {**(headers or {}), **credentials.headers},
                     body,
-                    ssl_context or await auth.ssl_context(),
-                    {*secrets, *_secrets(credentials)},
+                    auth,
+                    ssl_context or credentials.ssl_context,
+                    {*secrets, *_secrets(credentials.headers)},
                     hints,
                 )
                 async with self._open.reading(opening) as opened:
@@ -229,11 +244,17 @@ class HTTPClient:
 
         The arguments and errors are those of `send`. The body of a failure is complete.
         """
-        credentials = await auth.headers()
+        credentials = await auth.credentials()
         for is_last in (False, True):
-            secrets = _secrets(credentials)
             opening = self._request(
-                method, url, scope, {**headers, **credentials}, None, await auth.ssl_context(), secrets
+                method,
+                url,
+                scope,
+                {**headers, **credentials.headers},
+                None,
+                auth,
+                credentials.ssl_context,
+                _secrets(credentials.headers),
             )
             async with self._open.reading(opening) as opened:
                 opened.shrink()
@@ -273,11 +294,15 @@ class HTTPClient:
         scope: str,
         headers: Mapping[str, str],
         body: bytes | None,
+        auth: Auth,
         ssl_context: ssl.SSLContext | None,
         secrets: Collection[str],
         hints: ConnectionHints | None = None,
     ) -> StreamingResponse:
-        """Send one request, and return as soon as the headers of the response have arrived."""
+        """Send one request, and return as soon as the headers of the response have arrived.
+
+        If `ssl_context` does not accept the server, the request is sent once more if `auth` has another one.
+        """
         host, proxy = origin(str(url)), self._proxy(url)
         where = host if proxy is None else f"{host} through the proxy {origin(proxy)}"
         if self._source is not None:
@@ -287,19 +312,29 @@ class HTTPClient:
             ssl_context = self._ssl_context = self._ssl_context or await _system_ssl_context()
         if self._session.closed:
             raise context.closed_error()
-        response = await translate_errors(
-            self._session.request(
-                method,
-                url,
-                headers=headers,
-                data=body,
-                allow_redirects=False,
-                ssl=ssl_context or True,
-                server_hostname=self._server_hostname,
-                proxy=proxy,
-            ),
-            context,
-        )
+        for is_last in (False, True):
+            try:
+                response = await translate_errors(
+                    self._session.request(
+                        method,
+                        url,
+                        headers=headers,
+                        data=body,
+                        allow_redirects=False,
+                        ssl=ssl_context or True,
+                        server_hostname=self._server_hostname,
+                        proxy=proxy,
+                    ),
+                    context,
+                )
+                break
+            except TLSError:
+                renewed = None
+                if ssl_context is not None and not is_last:
+                    renewed = await auth.renew_trust(ssl_context)
+                if renewed is None:
+                    raise
+                ssl_context = renewed
         return StreamingResponse(response, context, secrets)
 
     def _new_session(self) -> aiohttp.ClientSession:

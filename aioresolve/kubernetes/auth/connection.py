@@ -14,8 +14,9 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve._core.http.client import close_one_sidedly
@@ -25,6 +26,8 @@ from .kubeconfig import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+T = TypeVar("T")
 
 GO_ZERO_TIME = datetime(1, 1, 1, tzinfo=UTC)
 """What plugins written in Go print if the credentials do not expire."""
@@ -93,6 +96,16 @@ class Trust:
     where: str = "the system's roots"
     verify: bool = True
 
+    @property
+    def is_fresh(self) -> bool:
+        """Always true: `TokenCache` limits its age."""
+        return True
+
+    @property
+    def is_valid(self) -> bool:
+        """Always true: a file that cannot be read does not end the trust in the server."""
+        return True
+
 
 class CredentialPlugin(Protocol):
     """A command that prints credentials."""
@@ -116,8 +129,9 @@ class DiscoveredServer:
         headers: headers of every request, without credentials; several may have the same name.
         plugin: the command that provides the credentials, if a command does.
         identity: the credentials from files; empty if a command provides them.
-        reread: returns the credentials that the files contain now.
+        reread: returns what the files contain now, for the same server.
         rotates: whether the files are replaced while they are in use, as the token of a service account is.
+        trust_rotates: whether the CA certificates are in a file of their own, which may be replaced.
     """
 
     server: str
@@ -129,8 +143,9 @@ class DiscoveredServer:
     headers: tuple[tuple[str, str], ...] = ()
     plugin: CredentialPlugin | None = None
     identity: Identity
-    reread: Callable[[], Identity] = field(repr=False)
+    reread: Callable[[], DiscoveredServer] = field(repr=False)
     rotates: bool = False
+    trust_rotates: bool = False
 
 
 class Connection:
@@ -152,35 +167,59 @@ class Connection:
         self.namespace = discovered.namespace
         self.proxy = discovered.proxy
         self.tls_server_name = discovered.tls_server_name
-        self._trust = discovered.trust
+        self._trusts: TokenCache[Trust] | None = None
+        if discovered.trust is not None:
+            max_age = ROTATION_PERIOD if discovered.trust_rotates else None
+            self._trusts = TokenCache(discovered.trust, max_age=max_age)
+            self._fetch_trust = _file_reader(
+                self.source, discovered.trust, partial(_reread_trust, discovered)
+            )
         self.fixed_headers = discovered.headers
         self._identities, self._fetch = cache.identities(discovered)
-        self._built: tuple[ClientCertificate | None, ssl.SSLContext] | None = None
+        self._built: tuple[tuple[Trust, ClientCertificate | None], ssl.SSLContext] | None = None
 
     def __repr__(self) -> str:
         proxy = "" if self.proxy is None else f" through {without_credentials(self.proxy)}"
         return f"<{type(self).__name__} to {self.server}{proxy} from {self.source}>"
 
-    async def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, the same until the client certificate changes; None for plain http."""
-        if self._trust is None:
-            return None
-        certificate = (await self._identities.get(self._fetch)).certificate
-        if self._built is None or self._built[0] != certificate:
-            context = await run_in_thread(
-                f"load the certificates for {self.server}", new_ssl_context, self._trust, certificate
-            )
-            # Keep the context of another task that was faster: aiohttp shares connections by context.
-            if self._built is None or self._built[0] != certificate:
-                self._built = (certificate, context)
-        return self._built[1]
+    async def credentials(self) -> tuple[dict[str, str], ssl.SSLContext | None]:
+        """Return the headers that authenticate a request, and its TLS context, of one identity.
+
+        A certificate may replace the Authorization, and there is no TLS context for plain http. An expired
+        credential is renewed first. Token, certificate and CA files are read again after a minute.
+        """
+        identity = await self._identities.get(self._fetch)
+        return self._headers_of(identity), await self._ssl_context_of(identity)
 
     async def headers(self) -> dict[str, str]:
-        """Return the headers that authenticate a request; no Authorization if a certificate does.
-
-        An expired credential is renewed first, and a token file is read again after a minute.
-        """
+        """Return only the headers of `credentials`."""
         return self._headers_of(await self._identities.get(self._fetch))
+
+    async def ssl_context(self) -> ssl.SSLContext | None:
+        """Return only the TLS context of `credentials`, the same until a certificate in it changes."""
+        return await self._ssl_context_of(await self._identities.get(self._fetch))
+
+    async def _ssl_context_of(self, identity: Identity) -> ssl.SSLContext | None:
+        if self._trusts is None:
+            return None
+        parts = await self._trusts.get(self._fetch_trust), identity.certificate
+        if self._built is None or self._built[0] != parts:
+            context = await run_in_thread(f"load the certificates for {self.server}", new_ssl_context, *parts)
+            # Keep the context of another task that was faster: aiohttp shares connections by context.
+            if self._built is None or self._built[0] != parts:
+                self._built = (parts, context)
+        return self._built[1]
+
+    async def renew_trust(self, rejected: ssl.SSLContext) -> ssl.SSLContext | None:
+        """Read the CA certificates again after `rejected` did not accept the certificate of the server.
+
+        Returns the TLS context that trusts them; None if they are still the same.
+        """
+        if self._trusts is None:
+            return None
+        await self._trusts.renew(self._fetch_trust)
+        context = await self.ssl_context()
+        return None if context is rejected else context
 
     async def renew(self, rejected: Mapping[str, str]) -> bool:
         """Renew the credentials after a 401 for the headers `rejected`; returns whether they have changed.
@@ -221,7 +260,10 @@ class CredentialCache:
         plugin = discovered.plugin
         if plugin is None:
             max_age = ROTATION_PERIOD if discovered.rotates else None
-            return TokenCache(discovered.identity, max_age=max_age), _file_reader(discovered)
+            return (
+                TokenCache(discovered.identity, max_age=max_age),
+                _file_reader(discovered.source, discovered.identity, lambda: discovered.reread().identity),
+            )
         with self._mutex:
             known, cache = self._by_key.get(plugin.key, (None, None))
             # A changed entry of the kubeconfig is another plugin.
@@ -231,17 +273,23 @@ class CredentialCache:
             return cache, plugin.identity
 
 
-def _file_reader(discovered: DiscoveredServer) -> Callable[[], Awaitable[Identity]]:
-    last = discovered.identity
-
-    async def fetch() -> Identity:
+def _file_reader(source: str, last: T, reread: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    async def fetch() -> T:
         nonlocal last
         # Files that cannot be read at the moment are being replaced: keep the previous content.
         with suppress(ConfigurationError):
-            last = await run_in_thread(f"read {discovered.source}", discovered.reread)
+            last = await run_in_thread(f"read {source}", reread)
         return last
 
     return fetch
+
+
+def _reread_trust(discovered: DiscoveredServer) -> Trust:
+    trust = discovered.reread().trust
+    if trust is None:
+        raise ConfigurationError(f"{discovered.source} now has a server without TLS")
+    new_ssl_context(trust, None)  # raises an error for a file that is only half written
+    return trust
 
 
 # Headers

@@ -229,9 +229,17 @@ def _from_service_account(environ: Mapping[str, str]) -> DiscoveredServer | str:
         proxy=proxy_from_environment(server, environ),
         trust=trust,
         identity=identity,
-        reread=partial(_read_token_identity, token),
+        reread=partial(_reread_service_account, environ),
         rotates=True,
+        trust_rotates=True,
     )
+
+
+def _reread_service_account(environ: Mapping[str, str]) -> DiscoveredServer:
+    found = _from_service_account(environ)
+    if isinstance(found, str):
+        raise ConfigurationError(found)
+    return found
 
 
 def _pod_namespace(environ: Mapping[str, str]) -> str | None:
@@ -273,7 +281,7 @@ def _from_kubeconfigs(
             trust=None,
             headers=headers,
             identity=Identity(),
-            reread=Identity,
+            reread=partial(_reread, config.paths, selection.context, cluster.server, environ),
         )
     trust = _trust(cluster)
     plugin = _plugin(user, cluster, trust)
@@ -287,19 +295,30 @@ def _from_kubeconfigs(
         headers=headers,
         plugin=plugin,
         identity=Identity() if plugin is not None else _identity(user),
-        reread=partial(_reread, config.paths, selection.context, cluster.server, environ),
+        reread=partial(
+            _reread,
+            config.paths,
+            selection.context,
+            cluster.server,
+            environ,
+            has_plugin=plugin is not None,
+        ),
         rotates=_rotates(user),
+        trust_rotates=cluster.certificate_authority is not None
+        and cluster.certificate_authority.path is not None,
     )
 
 
-def _reread(paths: Sequence[str], context: str, server: str, environ: Mapping[str, str]) -> Identity:
+def _reread(
+    paths: Sequence[str], context: str, server: str, environ: Mapping[str, str], *, has_plugin: bool = False
+) -> DiscoveredServer:
     found = _from_kubeconfigs(_read_existing_kubeconfigs(paths), context, environ)
-    if found.server != server or found.plugin is not None:
+    if found.server != server or (found.plugin is not None) != has_plugin:
         # A token for another server must not be sent to this one.
         raise ConfigurationError(
-            f"{found.source} now has another server or an exec plugin", hint="Connect again."
+            f"{found.source} now has another server, or got or lost an exec plugin", hint="Connect again."
         )
-    return found.identity
+    return found
 
 
 def _trust(cluster: Cluster) -> Trust:

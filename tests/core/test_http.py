@@ -7,12 +7,13 @@ import ctypes
 import gc
 import socket
 import ssl
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import aiohttp.http
+import anyio
 import pytest
 from aiohttp import client_exceptions
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -20,6 +21,7 @@ from yarl import URL
 
 from aioresolve._core.http.client import (
     READ_BUFFER,
+    HTTPClient,
     Response,
     origin,
     redact,
@@ -36,9 +38,10 @@ from aioresolve._core.http.errors import (
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.certificates import CertificateAuthority
+from tests.kubernetes.peers import peer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 SECRET = "a-secret-that-must-not-be-shown"
 HINTS = ConnectionHints(
@@ -87,7 +90,7 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
     ),
     "a proxy": (
         aiohttp.ClientHttpProxyError(REQUEST, (), status=407, message=SECRET, headers=HEADERS),
-        ConnectionFailedError, "was not reached: the proxy returned status 407. fix the proxy", False,
+        ConnectionFailedError, "the proxy returned status 407. fix the proxy", False,
     ),
     "a proxy, temporarily": (
         aiohttp.ClientHttpProxyError(REQUEST, (), status=502, message=SECRET, headers=HEADERS),
@@ -95,14 +98,14 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
     ),
     "a refused connection": (
         aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")),
-        ConnectionFailedError, "was not reached: ", True,
+        ConnectionFailedError, "(from a file): connection refused. fix the", True,
     ),
     "a connection refused by a proxy": (
         aiohttp.ClientProxyConnectionError(KEY, ConnectionRefusedError(111, "refused")),
-        ConnectionFailedError, "was not reached: ", True,
+        ConnectionFailedError, "(from a file): connection refused. fix the", True,
     ),
     "a slow connection": (
-        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timeout. fix the route", True
+        aiohttp.ConnectionTimeoutError("timeout"), ConnectionFailedError, "timed out. fix the route", True
     ),
     "a reset": (
         aiohttp.ClientOSError(104, "reset"), ConnectionFailedError, "broke during GET /x: ", True
@@ -129,7 +132,7 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
     ),
     "an invalid header": (ValueError("newline"), ProtocolError, "returned a non-HTTP response", False),
     "the operating system": (OSError(24, "too many files"), ConnectionFailedError, "too many files", True),
-    "no message": (aiohttp.ClientError(), ConnectionFailedError, "not reached: ClientError. fix", True),
+    "no message": (aiohttp.ClientError(), ConnectionFailedError, "(from a file): ClientError. fix", True),
 }  # fmt: skip
 
 
@@ -180,6 +183,97 @@ WEBSOCKETS = {"WSServerHandshakeError", "WSMessageTypeError"}
 @pytest.mark.parametrize("name", sorted({*client_exceptions.__all__, "EofStream"} - WEBSOCKETS))
 def test_every_error_of_aiohttp_is_translated(name: str) -> None:
     assert issubclass(getattr(aiohttp, name), FAILURES)
+
+
+def new_client(**arguments: Any) -> HTTPClient:
+    return HTTPClient(hints=HINTS, **arguments)
+
+
+async def get(client: HTTPClient, url: str) -> Response:
+    with anyio.fail_after(30):
+        return await client.send("GET", URL(url), scope="GET /")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the event loop run until a condition is true."""
+    with anyio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - nothing can be awaited
+            await anyio.sleep(0.001)
+
+
+@asynccontextmanager
+async def plain_server(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Call `handle` with each connection to a port, and yield the URL of the port."""
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_refused_connection_is_reported_in_the_words_of_the_system(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+    async with aclosing(new_client(source="a file")) as client:
+        with pytest.raises(ConnectionFailedError) as caught:
+            await get(client, url)
+    assert caught.value.summary == f"cannot connect to {url} (from a file): connection refused"
+    assert caught.value.retryable
+
+
+async def test_client_certificate_that_the_server_rejects_is_a_tls_error() -> None:
+    """In TLS 1.3 the alert of the server arrives when the handshake of the client is already complete."""
+    authority = CertificateAuthority()
+    context = authority.server_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def reject(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as secured:
+            with suppress(ssl.SSLError):
+                secured.do_handshake()
+            # Until the client closes: a socket that is closed with unread data is reset, and the alert lost.
+            while socket.socket.recv(secured, 65536):
+                pass
+
+    trusting = ssl.create_default_context(cadata=authority.pem)
+    with peer(reject) as port:
+        async with aclosing(new_client(ssl_context=trusting)) as client:
+            with pytest.raises(TLSError) as caught:
+                await get(client, f"https://127.0.0.1:{port}")
+    error = caught.value
+    assert "failed: tlsv13 alert certificate required. fix TLS" in str(error)
+    assert not error.retryable
+
+
+async def test_response_that_was_not_requested_is_not_that_to_the_next_request() -> None:
+    requests: list[bytes] = []
+    sent = anyio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                requests.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d" % len(requests))
+                if len(requests) == 1:
+                    await writer.drain()
+                    await more.wait()
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nX")
+                    await writer.drain()
+                    sent.set()
+        writer.close()
+
+    more = anyio.Event()
+    async with plain_server(handle) as url, aclosing(new_client()) as client:
+        assert (await get(client, url)).body == b"1"
+        more.set()
+        await sent.wait()
+        connector: Any = client._session.connector
+        await until(lambda: all(protocol.should_close for protocol in connector._used))
+        assert (await get(client, url)).body == b"2"
+        assert (await get(client, url)).body == b"3"
+    assert len(requests) == 3
 
 
 def test_repr_of_a_response_has_neither_body_nor_headers() -> None:

@@ -192,7 +192,9 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
     assert not error.retryable
     file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
     assert error.tried[:2] == (f"${VARIABLE}: not set", f"{file}: does not exist")
-    assert error.tried[2].startswith("the metadata server: http://127.0.0.1:9 was not reached")
+    assert error.tried[2].startswith(
+        "the metadata server: cannot connect to http://127.0.0.1:9: connection refused"
+    )
     assert "Log in with `gcloud auth application-default login`" in str(error)
     assert services(server) == []
 

@@ -76,7 +76,7 @@ async def test_a_port_without_tls_shows_no_token(caplog: pytest.LogCaptureFixtur
 
 async def test_an_unreachable_server_shows_no_token(caplog: pytest.LogCaptureFixture) -> None:
     error = await fail("https://127.0.0.1:9", caplog, None)
-    assert "https://127.0.0.1:9 was not reached" in str(error)
+    assert "cannot connect to https://127.0.0.1:9: connection refused" in str(error)
 
 
 def echo(connection: socket.socket) -> None:
@@ -148,7 +148,7 @@ async def test_an_unreachable_proxy_shows_no_secret(
 ) -> None:
     monkeypatch.setenv("https_proxy", f"http://user:{PASSWORD}@127.0.0.1:9")
     error = await fail("https://tpu.example/v2/x", caplog, None)
-    assert "through the proxy http://127.0.0.1:9 was not reached" in str(error)
+    assert "through the proxy http://127.0.0.1:9: connection refused" in str(error)
 
 
 async def test_a_broken_connection_behind_a_proxy_shows_no_secret(

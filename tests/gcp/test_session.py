@@ -278,7 +278,7 @@ async def test_an_unreachable_api_is_named_in_the_error() -> None:
     assert isinstance(error, ConnectionFailedError)
     assert error.retryable
     assert error.host == "http://127.0.0.1:9"
-    assert "http://127.0.0.1:9 was not reached" in str(error)
+    assert "cannot connect to http://127.0.0.1:9: connection refused" in str(error)
 
 
 async def test_a_deadline_error_names_the_missing_response() -> None:

@@ -434,7 +434,7 @@ async def test_server_that_refuses_connections_is_named_with_a_hint(
     assert type(error) is ConnectionFailedError
     assert error.retryable
     assert f"{loopback.server.url} (from kubeconfig {loopback.kubeconfig}" in str(error)
-    assert "was not reached" in str(error)
+    assert "cannot connect to" in str(error)
     assert "Check that the address is correct, that the server runs" in str(error)
     assert error.host == loopback.server.url
     assert error.scope == "GET /api/v1/pods"
@@ -593,7 +593,7 @@ async def test_connect_timeout_is_an_error_before_the_deadline(
         loopback.edit_kubeconfig(server=f"https://127.0.0.1:{listener.getsockname()[1]}")
         error = await error_of_both_calls(loopback, caplog, timeout=30)
     assert type(error) is ConnectionFailedError
-    assert "was not reached" in str(error)
+    assert "cannot connect to" in str(error)
 
 
 @pytest.mark.parametrize(

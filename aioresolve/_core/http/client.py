@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import aiohttp
 import anyio
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
+
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.retry import RetryPolicy
@@ -340,11 +344,35 @@ class HTTPClient:
     def _new_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             # Names are resolved in threads of their own: if DNS hangs, those of the loop would all be busy.
-            connector=aiohttp.TCPConnector(limit=0, resolver=AbandonableResolver()),
+            connector=_Connector(limit=0, resolver=AbandonableResolver()),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers,
             timeout=self._timeout,
         )
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Does not reuse a connection over which data arrived after its last response.
+
+    aiohttp would take that data for the response to the next request.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._used = WeakSet[Any]()
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            if protocol is None or protocol not in self._used or not protocol.should_close:
+                break
+            connection.close()
+        if protocol is not None:
+            self._used.add(protocol)
+        return connection
 
 
 async def send_with_retries(

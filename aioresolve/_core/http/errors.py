@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
             kind, hint = TLSError, hints.certificate
             summary = f"the certificate of {where} was not accepted: {_certificate_reason(error)}"
-        case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+        case _ if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError) or _is_alert(error):
             kind, hint = TLSError, hints.tls
             summary = f"TLS with {where} failed: {_text(error)}"
         case aiohttp.ClientConnectorDNSError():
@@ -96,7 +97,7 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
             summary = f"the name of {where} was not found: {error.os_error.strerror or error}"
         case aiohttp.ClientHttpProxyError():
             hint = hints.proxy
-            summary = f"{where} was not reached: the proxy returned status {error.status}"
+            summary = f"cannot connect to {where}: the proxy returned status {error.status}"
         case aiohttp.InvalidURL():
             return ConfigurationError(f"invalid URL for {scope}", hint=hints.url)
         case aiohttp.ClientResponseError() | aiohttp.http.HttpProcessingError() | ValueError():
@@ -104,13 +105,13 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
             summary = f"{where} returned a non-HTTP response to {scope} ({type(error).__name__})"
         case OSError(errno=errno.EMFILE | errno.ENFILE):
             hint = "Raise its limit (`ulimit -n`), or keep fewer open at a time."
-            summary = f"{where} was not reached: this process has too many files and sockets open"
+            summary = f"cannot connect to {where}: this process has too many files and sockets open"
         case _ if _is_broken(error):
             hint = "Try again."
             summary = f"the connection to {where} broke during {scope}: {_text(error)}"
         case _:
             hint = hints.reach
-            summary = f"{where} was not reached: {_text(error)}"
+            summary = f"cannot connect to {where}: {_text(error)}"
     return kind(
         summary.rstrip("."), hint=Hint(hint), host=context.host, scope=scope, retryable=_retryable(error)
     )
@@ -134,6 +135,15 @@ def safe_cause(error: Exception) -> Exception | None:
     return error
 
 
+def _is_alert(error: Exception) -> bool:
+    """Whether the server closed the connection with a TLS alert.
+
+    In TLS 1.3 a server can reject the client's certificate only after the handshake, from the client's view.
+    """
+    reason = getattr(error.__cause__, "reason", None) if isinstance(error, aiohttp.ClientOSError) else None
+    return isinstance(reason, str) and "_ALERT_" in reason
+
+
 def _is_broken(error: Exception) -> bool:
     """Whether the connection was established before it broke."""
     broken = (
@@ -150,7 +160,7 @@ def _retryable(error: Exception) -> bool | None:
     """Whether a retry can help; None for the default of the error class."""
     match error:
         case aiohttp.ClientConnectorDNSError():
-            return getattr(error.os_error, "errno", None) == socket.EAI_AGAIN
+            return error.os_error.errno == socket.EAI_AGAIN
         case aiohttp.ClientHttpProxyError():
             return error.status >= 500
     return None
@@ -160,9 +170,19 @@ def _text(error: Exception) -> str:
     match error:
         case aiohttp.ClientPayloadError():
             return "the response was incomplete"
-        case aiohttp.ServerDisconnectedError() | aiohttp.EofStream():
+        case aiohttp.ServerDisconnectedError() | aiohttp.EofStream() | aiohttp.ClientOSError(errno=None):
             return "the server closed the connection"
-    return str(error) or type(error).__name__
+        case TimeoutError():
+            return "timed out"
+    # The texts of aiohttp and asyncio have internals: `ssl:<ssl.SSLContext object at 0x...>`, `(_ssl.c:1)`.
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error.__cause__ or error
+    if isinstance(cause, ssl.SSLError):
+        # Only those of OpenSSL have a reason.
+        return (getattr(cause, "reason", None) or str(cause)).replace("_", " ").lower()
+    if isinstance(cause, OSError) and cause.errno:
+        text = os.strerror(cause.errno)
+        return text[0].lower() + text[1:]
+    return str(cause) or type(cause).__name__
 
 
 def _certificate_reason(error: Exception) -> str:

@@ -322,4 +322,18 @@ tpu_options = combine_options(
     click.option(
         "--job-name", metavar="JOB", default="worker", show_default=True, help="The job of the workers."
     ),
+    click.option(
+        "--not-healthy",
+        type=click.Choice(["raise", "skip", "allow"]),
+        default="raise",
+        show_default=True,
+        help="What to do with TPUs that are READY but not healthy.",
+    ),
+    click.option(
+        "--address",
+        type=click.Choice(["internal_ip", "external_ip"]),
+        default="internal_ip",
+        show_default=True,
+        help="Which address of a worker to use.",
+    ),
 )

@@ -64,6 +64,8 @@ class TPURequest:
     zone: str | None
     project: str | None
     api_version: Literal["v2", "v1"]
+    not_healthy: Literal["raise", "skip", "allow"] = "raise"
+    address: Literal["internal_ip", "external_ip"] = "internal_ip"
     job_name: str
     is_list: bool = False
     is_probed: bool = False
@@ -164,5 +166,7 @@ def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:
         request.project,
         request.job_name,
         api_version=request.api_version,
+        not_healthy=request.not_healthy,
+        address=request.address,
         timeout=request.timeout,
     )

@@ -166,6 +166,8 @@ class TPUClusterResolver(ClusterResolver):
         discovery_url: str | None = None,
         *,
         api_version: TPUVersion = "v2",
+        not_healthy: Literal["raise", "skip", "allow"] = "raise",
+        address: Literal["internal_ip", "external_ip"] = "internal_ip",
         timeout: float = 30.0,
     ) -> None:
         factory = partial(
@@ -180,6 +182,8 @@ class TPUClusterResolver(ClusterResolver):
             service,
             discovery_url,
             api_version=api_version,
+            not_healthy=not_healthy,
+            address=address,
             timeout=timeout,
         )
         self._init_from(factory)

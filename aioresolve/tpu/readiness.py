@@ -28,13 +28,15 @@ FINAL_REQUEST_STATES = frozenset({"DELETING", "FAILED", "SUSPENDED", "SUSPENDING
 """States of a queued resource that do not end without user action."""
 
 UNHEALTHY_PREFIXES = ("DEPRECATED_UNHEALTHY", "TIMEOUT", "UNHEALTHY")
-"""Prefixes of the health of an unusable TPU; the first exists in v1 only. If the API does not report the
-health, the TPU is usable."""
+"""Prefixes of the health of a TPU that is not healthy; the first exists in v1 only. If the API does not
+report the health, the TPU is healthy."""
 
 LOST_STATES = frozenset({"PREEMPTED", "TERMINATED"})
 OUT_OF_MEMORY = frozenset({"HBM_OUT_OF_MEMORY", "OUT_OF_MEMORY"})
 RECENT = timedelta(seconds=90)
 """How long after an out-of-memory symptom TensorFlow's client considers the job lost."""
+
+NOT_HEALTHY = "Pass {not_healthy=allow} to use TPUs that are READY but not healthy, or {not_healthy=skip}."
 
 DELETING = "DELETING"
 """A retry alone will not help then. But the name is free afterwards, and may be created again: a wait that
@@ -82,6 +84,8 @@ class Unready:
         symptoms: its symptoms, one line each.
         workers: the number of its workers; None if the API does not report it yet.
         path: its full name.
+        is_running: whether it is READY and its workers have addresses: it is only not healthy, as during
+            maintenance, and jobs may continue on it.
     """
 
     name: str
@@ -92,15 +96,18 @@ class Unready:
     symptoms: tuple[str, ...] = ()
     workers: int | None = None
     path: str = ""
+    is_running: bool = False
 
 
 def unready_node(node: Node) -> Unready | None:
     """Return why a node cannot be used, or None if it can."""
+    has_addresses = bool(node.endpoints) and all(endpoint.ip_address for endpoint in node.endpoints)
+    is_unhealthy = node.state == READY and node.health.startswith(UNHEALTHY_PREFIXES)
     if node.state != READY:
         cause, retryable = f"state {node.state or 'unknown'}", node.state not in FINAL_STATES
-    elif node.health.startswith(UNHEALTHY_PREFIXES):
+    elif is_unhealthy:
         cause, retryable = f"state READY, health {node.health}", True
-    elif not node.endpoints or not all(endpoint.ip_address for endpoint in node.endpoints):
+    elif not has_addresses:
         without = [n for n, endpoint in enumerate(node.endpoints) if not endpoint.ip_address]
         subject = f"worker {', '.join(map(str, without))} has" if without else "it has"
         cause, retryable = f"state READY, but {subject} no network endpoint", True
@@ -122,7 +129,8 @@ def unready_node(node: Node) -> Unready | None:
     name = node.name.rpartition("/")[2]
     workers = len(node.endpoints) or None
     reason = "; ".join(reasons)
-    return Unready(name, reason, retryable, node.state, node.health, symptoms, workers, node.name)
+    is_running = is_unhealthy and has_addresses
+    return Unready(name, reason, retryable, node.state, node.health, symptoms, workers, node.name, is_running)
 
 
 def unready_queued_resource(resource: QueuedResource) -> Unready | None:
@@ -155,6 +163,7 @@ def not_ready_error(unready: Sequence[Unready]) -> TPUNotReadyError:
         health=first.health,
         symptoms=first.symptoms,
         retryable=retryable,
+        hint=NOT_HEALTHY if any(tpu.is_running for tpu in unready) else None,
     )
 
 

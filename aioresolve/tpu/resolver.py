@@ -47,11 +47,12 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState, Observation
 
     from .discovery import Source
-    from .slices import TPUSlice
+    from .slices import NotHealthy, TPUSlice, WorkerAddress
     from .tensorflow_runtime import TPUSystemMetadata
     from .topology import TPUTopology
 
 T = TypeVar("T")
+ChoiceT = TypeVar("ChoiceT", bound=str)
 
 INITIALIZATION_TIMEOUT = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
@@ -109,6 +110,12 @@ class TPUClusterResolver(ClusterResolver):
         discovery_url: template, with `{api}` and `{apiVersion}`, of the URL of the API's discovery document;
             requests go to its host. `$TPU_API_DISCOVERY_URL` takes precedence.
         api_version: `"v2"`, or `"v1"` for legacy TPU nodes; v1 does not support TPU VMs.
+        not_healthy: what to do with TPUs that are READY but not healthy, as during maintenance. `"raise"`:
+            calls raise TPUNotReadyError; a watch keeps their workers, as not ready. `"skip"`: they are left
+            out, but a call raises that error if no other TPU is left. `"allow"`: they are used, as in
+            TensorFlow.
+        address: which address of a worker to use: `"internal_ip"`, or `"external_ip"`, which only TPUs that
+            are named have.
         timeout: the default total deadline of a call, in seconds.
 
     Raises:
@@ -128,6 +135,8 @@ class TPUClusterResolver(ClusterResolver):
         discovery_url: str | None = None,
         *,
         api_version: TPUVersion = "v2",
+        not_healthy: NotHealthy = "raise",
+        address: WorkerAddress = "internal_ip",
         timeout: float = 30.0,
     ) -> None:
         job_name = validate_text("job_name", job_name) or "worker"
@@ -140,7 +149,13 @@ class TPUClusterResolver(ClusterResolver):
         coordinator = validate_coordinator(coordinator_name, coordinator_address, job_name)
         self._coordinator = None if coordinator is None else Coordinator(*coordinator)
         self._job_name = job_name
-        self._finder = SliceFinder(validate_text("project", project), validate_text("zone", zone), version)
+        self._finder = SliceFinder(
+            validate_text("project", project),
+            validate_text("zone", zone),
+            version,
+            validate_choice("not_healthy", not_healthy, ("raise", "skip", "allow")),
+            validate_choice("address", address, ("internal_ip", "external_ip")),
+        )
         base_url = api_base_url(discovery_url, os.environ, version)
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
@@ -254,7 +269,7 @@ class TPUClusterResolver(ClusterResolver):
     # Watching
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Request every TPU, all at once, and return the ready workers and the missing ones."""
+        """Request every TPU, all at once, and return the workers and the missing ones."""
         async with self._lease.acquire() as connections:
             return await self._observe(self._source(), self._finder, connections, progress)
 
@@ -543,6 +558,14 @@ def validate_text(name: str, text: Any) -> str | None:
     if not isinstance(text, str):
         raise ConfigurationError(f"{text!r} is not text", argument=name)
     return text
+
+
+def validate_choice(name: str, value: ChoiceT, choices: tuple[str, ...]) -> ChoiceT:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ConfigurationError(f"{value!r} is not one of {listed}", argument=name)
+    return value
 
 
 def validate_api_version(version: Any) -> TPUVersion:

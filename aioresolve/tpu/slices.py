@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aioresolve._core.concurrency import gather
 from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, Hint, ProtocolError, ResolveError
@@ -33,12 +33,17 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
-    from aioresolve.gcp.tpu_api import Node
+    from aioresolve.gcp.tpu_api import NetworkEndpoint, Node
 
     from .connections import Connections, NodeAPI
     from .discovery import Source
 
 MAX_CONCURRENT_REQUESTS = 16
+
+NotHealthy: TypeAlias = Literal["raise", "skip", "allow"]
+"""What to do with TPUs that are READY but not healthy."""
+
+WorkerAddress: TypeAlias = Literal["internal_ip", "external_ip"]
 
 FoundNode: TypeAlias = "Node | Unready | NodeNotFound"
 """A node in any state, a queued resource without usable nodes, or a name that does not exist."""
@@ -97,14 +102,17 @@ class TPUSlice:
 
 @dataclass(frozen=True, slots=True)
 class FoundSlices:
-    """The TPUs that a source names: the slices that are ready, numbered, and those that are absent.
+    """The TPUs that a source names: the slices of the cluster, numbered, and the TPUs that are absent.
 
     The TPU of this host has no slices. `absent` are the TPUs and queued resources that are not ready, and the
-    names that do not exist.
+    names that do not exist. TPUs that are running but not healthy are in `unhealthy` if they are among the
+    slices, in `skipped` if they are left out.
     """
 
     slices: tuple[TPUSlice, ...]
     absent: tuple[Unready | NodeNotFound, ...] = ()
+    unhealthy: tuple[Unready, ...] = ()
+    skipped: tuple[Unready, ...] = ()
 
 
 @dataclass
@@ -115,18 +123,22 @@ class SliceFinder:
         project: the project of ids; if None, that of the source or of this VM.
         zone: the zone of ids; if None, that of the source or of this VM.
         version: the version of the API; v1 has no queued resources.
+        not_healthy: which TPUs that are running but not healthy are used; see `TPUClusterResolver`.
+        address: which address of a worker is used.
         cache: responses of the API that it need not send again if they have not changed.
     """
 
     project: str | None
     zone: str | None
     version: str
+    not_healthy: NotHealthy = "raise"
+    address: WorkerAddress = "internal_ip"
     cache: ETagCache | None = None
     _location: tuple[str, str] | None = field(default=None, init=False)
 
     def for_watch(self) -> SliceFinder:
         """Return a finder for one watch: it requests project and zone of this VM once and keeps responses."""
-        return SliceFinder(self.project, self.zone, self.version, ETagCache())
+        return replace(self, cache=ETagCache())
 
     async def find(self, source: Source, connections: Connections, progress: Progress) -> FoundSlices:
         """Return the slices that are ready, and the TPUs that are not.
@@ -134,6 +146,12 @@ class SliceFinder:
         Raises:
             TPUNotFoundError: no TPU was named, and this VM does not belong to one.
         """
+        if self.address != "internal_ip" and not isinstance(source, NamedTPUs):
+            raise ConfigurationError(
+                "external addresses are only known of TPUs that are named",
+                argument="address",
+                hint="Pass the name of the TPU as {tpu}, or leave out {address}.",
+            )
         match source:
             case LocalTPU():
                 return FoundSlices(())
@@ -143,12 +161,15 @@ class SliceFinder:
                 hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
                 return FoundSlices(_number_slices([_metadata_slice(hosts, environment)]))
             case NamedTPUs():
-                return _separate(await self._find_named(source, connections, progress))
+                found = await self._find_named(source, connections, progress)
+                return _separate(found, self.not_healthy, self.address)
 
     async def find_ready(
         self, source: Source, connections: Connections, progress: Progress
     ) -> tuple[TPUSlice, ...]:
-        """Return the slices, which are all ready; empty for the TPU of this host.
+        """Return the slices; empty for the TPU of this host.
+
+        All are ready. They are healthy too, unless `not_healthy` allows others.
 
         Raises:
             TPUNotReadyError: some TPUs are not ready; it lists them all.
@@ -156,7 +177,8 @@ class SliceFinder:
         """
         found = await self.find(source, connections, progress)
         if isinstance(source, NamedTPUs):
-            self._raise_if_absent(source, found.absent)
+            skipped = () if found.slices else found.skipped
+            self._raise_if_absent(source, (*found.absent, *found.unhealthy, *skipped))
         return found.slices
 
     async def find_nodes(self, source: NamedTPUs, connections: Connections, progress: Progress) -> list[Node]:
@@ -290,24 +312,53 @@ def _unknown_location(
     )
 
 
-def _separate(found: Sequence[FoundNode]) -> FoundSlices:
-    """Return the nodes that are ready as slices, and everything else as absent."""
+def _separate(found: Sequence[FoundNode], not_healthy: NotHealthy, address: WorkerAddress) -> FoundSlices:
+    """Return the nodes that are ready as slices, and everything else as absent.
+
+    A TPU that is running but not healthy remains a slice, unless it is skipped: a watch must not report that
+    workers are gone which are running.
+    """
     slices: list[TPUSlice] = []
     absent: list[Unready | NodeNotFound] = []
+    unhealthy: list[Unready] = []
+    skipped: list[Unready] = []
     for tpu in found:
         if isinstance(tpu, ABSENT):
             absent.append(tpu)
-        elif (unready := unready_node(tpu)) is not None:
+            continue
+        unready = unready_node(tpu)
+        if unready is not None and not unready.is_running:
             absent.append(unready)
+        elif unready is not None and not_healthy == "skip":
+            skipped.append(unready)
         else:
-            slices.append(_node_slice(tpu))
-    return FoundSlices(_number_slices(slices), tuple(absent))
+            is_ready = unready is None or not_healthy == "allow"
+            slices.append(_node_slice(tpu, address, is_ready=is_ready))
+            if unready is not None and not is_ready:
+                unhealthy.append(unready)
+    return FoundSlices(_number_slices(slices), tuple(absent), tuple(unhealthy), tuple(skipped))
 
 
-def _node_slice(node: Node) -> TPUSlice:
+def _node_slice(node: Node, address: WorkerAddress, *, is_ready: bool) -> TPUSlice:
     name = node.name.rpartition("/")[2]
-    addresses = [host_port(endpoint.ip_address, endpoint.port or TPU_PORT) for endpoint in node.endpoints]
-    return TPUSlice(_workers(addresses, name, str(node.id), ready=True), name, node=node)
+    addresses = [
+        host_port(_worker_ip(endpoint, number, name, address), endpoint.port or TPU_PORT)
+        for number, endpoint in enumerate(node.endpoints)
+    ]
+    return TPUSlice(_workers(addresses, name, str(node.id), ready=is_ready), name, node=node)
+
+
+def _worker_ip(endpoint: NetworkEndpoint, number: int, name: str, address: WorkerAddress) -> str:
+    if address == "internal_ip":
+        return endpoint.ip_address
+    external = endpoint.access_config.external_ip if endpoint.access_config is not None else ""
+    if not external:
+        raise ConfigurationError(
+            f"worker {number} of TPU {name} has no external address",
+            argument="address",
+            hint="Leave it out, or create the TPU with external addresses.",
+        )
+    return external
 
 
 def _given_slice(given: GivenWorkers) -> TPUSlice:
@@ -384,13 +435,20 @@ def observation_of(
 ) -> Observation:
     """Return the state of the slices that are ready, and the workers that are missing.
 
-    If no slice is ready, the state has the job without tasks. For the other arguments see `cluster_of`.
+    If there is no slice, the state has the job without tasks. For the other arguments see `cluster_of`.
     """
     if isinstance(source, LocalTPU):
         reason = "the TPU of this host has no workers to wait for"
         local = Missing(job, "local", reason, is_final=True, tasks=0)
         return Observation(cluster_of((), job, {}, observed_at), (local,))
-    missing = tuple(missing_workers(tpu, job) for tpu in found.absent)
+    missing = tuple(missing_workers(tpu, job) for tpu in (*found.absent, *found.skipped))
     if not found.slices:
         return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
-    return Observation(cluster_of(found.slices, job, others, observed_at), missing)
+    unhealthy = {tpu.path: tpu for tpu in found.unhealthy}
+    unready = tuple(
+        Missing(job, endpoint.name or endpoint.address, unhealthy[tpu_slice.node.name].reason)
+        for tpu_slice in found.slices
+        if tpu_slice.node is not None and tpu_slice.node.name in unhealthy
+        for endpoint in tpu_slice.endpoints
+    )
+    return Observation(cluster_of(found.slices, job, others, observed_at), missing, unready)

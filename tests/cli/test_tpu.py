@@ -186,6 +186,17 @@ def test_a_tpu_that_is_not_ready_is_reported_with_its_state(
     assert "my-tpu: state PREEMPTED" in result.stderr
 
 
+def test_the_caller_decides_about_health_and_addresses(
+    aioresolve: Command, open_google: ThreadedGoogleServer
+) -> None:
+    open_google.add(tpu_node("ill", ips=["10.0.1.1"], external_ips=["203.0.113.1"], health="TIMEOUT"))
+    refused = aioresolve("ill", "-o", "name")
+    assert refused.code == 1
+    assert "Pass --not-healthy allow" in refused.stderr
+    allowed = aioresolve("ill", "-o", "name", "--not-healthy", "allow", "--address", "external_ip")
+    assert (allowed.code, allowed.stdout) == (0, "203.0.113.1:8470\n")
+
+
 def test_outside_google_env_cloud_missing_options_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tpu", "my-tpu", "--project", PROJECT]) == 2
     assert "Pass --zone, or the full name" in capsys.readouterr().err

@@ -437,6 +437,65 @@ async def test_v1_supports_legacy_nodes_and_no_tpu_vms(google: GoogleServer) -> 
         await TPUClusterResolver("vm", ZONE, PROJECT, api_version="v1").cluster_spec()
 
 
+async def test_the_caller_decides_about_a_tpu_that_is_not_healthy(google: GoogleServer) -> None:
+    google.add(
+        tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2"], health="UNHEALTHY_MAINTENANCE")
+    )
+    with pytest.raises(TPUNotReadyError, match="`not_healthy='allow'`"):
+        await TPUClusterResolver(["a", "b"], not_healthy="raise").cluster_spec()
+    allowed = await TPUClusterResolver(["a", "b"], not_healthy="allow").cluster_spec()
+    assert allowed.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
+    skipped = await TPUClusterResolver(["a", "b"], not_healthy="skip").cluster_spec()
+    assert skipped.as_dict() == {"worker": ["10.0.0.1:8470"]}
+    with pytest.raises(TPUNotReadyError, match="health UNHEALTHY_MAINTENANCE"):
+        await TPUClusterResolver("b", not_healthy="skip").cluster_spec()
+
+
+async def test_a_tpu_that_is_not_ready_is_an_error_even_if_unhealthy_ones_are_allowed(
+    google: GoogleServer,
+) -> None:
+    google.add(tpu_node("a", state="REPAIRING"), tpu_node("b", health="TIMEOUT", ips=[]))
+    for name in ("a", "b"):
+        with pytest.raises(TPUNotReadyError):
+            await TPUClusterResolver(name, not_healthy="allow").cluster_spec()
+
+
+async def test_external_addresses_are_used_if_requested(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", workers=2, external_ips=["203.0.113.1", "203.0.113.2"]))
+    google.add(tpu_node("inner", workers=1))
+    spec = await TPUClusterResolver("my-tpu", address="external_ip").cluster_spec()
+    assert spec.as_dict() == {"worker": ["203.0.113.1:8470", "203.0.113.2:8470"]}
+    with pytest.raises(ConfigurationError, match="worker 0 of TPU inner has no external address"):
+        await TPUClusterResolver("inner", address="external_ip").cluster_spec()
+    with pytest.raises(ConfigurationError, match="only known of TPUs that are named"):
+        await TPUClusterResolver("grpc://10.0.0.1", address="external_ip").cluster_spec()
+
+
+async def test_nodes_have_networks_external_addresses_and_upcoming_maintenance(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", external_ips=["203.0.113.1"]))
+    google.patch(
+        "my-tpu",
+        networkConfigs=[{"network": "a", "enableExternalIps": True}, {"network": "b", "queueCount": 4}],
+        upcomingMaintenance={
+            "type": "SCHEDULED",
+            "maintenanceStatus": "PENDING",
+            "canReschedule": True,
+            "windowStartTime": "2026-11-23T00:00:00Z",
+        },
+    )
+    node = await TPUClusterResolver("my-tpu").node()
+    assert node is not None
+    assert [(one.network, one.enable_external_ips, one.queue_count) for one in node.network_configs] == [
+        ("a", True, 0),
+        ("b", False, 4),
+    ]
+    assert node.network_endpoints[0].access_config is not None
+    assert node.network_endpoints[0].access_config.external_ip == "203.0.113.1"
+    assert node.upcoming_maintenance is not None
+    assert node.upcoming_maintenance.maintenance_status == "PENDING"
+    assert node.upcoming_maintenance.window_start_time == "2026-11-23T00:00:00Z"
+
+
 async def test_a_legacy_node_that_v1_reports_as_unhealthy_is_not_ready(google: GoogleServer) -> None:
     google.add(tpu_node("old", api_version="V1", health="DEPRECATED_UNHEALTHY"))
     with pytest.raises(TPUNotReadyError, match="health DEPRECATED_UNHEALTHY"):

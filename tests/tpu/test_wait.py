@@ -145,12 +145,13 @@ async def test_the_deadline_error_has_the_reason_for_each_missing_tpu(google: Go
         queued_resource("d", state="WAITING_FOR_RESOURCES"),
     )
     with pytest.raises(IncompleteClusterError) as raised:
-        await wait_for("a", "b", "c", "d", "e", timeout=0.5)
+        await wait_for("a", "b", "c", "d", "e", timeout=2.0)
     assert raised.value.found == {"worker": 1}
     reasons = raised.value.missing
-    assert list(reasons) == ["b", "c", "d", "e"]
+    assert sorted(reasons) == ["b", "c/worker-0", "d", "e"]
     assert reasons["b"] == "state REPAIRING"
-    assert reasons["c"].startswith("state READY, health UNHEALTHY_TENSORFLOW; 'down'; symptoms: MESH")
+    reason = "state READY, health UNHEALTHY_TENSORFLOW; 'down'; symptoms: MESH"
+    assert reasons["c/worker-0"].startswith(reason)
     assert "queued resource in state WAITING_FOR_RESOURCES" in reasons["d"]
     assert "projects/demo-project/locations/us-central2-b/nodes/e does not exist (yet)" in reasons["e"]
     for reason in reasons.values():

@@ -69,15 +69,42 @@ async def test_the_state_has_the_ready_slices_with_consecutive_tasks(
 ) -> None:
     google.add(
         tpu_node("a", ips=["10.0.0.1", "10.0.0.2"]),
-        tpu_node("b", workers=4, health="UNHEALTHY_MAINTENANCE", health_description="soon"),
+        tpu_node("b", workers=4, state="REPAIRING", health_description="soon"),
         tpu_node("c", ips=["10.0.0.3"]),
     )
     seen = await observation(resolver("a", "b", "c"))
     assert addresses(seen.state) == ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"]
     (absent,) = seen.absent
     assert (absent.job, absent.name, absent.is_final, absent.tasks) == ("worker", "b", False, 4)
-    assert "health UNHEALTHY_MAINTENANCE; 'soon'" in absent.reason
+    assert "state REPAIRING; 'soon'" in absent.reason
     assert (seen.unready, seen.error) == ((), None)
+
+
+async def test_workers_of_a_tpu_in_maintenance_remain_members_that_are_not_ready(
+    google: GoogleServer,
+) -> None:
+    google.add(tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2", "10.0.0.3"]))
+    google.patch("b", health="UNHEALTHY_MAINTENANCE", healthDescription="soon")
+    seen = await observation(resolver("a", "b"))
+    assert addresses(seen.state) == ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"]
+    assert seen.state is not None
+    assert [endpoint.ready for endpoint in seen.state.endpoints["worker"]] == [True, False, False]
+    assert [(one.job, one.name, one.is_final) for one in seen.unready] == [
+        ("worker", "b/worker-0", False),
+        ("worker", "b/worker-1", False),
+    ]
+    assert "health UNHEALTHY_MAINTENANCE; 'soon'" in seen.unready[0].reason
+    assert seen.absent == ()
+
+
+async def test_a_watch_leaves_out_or_allows_a_tpu_in_maintenance_if_requested(google: GoogleServer) -> None:
+    google.add(tpu_node("a", ips=["10.0.0.1"]), tpu_node("b", ips=["10.0.0.2"], health="TIMEOUT"))
+    skipping = await observation(resolver("a", "b", not_healthy="skip"))
+    assert addresses(skipping.state) == ["10.0.0.1:8470"]
+    assert [one.name for one in skipping.absent] == ["b"]
+    allowing = await observation(resolver("a", "b", not_healthy="allow"))
+    assert addresses(allowing.state) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+    assert (allowing.unready, allowing.absent) == ((), ())
 
 
 async def test_without_a_ready_slice_the_job_has_no_tasks(google: GoogleServer) -> None:

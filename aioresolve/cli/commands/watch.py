@@ -128,7 +128,8 @@ Example:
 def watch_tpu(interval: float, **parameters: Any) -> None:
     """Watch the workers of Cloud TPUs as the tasks of a cluster.
 
-    For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready.
+    For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready,
+    and those that are running but not healthy unless --not-healthy=skip.
     """
     request = TPURequest(**parameters)
     validate_task(request.task, request.output)

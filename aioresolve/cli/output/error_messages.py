@@ -47,8 +47,8 @@ OPTIONS = {
         argument: f"--{argument.replace('_', '-')}"
         for argument in (
             *("address", "api_version", "context", "count", "interval", "job_name", "jobs", "kubeconfig"),
-            *("max_concurrency", "not_running", "order_by", "project", "reachable", "stable_for", "timeout"),
-            *("worker_timeout", "zone"),
+            *("max_concurrency", "not_healthy", "not_running", "order_by", "project", "reachable"),
+            *("stable_for", "timeout", "worker_timeout", "zone"),
         )
     },
 }

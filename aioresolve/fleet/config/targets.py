@@ -155,6 +155,8 @@ KINDS: Mapping[str, Kind] = {
             "job_name": Field(read_text),
             "discovery_url": Field(read_text),
             "api_version": Field(choice_reader("v1", "v2")),
+            "not_healthy": Field(choice_reader("raise", "skip", "allow")),
+            "address": Field(choice_reader("internal_ip", "external_ip")),
         },
     ),
     "static": Kind(

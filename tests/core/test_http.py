@@ -38,7 +38,7 @@ from aioresolve._core.http.errors import (
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.certificates import CertificateAuthority
-from tests.kubernetes.peers import peer
+from tests.kubernetes.peers import connect_proxy, never_read, peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -386,3 +386,25 @@ async def test_buffers_of_a_closed_connection_can_be_shrunk() -> None:
         shrink_buffers(writer.transport)
         await writer.wait_closed()
         shrink_buffers(writer.transport)
+
+
+async def test_certificate_that_is_rejected_behind_a_proxy_with_tls_is_a_tls_error() -> None:
+    authority = CertificateAuthority()
+    with (
+        peer(never_read, CertificateAuthority().server_context()) as port,
+        peer(connect_proxy([]), authority.server_context()) as proxy,
+    ):
+        client = HTTPClient(
+            hints=HINTS,
+            ssl_context=ssl.create_default_context(cadata=authority.pem),
+            proxy=lambda _: f"https://localhost:{proxy}",
+        )
+        try:
+            with (
+                anyio.fail_after(30),
+                pytest.raises(TLSError, match="was not accepted: self-signed") as caught,
+            ):
+                await client.send("GET", URL(f"https://127.0.0.1:{port}"), scope="a request")
+        finally:
+            await client.aclose()
+    assert not caught.value.retryable

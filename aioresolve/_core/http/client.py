@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import asyncio.sslproto
 import functools
+import inspect
 import ipaddress
 import os
 import ssl
@@ -316,29 +317,27 @@ class HTTPClient:
             ssl_context = self._ssl_context = self._ssl_context or await _system_ssl_context()
         if self._session.closed:
             raise context.closed_error()
-        for is_last in (False, True):
-            try:
-                response = await translate_errors(
-                    self._session.request(
-                        method,
-                        url,
-                        headers=headers,
-                        data=body,
-                        allow_redirects=False,
-                        ssl=ssl_context or True,
-                        server_hostname=self._server_hostname,
-                        proxy=proxy,
-                    ),
-                    context,
-                )
-                break
-            except TLSError:
-                renewed = None
-                if ssl_context is not None and not is_last:
-                    renewed = await auth.renew_trust(ssl_context)
-                if renewed is None:
-                    raise
-                ssl_context = renewed
+
+        async def send(ssl_context: ssl.SSLContext | None) -> aiohttp.ClientResponse:
+            request = self._session.request(
+                method,
+                url,
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                ssl=ssl_context or True,
+                server_hostname=self._server_hostname,
+                proxy=proxy,
+            )
+            return await translate_errors(request, context)
+
+        try:
+            response = await send(ssl_context)
+        except TLSError:
+            renewed = None if ssl_context is None else await auth.renew_trust(ssl_context)
+            if renewed is None:
+                raise
+            response = await send(renewed)
         return StreamingResponse(response, context, secrets)
 
     def _new_session(self) -> aiohttp.ClientSession:
@@ -641,6 +640,22 @@ def environment_proxy(url: URL) -> str | None:
 
 
 # TLS and buffers
+
+
+class _Connector(aiohttp.TCPConnector):
+    async def _start_tls_connection(
+        self, underlying_transport: asyncio.Transport, *args: Any, **kwargs: Any
+    ) -> tuple[asyncio.BaseTransport, Any]:
+        """Start TLS through a proxy, which may itself use TLS.
+
+        If the inner handshake fails, asyncio calls `_abort` of the outer TLS with an argument that it lacks
+        before Python 3.11.8 and 3.12.2: the certificate error would be hidden behind a logged TypeError.
+        """
+        outer = _tls_protocol(underlying_transport)
+        abort = getattr(outer, "_abort", None)
+        if abort is not None and not inspect.signature(abort).parameters:
+            outer._abort = lambda _=None: abort()
+        return await super()._start_tls_connection(underlying_transport, *args, **kwargs)
 
 
 class _OneSidedClose(ssl.SSLObject):

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
 import pytest
 import yaml
 
@@ -101,9 +102,25 @@ def google(workers: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         yield
 
 
+def run_as_program(snippet: str) -> None:
+    """Run a snippet that is a whole program, as a file."""
+    Path("program.py").write_text(snippet)
+    completed = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
+def test_first_snippet_is_a_whole_program() -> None:
+    first, *_ = code_blocks(ROOT / "README.md", "python")
+    compile(first, "snippet", "exec")
+    assert "asyncio.run(" in first
+
+
 @pytest.mark.usefixtures("cluster", "google")
 @pytest.mark.parametrize("snippet", list(python_snippets()))
 async def test_python_snippet_runs(snippet: str) -> None:
+    if "asyncio.run(" in snippet:
+        await anyio.to_thread.run_sync(run_as_program, snippet)
+        return
     code = compile(snippet, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, {})
     if inspect.isawaitable(result):

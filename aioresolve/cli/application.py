@@ -14,6 +14,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
+from .options import SHORT_NAMES, CommandGroup
 from .output.error_messages import (
     COULD_NOT_RESOLVE,
     INTERRUPTED,
@@ -34,10 +35,26 @@ NAME = "aioresolve"
 COMMANDS = ("kubernetes", "tpu", "watch", "wait", "poll", "probe", "demo")
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
+PACKAGES = (
+    *(
+        "aiohttp",
+        "anyio",
+        "click",
+        "google-auth",
+        "grpcio",
+        "msgspec",
+        "opentelemetry-api",
+        "protobuf",
+        "pyyaml",
+    ),
+    *("rich", "tenacity", "tensorflow"),
+)
+"""The packages whose versions `--version -v` prints, if they are installed."""
+
 T = TypeVar("T")
 
 
-class Application(click.Group):
+class Application(CommandGroup):
     """A group that imports a subcommand when it is used, and reports the errors of aioresolve."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -46,9 +63,10 @@ class Application(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a subcommand, and import it if necessary."""
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(f"{__package__}.commands.{cmd_name}"), cmd_name)
+        name = SHORT_NAMES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
+            return super().get_command(ctx, name)
+        command: click.Command = getattr(import_module(f"{__package__}.commands.{name}"), name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -72,9 +90,12 @@ class Application(click.Group):
     epilog="Exit codes: 0 success, 1 could not resolve or nothing found, 2 invalid usage or configuration,"
     " 3 deadline passed, 130 and 143 ended by Ctrl-C and SIGTERM.",
 )
-@click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
+@click.option(
+    "--version", "is_version", is_flag=True, help="Show the version and exit; with -v, what it runs on."
+)
+@click.option("-v", "is_verbose", is_flag=True, hidden=True)
 @click.pass_context
-def application(context: click.Context) -> None:
+def application(context: click.Context, is_version: bool, is_verbose: bool) -> None:
     """Find the tasks of a cluster and their addresses.
 
     \b
@@ -86,9 +107,31 @@ def application(context: click.Context) -> None:
     aioresolve probe 10.0.0.7 10.0.0.8                     the devices of workers
     aioresolve demo                                        a demonstration without a cluster
     """
+    if is_version:
+        streams.write_stdout(_versions() if is_verbose else f"{NAME} {__version__}\n")
+        context.exit()
+    if is_verbose:
+        raise click.UsageError("-v requires --version here; for a command pass it after its name")
     if context.invoked_subcommand is None:
         streams.write_stderr(f"{context.get_help()}\n")
         context.exit(WRONG_USAGE)
+
+
+def _versions() -> str:
+    """Return the versions of what may change how a command works, one per line."""
+    import platform
+    import ssl
+    from importlib.metadata import PackageNotFoundError, version
+
+    lines = [
+        f"{NAME} {__version__}",
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}",
+        ssl.OPENSSL_VERSION,
+    ]
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            lines.append(f"{package} {version(package)}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 COMPLETION_EPILOG = """\

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from aioresolve._core.validation import parse_duration
-from aioresolve.errors import ConfigurationError
 
+from .completion import complete_contexts, complete_namespaces
 from .output.formats import Task
 from .requests import JobSelector
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
+
+SHORT_NAMES = {"k8s": "kubernetes"}
+"""Short names of commands."""
 
 DEFAULT_JOB = "worker"
 """The job of a selector that names none."""
@@ -97,6 +98,14 @@ def parse_task(text: str) -> Task:
 # Options
 
 
+class CommandGroup(click.Group):
+    """A group whose commands also have short names, which `--help` does not list."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name or short name."""
+        return super().get_command(ctx, SHORT_NAMES.get(cmd_name, cmd_name))
+
+
 def parse_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return an option callback that parses each value; a ValueError becomes a usage error."""
 
@@ -123,14 +132,24 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
 
 
 def output_option(formats: Sequence[str]) -> Callable[[C], C]:
-    """Return `-o/--output`, one of `formats`; the first is the default."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(formats),
-        default=formats[0],
-        show_default=True,
-        help="The output format.",
+    """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`."""
+    return combine_options(
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(formats),
+            default=formats[0],
+            show_default=True,
+            help="The output format.",
+        ),
+        click.option(
+            "--no-headers",
+            "has_headers",
+            is_flag=True,
+            flag_value=False,
+            default=True,
+            help="Print no table headers.",
+        ),
     )
 
 
@@ -228,22 +247,6 @@ verbose_option = click.option(
 )
 
 
-def _complete_contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the contexts that start with `incomplete`; none if a kubeconfig cannot be read."""
-    from aioresolve.kubernetes.auth.kubeconfig import merge_kubeconfigs, parse_kubeconfig
-
-    # The same files that the command would read.
-    given = context.params.get("kubeconfigs") or os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    paths = [Path(path).expanduser() for path in given if path] or [Path.home() / ".kube" / "config"]
-    try:
-        config = merge_kubeconfigs(
-            [parse_kubeconfig(path.read_bytes(), str(path)) for path in paths if path.exists()]
-        )
-    except (ConfigurationError, OSError):
-        return []
-    return sorted(name for name in config.contexts if name.startswith(incomplete))
-
-
 pod_options = combine_options(
     click.option(
         "-l",
@@ -260,6 +263,7 @@ pod_options = combine_options(
         "--namespace",
         "namespaces",
         metavar="NAMESPACE",
+        shell_complete=complete_namespaces,
         multiple=True,
         help="The namespace of the pods; can be repeated.  [default: that of the context, else 'default']",
     ),
@@ -267,7 +271,7 @@ pod_options = combine_options(
     click.option(
         "--context",
         metavar="CONTEXT",
-        shell_complete=_complete_contexts,
+        shell_complete=complete_contexts,
         help="The kubeconfig context.  [default: the current context]",
     ),
     click.option(

@@ -40,6 +40,7 @@ class PodRequest:
     not_running: Literal["raise", "skip"] = "raise"
     allow_empty: bool = False
     output: str
+    has_headers: bool
     task: Task | None
     timeout: float
     max_concurrency: int
@@ -71,6 +72,7 @@ class TPURequest:
     is_probed: bool = False
     allow_empty: bool = False
     output: str
+    has_headers: bool
     task: Task | None
     timeout: float
     worker_timeout: float = 5.0
@@ -95,6 +97,7 @@ class PollRequest:
     max_concurrency: int | None
     shard: int | tuple[int, int] | None
     output: str
+    has_headers: bool
     quiet: bool
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aioresolve
+from aioresolve import __version__
+from aioresolve.cli import main
 from aioresolve.cli.options import parse_selector, parse_task
 from aioresolve.cli.output.formats import Task
 from aioresolve.cli.requests import JobSelector, selector_options, selectors_by_job
@@ -88,3 +95,19 @@ def test_a_task_is_a_job_and_an_index(job: str, index: int) -> None:
 def test_invalid_tasks_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="such as worker:0"):
         parse_task(text)
+
+
+def test_version_prints_with_v_what_the_command_runs_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aioresolve {__version__}\n"
+    assert main(["--version", "-v"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"aioresolve {__version__}"
+    assert platform.python_version() in lines[1]
+    assert f"aiohttp {version('aiohttp')}" in lines
+
+
+def test_kubectl_finds_the_command_as_a_plugin() -> None:
+    project = tomllib.loads((Path(aioresolve.__file__).parent.parent / "pyproject.toml").read_text())
+    scripts = project["project"]["scripts"]
+    assert scripts["kubectl-aioresolve"] == scripts["aioresolve"] == "aioresolve.cli:main"

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.shell_completion import ShellComplete
 
-from aioresolve.cli import main
+from aioresolve.cli import completion, main
 from aioresolve.cli.application import application
 from aioresolve.cli.options import ADDRESSES
 from aioresolve.cli.output.formats import OUTPUTS, WATCH_OUTPUTS
-from aioresolve.testing import KubernetesServer
+from aioresolve.testing import Answer, Hang, KubernetesServer
 
 from .process import COMMAND, environment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
 
 @pytest.fixture
@@ -62,6 +66,36 @@ def test_contexts_are_completed_from_the_home_directory(
 def test_an_unreadable_kubeconfig_completes_nothing(kubeconfig: Path, content: bytes) -> None:
     kubeconfig.write_bytes(content)
     assert candidates("--context") == []
+
+
+@pytest.fixture
+def server(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
+    """The server of the kubeconfig; it lists the namespaces `ml` and `default`."""
+    with KubernetesServer(tls=True, tokens={"a-token": "alice"}).in_thread() as server:
+        server.write_kubeconfig(kubeconfig, context="west")
+        names = [{"metadata": {"name": name}} for name in ("ml", "default")]
+        server.inject(Answer(200, json.dumps({"items": names}).encode()), match=is_namespaces, times=None)
+        yield server
+
+
+def is_namespaces(request: RequestRecord) -> bool:
+    return request.path == "/api/v1/namespaces"
+
+
+def test_namespaces_are_completed_from_the_cluster(server: ThreadedKubernetesServer) -> None:
+    assert candidates("-n") == ["default", "ml"]
+    assert candidates("--context", "west", "--namespace", incomplete="m") == ["ml"]
+    assert candidates("--context", "nowhere", "-n") == []
+
+
+@pytest.mark.parametrize("fault", [Answer(403), Answer(200, b"<html>"), Answer(200, b"[]"), Hang()], ids=repr)
+def test_a_cluster_that_does_not_list_its_namespaces_soon_completes_nothing(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch, fault: Any
+) -> None:
+    monkeypatch.setattr(completion, "NAMESPACES_TIMEOUT", 0.3 if isinstance(fault, Hang) else 30)
+    server.clear_faults()
+    server.inject(fault, match=is_namespaces, times=None)
+    assert candidates("-n") == []
 
 
 def test_choices_are_completed(kubeconfig: Path) -> None:

@@ -140,8 +140,10 @@ def test_whole_pods_are_requested_only_for_outputs_with_identities(
     aioresolve: Command, server: ThreadedKubernetesServer, output: str
 ) -> None:
     assert aioresolve(*TRAIN_AND_PS, "-o", output).code == 0
-    assert len(server.requests) == 2
-    assert {"as=Table" not in request.accept for request in server.requests} == {output in WITH_IDENTITIES}
+    # Pods that are not running are requested as a whole in any case.
+    requests = [request for request in server.requests if "fieldSelector" not in request.query]
+    assert len(requests) == 2
+    assert {"as=Table" not in request.accept for request in requests} == {output in WITH_IDENTITIES}
 
 
 def test_selectors_of_one_job_follow_each_other(aioresolve: Command) -> None:
@@ -157,6 +159,19 @@ def test_addresses_and_orders_are_those_of_the_resolver(aioresolve: Command) -> 
     assert by_index.code == 1
     assert "no pod has index 0" in by_index.stderr
     assert by_index.stderr.endswith("or pass --order-by name.\n")
+
+
+def test_tables_can_be_printed_without_headers(aioresolve: Command) -> None:
+    for output in ("table", "wide"):
+        with_headers = aioresolve(*TRAIN, "-o", output).stdout
+        assert aioresolve(*TRAIN, "-o", output, "--no-headers").stdout == with_headers.partition("\n")[2]
+
+
+def test_k8s_is_a_short_name(aioresolve: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = aioresolve(*TRAIN, "-o", "name").stdout
+    assert main(["k8s", *TRAIN, "-o", "name"]) == 0
+    assert main(["wait", "k8s", *TRAIN, "-o", "name"]) == 0
+    assert capsys.readouterr().out == expected * 2
 
 
 # Namespaces and contexts

@@ -100,6 +100,13 @@ def test_a_round_prints_a_table_in_the_order_of_the_targets(fleet: Path, env: di
     ]
 
 
+def test_the_table_can_be_printed_without_headers(fleet: Path, env: dict[str, str]) -> None:
+    done = run(("poll", str(fleet), "--once", "--no-headers"), env)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["east", "west", "fixed"]
+    with Running(("poll", str(fleet), "--no-headers"), env) as poll:
+        assert poll.line().split()[0] in ("east", "west", "fixed")
+
+
 def test_a_round_prints_every_target_and_exits_with_1_if_one_failed(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:

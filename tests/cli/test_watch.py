@@ -92,7 +92,7 @@ def test_columns_remain_aligned(env: dict[str, str], server: ThreadedKubernetesS
         lines += watch.lines(3)
     starts = {line.index(line.split()[3]) for line in lines}
     assert len(starts) == 1
-    assert {len(line.split()) for line in lines} == {10}
+    assert {len(line.split()) for line in lines} == {11}
     assert lines[0].split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID"]
     assert lines[4].split()[5:9] == ["train-1", "ml", "node-a", "true"]
 
@@ -115,6 +115,11 @@ def test_a_pod_joins_when_it_runs_and_leaves_when_it_is_deleted(
         assert watch.line().split()[:3] == ["JOINED", "worker", "2"]
         server.delete("train-3", "ml", grace_period_seconds=30)
         assert watch.line().split()[:3] == ["LEFT", "worker", "2"]
+
+
+def test_rows_can_be_printed_without_headers(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running((*TRAIN, "--no-headers"), env) as watch:
+        assert watch.line().split()[:3] == ["JOINED", "worker", "0"]
 
 
 def test_an_empty_cluster_is_reported_and_watched(

@@ -128,7 +128,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
     if is_error or not request.quiet:
         streams.write_stderr(f"error: {report}" if is_error else report)
     if not is_error or any(map(spec.num_tasks, spec.jobs)):
-        streams.write_stdout(content)
+        streams.write_stdout(content, has_headers=request.has_headers)
     if is_error:
         context.exit(COULD_NOT_RESOLVE)
 

@@ -119,7 +119,7 @@ def _poll_once(request: PollRequest) -> int:
     if request.output == "json":
         streams.write_stdout("".join(status_json(status, now) for status in statuses))
     else:
-        streams.write_stdout(statuses_table(statuses, now))
+        streams.write_stdout(statuses_table(statuses, now), has_headers=request.has_headers)
     return round_exit_code(statuses)
 
 
@@ -145,7 +145,8 @@ async def _follow(request: PollRequest, fleet: Fleet, interval: float, exit_requ
             if request.output == "table" and streams.can_draw(sys.stdout):
                 await _follow_on_screen(request, fleet, statuses, stdout)
                 return
-            format_status = status_json if request.output == "json" else StatusRows(fleet.targets).format
+            rows = StatusRows(fleet.targets, has_headers=request.has_headers)
+            format_status = status_json if request.output == "json" else rows.format
             async for status in statuses:
                 await stdout.write(format_status(status, datetime.now(UTC)))
 

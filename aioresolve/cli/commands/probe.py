@@ -68,7 +68,9 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
 @quiet_option
 @verbose_option
 @click.pass_context
-def probe(context: click.Context, /, hosts: tuple[str, ...], output: str, **parameters: Any) -> None:
+def probe(
+    context: click.Context, /, hosts: tuple[str, ...], output: str, has_headers: bool, **parameters: Any
+) -> None:
     """Print the devices of each worker as soon as it responds.
 
     All workers are probed concurrently. The TensorFlow server of a worker, at PORT or 8470, reports its
@@ -87,7 +89,7 @@ def probe(context: click.Context, /, hosts: tuple[str, ...], output: str, **para
 
     addresses = tuple(worker_address(host, "HOST") for host in hosts)
     request = ProbeRequest(addresses=addresses, **parameters)
-    format_probe = probe_json if output == "json" else _row_formatter(request.addresses)
+    format_probe = probe_json if output == "json" else _row_formatter(addresses, has_headers)
     probes = run_async(lambda _: probe_workers(request, format_probe))
     failed = sum(probe.error is not None for probe in probes)
     if failed:
@@ -95,9 +97,9 @@ def probe(context: click.Context, /, hosts: tuple[str, ...], output: str, **para
         context.exit(COULD_NOT_RESOLVE)
 
 
-def _row_formatter(addresses: tuple[str, ...]) -> Callable[[WorkerProbe], str]:
+def _row_formatter(addresses: tuple[str, ...], has_headers: bool) -> Callable[[WorkerProbe], str]:
     """Return a function that formats the row of a worker, in red if it failed."""
-    rows = ProbeRows(addresses)
+    rows = ProbeRows(addresses, has_headers=has_headers)
     is_colored = streams.has_colors(sys.stdout)
 
     def format_row(worker: WorkerProbe) -> str:

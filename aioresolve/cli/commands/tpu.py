@@ -148,7 +148,7 @@ def _print_workers(request: TPURequest) -> bool:
             return False
         if not request.quiet:
             streams.write_stderr(f"{report}\n")
-    streams.write_stdout(content)
+    streams.write_stdout(content, has_headers=request.has_headers)
     probes = (found.probes or {}).values()
     failed = sum(probe.error is not None for probe in probes)
     if failed:
@@ -164,7 +164,7 @@ def _print_list(request: TPURequest) -> bool:
     content = format_nodes(request.output, listing)
     if not (listing.nodes or request.quiet):
         streams.write_stderr("No TPUs found.\n")
-    streams.write_stdout(content)
+    streams.write_stdout(content, has_headers=request.has_headers)
     if listing.unreachable:
         # An error rather than a note: the list is incomplete, which --quiet must not hide.
         places = ", ".join(place.rpartition("/")[2] for place in listing.unreachable)

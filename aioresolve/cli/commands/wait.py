@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
+    CommandGroup,
     combine_options,
     duration_option,
     interval_option,
@@ -97,7 +98,7 @@ condition_options = combine_options(
 deadline_option = timeout_option("10m")
 
 
-@click.group(no_args_is_help=False, short_help="A cluster, once it is complete.")
+@click.group(cls=CommandGroup, no_args_is_help=False, short_help="A cluster, once it is complete.")
 def wait() -> None:
     """Wait until a cluster is complete, and print it."""
 
@@ -142,7 +143,8 @@ def wait_kubernetes(**parameters: Any) -> None:
     from aioresolve.cli.application import run_async
 
     state = run_async(partial(_wait_for_pods, request, condition, new_pod_resolver(request)))
-    streams.write_stdout(format_cluster(request.output, state.spec, state, request.task))
+    content = format_cluster(request.output, state.spec, state, request.task)
+    streams.write_stdout(content, has_headers=request.has_headers)
 
 
 @wait.command(
@@ -181,7 +183,8 @@ def wait_tpu(interval: float, **parameters: Any) -> None:
     from aioresolve.cli.application import run_async
 
     found = run_async(partial(_wait_for_tpus, request, condition, interval))
-    streams.write_stdout(format_workers(request.output, found, request.task))
+    content = format_workers(request.output, found, request.task)
+    streams.write_stdout(content, has_headers=request.has_headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

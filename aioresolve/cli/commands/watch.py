@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
+    CommandGroup,
     interval_option,
     max_requests_option,
     output_option,
@@ -66,7 +67,7 @@ not retryable; 2 invalid usage or configuration; 3 no response before the deadli
 first_response_option = timeout_option(effect="Deadline of the first response")
 
 
-@click.group(no_args_is_help=False, short_help="A cluster, and then each of its changes.")
+@click.group(cls=CommandGroup, no_args_is_help=False, short_help="A cluster, and then each of its changes.")
 def watch() -> None:
     """Print a cluster and then each of its changes, until interrupted.
 
@@ -243,4 +244,4 @@ def _change_formatter(request: PodRequest | TPURequest) -> Callable[[ClusterStat
             return change_yaml
         case "tf-config":
             return TFConfigLines(request.task).format
-    return ChangeRows(is_wide=request.output == "wide").format
+    return ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers).format

@@ -31,10 +31,12 @@ class ChangeRows:
 
     COLUMNS = ("EVENT", *TASK, "WAS")
 
-    def __init__(self, *, is_wide: bool) -> None:
+    def __init__(self, *, is_wide: bool, has_headers: bool = True) -> None:
         self._is_wide = is_wide
         columns = (*self.COLUMNS, *IDENTITY) if is_wide else self.COLUMNS
-        self._table = IncrementalTable(columns, (len("JOINED"), len("worker"), 0, 21, 24))
+        self._table = IncrementalTable(
+            columns, (len("JOINED"), len("worker"), 0, 21, 24), has_headers=has_headers
+        )
 
     def format(self, state: ClusterState, older: ClusterState) -> str:
         """Return the rows of the change from `older` to `state`; the first call also returns the header."""

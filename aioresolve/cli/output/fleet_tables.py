@@ -38,10 +38,10 @@ NO_STATE: dict[str, Any] = {"jobs": {}, "version": None, "observed_at": None}
 class StatusRows:
     """Statuses as a table that is printed row by row; `names` are those of all targets."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], *, has_headers: bool = True) -> None:
         longest = max(map(len, names), default=0)
         widths = (longest, len("worker:16,ps:2"), 0, len("5m12s"), len("12.3ms"))
-        self._table = IncrementalTable(COLUMNS, widths)
+        self._table = IncrementalTable(COLUMNS, widths, has_headers=has_headers)
 
     def format(self, status: TargetStatus, now: datetime) -> str:
         """Return the row of `status`; the first call also returns the header."""

@@ -91,7 +91,7 @@ def identity_cells(member: Member) -> tuple[str, ...]:
     )
 
 
-def aligned(table: Table) -> str:
+def aligned(table: Table, *, has_headers: bool = True) -> str:
     """Return the table as kubectl prints it: columns padded to one width and three spaces apart.
 
     No cell is empty or contains unprintable characters, so that `awk` and a terminal can rely on the columns.
@@ -102,7 +102,8 @@ def aligned(table: Table) -> str:
     lines = [table.columns, *map(_shown_cells, table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     widths[-1] = 0
-    return "".join("   ".join(map(str.ljust, line, widths)) + "\n" for line in lines)
+    shown = lines if has_headers else lines[1:]
+    return "".join("   ".join(map(str.ljust, line, widths)) + "\n" for line in shown)
 
 
 class IncrementalTable:
@@ -113,17 +114,19 @@ class IncrementalTable:
     least as wide as its name.
     """
 
-    def __init__(self, columns: Sequence[str], widths: Sequence[int] = ()) -> None:
+    def __init__(
+        self, columns: Sequence[str], widths: Sequence[int] = (), *, has_headers: bool = True
+    ) -> None:
         self._columns = columns
         known = [*widths, *[0] * (len(columns) - len(widths))]
         self._widths = [*map(max, known, map(len, columns))][:-1]
-        self._has_header = False
+        self._needs_header = has_headers
 
     def rows(self, rows: Sequence[Sequence[str]]) -> str:
         """Return one line per row; the first call also returns the header."""
         lines = "".join(map(self._line, map(self._widen, rows)))
-        header = "" if self._has_header else self._line(self._columns)
-        self._has_header = True
+        header = self._line(self._columns) if self._needs_header else ""
+        self._needs_header = False
         return header + lines
 
     def _widen(self, row: Sequence[str]) -> Sequence[str]:

@@ -115,10 +115,10 @@ class ProbeRows:
 
     COLUMNS = ("ADDRESS", "SOURCE", *PROBE_COLUMNS)
 
-    def __init__(self, addresses: Iterable[str]) -> None:
+    def __init__(self, addresses: Iterable[str], *, has_headers: bool = True) -> None:
         longest = max(map(len, addresses), default=0)
         widths = (longest, len("tensorflow"), len("TPU:4096"), 6, 6, 7)
-        self._table = IncrementalTable(self.COLUMNS, widths)
+        self._table = IncrementalTable(self.COLUMNS, widths, has_headers=has_headers)
 
     def format(self, probe: WorkerProbe) -> str:
         """Return the row of a worker; the first call also returns the header."""

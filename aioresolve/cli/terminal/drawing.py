@@ -27,11 +27,12 @@ BAR_COLUMNS = 24
 STYLES = {"JOB": "cyan", "ADDRESS": "bold", "UID": "dim"}
 
 
-def render_table(table: Table) -> str:
+def render_table(table: Table, *, has_headers: bool = True) -> str:
     """Return the table with colors. Rows are never truncated, so that addresses can be copied."""
     if not table.rows:
         return ""
-    return _render(Group(*table_lines(table)))
+    lines = table_lines(table)
+    return _render(Group(*(lines if has_headers else lines[1:])))
 
 
 def table_lines(table: Table, styles: Sequence[str] = ()) -> list[rich.text.Text]:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from aioresolve.cli.output.formats import Section
 
 
-def write_stdout(content: str | Table) -> None:
+def write_stdout(content: str | Table, *, has_headers: bool = True) -> None:
     """Write `content` to stdout at once: a table with colors on a terminal, plain in a pipe or file.
+
+    Tables are written without their headers if `has_headers` is false.
 
     If the reader has closed the pipe (`| head`), this exits with the code of SIGPIPE.
     """
@@ -28,9 +30,9 @@ def write_stdout(content: str | Table) -> None:
     elif has_colors(sys.stdout):
         from .drawing import render_table
 
-        _write(render_table(content))
+        _write(render_table(content, has_headers=has_headers))
     else:
-        _write(aligned(content))
+        _write(aligned(content, has_headers=has_headers))
 
 
 def write_sections(sections: Sequence[Section]) -> None:

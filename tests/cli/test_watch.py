@@ -93,7 +93,7 @@ def test_columns_remain_aligned(env: dict[str, str], server: ThreadedKubernetesS
     starts = {line.index(line.split()[3]) for line in lines}
     assert len(starts) == 1
     assert {len(line.split()) for line in lines} == {11}
-    assert lines[0].split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID"]
+    assert lines[0].split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS"]
     assert lines[4].split()[5:9] == ["train-1", "ml", "node-a", "true"]
 
 

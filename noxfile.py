@@ -61,6 +61,12 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Measure how many small changes of the package the tests notice; arguments go to tests/mutation."""
+    _run(session, "python", "tests/mutation/mutants.py", *session.posargs)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Run the quick form of every benchmark (`pip install -e '.[benchmark]'`)."""
     for name in ("kubernetes", "probe", "watch", "fleet"):

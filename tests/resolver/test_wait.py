@@ -540,9 +540,9 @@ async def test_member_that_disappears_is_named_at_the_deadline() -> None:
         group.start_soon(show_each, source, at_names("ml/a", "ml/b"), at_names("ml/a"))
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(4, timeout=0.3)
-    gone = "no longer found; it was found earlier"
-    assert caught.value.missing == {"ml/c": gone, "ml/b": gone}
-    assert f"ml/b: {gone}" in str(caught.value)
+        gone = "no longer found; it was found earlier"
+        assert caught.value.missing == {"ml/c": gone, "ml/b": gone}
+        assert f"ml/b: {gone}" in str(caught.value)
 
 
 async def test_no_more_members_that_disappeared_are_named_than_are_missing() -> None:
@@ -552,7 +552,7 @@ async def test_no_more_members_that_disappeared_are_named_than_are_missing() -> 
         group.start_soon(show_each, source, replace(replaced, absent=(pending("ml/z"),)), replaced)
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(jobs={"worker": 4}, timeout=0.3)
-    assert list(caught.value.missing) == ["ml/c", "ml/z"]
+        assert list(caught.value.missing) == ["ml/c", "ml/z"]
 
 
 async def test_member_that_appears_again_is_not_named() -> None:
@@ -561,7 +561,7 @@ async def test_member_that_appears_again_is_not_named() -> None:
         group.start_soon(show_each, source, at_names("ml/a"), at_names("ml/a", "ml/b"))
         with pytest.raises(IncompleteClusterError) as caught:
             await source.wait(3, timeout=0.3)
-    assert caught.value.missing == {}
+        assert caught.value.missing == {}
 
 
 def at_names(*names: str) -> Observation:

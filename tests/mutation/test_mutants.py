@@ -1,0 +1,59 @@
+"""The sampling of mutants: valid source, one change each."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .mutants import ROOT, modules, mutants_of
+
+SOURCE = '''\
+"""A docstring."""
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    LIMIT = 1
+
+
+def first(values: list[int] = [], text: str = "ü") -> int | None:
+    """A docstring."""
+    for value in values:
+        if value < 2 and text:
+            return value  # ü
+    print(f"{text!r:>{3}}")
+    return None
+'''
+
+
+def test_each_mutant_changes_one_node() -> None:
+    changes = []
+    for mutant in mutants_of("module.py", SOURCE):
+        before, after = SOURCE.splitlines(), mutant.after.splitlines()
+        [changed] = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+        changes.append((mutant.line, changed[1].strip()))
+    assert changes == [
+        (13, "if (not (value < 2 and text)):"),
+        (13, "if (value < 2 or text):"),
+        (13, "if (value <= 2) and text:"),
+        (13, "if value < 3 and text:"),
+        (14, "return None  # ü"),
+        (15, "pass"),
+    ]
+
+
+@pytest.mark.parametrize("path", ["aioresolve/kubernetes/reflector.py", "aioresolve/spec/state.py"])
+def test_each_mutant_of_a_module_is_valid_and_different(path: str) -> None:
+    source = (ROOT / path).read_text()
+    mutants = list(mutants_of(path, source))
+    assert len(mutants) > 50
+    for mutant in mutants:
+        assert ast.dump(ast.parse(mutant.after)) != ast.dump(ast.parse(source))
+
+
+def test_generated_and_public_files_are_not_changed() -> None:
+    found = modules([])
+    assert "aioresolve/resolver/wait.py" in found
+    assert not [path for path in found if path.endswith(("_pb2.py", "__init__.py"))]

@@ -353,7 +353,8 @@ class HTTPClient:
 class _Connector(aiohttp.TCPConnector):
     """Does not reuse a connection over which data arrived after its last response.
 
-    aiohttp would take that data for the response to the next request.
+    aiohttp would take that data for the response to the next request. It also reports failures of TLS inside
+    the TLS of a proxy.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -372,6 +373,20 @@ class _Connector(aiohttp.TCPConnector):
         if protocol is not None:
             self._used.add(protocol)
         return connection
+
+    async def _start_tls_connection(
+        self, underlying_transport: asyncio.Transport, *args: Any, **kwargs: Any
+    ) -> tuple[asyncio.BaseTransport, Any]:
+        """Start TLS through a proxy, which may itself use TLS.
+
+        If the inner handshake fails, asyncio calls `_abort` of the outer TLS with an argument that it lacks
+        before Python 3.11.8 and 3.12.2: the certificate error would be hidden behind a logged TypeError.
+        """
+        outer = _tls_protocol(underlying_transport)
+        abort = getattr(outer, "_abort", None)
+        if abort is not None and not inspect.signature(abort).parameters:
+            outer._abort = lambda _=None: abort()
+        return await super()._start_tls_connection(underlying_transport, *args, **kwargs)
 
 
 async def send_with_retries(
@@ -640,22 +655,6 @@ def environment_proxy(url: URL) -> str | None:
 
 
 # TLS and buffers
-
-
-class _Connector(aiohttp.TCPConnector):
-    async def _start_tls_connection(
-        self, underlying_transport: asyncio.Transport, *args: Any, **kwargs: Any
-    ) -> tuple[asyncio.BaseTransport, Any]:
-        """Start TLS through a proxy, which may itself use TLS.
-
-        If the inner handshake fails, asyncio calls `_abort` of the outer TLS with an argument that it lacks
-        before Python 3.11.8 and 3.12.2: the certificate error would be hidden behind a logged TypeError.
-        """
-        outer = _tls_protocol(underlying_transport)
-        abort = getattr(outer, "_abort", None)
-        if abort is not None and not inspect.signature(abort).parameters:
-            outer._abort = lambda _=None: abort()
-        return await super()._start_tls_connection(underlying_transport, *args, **kwargs)
 
 
 class _OneSidedClose(ssl.SSLObject):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioresolve._core.deadline import Progress
+    from aioresolve._core.http.client import Response
 
     from .api_request import ETagCache
     from .client import GoogleSession
@@ -337,7 +338,7 @@ class TPUAPI:
         if cached is not None and response.status == NOT_MODIFIED:
             unchanged: T = cached.decoded
             return unchanged
-        decoded = self._decode(decode, response.body, request)
+        decoded = self._decode(decode, response, request)
         if self._cache is not None:
             self._cache[request.path] = CachedResponse(response.headers.get("ETag", ""), decoded)
         return decoded
@@ -346,8 +347,8 @@ class TPUAPI:
         pages: list[NodePage] = []
         token, seen = "", set[str]()
         while True:
-            body = (await self._session.send(request.page(token), progress)).body
-            page = self._decode(decode_node_page, body, request)
+            response = await self._session.send(request.page(token), progress)
+            page = self._decode(decode_node_page, response, request)
             pages.append(page)
             token = page.next_page_token
             if not token:
@@ -357,11 +358,13 @@ class TPUAPI:
                 raise self._invalid_response(request, "its pages do not end")
             seen.add(token)
 
-    def _decode(self, decode: Callable[[bytes], T], body: bytes, request: APIRequest) -> T:
+    def _decode(self, decode: Callable[[bytes], T], response: Response, request: APIRequest) -> T:
         try:
-            return decode(body)
+            return decode(response.body)
         except ValueError as error:
-            raise self._invalid_response(request, str(error)) from error
+            reason = response.redact(str(error))
+        # Outside of `except`: the context would show what was redacted.
+        raise self._invalid_response(request, reason)
 
     def _invalid_response(self, request: APIRequest, reason: str) -> ProtocolError:
         host = self._session.host(request.service)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from yarl import URL
@@ -32,7 +32,7 @@ from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .api_errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
-from .objects import Pod, PodList, Table, decode_list
+from .objects import Pod, PodList, decode_list
 from .pods import Rows
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     from .auth import Connection
     from .objects import PodQuery
+
+T = TypeVar("T")
 
 HINTS = ConnectionHints(
     certificate="Correct certificate-authority or tls-server-name in the kubeconfig.",
@@ -243,20 +245,13 @@ class PodAPI:
         """
         parameters = {**query.parameters, "includeObject": "None"}
         try:
-            found = await self._get(query, parameters, AS_TABLE, progress)
+            found = await self._get(query, parameters, AS_TABLE, progress, _decode_rows)
         except APIError as error:
             if error.status == 406:
                 return None
             raise
         progress.done(query.scope, "received")
-        if found.metadata.continue_:
-            return None
-        if isinstance(found, PodList):
-            return FoundPods(found.items or [], found.metadata.resource_version)
-        try:
-            return Rows.from_table(found)
-        except ValueError as error:
-            raise self.invalid_list(query, error) from error
+        return found
 
     async def pods(
         self, query: PodQuery, progress: Progress, *, verbs: Sequence[str] = LIST_VERBS
@@ -328,21 +323,21 @@ class PodAPI:
         finally:
             self._closed.set()
 
-    def invalid_list(self, query: PodQuery, error: Exception) -> ProtocolError:
-        """Return the error for a response to `query` that is not a list of pods; `error` says why."""
+    def invalid_list(self, query: PodQuery, reason: str) -> ProtocolError:
+        """Return the error for a response to `query` that is not a list of pods."""
         host = self._transport.host
         return ProtocolError(
-            f"{host} returned an invalid pod list for {query.scope}: {error}",
+            f"{host} returned an invalid pod list for {query.scope}: {reason}",
             hint="Check that the kubeconfig points to a Kubernetes API server, not to a login page.",
             host=host,
             scope=query.scope,
         )
 
-    def invalid_event(self, query: PodQuery, error: Exception) -> ProtocolError:
-        """Return the error for an invalid or impossible event of a watch; `error` says why."""
+    def invalid_event(self, query: PodQuery, reason: str) -> ProtocolError:
+        """Return the error for an invalid or impossible event of a watch."""
         host = self._transport.host
         return ProtocolError(
-            f"invalid watch event from {host} for {query.scope}: {error}",
+            f"invalid watch event from {host} for {query.scope}: {reason}",
             hint="Check the server, and any proxy in front of it.",
             host=host,
             scope=query.scope,
@@ -353,9 +348,8 @@ class PodAPI:
         continue_ = ""
         for _ in range(MAX_PAGES):
             page_query = query.page(PAGE, continue_)
-            page = await self._get(page_query, page_query.parameters, AS_LIST, progress, verbs)
-            if not isinstance(page, PodList):
-                raise self.invalid_list(query, ValueError("a Table was returned in place of a PodList"))
+            parameters = page_query.parameters
+            page = await self._get(page_query, parameters, AS_LIST, progress, _decode_page, verbs)
             pods += page.items or ()
             if not page.metadata.continue_:
                 return FoundPods(pods, page.metadata.resource_version)
@@ -374,8 +368,9 @@ class PodAPI:
         parameters: dict[str, str],
         accept: str,
         progress: Progress,
+        decode: Callable[[bytes], T],
         verbs: Sequence[str] = LIST_VERBS,
-    ) -> Table | PodList:
+    ) -> T:
         """Return the decoded response to a GET, sent with retries."""
         transport = self._transport
         scope = query.scope
@@ -408,9 +403,27 @@ class PodAPI:
             limiter=self._limiter,
         )
         try:
-            return decode_list(response.body)
+            return decode(response.body)
         except ValueError as error:
-            raise self.invalid_list(query, error) from error
+            reason = response.redact(str(error))
+        # Outside of `except`: the context would show what was redacted.
+        raise self.invalid_list(query, reason)
+
+
+def _decode_rows(body: bytes) -> Rows | FoundPods | None:
+    found = decode_list(body)
+    if found.metadata.continue_:
+        return None
+    if isinstance(found, PodList):
+        return FoundPods(found.items or [], found.metadata.resource_version)
+    return Rows.from_table(found)
+
+
+def _decode_page(body: bytes) -> PodList:
+    page = decode_list(body)
+    if not isinstance(page, PodList):
+        raise ValueError("a Table was returned in place of a PodList")
+    return page
 
 
 class ConnectionPool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +337,10 @@ def decode_list(body: bytes | bytearray) -> Table | PodList:
     return pods
 
 
-def with_message(status: Status, message: str) -> Status:
-    """Return `status` with another message."""
-    return msgspec.structs.replace(status, message=message)
+def redact_status(status: Status, redact: Callable[[str], str]) -> Status:
+    """Return `status` with `redact` applied to its texts."""
+    reason = None if status.reason is None else redact(status.reason)
+    return msgspec.structs.replace(status, message=redact(status.message), reason=reason)
 
 
 def decode_event(line: bytes | bytearray) -> WatchEvent:

@@ -19,9 +19,9 @@ from aioresolve._core.http.client import (
     StreamingResponse,
     check_length,
     origin,
-    redact,
     timeout_to_connect_only,
     translate_errors,
+    without_secrets,
 )
 from aioresolve._core.http.errors import FAILURES, RequestContext
 from aioresolve._core.retry import parse_retry_after
@@ -190,14 +190,14 @@ class ThreadedClientTransport(ClientTransport):
         try:
             # A response that was read completely has released its connection; any other closes it.
             with closing(self._call(path, query, accept, timeout, expected)) as response:
-                return redact(self._secrets, self._read(response, deadline, self._context(path)))
+                return without_secrets(self._read(response, deadline, self._context(path)))
         except ResolveError:
             raise
         except ApiException as error:
             if not error.status:
                 raise self._not_reached(error.reason, scope) from error
             # kubernetes before 36 raises a failure status, later versions return it.
-            return redact(self._secrets, _response_of(error))
+            return without_secrets(self._response_of(error))
         except (HTTPError, OSError) as error:
             raise self._not_reached(getattr(error, "reason", None) or error, scope) from error
 
@@ -240,7 +240,14 @@ class ThreadedClientTransport(ClientTransport):
                 # The timeout of urllib3 is for each chunk, and a slow server may send any number of them.
                 raise TimeoutError("the response was not complete in time")
         headers = response.headers
-        return Response(response.status, bytes(body), headers, parse_retry_after(headers.get("Retry-After")))
+        retry_after = parse_retry_after(headers.get("Retry-After"))
+        return Response(response.status, bytes(body), headers, retry_after, secrets=self._secrets)
+
+    def _response_of(self, error: Any) -> Response:
+        body, headers = error.body or b"", error.headers or {}
+        content = body.encode() if isinstance(body, str) else body
+        retry_after = parse_retry_after(headers.get("Retry-After"))
+        return Response(error.status, content, headers, retry_after, secrets=self._secrets)
 
     def _not_reached(self, reason: object, scope: str) -> ConnectionFailedError:
         # An error of urllib3, or its text from kubernetes, which starts with the type.
@@ -252,9 +259,3 @@ class ThreadedClientTransport(ClientTransport):
             host=self.host,
             scope=scope,
         )
-
-
-def _response_of(error: Any) -> Response:
-    body, headers = error.body or b"", error.headers or {}
-    content = body.encode() if isinstance(body, str) else body
-    return Response(error.status, content, headers, parse_retry_after(headers.get("Retry-After")))

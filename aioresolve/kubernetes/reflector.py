@@ -42,7 +42,7 @@ from aioresolve.errors import (
 from aioresolve.spec import Observation
 
 from .api_errors import WATCH_VERBS, error_from_watch_event, is_expired
-from .objects import EventLines, Failed, with_message
+from .objects import EventLines, Failed, WatchEvent, redact_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -423,10 +423,13 @@ class PodReflector:
 
     def _apply(self, watch: WatchState, lines: EventLines, chunk: bytes, stream: StreamingResponse) -> None:
         """Apply the events that end in `chunk` to the cache."""
+        events, invalid = list[WatchEvent](), ""
         try:
             events = lines.feed(chunk)
         except ValueError as error:
-            raise self._api.invalid_event(watch.query, error) from error
+            invalid = stream.response.redact(str(error))
+        if invalid:  # raised here, because the cause would show what was redacted
+            raise self._api.invalid_event(watch.query, invalid)
         changes = [event for event in events if not isinstance(event, Failed)]
         if changes:
             watch.on_event()
@@ -435,11 +438,11 @@ class PodReflector:
             if has_changed:
                 self._notify()
             if self._cache.version_decreased(watch.query):
-                raise self._api.invalid_event(watch.query, ValueError("its resourceVersion decreased"))
+                raise self._api.invalid_event(watch.query, "its resourceVersion decreased")
         for event in events:
             if isinstance(event, Failed):
                 # The server may quote the request, including the token.
-                status = with_message(event.object, stream.redact(event.object.message))
+                status = redact_status(event.object, stream.response.redact)
                 raise error_from_watch_event(
                     status, watch.query, host=self._api.host, source=self._api.source
                 )

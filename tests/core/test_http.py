@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ctypes
 import gc
 import socket
@@ -21,13 +22,15 @@ from yarl import URL
 
 from aioresolve._core.http.client import (
     READ_BUFFER,
+    Auth,
+    Credentials,
     HTTPClient,
     Response,
     origin,
-    redact,
     restore_read_buffer,
     shrink_buffers,
     translate_errors,
+    without_secrets,
 )
 from aioresolve._core.http.errors import (
     FAILURES,
@@ -281,9 +284,36 @@ def test_repr_of_a_response_has_neither_body_nor_headers() -> None:
 
 
 def test_secrets_are_removed_from_failures_longest_first() -> None:
+    secrets = [SECRET, "", f"{SECRET}-and-more"]
     body = f"{SECRET}-and-more, {SECRET}".encode()
-    assert redact([SECRET, "", f"{SECRET}-and-more"], Response(400, body)).body == b"(secret), (secret)"
-    assert redact([SECRET], Response(200, body)).body == body
+    assert without_secrets(Response(400, body, secrets=secrets)).body == b"(secret), (secret)"
+    assert without_secrets(Response(200, body, secrets=secrets)).body == body
+
+
+class FixedAuth(Auth):
+    """Sends one value of the header `Authorization`."""
+
+    def __init__(self, authorization: str) -> None:
+        self.authorization = authorization
+
+    async def credentials(self) -> Credentials:
+        return Credentials({"Authorization": self.authorization})
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_decoded_password_of_basic_authentication_is_a_secret(status: int) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = f"wrong password {SECRET} of alice".encode()
+        writer.write(b"HTTP/1.1 %d Status\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+        await reader.read()
+        writer.close()
+
+    basic = base64.b64encode(f"alice:{SECRET}".encode()).decode()
+    async with plain_server(handle) as url, aclosing(new_client()) as client:
+        response = await client.send("GET", URL(url), scope="GET /", auth=FixedAuth(f"Basic {basic}"))
+    assert response.redact(response.body.decode()) == "wrong password (secret) of alice"
+    assert (SECRET.encode() in response.body) == (status == 200)
 
 
 def test_origin_contains_no_secret() -> None:

@@ -360,7 +360,7 @@ async def test_table_instead_of_a_pod_list_is_a_protocol_error(loopback: Loopbac
 async def test_table_of_an_unexpected_shape_is_a_protocol_error(
     loopback: Loopback, body: bytes, words: str
 ) -> None:
-    loopback.server.inject(Answer(200, body))
+    loopback.server.inject(Answer(200, body), match=is_kind("rows"))
     error = await outcome(loopback.resolver().cluster_spec(), within=10)
     assert type(error) is ProtocolError
     assert words in str(error)
@@ -397,6 +397,27 @@ async def test_token_in_a_response_is_not_shown(loopback: Loopback, caplog: pyte
         assert isinstance(error, ResolveError)
         assert_no_secret(error, caplog)
         loopback.server.clear_faults()
+
+
+ECHOES: dict[str, Fault] = {
+    "kind": Answer(200, json.dumps({"kind": TOKEN}).encode()),
+    "columns of a Table": Answer(
+        200, json.dumps({"kind": "Table", "columnDefinitions": [{"name": TOKEN}], "rows": []}).encode()
+    ),
+    "host of a redirect": Redirect(f"https://{TOKEN}.example/"),
+    "user of a redirect": Redirect(f"https://{TOKEN}@elsewhere.example/"),
+    "reason of a failure": Answer(418, json.dumps({"kind": "Status", "reason": TOKEN}).encode()),
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+async def test_token_is_not_shown_wherever_the_server_echoes_it(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture, echo: str
+) -> None:
+    loopback.server.inject(ECHOES[echo], match=is_kind("rows"))
+    error = await outcome(loopback.resolver().cluster_spec(), within=10)
+    assert isinstance(error, ProtocolError | APIError)
+    assert_no_secret(error, caplog)
 
 
 async def test_new_token_is_read_after_a_401(loopback: Loopback) -> None:

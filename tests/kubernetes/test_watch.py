@@ -14,9 +14,11 @@ import anyio
 import pytest
 
 from aioresolve import (
+    APIError,
     ConfigurationError,
     DeadlineExceededError,
     ForbiddenError,
+    ProtocolError,
     ResolveError,
     UnauthorizedError,
 )
@@ -24,7 +26,7 @@ from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, End, Hang, Redirect, Reset, Stall, WatchError, pod
 
-from .loopback import JOBS, TOKEN, TRAIN, client_sockets
+from .loopback import JOBS, TOKEN, TRAIN, all_text, client_sockets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -304,6 +306,30 @@ async def test_a_user_that_may_list_but_not_watch_gets_an_error_with_the_manifes
         with pytest.raises(ForbiddenError, match="'alice' may not watch pods") as caught:
             await next_state(states)
     assert "verbs: [list, watch]" in caught.value.manifest
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": TOKEN, "object": {}},
+        {"type": "ERROR", "object": {"code": 500, "message": TOKEN, "reason": TOKEN}},
+    ],
+    ids=["type", "ERROR"],
+)
+async def test_token_in_an_event_is_not_shown(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture, event: dict[str, Any]
+) -> None:
+    caplog.set_level(logging.DEBUG, "aioresolve")
+    loopback.server.inject(Answer(200, json.dumps(event).encode() + b"\n"), match=is_watch, times=None)
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
+        with anyio.fail_after(10):
+            error = None
+            while error is None:
+                error = (await anext(observations)).error
+    assert isinstance(error, ProtocolError | APIError)
+    assert "(secret)" in str(error)
+    assert TOKEN not in all_text(error)
+    assert TOKEN not in caplog.text
 
 
 @pytest.mark.parametrize("fault", [Answer(401), Answer(403), Answer(404), Redirect("/login", 302)], ids=repr)

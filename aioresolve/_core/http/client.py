@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.sslproto
+import base64
 import functools
 import inspect
 import ipaddress
@@ -28,6 +29,7 @@ import anyio.lowlevel
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.redaction import redact, redact_bytes
 from aioresolve._core.retry import call_with_retries, parse_retry_after
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
@@ -76,7 +78,8 @@ class Response:
     """A response.
 
     The body is decompressed, the names of the headers are case-insensitive, `retry_after` is in seconds, and
-    `location` is the target of a redirect, `scheme://host:port` without path and query.
+    `location` is the target of a redirect, `scheme://host:port` without path and query. `secrets` are texts
+    that were sent, which the server may have echoed.
     """
 
     status: int
@@ -84,6 +87,11 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     retry_after: float | None = None
     location: str | None = None
+    secrets: Collection[str] = field(default=(), repr=False)
+
+    def redact(self, text: str) -> str:
+        """Return `text`, which quotes the response, without the secrets that were sent."""
+        return redact(text, self.secrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,9 +440,9 @@ class StreamingResponse:
             response.headers,
             parse_retry_after(response.headers.get("Retry-After")),
             _location(response),
+            secrets,
         )
         self._aiohttp_response = response
-        self._secrets = secrets
         self._is_closed = self._is_small = False
         self._context = replace(context, is_closed=lambda: self._is_closed or context.is_closed())
         # aiohttp has already released the connection of a response that is complete.
@@ -458,16 +466,12 @@ class StreamingResponse:
     async def aread(self) -> Response:
         """Return the response with its complete body; a failure without the secrets."""
         body = await translate_errors(self._read_all(), self._context)
-        return redact(self._secrets, replace(self.response, body=body))
+        return without_secrets(replace(self.response, body=body))
 
     async def read_failure(self) -> None:
         """Read the body into `response`, unless the status is 200: see `aread`."""
         if self.response.status != 200:
             self.response = await self.aread()
-
-    def redact(self, text: str) -> str:
-        """Return `text`, a part of the body, without the secrets that were sent."""
-        return _redacted(self._secrets, text.encode()).decode()
 
     def close(self) -> None:
         """Close the connection at once; if the body was read completely, keep it for the next request."""
@@ -587,22 +591,28 @@ def check_length(length: int, context: RequestContext) -> None:
 # Secrets and URLs
 
 
-def redact(secrets: Collection[str], response: Response) -> Response:
-    """Return a failure response without the secrets that were sent, and any other response unchanged."""
-    return response if response.status == 200 else replace(response, body=_redacted(secrets, response.body))
+def without_secrets(response: Response) -> Response:
+    """Return a failure response without the secrets that were sent, and any other response unchanged.
 
-
-def _redacted(secrets: Collection[str], body: bytes) -> bytes:
-    # The longest first, because a secret may contain a shorter one.
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        body = body.replace(secret.encode(), b"(secret)")
-    return body
+    A 200 is data. What quotes it in an error has to `redact` the text.
+    """
+    if response.status == 200:
+        return response
+    location = None if response.location is None else response.redact(response.location)
+    return replace(response, body=redact_bytes(response.body, response.secrets), location=location)
 
 
 def _secrets(headers: Mapping[str, str]) -> set[str]:
-    """Return the secret values of headers, without a scheme such as `Bearer`."""
-    values = [value for name, value in headers.items() if name.lower() in SECRET_HEADERS]
-    return {value.partition(" ")[2] or value for value in values}
+    """Return the secret values of headers, without a scheme such as `Bearer`, and the password of `Basic`."""
+    secrets = set()
+    for name, value in headers.items():
+        if name.lower() in SECRET_HEADERS:
+            scheme, _, secret = value.partition(" ")
+            secrets.add(secret or value)
+            if scheme == "Basic":
+                with suppress(ValueError):
+                    secrets.add(base64.b64decode(secret).decode().partition(":")[2])
+    return secrets
 
 
 def origin(url: str) -> str:

@@ -71,6 +71,7 @@ SLOW_PATHS = (
     "fleet/test_long.py",
     "kubernetes/test_fault_schedules.py",
     "kubernetes/test_fleet.py",
+    "kubernetes/test_kubeconfig_properties.py",
     "kubernetes/test_pod_cache_properties.py",
     "kubernetes/test_pods.py",
     "fleet/test_config.py",

@@ -557,7 +557,7 @@ def test_half_of_a_surrogate_pair_is_reported() -> None:
 def test_unknown_current_context_is_reported() -> None:
     config = kubeconfig()
     config["current-context"] = "gone"
-    assert "there is no context 'gone'" in error_of(config)
+    assert "current-context: there is no context 'gone'; there are: 'dev'" in error_of(config)
 
 
 @pytest.mark.parametrize("kind", ["cluster", "user"])

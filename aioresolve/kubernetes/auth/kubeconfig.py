@@ -239,7 +239,8 @@ def select_context(config: Kubeconfig, context: str | None) -> Selection:
         )
     if name not in config.contexts:
         raise ConfigurationError(
-            f"{where}: there is no context {name!r}; there are: {_names(config.contexts)}",
+            f"{where}: {'current-context: ' if context is None else ''}there is no context {name!r};"
+            f" there are: {_names(config.contexts)}",
             hint="Pass one of these as {context}.",
         )
     try:

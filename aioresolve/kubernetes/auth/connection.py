@@ -48,6 +48,7 @@ A kubelet renews a token at 80 % of its lifetime, which is at least ten minutes:
 minute ago is still valid.
 """
 
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 
@@ -317,12 +318,11 @@ def unix_time(timestamp: str | None, where: str) -> float | None:
     """Return an RFC 3339 time in seconds of Unix time; None without one, and for Go's zero time."""
     if not timestamp:
         return None
-    try:
-        moment = datetime.fromisoformat(timestamp)
-    except ValueError:
-        raise ConfigurationError(f"{where} is not an RFC 3339 time such as 2030-01-31T12:00:00Z") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return None if moment == GO_ZERO_TIME else moment.timestamp()
+    if _RFC_3339.fullmatch(timestamp):
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(timestamp)
+            return None if moment == GO_ZERO_TIME else moment.timestamp()
+    raise ConfigurationError(f"{where} is not an RFC 3339 time such as 2030-01-31T12:00:00Z")
 
 
 # TLS

@@ -1,4 +1,4 @@
-"""Whatever a kubeconfig contains: an answer, or one error that names file and field, and never a secret."""
+"""Whatever a kubeconfig contains: a server, or one error that names file and field, and never a secret."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(config=kubeconfigs(), is_json=st.booleans())
 @example(config={"contexts": [], "users": [{"name": "x"}]}, is_json=False)
-def test_a_kubeconfig_is_an_answer_or_one_error_that_names_file_and_field(
+def test_a_kubeconfig_names_a_server_or_raises_one_error_that_names_file_and_field(
     folder: Path, config: dict[str, Any], is_json: bool
 ) -> None:
     path = folder / "config"

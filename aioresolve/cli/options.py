@@ -11,11 +11,13 @@ import click
 from aioresolve._core.validation import parse_duration
 
 from .completion import complete_contexts, complete_namespaces
-from .output.formats import Task
+from .output.formats import OUTPUTS, TEMPLATES, Task
 from .requests import JobSelector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from click.shell_completion import CompletionItem
 
 ADDRESSES = ("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")
 
@@ -131,13 +133,47 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
+class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click
+    """One of `formats`, or one of `TEMPLATES` with a template."""
+
+    name = "output"
+
+    def __init__(self, formats: Sequence[str]) -> None:
+        self._choice = click.Choice(formats)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value, and validate its template."""
+        if value.partition("=")[0] not in TEMPLATES or "=" not in value:
+            return self._choice.convert(value, param, ctx)
+        # Imported now because few commands have a template.
+        from .output.templates import validate_template
+
+        try:
+            validate_template(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Complete the names of the formats."""
+        return self._choice.shell_complete(ctx, param, incomplete)
+
+
 def output_option(formats: Sequence[str]) -> Callable[[C], C]:
-    """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`."""
+    """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`.
+
+    If they are `OUTPUTS`, templates are possible too.
+    """
+    has_templates = formats == OUTPUTS
+    names = [*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"]
     return combine_options(
         click.option(
             "-o",
             "--output",
-            type=click.Choice(formats),
+            type=OutputFormat(formats) if has_templates else click.Choice(formats),
+            metavar=f"[{'|'.join(names)}]" if has_templates else None,
             default=formats[0],
             show_default=True,
             help="The output format.",

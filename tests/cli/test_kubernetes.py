@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -166,6 +167,29 @@ def test_addresses_and_orders_are_those_of_the_resolver(aioresolve: Command) -> 
     assert by_index.code == 1
     assert "no pod has index 0" in by_index.stderr
     assert by_index.stderr.endswith("or pass --order-by name.\n")
+
+
+def test_templates_format_the_tasks(aioresolve: Command) -> None:
+    pytest.importorskip("jsonpath_ng")
+    template = '{range .jobs.worker[*]}{.name} {.address}{"\\n"}{end}'
+    assert aioresolve(*TRAIN, "-o", f"jsonpath={template}").stdout.split() == [
+        *("train-1", "10.0.0.1:8470", "train-2", "10.0.0.2:8470", "train-10", "10.0.0.10:8470")
+    ]
+    columns = ("-o", "custom-columns=POD:.name,NODE:.node")
+    assert aioresolve("-l", "app=ps", *columns).stdout == "POD    NODE\nps-0   node-a\n"
+    assert aioresolve("-l", "app=ps", *columns, "--no-headers").stdout == "ps-0   node-a\n"
+    invalid = aioresolve(*TRAIN, "-o", "jsonpath={range .jobs}")
+    assert (invalid.code, invalid.stdout) == (2, "")
+    assert "{range} has no {end}" in invalid.stderr
+
+
+def test_a_template_without_its_library_names_the_extra_to_install(
+    aioresolve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jsonpath_ng.ext", None)
+    result = aioresolve(*TRAIN, "-o", "jsonpath={.version}")
+    assert result.code == 2
+    assert "pip install 'aioresolve[cli]'" in result.stderr
 
 
 def test_tables_can_be_printed_without_headers(aioresolve: Command) -> None:

@@ -19,7 +19,7 @@ from aioresolve.cli.options import (
     watch_option,
 )
 from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES, format_cluster, printable
+from aioresolve.cli.output.formats import OUTPUTS, format_cluster, has_identities, printable
 from aioresolve.cli.requests import (
     JobSelector,
     PodRequest,
@@ -110,6 +110,9 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
                  "ready", "status", "index"}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
+      jsonpath=TEMPLATE, custom-columns=NAME:PATH,...
+                 as in kubectl: a template for the object of json, or a table with a row for
+                 each of its tasks, which here have a "job" too
     """
     request = PodRequest(**parameters)
     validate_pod_request(request)
@@ -140,7 +143,7 @@ async def _resolve(request: PodRequest) -> tuple[ClusterSpec, ClusterState | Non
     resolver = new_pod_resolver(request)
 
     async def operation(progress: Progress) -> tuple[ClusterSpec, ClusterState | None, str]:
-        state = await resolver.fetch_state(progress) if request.output in WITH_IDENTITIES else None
+        state = await resolver.fetch_state(progress) if has_identities(request.output) else None
         spec = state.spec if state is not None else await resolver.fetch_spec(progress)
         empty = [each for each in request.selectors if not spec.num_tasks(each.job)]
         return spec, state, await _report_empty_jobs(request, empty) if empty else ""

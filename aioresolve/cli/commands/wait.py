@@ -27,7 +27,7 @@ from aioresolve.cli.options import (
     tpu_options,
     verbose_option,
 )
-from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES, format_cluster, one_line
+from aioresolve.cli.output.formats import OUTPUTS, format_cluster, has_identities, one_line
 from aioresolve.cli.output.worker_tables import FoundTPUs, format_workers
 from aioresolve.cli.requests import (
     PodRequest,
@@ -233,7 +233,7 @@ async def _wait_for_tpus(
     ends = time.monotonic() + request.timeout
     async with resolver:
         state = await _wait_until_complete(resolver, request, condition, ends, exit_request, interval)
-        if request.output not in WITH_IDENTITIES:
+        if not has_identities(request.output):
             return FoundTPUs((), state)
         # The state has no slices, so request them once more.
         slices = await resolver.slices(timeout=max(ends - time.monotonic(), SLICES_TIMEOUT))

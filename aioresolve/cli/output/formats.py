@@ -18,7 +18,10 @@ WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
 """The values of `-o` for a watch. In a list of names, it would not be visible where the next list begins."""
 
 WITH_IDENTITIES = frozenset({"wide", "json", "yaml"})
-"""The outputs that show pod identities. For the others, less is requested from the server."""
+"""The outputs without a template that show pod identities."""
+
+TEMPLATES = ("jsonpath", "custom-columns")
+"""The outputs that have a template after `=`, in kubectl's syntax."""
 
 ABSENT = "<none>"
 """What a column shows for a missing value, as in kubectl's tables."""
@@ -154,10 +157,9 @@ def plain_sections(sections: Iterable[Section]) -> str:
 def format_cluster(
     output: str, spec: ClusterSpec, state: ClusterState | None, task: Task | None
 ) -> str | Table:
-    """Return the cluster in the format `output`, one of `OUTPUTS`.
+    """Return the cluster in the format `output`, one of `OUTPUTS` or of `TEMPLATES` with a template.
 
-    `state`, the same cluster with identities, is required for the outputs `WITH_IDENTITIES`; for `task` see
-    `tf_config`.
+    `state`, the same cluster with identities, is required if `has_identities`; for `task` see `tf_config`.
     """
     match output:
         case "table":
@@ -167,12 +169,40 @@ def format_cluster(
         case "name":
             return address_lines(spec)
     assert state is not None
+    if is_template(output):
+        document = cluster_document(state)
+        return format_template(output, document, tasks_of(document))
     match output:
         case "json":
             return as_json(cluster_document(state))
         case "yaml":
             return as_yaml(cluster_document(state))
     return state_table(state)
+
+
+def is_template(output: str) -> bool:
+    """Whether `output` is one of `TEMPLATES` with a template."""
+    return "=" in output
+
+
+def has_identities(output: str) -> bool:
+    """Whether `output` may show pod identities. For the others, less is requested from the server."""
+    return output in WITH_IDENTITIES or is_template(output)
+
+
+def format_template(output: str, document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str | Table:
+    """Return `document` in the format of a jsonpath, or `rows` as a table with custom columns."""
+    from .templates import format_columns, format_jsonpath
+
+    kind, _, template = output.partition("=")
+    if kind == "jsonpath":
+        return format_jsonpath(template, document)
+    return Table(*format_columns(template, rows))
+
+
+def tasks_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tasks of all jobs of `cluster_document`, each with its `job`."""
+    return [{"job": job, **task} for job, tasks in document["jobs"].items() for task in tasks]
 
 
 def address_lines(spec: ClusterSpec) -> str:

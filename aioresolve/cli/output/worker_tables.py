@@ -18,7 +18,10 @@ from .formats import (
     as_yaml,
     cluster_document,
     format_latency,
+    format_template,
+    is_template,
     spec_table,
+    tasks_of,
     tf_config,
 )
 
@@ -56,6 +59,9 @@ class FoundTPUs:
 
 def format_workers(output: str, found: FoundTPUs, task: Task | None) -> str | Table:
     """Return the workers of TPUs in the format `output` (see `format_cluster`)."""
+    if is_template(output):
+        document = slices_document(found)
+        return format_template(output, document, tasks_of(document))
     match output:
         case "json":
             return as_json(slices_document(found))
@@ -156,7 +162,10 @@ def probe_json(probe: WorkerProbe) -> str:
 
 
 def format_nodes(output: str, listing: NodeList) -> str | Table:
-    """Return a list of TPU nodes in the format `output`: `table`, `wide`, `json`, `yaml` or `name`."""
+    """Return a list of TPU nodes as `table`, `wide`, `json`, `yaml`, `name` or by a template."""
+    if is_template(output):
+        document = nodes_document(listing)
+        return format_template(output, document, document["nodes"])
     match output:
         case "json":
             return as_json(nodes_document(listing))

@@ -1,0 +1,77 @@
+"""`-o jsonpath=` and `-o custom-columns=`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioresolve.cli.output.formats import Table, format_template, tasks_of
+from aioresolve.cli.output.templates import validate_template
+
+pytest.importorskip("jsonpath_ng", reason="jsonpath-ng is not installed")
+
+DOCUMENT: dict[str, Any] = {
+    "jobs": {
+        "worker": [
+            {"task": 0, "address": "10.0.0.1:8470", "name": "train-0", "ready": True},
+            {"task": 1, "address": "10.0.0.2:8470", "name": None, "ready": False},
+        ],
+        "ps": [{"task": 0, "address": "10.0.0.3:8470", "name": "ps-0", "ready": True}],
+    },
+    "version": "41",
+}
+
+
+def formatted(output: str) -> str | Table:
+    validate_template(output)
+    return format_template(output, DOCUMENT, tasks_of(DOCUMENT))
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{.version}", "41"),
+        ("{$.version} {@.version}", "41 41"),
+        ("{.jobs.worker[*].address}", "10.0.0.1:8470 10.0.0.2:8470"),
+        ("{.jobs.*[*].name}", "train-0  ps-0"),
+        ("{.jobs.worker[0]['task','name']}", "0 train-0"),
+        ("{.jobs.worker[?(@.ready==true)].address}", "10.0.0.1:8470"),
+        ("{.jobs.worker[0].ready}", "true"),
+        ("{.nothing}", ""),
+        (
+            r"""{range .jobs.worker[*]}{.task}{"\t"}{.address}{'\n'}{end}end""",
+            "0\t10.0.0.1:8470\n1\t10.0.0.2:8470\nend",
+        ),
+        ("{range .jobs.*}{range [*]}{.task},{end};{end}", "0,1,;0,;"),
+        ("text only", "text only"),
+        ("{.jobs.ps[0]}", '{"task":0,"address":"10.0.0.3:8470","name":"ps-0","ready":true}'),
+    ],
+)
+def test_a_jsonpath_formats_the_document_as_in_kubectl(template: str, expected: str) -> None:
+    assert formatted(f"jsonpath={template}") == f"{expected}\n"
+
+
+def test_custom_columns_have_a_row_for_each_task() -> None:
+    assert formatted("custom-columns=JOB:.job,NAME:{.name},PORT:.port") == Table(
+        ["JOB", "NAME", "PORT"], [["worker", "train-0", ""], ["worker", "", ""], ["ps", "ps-0", ""]]
+    )
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        *("jsonpath={", "jsonpath=}", "jsonpath={.a", "jsonpath={.a[}", "jsonpath={}", "jsonpath={a b}"),
+        *(
+            "jsonpath={range .a}",
+            "jsonpath={end}",
+            "custom-columns=",
+            "custom-columns=NAME",
+            "custom-columns=:.a",
+        ),
+        "custom-columns=NAME:.name,",
+    ],
+)
+def test_an_invalid_template_is_rejected(output: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a|has no|has a brace"):
+        validate_template(output)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 NOT_MODIFIED = 304
 """The status of a response without a body: the client already has it."""
 
+DEFAULT_UNIVERSE = "googleapis.com"
+"""The domain of the APIs of Google Cloud; Trusted Partner Clouds and air-gapped ones have others."""
+
 RENEW_BEFORE_EXPIRY = 225.0
 """Seconds before its end at which a token is renewed: the threshold of google-auth (3 min 45 s).
 
@@ -79,12 +82,13 @@ class AccessToken:
     """Headers that authenticate requests. The repr shows no secret.
 
     `expires` is in seconds of Unix time, None for never; `member` is the IAM member that they stand for, such
-    as `serviceAccount:a@b`, if known.
+    as `serviceAccount:a@b`, if known; `universe` is the domain of the cloud that issued them.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     expires: float | None = None
     member: str | None = None
+    universe: str = DEFAULT_UNIVERSE
 
     @property
     def is_fresh(self) -> bool:

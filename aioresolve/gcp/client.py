@@ -24,7 +24,7 @@ from aioresolve._core.http.client import (
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .api_request import ANONYMOUS, NOT_MODIFIED, connection_hints
+from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, NOT_MODIFIED, connection_hints
 from .credentials import CLOUD_PLATFORM, GoogleCredentials
 from .google_errors import Principal, error_from_response
 
@@ -190,19 +190,32 @@ class _RequestAuth(Auth):
         self.progress.waiting(scope, f"no access token yet, from {source}")
         self.token = await self.google.token(self.client, self.progress)
         self.progress.waiting(scope, f"{self.host} has not responded")
-        return Credentials(self.token.headers)
+        return self._for_host(self.token)
 
     async def renew(self, rejected: Credentials, response: Response) -> Credentials | None:
         if not rejected.headers:
             return None
         try:
-            return Credentials((await self.google.renew(self.client, self.token, self.progress)).headers)
+            return self._for_host(await self.google.renew(self.client, self.token, self.progress))
         except CredentialsError as error:
             if error.retryable:
                 raise
             # The rejection is the error to report, and the failed renewal is its cause.
             principal = self.google.principal
             raise error_from_response(response, self.request, host=self.host, principal=principal) from error
+
+    def _for_host(self, token: AccessToken) -> Credentials:
+        """Return the headers; a ConfigurationError if they would be sent to the APIs of another cloud."""
+        domain = (URL(self.host).host or "").removesuffix(".")
+        if token.universe != DEFAULT_UNIVERSE and f".{domain}".endswith(f".{DEFAULT_UNIVERSE}"):
+            service, universe = self.request.service, token.universe
+            raise ConfigurationError(
+                f"the credentials of {self.google.principal.source} are of the cloud {universe}, but"
+                f" {self.request.scope} would be requested from {self.host}",
+                hint=f"Set {OVERRIDE}{service.upper()}=https://{service}.{universe},"
+                " or use other credentials.",
+            )
+        return Credentials(token.headers)
 
 
 def _endpoints(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

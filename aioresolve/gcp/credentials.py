@@ -23,7 +23,7 @@ import msgspec
 from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
-from .api_request import AccessToken
+from .api_request import DEFAULT_UNIVERSE, AccessToken
 from .google_errors import Principal
 
 if TYPE_CHECKING:
@@ -248,7 +248,9 @@ async def _metadata_token(
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None
-    return AccessToken(headers, requested_at + token.expires_in, member)
+    # Machines of Google Cloud itself may not report it.
+    universe = await server.value("universe/universe-domain", progress) or DEFAULT_UNIVERSE
+    return AccessToken(headers, requested_at + token.expires_in, member, universe)
 
 
 def _read_file_credentials(

@@ -32,7 +32,7 @@ from aioresolve.errors import (
     ResolveError,
 )
 
-from .api_request import ANONYMOUS, AccessToken, connection_hints
+from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, AccessToken, connection_hints
 from .metadata_server import is_metadata_host
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ async def fetch_token_async(
         raise credentials_error(error, source) from error
     except NotImplementedError as error:
         raise credentials_error(TypeError("they do not implement refresh()"), source) from error
-    return AccessToken(headers, _expiry(credentials))
+    return AccessToken(headers, _expiry(credentials), universe=_universe(credentials))
 
 
 def _expiry(credentials: Any) -> float:
@@ -291,7 +291,12 @@ def current_token(credentials: Any) -> AccessToken | None:
     credentials.apply(headers)
     email = getattr(credentials, "service_account_email", None)
     member = f"serviceAccount:{email}" if isinstance(email, str) and "@" in email else None
-    return AccessToken(headers, _unix_time(credentials.expiry), member)
+    return AccessToken(headers, _unix_time(credentials.expiry), member, _universe(credentials))
+
+
+def _universe(credentials: Any) -> str:
+    universe = getattr(credentials, "universe_domain", None)
+    return universe if isinstance(universe, str) and universe else DEFAULT_UNIVERSE
 
 
 def _unix_time(moment: datetime | None) -> float | None:

@@ -113,7 +113,7 @@ async def test_a_vm_uses_its_metadata_server(monkeypatch: pytest.MonkeyPatch) ->
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         assert (await request_my_tpu(server)).state == "READY"
-        assert services(server) == ["metadata", "metadata", "tpu"]
+        assert services(server) == ["metadata", "metadata", "metadata", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
 

@@ -44,6 +44,26 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
+
+async def test_a_token_of_another_cloud_is_not_sent_to_google(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = "example-cloud.test"
+    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", raising=False)
+    async with GoogleServer() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        server.metadata["universe/universe-domain"] = other
+        for credentials in (user(universe_domain=other), "default"):
+            async with GoogleSession(credentials) as opened:
+                error = await error_from(get_my_tpu(opened))
+            assert isinstance(error, ConfigurationError)
+            assert f"are of the cloud {other}" in str(error)
+            assert f"CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU=https://tpu.{other}" in str(error)
+
+
+async def test_a_token_of_another_cloud_is_sent_to_the_endpoint_of_that_cloud() -> None:
+    async with secure() as server:
+        assert (await request_my_tpu(server, user(universe_domain="example-cloud.test"))).state == "READY"
+
+
 SCOPE = f"TPU node {MY_TPU.path}"
 
 

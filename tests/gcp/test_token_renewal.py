@@ -63,7 +63,7 @@ async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pyte
             server.inject(Hang(), match=to("metadata"), times=None)
             with anyio.fail_after(10.0):
                 assert (await get_my_tpu(opened)).state == "READY"
-        assert services(server).count("metadata") == 3
+        assert services(server).count("metadata") == 4
 
 
 def test_event_loops_share_the_token() -> None:

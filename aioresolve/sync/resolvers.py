@@ -203,9 +203,26 @@ class TPUClusterResolver(ClusterResolver):
 
     def get_job_name(self) -> str:
         """Return the job name of the workers."""
+        return self._tpus.get_job_name()
+
+    def get_coordination_service_leader(self) -> str:
+        """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
+        return self._tpus.get_coordination_service_leader()
+
+    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
+        """Keep the topology that TensorFlow reports; see `aioresolve.TPUClusterResolver`."""
+        self._tpus.set_tpu_topology(serialized_tpu_topology)
+
+    @property
+    def tpu_hardware_feature(self) -> Any:
+        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
+        return self._tpus.tpu_hardware_feature
+
+    @property
+    def _tpus(self) -> tpus.TPUClusterResolver:
         resolver = self._shared.resource
         assert isinstance(resolver, tpus.TPUClusterResolver)
-        return resolver.get_job_name()
+        return resolver
 
     master = blocking(tpus.TPUClusterResolver.master)
     get_master = blocking(tpus.TPUClusterResolver.get_master)

@@ -160,6 +160,7 @@ class TPUClusterResolver(ClusterResolver):
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
         self._lease = PoolLease(self, self.new_pool)
+        self._tpu_topology: Any = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
@@ -265,6 +266,29 @@ class TPUClusterResolver(ClusterResolver):
     def get_job_name(self) -> str:
         """Return the job of the workers."""
         return self.task_type or self._job_name
+
+    def get_coordination_service_leader(self) -> str:
+        """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
+        return f"/job:{self.get_job_name()}/task:0"
+
+    # TensorFlow's topology
+
+    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
+        """Keep the topology that TensorFlow reports when it initializes a TPU system.
+
+        Args:
+            serialized_tpu_topology: a serialized `tensorflow.tpu.TopologyProto`.
+
+        Raises:
+            MissingDependencyError: (an ImportError) TensorFlow is not installed.
+            ConfigurationError: (a ValueError) the argument is invalid.
+        """
+        self._tpu_topology = tensorflow_runtime.parse_topology(serialized_tpu_topology)
+
+    @property
+    def tpu_hardware_feature(self) -> Any:
+        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
+        return None if self._tpu_topology is None else self._tpu_topology.tpu_hardware_feature
 
     # Watching
 

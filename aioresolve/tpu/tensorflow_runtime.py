@@ -85,7 +85,9 @@ async def start_server() -> tuple[Any, int]:
     Raises:
         MissingDependencyError: TensorFlow is not installed.
     """
-    return await _run_in_thread(_start_server, "start a coordinator", "pass {coordinator_address}")
+    return await _run_in_thread(
+        _start_server, "a coordinator without an address", "pass {coordinator_address}"
+    )
 
 
 async def list_local_devices() -> list[tuple[str, str]]:
@@ -96,9 +98,29 @@ async def list_local_devices() -> list[tuple[str, str]]:
     """
     return await _run_in_thread(
         _list_devices,
-        "list the devices of the local TPU",
+        "tpu='local'",
         "pass {tpu=grpc://localhost:8470} to probe the servers of this host instead",
     )
+
+
+def parse_topology(serialized: bytes) -> Any:
+    """Return the `tensorflow.tpu.TopologyProto` in `serialized`.
+
+    Raises:
+        MissingDependencyError: TensorFlow is not installed.
+        ConfigurationError: it is not a serialized TopologyProto.
+    """
+    _import_tensorflow("set_tpu_topology()", "")
+    from tensorflow.core.protobuf.tpu import topology_pb2
+
+    topology = topology_pb2.TopologyProto()
+    try:
+        topology.ParseFromString(serialized)
+    except Exception as error:  # TypeError, or DecodeError of protobuf, which is imported in spec only
+        raise ConfigurationError(
+            f"it is not a serialized TopologyProto: {error}", argument="serialized_tpu_topology"
+        ) from error
+    return topology
 
 
 async def initialize_system(addresses: Sequence[str], job: str) -> None:
@@ -113,20 +135,20 @@ async def initialize_system(addresses: Sequence[str], job: str) -> None:
         TPUNotFoundError: the workers have no TPU.
         ProbeError: TensorFlow failed for another reason.
     """
-    await _run_in_thread(lambda tf: _initialize(tf, addresses, job), "connect to a TPU")
+    await _run_in_thread(lambda tf: _initialize(tf, addresses, job), "initializing a TPU system")
 
 
-async def _run_in_thread(work: Callable[[Any], T], purpose: str, alternative: str = "") -> T:
-    return await run_in_thread(purpose, lambda: work(_import_tensorflow(purpose, alternative)))
+async def _run_in_thread(work: Callable[[Any], T], feature: str, alternative: str = "") -> T:
+    return await run_in_thread(feature, lambda: work(_import_tensorflow(feature, alternative)))
 
 
-def _import_tensorflow(purpose: str, alternative: str) -> Any:
+def _import_tensorflow(feature: str, alternative: str) -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
         install = "Run `pip install 'aioresolve[tensorflow]'`"
         raise MissingDependencyError(
-            f"TensorFlow is required to {purpose}, and is not installed ({error})",
+            f"{feature} needs TensorFlow",
             hint=f"{install}, or {alternative}." if alternative else f"{install}.",
         ) from error
     return tf

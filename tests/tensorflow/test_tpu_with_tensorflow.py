@@ -68,6 +68,27 @@ SECONDS = 120
             """,
             id="the devices of a local TPU are those of this host",
         ),
+        pytest.param(
+            """
+            from tensorflow.core.protobuf.tpu import topology_pb2
+            from aioresolve import sync
+
+            async def main():
+                topology = topology_pb2.TopologyProto(mesh_shape=[1, 1, 1, 2], num_tasks=1)
+                topology.tpu_hardware_feature.embedding_feature = 1
+                for kind in (TPUClusterResolver, sync.TPUClusterResolver):
+                    resolver = kind("grpc://a")
+                    resolver.set_tpu_topology(topology.SerializeToString())
+                    assert resolver.tpu_hardware_feature == topology.tpu_hardware_feature
+                    try:
+                        resolver.set_tpu_topology(b"\\xff\\xff")
+                    except errors.ConfigurationError as error:
+                        assert error.argument == "serialized_tpu_topology"
+                    else:
+                        raise AssertionError("an invalid topology was accepted")
+            """,
+            id="the hardware feature is that of the topology that was set",
+        ),
     ],
 )
 def test_tensorflow_part(script: str) -> None:

@@ -153,9 +153,25 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
 
 async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
-    with pytest.raises(ImportError, match=r"pip install 'aioresolve\[tensorflow\]'") as raised:
+    with pytest.raises(
+        ImportError, match=r"tpu='local' needs TensorFlow. Run `pip install 'aioresolve\[tensorflow\]'`"
+    ) as raised:
         await TPUClusterResolver("local").num_accelerators()
     assert isinstance(raised.value, MissingDependencyError)
+
+
+async def test_the_coordination_service_runs_on_the_first_worker() -> None:
+    assert TPUClusterResolver("grpc://a").get_coordination_service_leader() == "/job:worker/task:0"
+    resolver = sync.TPUClusterResolver("grpc://a", job_name="tpu")
+    assert resolver.get_coordination_service_leader() == "/job:tpu/task:0"
+
+
+async def test_a_topology_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = TPUClusterResolver("grpc://a")
+    assert resolver.tpu_hardware_feature is None
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
+    with pytest.raises(MissingDependencyError, match=r"set_tpu_topology\(\) needs TensorFlow"):
+        resolver.set_tpu_topology(b"")
 
 
 async def test_raises_value_error_if_no_tpus_are_specified() -> None:

@@ -55,7 +55,7 @@ def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
         raise ConfigurationError(
             "the metadata server is not used, because NO_GCE_CHECK=true states that this machine is not on"
             " Google Cloud",
-            hint="Unset it, or pass {project}, {zone} and {credentials}.",
+            hint="Unset it if this machine is on Google Cloud.",
         )
     for where, host in (
         ("host", given),
@@ -94,10 +94,7 @@ _responded: set[str] = set()
 
 FLAVOR = {"Metadata-Flavor": "Google"}
 
-NOT_GOOGLE_CLOUD = (
-    "This machine does not seem to be on Google Cloud: pass {project}, {zone} and {credentials}, or set"
-    " GCE_METADATA_HOST."
-)
+NOT_GOOGLE_CLOUD = "This machine does not seem to be on Google Cloud; if it is, set GCE_METADATA_HOST."
 UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
 
 

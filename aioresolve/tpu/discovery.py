@@ -94,9 +94,13 @@ class MetadataSource:
 
     Attributes:
         tried: the sources that name no TPU, one line each.
+        slice_index: the index of the slice, from 0, if `$MEGASCALE_SLICE_ID` is set.
+        num_slices: the number of slices, if `$MEGASCALE_NUM_SLICES` is set.
     """
 
     tried: tuple[str, ...]
+    slice_index: int | None = None
+    num_slices: int | None = None
 
 
 Source: TypeAlias = LocalTPU | GivenWorkers | NamedTPUs | MetadataSource
@@ -125,7 +129,8 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
         return _from_tpu_config(config)
     variables = (ENDPOINTS_VARIABLE, *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
     unset = ", ".join(f"${name}" for name in variables)
-    return MetadataSource(("no name or address was given", f"{unset} are not set"))
+    tried = ("no name or address was given", f"{unset} are not set")
+    return MetadataSource(tried, *_megascale(environ))
 
 
 def environment_task_id(environ: Mapping[str, str]) -> int | None:
@@ -309,20 +314,32 @@ def _gke_slice(variable: str, environ: Mapping[str, str]) -> GivenWorkers:
         )
     # Several processes on one host are one worker.
     hosts = dict.fromkeys(worker_host(entry, origin) for entry in entries)
-    num_slices = _number(environ, "MEGASCALE_NUM_SLICES", 1)
-    slice_index = _number(environ, "MEGASCALE_SLICE_ID", 0)
-    if slice_index >= num_slices:
-        raise ConfigurationError(
-            f"$MEGASCALE_SLICE_ID={slice_index} is out of range: $MEGASCALE_NUM_SLICES={num_slices}",
-            hint="Slices are numbered from 0.",
-        )
     return GivenWorkers(
         origin,
         tuple(host_port(host, TPU_PORT) for host in hosts),
         _environment(environ),
-        slice_index,
-        num_slices,
+        *slice_position(*_megascale(environ)),
     )
+
+
+def _megascale(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the index of the slice and the number of slices; each None if its variable is not set."""
+    return _number(environ, "MEGASCALE_SLICE_ID"), _number(environ, "MEGASCALE_NUM_SLICES")
+
+
+def slice_position(slice_index: int | None, num_slices: int | None) -> tuple[int, int]:
+    """Return the index of a slice, by default 0, and the number of slices, by default 1.
+
+    Raises:
+        ConfigurationError: the index is out of range.
+    """
+    index, number = slice_index or 0, num_slices or 1
+    if index >= number:
+        raise ConfigurationError(
+            f"MEGASCALE_SLICE_ID={index} is out of range: MEGASCALE_NUM_SLICES={number}",
+            hint="Slices are numbered from 0.",
+        )
+    return index, number
 
 
 def _read_addresses(path: str) -> str:
@@ -361,10 +378,10 @@ def _numbers(environ: Mapping[str, str], variable: str) -> tuple[int, ...] | Non
     return tuple(map(int, parts))
 
 
-def _number(environ: Mapping[str, str], variable: str, default: int) -> int:
+def _number(environ: Mapping[str, str], variable: str) -> int | None:
     text = environ.get(variable)
     if not text:
-        return default
+        return None
     if _NUMBER.fullmatch(text.strip()) is None:
         raise ConfigurationError(
             f"${variable}={text!r} is not a number from 0", hint="Correct or unset the variable."

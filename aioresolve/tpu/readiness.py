@@ -86,6 +86,7 @@ class Unready:
         path: its full name.
         is_running: whether it is READY and its workers have addresses: it is only not healthy, as during
             maintenance, and jobs may continue on it.
+        create_time: when a queued resource was created, in RFC 3339 format; may be empty.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Unready:
     workers: int | None = None
     path: str = ""
     is_running: bool = False
+    create_time: str = ""
 
 
 def unready_node(node: Node) -> Unready | None:
@@ -147,7 +149,14 @@ def unready_queued_resource(resource: QueuedResource) -> Unready | None:
         reasons.append(remedy)
     retryable = resource.status not in FINAL_REQUEST_STATES
     name = resource.name.rpartition("/")[2]
-    return Unready(name, "; ".join(reasons), retryable, resource.status, path=resource.name)
+    return Unready(
+        name,
+        "; ".join(reasons),
+        retryable,
+        resource.status,
+        path=resource.name,
+        create_time=resource.create_time,
+    )
 
 
 def not_ready_error(unready: Sequence[Unready]) -> TPUNotReadyError:
@@ -187,7 +196,8 @@ def not_found_error(missing: Sequence[NodeNotFound], version: str, origin: str) 
         # The user may not know that the variable is set, or another program sets it for another purpose.
         named_by, hint = f" (from {origin})", f"{hint} {variable_hint(origin)}"
     return TPUNotFoundError(
-        f"there is no TPU {', '.join(names)}{named_by}: {missing[0].error.summary}",
+        f"there is no TPU {', '.join(names)}{named_by}: {missing[0].error.host or 'the service'} returned"
+        " status 404",
         names=names,
         hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
     )

@@ -13,7 +13,7 @@ from aioresolve.gcp.resource_names import is_full_name, node_name, queued_resour
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port
 
-from .discovery import TPU_PORT, GivenWorkers, LocalTPU, MetadataSource, NamedTPUs
+from .discovery import TPU_PORT, GivenWorkers, LocalTPU, MetadataSource, NamedTPUs, slice_position
 from .metadata_source import fetch_worker_hosts
 from .readiness import (
     NodeNotFound,
@@ -159,7 +159,7 @@ class SliceFinder:
                 return FoundSlices(_number_slices([_given_slice(source)]))
             case MetadataSource():
                 hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
-                return FoundSlices(_number_slices([_metadata_slice(hosts, environment)]))
+                return FoundSlices(_number_slices([_metadata_slice(source, hosts, environment)]))
             case NamedTPUs():
                 found = await self._find_named(source, connections, progress)
                 return _separate(found, self.not_healthy, self.address)
@@ -222,8 +222,9 @@ class SliceFinder:
         name = queued_resource_name(text, project, zone)
         try:
             queued = await _find_queued(api, name, progress)
-        except ForbiddenError:
-            return [node]  # a user without permission for queued resources meant a node
+        except (ForbiddenError, ConfigurationError):
+            # A user without permission for queued resources, or whose client has none, meant a node.
+            return [node]
         is_neither = any(isinstance(tpu, NodeNotFound) and tpu.path == name.path for tpu in queued)
         return [node] if is_neither else queued
 
@@ -264,6 +265,8 @@ class SliceFinder:
 
 def _identity(tpu: FoundNode) -> Hashable:
     """Return a key that is equal for the same TPU, whatever name it was found by."""
+    if isinstance(tpu, Unready) and tpu.create_time:
+        return tpu.create_time, *tpu.path.split("/")[2:]
     if isinstance(tpu, ABSENT):
         return tpu.path
     # The full name may contain the number of the project instead of its id.
@@ -372,8 +375,12 @@ def _given_slice(given: GivenWorkers) -> TPUSlice:
     )
 
 
-def _metadata_slice(hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
-    index, num_slices = environment.slice_index or 0, environment.num_slices or 1
+def _metadata_slice(source: MetadataSource, hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
+    # As in JAX, the variables of the process take precedence over `tpu-env`.
+    index, num_slices = slice_position(
+        environment.slice_index if source.slice_index is None else source.slice_index,
+        environment.num_slices if source.num_slices is None else source.num_slices,
+    )
     name = environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
     addresses = [host_port(host, TPU_PORT) for host in hosts]
     return TPUSlice(_workers(addresses, name), name, index, num_slices, environment=environment)

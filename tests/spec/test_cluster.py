@@ -317,7 +317,7 @@ class TestHostPort:
     def test_only_ipv6_addresses_are_put_in_brackets(self, host: str, address: str) -> None:
         assert host_port(host, 8470) == address
 
-    @pytest.mark.parametrize("host", ["", "[]", "10.0.0.7:8470", "[fd00::7]:8470", "[fd00::7"])
+    @pytest.mark.parametrize("host", ["", "[]", "10.0.0.7:8470", "[fd00::7]:8470", "[fd00::7", "host]"])
     def test_invalid_host_raises_an_error(self, host: str) -> None:
         with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
             host_port(host, 8470)

@@ -258,15 +258,33 @@ def test_a_malformed_worker_id_is_rejected(monkeypatch: pytest.MonkeyPatch) -> N
         _ = TPUClusterResolver().task_id
 
 
-def test_a_slice_of_a_multislice_has_its_index() -> None:
-    found = source(TPU_WORKER_HOSTNAMES="a,b", MEGASCALE_NUM_SLICES="4", MEGASCALE_SLICE_ID="2")
-    assert isinstance(found, GivenWorkers)
-    assert (found.slice_index, found.num_slices) == (2, 4)
+@pytest.mark.parametrize(
+    "variable", ["TPU_PROCESS_ADDRESSES_PATH", "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"]
+)
+async def test_a_slice_of_a_multislice_has_its_index(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "addresses"
+    file.write_text("a,b")
+    monkeypatch.setenv(variable, str(file) if variable.endswith("_PATH") else "a,b")
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "4")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "2")
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5p-16")
+    resolver = TPUClusterResolver()
+    (one,) = await resolver.slices()
+    assert (one.name, one.index, one.num_slices, one.tasks) == ("slice-2", 2, 4, range(2))
+    assert one.endpoints[1].name == "slice-2/worker-1"
+    assert await resolver.accelerator_type() == "v5p-16"
 
 
 @pytest.mark.parametrize(
     ("slice_id", "slices", "message"),
-    [("x", "2", "MEGASCALE_SLICE_ID"), ("0", "-1", "MEGASCALE_NUM_SLICES"), ("2", "2", "out of range")],
+    [
+        ("x", "2", "MEGASCALE_SLICE_ID"),
+        ("0", "-1", "MEGASCALE_NUM_SLICES"),
+        ("-1", "2", "MEGASCALE_SLICE_ID"),
+        ("2", "2", "out of range"),
+    ],
 )
 def test_malformed_megascale_variables_are_rejected(slice_id: str, slices: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -290,6 +308,22 @@ def test_gke_variables_describe_the_slice() -> None:
     assert found.environment.accelerator_type == "v4-16"
     assert found.environment.host_bounds == (1, 1, 2)
     assert found.environment.runtime_metrics_ports == (8431, 8432)
+
+
+def test_spaces_around_numbers_are_ignored() -> None:
+    found = source(TPU_WORKER_HOSTNAMES="a", TPU_CHIPS_PER_HOST_BOUNDS="2, 2,1")
+    assert isinstance(found, GivenWorkers)
+    assert found.environment.chips_per_host_bounds == (2, 2, 1)
+
+
+@pytest.mark.parametrize("names", [["a", ""], ["a", 7], ["", "a"], ["a", None], "a,,b"])
+def test_a_valid_name_does_not_hide_an_invalid_one(names: Any) -> None:
+    with pytest.raises(ConfigurationError, match="empty"):
+        validate_tpu(names)
+
+
+def test_tpu_config_may_name_the_tpu_of_this_host() -> None:
+    assert source(TPU_CONFIG='{"tpu_node_name": "local", "zone": "z"}') == LocalTPU("$TPU_CONFIG")
 
 
 def test_a_malformed_number_in_a_gke_variable_is_rejected() -> None:

@@ -110,6 +110,23 @@ async def test_an_absent_tpu_with_several_names_is_missing_once(google: GoogleSe
     assert [missing.name for missing in seen.absent] == ["gone", "waiting"]
 
 
+async def test_a_queued_resource_named_with_the_project_number_too_is_missing_once(
+    google: GoogleServer,
+) -> None:
+    names = [f"projects/{project}/locations/{ZONE}/queuedResources/q" for project in (PROJECT, "123456")]
+    google.add(*(queued_resource(name, state="ACCEPTED") for name in names))
+    async with aclosing(TPUClusterResolver(names).observations()) as observations:
+        seen = await anext(observations)
+    assert [missing.name for missing in seen.absent] == ["q"]
+
+
+async def test_the_error_for_an_unknown_tpu_names_it_once(google: GoogleServer) -> None:
+    with pytest.raises(TPUNotFoundError) as raised:
+        await TPUClusterResolver("gone", ZONE, PROJECT).cluster_spec()
+    assert str(raised.value).count("gone") == 1
+    assert raised.value.summary.endswith(f"{google.url} returned status 404")
+
+
 async def test_a_project_number_does_not_conflict_with_the_project_id(google: GoogleServer) -> None:
     google.add(tpu_node(f"projects/123456/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
     resolver = TPUClusterResolver(f"projects/123456/locations/{ZONE}/nodes/my-tpu", ZONE, PROJECT)
@@ -333,6 +350,45 @@ async def test_a_vm_of_a_multislice_knows_the_index_of_its_slice(google: GoogleS
     _add_lines(google, "MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'")
     (one,) = await TPUClusterResolver().slices()
     assert (one.name, one.index, one.num_slices, one.tasks) == ("mine", 2, 4, range(2))
+
+
+@pytest.mark.parametrize(
+    ("lines", "environ"),
+    [
+        (["MEGASCALE_NUM_SLICES: '4'", "MEGASCALE_SLICE_ID: '2'"], {}),
+        ([], {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2"}),
+        (["MEGASCALE_NUM_SLICES: '4'"], {"MEGASCALE_SLICE_ID": "2"}),
+        (["MEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID: '1'"], {"MEGASCALE_NUM_SLICES": "4"}),
+    ],
+)
+async def test_variables_of_the_process_and_tpu_env_describe_the_multislice_of_a_vm(
+    lines: list[str], environ: dict[str, str], google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"], node="mine"))
+    _add_lines(google, *lines)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    (one,) = await TPUClusterResolver().slices()
+    index = 1 if len(lines) == 2 and environ else 2
+    assert (one.index, one.num_slices, one.tasks) == (index, 4, range(1))
+
+
+async def test_a_slice_index_of_the_process_that_is_out_of_range_is_an_error(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
+    _add_lines(google, "MEGASCALE_NUM_SLICES: '2'")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "2")
+    with pytest.raises(ConfigurationError, match="MEGASCALE_SLICE_ID=2 is out of range"):
+        await TPUClusterResolver().slices()
+
+
+async def test_the_accelerator_type_may_be_an_attribute_of_its_own(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"], accelerator_type="v4-8"))
+    attribute = "instance/attributes/tpu-env"
+    lines = google.metadata[attribute].splitlines()
+    google.metadata[attribute] = "\n".join(line for line in lines if "ACCELERATOR_TYPE" not in line)
+    assert await TPUClusterResolver().accelerator_type() == "v4-8"
 
 
 async def test_an_unknown_line_of_tpu_env_is_skipped(google: GoogleServer) -> None:

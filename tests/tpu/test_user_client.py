@@ -63,7 +63,20 @@ async def test_a_missing_node_is_not_found() -> None:
         await resolver_of(failing(FakeHttpError(404)), "projects/p/locations/z/nodes/gone").cluster_spec()
 
 
-@pytest.mark.parametrize("response", [None, [], {"name": 7}, {"state": "READY"}, object()])
+async def test_a_missing_tpu_is_not_found_by_a_client_without_queued_resources() -> None:
+    with pytest.raises(TPUNotFoundError, match="there is no TPU projects/p/locations/z/nodes/gone"):
+        await resolver_of(failing(FakeHttpError(404)), "gone").cluster_spec()
+
+
+async def test_a_node_without_a_name_has_the_requested_one() -> None:
+    node = {"state": "READY", "networkEndpoints": [{"ipAddress": "10.0.0.1"}]}
+    (one,) = await resolver_of(FakeService(respond=lambda: node)).slices()
+    assert (one.name, one.endpoints[0].address) == ("my-tpu", "10.0.0.1:8470")
+    assert one.node is not None
+    assert one.node.name == "projects/p/locations/z/nodes/my-tpu"
+
+
+@pytest.mark.parametrize("response", [None, [], {"name": 7}, {"name": "n", "state": 7}, object()])
 async def test_a_response_that_is_not_a_node_is_a_protocol_error(response: Any) -> None:
     with pytest.raises(ProtocolError, match="the service object"):
         await resolver_of(FakeService(respond=lambda: response)).cluster_spec()

@@ -160,6 +160,27 @@ def hanging(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hanging]
         yield hanging
 
 
+INTERRUPTED_IMPORT = """
+import signal, sys
+from aioresolve.cli import main
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(["kubernetes", "-l", "worker=app=train", "--kubeconfig", "/missing"]))
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "aioresolve.cli.commands.kubernetes", "aiohttp", "asyncio"])
+def test_command_ends_without_a_traceback_at_ctrl_c_while_it_imports(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def start(hanging: Hanging, *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, *arguments],

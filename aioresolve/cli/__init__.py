@@ -24,12 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
-    missing = [name for name in ("click", "rich") if find_spec(name) is None]
-    if missing:
-        sys.stderr.write(
-            f"error: the command line requires {' and '.join(missing)}: pip install 'aioresolve[cli]'\n"
-        )
-        return 2
-    from .application import run_command
+    try:
+        missing = [name for name in ("click", "rich") if find_spec(name) is None]
+        if missing:
+            sys.stderr.write(
+                f"error: the command line requires {' and '.join(missing)}: pip install 'aioresolve[cli]'\n"
+            )
+            return 2
+        from .application import run_command
 
-    return run_command(arguments)
+        return run_command(arguments)
+    except KeyboardInterrupt:  # during an import; run_command handles Ctrl-C in everything else
+        return 130

@@ -104,7 +104,9 @@ class SharedContext(Generic[EnterableT]):
         try:
             await self._run()
         except BaseException as error:  # for those that wait; raised here it would end the whole event loop
-            self._error = error
+            # The end of `asyncio.run` cancels every task, which exits the context like `close` does.
+            if not (self._is_entered and isinstance(error, asyncio.CancelledError)):
+                self._error = error
         self.is_closed = True
         self._opened.set()
         self._exited.set()

@@ -8,10 +8,11 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from aioresolve._core.concurrency import stream_latest
-from aioresolve.errors import ConnectionFailedError
+from aioresolve.errors import ConnectionFailedError, ResolveError
 from aioresolve.resolver import base
 
 from .iteration import BlockingIterator
+from .loop_thread import without_internal_frames
 from .shared import SharedResource
 
 if TYPE_CHECKING:
@@ -84,7 +85,10 @@ def blocking(
 
     @wraps(method)
     def blocking_method(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self._shared.call(name, *args, **kwargs)
+        try:
+            result: R = self._shared.call(name, *args, **kwargs)
+        except ResolveError as error:
+            raise without_internal_frames(error)  # noqa: B904 - it is the same error
         return result
 
     return blocking_method

@@ -7,11 +7,14 @@ with its first call.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import contextvars
 import os
 import threading
+import traceback
+import types
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 T = TypeVar("T")
+
+INTERNAL_PACKAGES = frozenset(
+    {"aiohappyeyeballs", "aiohttp", "aioresolve", "anyio", "asyncio", "concurrent", "contextlib"}
+    | {"google", "grpc", "tenacity", "uvloop"}
+)
+"""The packages whose frames a traceback of an expected error does not show."""
 
 INTERRUPT_TIMEOUT = 5.0
 """Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
@@ -47,7 +56,6 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_callbacks: list[Callable[[], object]] = []
-        self._is_abandoned = False
         self._is_ending = False
         started: Future[None] = Future()
         self._thread = threading.Thread(
@@ -56,12 +64,8 @@ class LoopThread:
         try:
             self._thread.start()
             started.result()
-        except RuntimeError as error:
-            raise ResolveError(f"the event loop thread of aioresolve.sync did not start: {error}") from error
-        except BaseException:  # such as a KeyboardInterrupt while the thread starts
-            self._is_abandoned = True
-            self.call_soon(self._end)
-            raise
+        except (OSError, RuntimeError) as error:
+            raise _not_started(error) from error
 
     @property
     def is_running(self) -> bool:
@@ -147,8 +151,7 @@ class LoopThread:
             async with anyio.create_task_group() as self._tasks:
                 async with anyio.from_thread.BlockingPortal() as self._calls:
                     started.set_result(None)
-                    if not self._is_abandoned:
-                        await self._ended.wait()
+                    await self._ended.wait()
                     # In this order: calls and tasks use the resources that services hold open.
                     self._is_ending = True
                     await self._calls.stop(cancel_remaining=True)
@@ -218,6 +221,34 @@ class _Call(Generic[T]):
         return cast("T", self._value)
 
 
+def without_internal_frames(error: ResolveError) -> ResolveError:
+    """Remove the frames of `INTERNAL_PACKAGES` from the tracebacks of `error` and its causes, and return it.
+
+    The summary, the hint and the causes say what went wrong; a hundred lines of the event loop do not.
+    Frames of users remain: those of their resolvers, callbacks and credentials.
+    """
+    remaining: list[BaseException | None] = [error]
+    seen: set[BaseException] = set()
+    while remaining:
+        current = remaining.pop()
+        if current is None or current in seen:
+            continue
+        seen.add(current)
+        kept = None
+        for frame, line in reversed(list(traceback.walk_tb(current.__traceback__))):
+            if str(frame.f_globals.get("__name__")).partition(".")[0] not in INTERNAL_PACKAGES:
+                kept = types.TracebackType(kept, frame, frame.f_lasti, line)
+        current.__traceback__ = kept
+        remaining += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            remaining += current.exceptions
+    return error
+
+
+def _not_started(error: Exception) -> ResolveError:
+    return ResolveError(f"the event loop thread of aioresolve.sync did not start: {error}")
+
+
 def _exiting_error() -> ResolveError:
     return ResolveError("aioresolve.sync accepts no more calls, because the interpreter exits")
 
@@ -230,17 +261,33 @@ _has_exited = False
 
 def get_loop_thread() -> LoopThread:
     """Return the event loop thread of this process; start it if it is not running."""
-    global _current
     current = _current
-    # First without the lock: every call comes here, and nearly always finds a running thread.
     if current is not None and current.is_running:
         return current
-    with _lock:
-        if _has_exited:
-            raise _exiting_error()
-        if _current is None or not _current.is_running:
-            _current = LoopThread()
-        return _current
+    if _has_exited:
+        raise _exiting_error()
+    started: Future[LoopThread] = Future()
+    # By another thread, so that this one never holds the lock: if it is the main thread, a signal handler may
+    # interrupt it at any point, make a call too, and wait for the lock.
+    try:
+        _thread.start_new_thread(_start, (started,))
+    except RuntimeError as error:
+        raise _not_started(error) from error
+    return started.result()
+
+
+def _start(started: Future[LoopThread]) -> None:
+    global _current
+    try:
+        with _lock:
+            if _current is None or not _current.is_running:
+                _current = LoopThread()
+            if _has_exited:  # meanwhile
+                _current.close()
+                raise _exiting_error()
+            started.set_result(_current)
+    except BaseException as error:  # raised by the waiting thread
+        started.set_exception(error)
 
 
 def current_loop_thread() -> LoopThread | None:
@@ -250,8 +297,7 @@ def current_loop_thread() -> LoopThread | None:
 
 def _close_at_exit() -> None:
     global _has_exited
-    with _lock:
-        _has_exited = True
+    _has_exited = True
     if _current is not None:
         _current.close()
 

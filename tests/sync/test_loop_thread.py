@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from aioresolve.errors import ConfigurationError, ResolveError
@@ -259,23 +260,67 @@ async def test_call_interrupted_before_it_starts_never_starts() -> None:
     assert history == []
 
 
-@pytest.mark.usefixtures("interruptible", "not_started")
-def test_interrupt_while_the_thread_starts_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve = LoopThread._serve
+@pytest.fixture
+def interrupted_start(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Interrupt the main thread while the loop thread starts, which continues once the event is set."""
+    serve, handled = LoopThread._serve, threading.Event()
 
     async def interrupted(self: LoopThread, started: Future[None]) -> None:
         interrupt_main_thread()
-        await anyio.sleep(0.05)
+        await anyio.to_thread.run_sync(handled.wait)
         await serve(self, started)
 
     monkeypatch.setattr(LoopThread, "_serve", interrupted)
+    return handled
+
+
+@pytest.mark.usefixtures("interruptible", "not_started")
+def test_interrupt_while_the_thread_starts_leaves_it_to_the_next_call(
+    interrupted_start: threading.Event,
+) -> None:
     before = set(threading.enumerate())
     with pytest.raises(Interrupt):
         get_loop_thread()
-    assert current_loop_thread() is None
-    for thread in set(threading.enumerate()) - before:
-        thread.join(5.0)
-        assert not thread.is_alive()
+    interrupted_start.set()
+    assert get_loop_thread().run(thread_name)
+    assert len({thread for thread in threading.enumerate() if thread.name == "aioresolve.sync"} - before) == 1
+
+
+@pytest.mark.usefixtures("not_started")
+def test_signal_handler_can_make_a_call_while_the_first_call_starts_the_thread(
+    interrupted_start: threading.Event,
+) -> None:
+    calls: list[LoopThread] = []
+
+    def handle(number: int, frame: object) -> None:
+        threading.Timer(0.01, interrupted_start.set).start()
+        thread = get_loop_thread()
+        thread.run(thread_name)
+        calls.append(thread)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        assert get_loop_thread().run(thread_name)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == [current_loop_thread()]
+
+
+def test_signal_handler_can_make_a_call_during_another_call(thread: LoopThread) -> None:
+    names: list[str] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: names.append(thread.run(thread_name)))
+
+    async def interrupted() -> str:
+        interrupt_main_thread()
+        while not names:  # noqa: ASYNC110 - set by another thread
+            await anyio.sleep(0.001)
+        return "outer"
+
+    try:
+        assert thread.run(interrupted) == "outer"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert names == ["aioresolve.sync"]
 
 
 # One loop thread per process

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import inspect
+import re
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from aioresolve.errors import (
     DeadlineExceededError,
     InvalidClusterError,
     PodNotRunningError,
+    ResolveError,
 )
 from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
 from aioresolve.testing import Hang, KubernetesServer, pod
@@ -310,7 +312,7 @@ def test_unused_resolver_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> No
 # Errors
 
 
-def test_error_is_the_async_one_with_a_full_traceback(
+def test_traceback_of_an_error_shows_the_caller_and_one_frame_of_the_facade(
     server: ThreadedKubernetesServer, resolver: sync.KubernetesClusterResolver
 ) -> None:
     server.add(pod("train-3", labels={"app": "train"}, phase="Pending"))
@@ -318,10 +320,43 @@ def test_error_is_the_async_one_with_a_full_traceback(
         resolver.cluster_spec()
     assert list(caught.value.pods) == ["default/train-3"]
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert frames[0] == "test_error_is_the_async_one_with_a_full_traceback"
-    assert {"blocking_method", "cluster_spec", "fetch_spec"} <= set(frames)
+    assert frames == [
+        "test_traceback_of_an_error_shows_the_caller_and_one_frame_of_the_facade",
+        "blocking_method",
+    ]
     server.delete("train-3")
     assert resolver.cluster_spec() == WORKERS
+
+
+def test_causes_of_an_error_have_short_tracebacks_too(kubeconfig: Path) -> None:
+    kubeconfig.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9", kubeconfig.read_text()))
+    resolver = sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig)
+    with pytest.raises(ResolveError) as caught, resolver:
+        resolver.cluster_spec(timeout=0.5)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "ConnectionRefusedError" in text
+    assert len(text.splitlines()) < 20
+
+
+def test_traceback_of_an_error_keeps_the_frames_of_a_resolver_of_users() -> None:
+    class Failing(aioresolve.ClusterResolver):
+        async def fetch_state(self, progress: Progress) -> ClusterState:
+            try:
+                raise KeyError("missing")
+            except KeyError as error:
+                raise ResolveError("no state") from error
+
+    resolver = sync.ClusterResolver(Failing())
+    iterator = resolver.watch()
+    calls = {"blocking_method": resolver.cluster_state, "__next__": iterator.__next__}
+    for name, call in calls.items():
+        with pytest.raises(ResolveError) as caught:
+            call()
+        frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert frames[-2:] == [name, "fetch_state"]
+        assert caught.value.__cause__ is not None
+        frames = [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
+        assert frames == ["fetch_state"]
 
 
 def test_blocking_call_has_a_deadline(

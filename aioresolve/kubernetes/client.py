@@ -79,9 +79,11 @@ class Transport(abc.ABC):
 
     Attributes:
         can_stream: whether `stream` is supported; if not, the resolver polls instead of watching.
+        has_tables: whether `get` can return Tables and select by field; if not, whole pods are listed.
     """
 
     can_stream = True
+    has_tables = True
 
     @property
     @abc.abstractmethod
@@ -237,6 +239,11 @@ class PodAPI:
         """Sleep for this number of seconds, or until `aclose` is called."""
         with anyio.move_on_after(seconds):
             await self._closed.wait()
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether `rows` can be used; see `Transport`."""
+        return self._transport.has_tables
 
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | FoundPods | None:
         """Return the rows of a Table, or pods from a server that does not support Tables of pods.

@@ -5,10 +5,15 @@ Their credentials, TLS, proxies and retries are those that the user configured. 
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
 import time
 from contextlib import asynccontextmanager, closing
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import anyio
 
@@ -38,6 +43,29 @@ AUTH = ["BearerToken"]
 CHUNK = 64 * 1024
 """The bytes that a worker thread reads before it checks its timeout."""
 
+LIST_ALL, LIST_ONE = "list_pod_for_all_namespaces", "list_namespaced_pod"
+"""The methods of a CoreV1Api that list pods: of all namespaces, and of the one in the first argument."""
+
+POD_FIELDS: dict[str, Any] = {
+    "metadata": {
+        "name": "name",
+        "namespace": "namespace",
+        "uid": "uid",
+        "labels": "labels",
+        "annotations": "annotations",
+        "deletion_timestamp": "deletionTimestamp",
+    },
+    "spec": {"node_name": "nodeName", "hostname": "hostname", "subdomain": "subdomain"},
+    "status": {
+        "phase": "phase",
+        "reason": "reason",
+        "message": "message",
+        "pod_ip": "podIP",
+        "host_ip": "hostIP",
+    },
+}
+"""The fields of a pod object that are read: attribute to the name in JSON."""
+
 THREAD_GRACE = 1.0
 """Seconds after the deadline of the call at which a worker thread stops: the deadline must come first."""
 
@@ -49,10 +77,13 @@ def client_transport(client: Any) -> Transport:
         return AsyncClientTransport(api_client)
     if _is_api_client_of("kubernetes", api_client):
         return ThreadedClientTransport(api_client)
+    if callable(getattr(client, LIST_ALL, None)) or callable(getattr(client, LIST_ONE, None)):
+        return ListingClientTransport(client)
     raise ConfigurationError(
         f"a {type(client).__module__}.{type(client).__qualname__} is not a Kubernetes client",
         argument="override_client",
-        hint="Pass a kubernetes_asyncio ApiClient or CoreV1Api, or a synchronous kubernetes CoreV1Api.",
+        hint="Pass a kubernetes_asyncio ApiClient or CoreV1Api, a synchronous kubernetes CoreV1Api, or an"
+        f" object with the methods {LIST_ALL} and {LIST_ONE}.",
     )
 
 
@@ -259,3 +290,90 @@ class ThreadedClientTransport(ClientTransport):
             host=self.host,
             scope=scope,
         )
+
+
+class ListingClientTransport(Transport):
+    """Lists pods with the two list methods of any other client, blocking or async: a wrapper, or a mock.
+
+    The pods are V1Pod objects of either client library, or objects with those of their attributes that are
+    in `POD_FIELDS`, as far as the client sets them.
+    """
+
+    can_stream = False
+    has_tables = False
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @property
+    def host(self) -> str:
+        return f"override_client, a {type(self._client).__qualname__},"
+
+    @property
+    def source(self) -> str:
+        return "override_client"
+
+    def stream(
+        self, path: str, query: Mapping[str, str], accept: str
+    ) -> AbstractAsyncContextManager[StreamingResponse]:
+        """Raise a ConfigurationError: this transport does not stream."""
+        raise ConfigurationError(
+            f"{self.host} cannot stream GET {path}",
+            hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",
+        )
+
+    async def aclose(self) -> None:
+        """Do nothing: the user closes the client."""
+
+    async def get(self, path: str, query: Mapping[str, str], accept: str) -> Response:
+        _, in_namespace, rest = path.partition("/namespaces/")
+        name = LIST_ONE if in_namespace else LIST_ALL
+        method = getattr(self._client, name, None)
+        if method is None:
+            raise ConfigurationError(
+                f"{self.host} has no method {name}",
+                argument="override_client",
+                hint="Add the method, or change {namespace}.",
+            )
+        namespace = [unquote(rest.partition("/")[0])] if in_namespace else []
+        try:
+            if inspect.iscoroutinefunction(method):
+                listed = await method(*namespace, label_selector=query["labelSelector"])
+            else:
+                call = partial(method, *namespace, label_selector=query["labelSelector"])
+                listed = await run_in_thread(f"call {name} of override_client", call)
+        except Exception as error:  # the client of the user may raise anything
+            raise ConnectionFailedError(
+                f"{self.host} failed in {name}: {type(error).__name__}: {error}",
+                hint="Check that the client is open, and that its settings work.",
+                host=self.host,
+                scope=f"GET {path}",
+                retryable=False,
+            ) from error
+        metadata = _as_json(getattr(listed, "metadata", None), {"resource_version": "resourceVersion"})
+        items = [_as_json(pod, POD_FIELDS) for pod in listed.items]
+        content = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata or {}, "items": items}
+        return Response(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+
+def _as_json(value: Any, fields: Mapping[str, Any]) -> Any:
+    """Return an object of a client as JSON: a model of a client library whole, else the given attributes."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item, {}) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_json(item, {}) for key, item in value.items()}
+    if value is None or isinstance(value, (str, int)):
+        return value
+    model = getattr(value, "attribute_map", None)
+    if isinstance(model, dict):
+        return {name: _as_json(getattr(value, attribute), {}) for attribute, name in model.items()}
+    found = {}
+    for attribute, inner in fields.items():
+        part = getattr(value, attribute, None)
+        if isinstance(inner, dict):
+            found[attribute] = _as_json(part, inner) or {}
+        elif isinstance(part, (str, dict, datetime)):  # the other attributes of a mock are mocks too
+            found[inner] = _as_json(part, {})
+    return found

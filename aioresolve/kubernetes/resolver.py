@@ -239,7 +239,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def _list_members(self, api: PodAPI, query: PodQuery, progress: Progress) -> ListedMembers:
         """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
-        members = await self._list_members_as_rows(api, query, progress)
+        members = await self._list_members_as_rows(api, query, progress) if api.has_tables else None
         if members is None:
             members = ListedMembers()
             members.add_pods((await api.pods(query, progress)).pods, self._address, self._port)

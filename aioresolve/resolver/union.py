@@ -16,6 +16,7 @@ from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConfl
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
 from .base import ClusterResolver, master_url
+from .blocking import BlockingResolver, is_tensorflow_resolver
 from .this_task import TaskClaim
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class UnionClusterResolver(ClusterResolver):
     enter them yourself.
 
     Args:
-        *resolvers: the resolvers to merge, at least one.
+        *resolvers: the resolvers to merge, at least one. TensorFlow's own resolvers are called in threads.
         rpc_layer: overrides that of the first resolver.
         task_type: overrides that of the first resolver.
         task_id: overrides that of the first resolver.
@@ -51,7 +52,8 @@ class UnionClusterResolver(ClusterResolver):
 
     Raises:
         ConfigurationError: (a ValueError) no resolver was given.
-        InvalidClusterError: (a TypeError) an argument is not an `aioresolve.ClusterResolver`.
+        InvalidClusterError: (a TypeError) an argument is neither an `aioresolve.ClusterResolver` nor a
+            `tf.distribute.cluster_resolver.ClusterResolver`.
     """
 
     def __init__(
@@ -65,13 +67,7 @@ class UnionClusterResolver(ClusterResolver):
         super().__init__(task_type=task_type, task_id=task_id, rpc_layer=rpc_layer, timeout=timeout)
         if not resolvers:
             raise ConfigurationError("UnionClusterResolver needs at least one resolver")
-        for resolver in resolvers:
-            if not isinstance(resolver, ClusterResolver):
-                raise InvalidClusterError(
-                    "UnionClusterResolver takes instances of aioresolve.ClusterResolver;"
-                    f" got {type(resolver).__name__} {resolver!r}"
-                )
-        self._resolvers = resolvers
+        self._resolvers = tuple(_as_async(resolver, self.timeout) for resolver in resolvers)
         self._entered: AsyncExitStack | None = None
 
     def __repr__(self) -> str:
@@ -247,6 +243,17 @@ class UnionClusterResolver(ClusterResolver):
         entered, self._entered = self._entered, None
         if entered is not None:
             await entered.aclose()
+
+
+def _as_async(resolver: Any, timeout: float) -> ClusterResolver:
+    if isinstance(resolver, ClusterResolver):
+        return resolver
+    if is_tensorflow_resolver(resolver):
+        return BlockingResolver(resolver, timeout=timeout)
+    raise InvalidClusterError(
+        "UnionClusterResolver takes resolvers of aioresolve, or of TensorFlow;"
+        f" got {type(resolver).__name__} {resolver!r}"
+    )
 
 
 def _merge_specs(specs: Iterable[ClusterSpec]) -> ClusterSpec:

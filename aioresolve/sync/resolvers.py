@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from aioresolve import tpu as tpus
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver import base, static, union
+from aioresolve.resolver.blocking import is_tensorflow_resolver
 
 from .facade import Facade, FacadeResolver, ResolverAttributes, blocking, blocking_iterator
 from .shared import SharedResolver
@@ -246,7 +247,8 @@ class UnionClusterResolver(ClusterResolver):
     """`aioresolve.UnionClusterResolver` with blocking methods; see there for arguments and errors.
 
     It takes facades, which can still be used on their own and share their connections with the union. Wrap an
-    async resolver in a facade first: `UnionClusterResolver(ClusterResolver(resolver))`.
+    async resolver in a facade first: `UnionClusterResolver(ClusterResolver(resolver))`. TensorFlow's own
+    resolvers are taken as they are.
     """
 
     def __init__(
@@ -257,16 +259,9 @@ class UnionClusterResolver(ClusterResolver):
         task_id: int | None = None,
         timeout: float = 30.0,
     ) -> None:
-        for resolver in resolvers:
-            if not isinstance(resolver, ClusterResolver):
-                raise InvalidClusterError(
-                    "aioresolve.sync.UnionClusterResolver takes resolvers of aioresolve.sync;"
-                    f" got {type(resolver).__name__} {resolver!r}",
-                    hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
-                )
         factory = partial(
             union.UnionClusterResolver,
-            *map(FacadeResolver, resolvers),
+            *map(_member_of_union, resolvers),
             rpc_layer=rpc_layer,
             task_type=task_type,
             task_id=task_id,
@@ -276,6 +271,18 @@ class UnionClusterResolver(ClusterResolver):
 
     master = blocking(union.UnionClusterResolver.master)
     num_accelerators = blocking(union.UnionClusterResolver.num_accelerators)
+
+
+def _member_of_union(resolver: Any) -> Any:
+    if isinstance(resolver, ClusterResolver):
+        return FacadeResolver(resolver)
+    if is_tensorflow_resolver(resolver):
+        return resolver
+    raise InvalidClusterError(
+        "aioresolve.sync.UnionClusterResolver takes resolvers of aioresolve.sync, or of TensorFlow;"
+        f" got {type(resolver).__name__} {resolver!r}",
+        hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
+    )
 
 
 def resolver_for_fleet(facade: ClusterResolver) -> base.ClusterResolver:

@@ -1,0 +1,116 @@
+"""A resolver with blocking methods, such as TensorFlow's own, as an async resolver."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.deadline import within_deadline
+from aioresolve.spec import ClusterSpec, ClusterState
+
+from .base import ClusterResolver
+
+if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
+
+
+def is_tensorflow_resolver(value: object) -> bool:
+    """Return whether `value` is a `tf.distribute.cluster_resolver.ClusterResolver`."""
+    # If the value is one, TensorFlow is already imported; otherwise it need not even be installed.
+    module = sys.modules.get("tensorflow.python.distribute.cluster_resolver.cluster_resolver")
+    return isinstance(value, getattr(module, "ClusterResolver", ()))
+
+
+class BlockingResolver(ClusterResolver):
+    """An async resolver that calls a blocking one in worker threads, which no deadline can interrupt.
+
+    A call that passes its deadline raises a DeadlineExceededError, and its thread is abandoned. Errors of the
+    blocking resolver are raised as they are.
+
+    Args:
+        resolver: a `tf.distribute.cluster_resolver.ClusterResolver`.
+        timeout: the default total deadline of a call, in seconds.
+    """
+
+    def __init__(self, resolver: Any, *, timeout: float = 30.0) -> None:
+        super().__init__(timeout=timeout)
+        self._resolver = resolver
+
+    def __repr__(self) -> str:
+        return repr(self._resolver)
+
+    @property
+    def task_type(self) -> str | None:
+        """The `task_type` of the blocking resolver. Can be set."""
+        task_type: str | None = self._resolver.task_type
+        return task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._resolver.task_type = task_type
+
+    @property
+    def task_id(self) -> int | None:
+        """The `task_id` of the blocking resolver. Can be set."""
+        task_id: int | None = self._resolver.task_id
+        return task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._resolver.task_id = task_id
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """The `rpc_layer` of the blocking resolver, if it has one. Can be set."""
+        return getattr(self._resolver, "rpc_layer", None)
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._resolver.rpc_layer = rpc_layer
+
+    @property
+    def environment(self) -> str:
+        """The `environment` of the blocking resolver."""
+        environment: str = self._resolver.environment
+        return environment
+
+    async def fetch_spec(self, progress: Progress) -> ClusterSpec:
+        """Call `cluster_spec` in a thread."""
+        progress.waiting(repr(self), "cluster_spec() has not returned")
+        spec = await run_in_thread(
+            f"call cluster_spec() of {self!r}", lambda: ClusterSpec(self._resolver.cluster_spec())
+        )
+        progress.done(repr(self), f"jobs {spec.jobs}")
+        return spec
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Call `cluster_spec` in a thread; the endpoints have an address only."""
+        return ClusterState.from_spec(await self.fetch_spec(progress))
+
+    async def master(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> str:
+        """Call `master` in a thread."""
+
+        async def call(progress: Progress) -> str:
+            progress.waiting(repr(self), "master() has not returned")
+            master: str = await run_in_thread(
+                f"call master() of {self!r}", self._resolver.master, *args, **kwargs
+            )
+            return master
+
+        return await within_deadline(self._deadline(timeout), f"master() of {self!r}", call)
+
+    async def num_accelerators(
+        self, *args: Any, timeout: float | None = None, **kwargs: Any
+    ) -> dict[str, int]:
+        """Call `num_accelerators` in a thread."""
+
+        async def call(progress: Progress) -> dict[str, int]:
+            progress.waiting(repr(self), "num_accelerators() has not returned")
+            return dict(
+                await run_in_thread(
+                    f"call num_accelerators() of {self!r}", self._resolver.num_accelerators, *args, **kwargs
+                )
+            )
+
+        return await within_deadline(self._deadline(timeout), f"num_accelerators() of {self!r}", call)

@@ -1,0 +1,223 @@
+"""aioresolve's resolvers as TensorFlow's own classes: change the import, and nothing else.
+
+>>> from aioresolve.tensorflow import KubernetesClusterResolver
+>>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+>>> resolver.task_type, resolver.task_id = "worker", 0
+>>> strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+
+The classes have the names of `tf.distribute.cluster_resolver`, are subclasses of the classes there, and
+return TensorFlow's types: `cluster_spec()` is a `tf.train.ClusterSpec`. They are also the blocking resolvers
+of `aioresolve.sync`, with their arguments, `watch()`, `wait()`, `this_task()` and `cluster_state()`.
+docs/migration.md lists every difference from TensorFlow.
+
+`ClusterResolver` and `KubernetesExecutableLocation` are those of TensorFlow.
+
+Raises:
+    MissingDependencyError: (an ImportError) on import: TensorFlow is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from aioresolve import sync
+from aioresolve.errors import ConfigurationError, MissingDependencyError
+from aioresolve.tpu.discovery import LocalTPU
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingDependencyError(
+        f"aioresolve.tensorflow needs TensorFlow, which is not installed ({error})",
+        hint="Run `pip install 'aioresolve[tensorflow]'`.",
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aioresolve.resolver import base
+
+__all__ = [
+    "ClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
+    "SimpleClusterResolver",
+    "TPUClusterResolver",
+    "UnionResolver",
+    "from_async_resolver",
+]
+
+_theirs: Any = tf.distribute.cluster_resolver
+
+ClusterResolver = _theirs.ClusterResolver
+KubernetesExecutableLocation = _theirs.KubernetesExecutableLocation
+
+
+class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
+    """A blocking resolver that returns TensorFlow's types, and can be copied and pickled."""
+
+    def cluster_spec(self, *, timeout: float | None = None) -> Any:
+        """Return the current address of each task as a `tf.train.ClusterSpec`.
+
+        Args:
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
+
+        Raises:
+            ResolveError: the cluster could not be resolved; see `aioresolve.errors` for the subclasses.
+        """
+        return tf.train.ClusterSpec(super().cluster_spec(timeout=timeout).as_dict())
+
+    def num_accelerators(  # type: ignore[override]
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
+    ) -> Any:
+        """Return the number of accelerators by type, as TensorFlow counts them.
+
+        In eager mode these are the logical devices of this process, and of the tasks that it is connected to.
+
+        Args:
+            task_type: the job of a task; together with `task_id`, only its devices count.
+            task_id: the task index.
+            config_proto: the configuration of the session that lists the devices in graph mode.
+        """
+        return _theirs.ClusterResolver.num_accelerators(self, task_type, task_id, config_proto)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The event loop thread and its connections belong to this process.
+        state = {name: value for name, value in vars(self).items() if name != "_shared"}
+        return state | {"_task": (self.task_type, self.task_id, self.rpc_layer)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        task_type, task_id, rpc_layer = state.pop("_task")
+        self.__dict__.update(state)
+        if self._factory is None:
+            raise ConfigurationError(
+                f"a {type(self).__name__} of an async resolver cannot be copied",
+                hint="Create another one with `from_async_resolver`.",
+            )
+        self._init_from(self._factory)
+        self.rpc_layer = rpc_layer
+        if (task_type, task_id) != (self.task_type, self.task_id):
+            self.task_type, self.task_id = task_type, task_id
+
+
+class KubernetesClusterResolver(
+    _TensorFlowResolver, sync.KubernetesClusterResolver, _theirs.KubernetesClusterResolver
+):
+    """`tf.distribute.cluster_resolver.KubernetesClusterResolver`, over aioresolve's class of that name.
+
+    See `aioresolve.KubernetesClusterResolver` for the arguments and errors.
+    """
+
+
+class SimpleClusterResolver(_TensorFlowResolver, sync.SimpleClusterResolver, _theirs.SimpleClusterResolver):
+    """`tf.distribute.cluster_resolver.SimpleClusterResolver`, over `aioresolve.SimpleClusterResolver`.
+
+    See there for the arguments and errors.
+    """
+
+    num_accelerators = sync.SimpleClusterResolver.num_accelerators
+
+
+class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.TPUClusterResolver):
+    """`tf.distribute.cluster_resolver.TPUClusterResolver`, over `aioresolve.TPUClusterResolver`.
+
+    See there for the arguments and errors. `num_accelerators()` probes the workers, and so counts their cores
+    before TensorFlow is connected to them.
+    """
+
+    _tpu_topology: Any = None
+
+    @staticmethod
+    def connect(  # type: ignore[override]
+        tpu: str | Sequence[str] | None = None,
+        zone: str | None = None,
+        project: str | None = None,
+        *,
+        timeout: float = 300.0,
+    ) -> TPUClusterResolver:
+        """Return a resolver after connecting TensorFlow to its TPU system and initializing it.
+
+        The workers are probed first, because TensorFlow would wait for one that does not respond.
+
+        Args:
+            tpu: see the class.
+            zone: see the class.
+            project: see the class.
+            timeout: the deadline of the probe, in seconds. TensorFlow's own calls have no deadline.
+
+        Raises:
+            tf.errors.NotFoundError: the workers have no TPU.
+            ResolveError: the workers could not be resolved, or do not respond.
+        """
+        resolver = TPUClusterResolver(tpu, zone, project)
+        for worker in resolver.probe(timeout=timeout):
+            if worker.error is not None:
+                raise worker.error
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return resolver
+
+    num_accelerators = sync.TPUClusterResolver.num_accelerators
+
+    def get_tpu_system_metadata(self, *, timeout: float | None = None) -> Any:
+        """Probe every worker, and return a `tf.tpu.experimental.TPUSystemMetadata` without a topology.
+
+        Args:
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
+
+        Raises:
+            ResolveError: the workers could not be resolved, or did not report their devices.
+        """
+        metadata = super().get_tpu_system_metadata(timeout=timeout)
+        return tf.tpu.experimental.TPUSystemMetadata(*metadata)._replace(topology=None)
+
+    @property
+    def _tpu(self) -> str:
+        """What TensorFlow takes for the name of the TPU; `"local"` for the TPU of this host."""
+        resolver: Any = self._shared.resource
+        return "local" if isinstance(resolver._source(), LocalTPU) else repr(resolver)
+
+    set_tpu_topology = _theirs.TPUClusterResolver.set_tpu_topology
+    tpu_hardware_feature = _theirs.TPUClusterResolver.tpu_hardware_feature
+    get_coordination_service_leader = _theirs.TPUClusterResolver.get_coordination_service_leader
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # as in TensorFlow
+
+
+class UnionResolver(_TensorFlowResolver, sync.UnionClusterResolver, _theirs.UnionResolver):
+    """`tf.distribute.cluster_resolver.UnionResolver`, over `aioresolve.UnionClusterResolver`.
+
+    Args:
+        *args: the resolvers to merge: of this module, of TensorFlow, or of `aioresolve.sync`.
+        **kwargs: `rpc_layer`, `task_type` and `task_id`, which override those of the first resolver, and
+            `timeout`, the default total deadline of a call, in seconds.
+
+    Raises:
+        ConfigurationError: (a ValueError) there are no resolvers, or there is another keyword argument.
+        InvalidClusterError: (a TypeError) an argument is not a resolver.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if unknown := sorted(kwargs.keys() - {"rpc_layer", "task_type", "task_id", "timeout"}):
+            raise ConfigurationError(
+                "UnionResolver has no such argument",
+                argument=unknown[0],
+                hint="Pass rpc_layer, task_type, task_id or timeout.",
+            )
+        super().__init__(*args, **kwargs)
+
+    num_accelerators = sync.UnionClusterResolver.num_accelerators
+
+
+class _FromAsync(_TensorFlowResolver):
+    """An async resolver as a TensorFlow resolver."""
+
+
+def from_async_resolver(resolver: base.ClusterResolver) -> Any:
+    """Return an async resolver, such as one of your own, as a resolver that TensorFlow accepts.
+
+    Raises:
+        InvalidClusterError: (a TypeError) `resolver` is not an `aioresolve.ClusterResolver`.
+    """
+    return _FromAsync(resolver)

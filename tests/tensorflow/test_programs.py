@@ -1,0 +1,133 @@
+"""TensorFlow programs that run on the resolvers of `aioresolve.tensorflow`, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aioresolve.testing import KubernetesServer, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS = 300
+"""How long a program may take. On a busy machine TensorFlow takes half a minute to be imported."""
+
+
+def free_port(*hosts: str) -> int:
+    """Return a port that is free on each of the hosts. Another process may take it in the meantime."""
+    for _ in range(100):
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind((hosts[0], 0))
+            port: int = first.getsockname()[1]
+            try:
+                for host in hosts[1:]:
+                    stack.enter_context(socket.socket()).bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no port is free on {hosts}")
+
+
+def start(program: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start a program of this folder without TensorFlow's log."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAMS / program), *map(str, arguments)],
+        env={**os.environ, **quiet, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def last_lines(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """Wait for the programs, and return the last line that each of them printed."""
+    try:
+        outputs = [process.communicate(timeout=SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            with process:
+                process.kill()
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors[-4000:]
+    return [output.splitlines()[-1] for output, _ in outputs]
+
+
+@contextmanager
+def tensorflow_servers(cluster: dict[str, list[str]]) -> Iterator[None]:
+    """Run a `tf.distribute.Server` for each task of the cluster."""
+    serve = (
+        "import sys, json, tensorflow as tf; job, index = sys.argv[2], int(sys.argv[3]);"
+        "tf.distribute.Server(json.loads(sys.argv[1]), job_name=job, task_index=index, protocol='grpc');"
+        "print('serving', flush=True); sys.stdin.read()"
+    )
+    with ExitStack() as stack:
+        servers = []
+        for job, addresses in cluster.items():
+            for index in range(len(addresses)):
+                server = subprocess.Popen(
+                    [sys.executable, "-c", serve, json.dumps(cluster), job, str(index)],
+                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+                stack.enter_context(server)
+                stack.callback(server.kill)
+                servers.append(server)
+        for server in servers:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "serving\n"
+        yield
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_workers_on_kubernetes_train_together(number: int, tmp_path: Path) -> None:
+    hosts = [f"127.0.0.{index + 1}" for index in range(number)]
+    pods = [
+        pod(f"worker-{index}", ip=host, labels={"job-name": f"worker-cluster-{'ab'[index]}"})
+        for index, host in enumerate(hosts)
+    ]
+    port = free_port(*hosts)
+    with KubernetesServer(pods).in_thread() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "config")
+        processes = [
+            start("multi_worker.py", index, port, KUBECONFIG=str(kubeconfig)) for index in range(number)
+        ]
+        lines = last_lines(processes)
+    # (2 - 0)^2 = 4 on the first worker, and (2 - 1)^2 = 1 on the second.
+    assert lines == [f"replicas {number} loss {4.0 if number == 1 else 2.5}"] * number
+
+
+@pytest.mark.parametrize("union", ["ours", "theirs"])
+def test_parameter_servers_and_workers_of_a_union_train(union: str) -> None:
+    cluster = {
+        "worker": [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)],
+        "ps": [f"127.0.0.1:{free_port('127.0.0.1')}"],
+    }
+    with tensorflow_servers(cluster):
+        program = start("parameter_server.py", ",".join(cluster["worker"]), ",".join(cluster["ps"]), union)
+        [line] = last_lines([program])
+    assert line == "device /job:ps/replica:0/task:0/device:CPU:0 total 2.0"
+
+
+def test_operations_run_on_every_task_after_connecting_to_the_cluster() -> None:
+    cluster = {"worker": [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]}
+    with tensorflow_servers(cluster):
+        [line] = last_lines([start("connect.py", ",".join(cluster["worker"]))])
+    assert line == "task 1 42"

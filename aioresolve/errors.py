@@ -430,6 +430,7 @@ class ProbeError(ResolveError, RuntimeError):
             - `"too_large"`: the response exceeds the size limit.
             - `"failed"`: the worker returned any other gRPC status.
             - `"uneven"`: workers that should be alike have different devices.
+        status: the name of the gRPC status of the call, such as `UNAVAILABLE`; None if it did not fail.
         failures: if the error concerns several workers, the address of each to the reason.
     """
 
@@ -439,12 +440,14 @@ class ProbeError(ResolveError, RuntimeError):
         *,
         address: str | None = None,
         code: str | None = None,
+        status: str | None = None,
         failures: Mapping[str, str] | None = None,
         **details: Unpack[_Details],
     ) -> None:
         super().__init__(summary, **details)
         self.address = address
         self.code = code
+        self.status = status
         self.failures = dict(failures or {})
 
 
@@ -456,6 +459,7 @@ class ProbeDeadlineError(DeadlineExceededError, ProbeError):
     Attributes:
         failures: each worker that did not respond to the reason; `missing` is the same.
         code: `"deadline"`.
+        status: `"DEADLINE_EXCEEDED"`.
     """
 
     def __init__(
@@ -471,6 +475,7 @@ class ProbeDeadlineError(DeadlineExceededError, ProbeError):
         super().__init__(summary, hint=hint, timeout=timeout, reached=reached, missing=failures)
         self.address = address
         self.code = "deadline"
+        self.status = "DEADLINE_EXCEEDED"
         self.failures = dict(failures or {})
 
 

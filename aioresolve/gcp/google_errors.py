@@ -79,6 +79,13 @@ def error_from_response(
             scope=request.scope,
         )
     reported = decode_failure(response.body)
+    if status in (400, 403, 404) and reported == Failure():
+        return ProtocolError(
+            f"{host} returned status {status} for {request.scope}, but not in the format of Google's APIs",
+            hint="Check that the endpoint is the API itself, and any proxy in front of it.",
+            host=host,
+            scope=request.scope,
+        )
     message = f"{reported.message[:500]!r}" if reported.message else "no reason given"
     summary = f"{host} returned status {status} for {request.scope} ({message})"
     reason = reported.reason or reported.status or None

@@ -15,6 +15,7 @@ LAST_ERROR = "last error: "
 TOO_LARGE = re.compile(r"larger than max", re.IGNORECASE)
 
 DENIED = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
+UNAVAILABLE = "UNAVAILABLE"
 RETRYABLE = frozenset({"ABORTED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNKNOWN"})
 
 CHECK_PROGRAM = "Check which program listens there."
@@ -27,20 +28,21 @@ def status_error(address: str, method: str, status: str, details: str) -> ProbeE
     match status:
         case "UNIMPLEMENTED":
             summary = f"{address} is a gRPC server without {name} ({text})"
-            return ProbeError(summary, address=address, code="unimplemented")
+            return ProbeError(summary, address=address, code="unimplemented", status=status)
         case "RESOURCE_EXHAUSTED" if TOO_LARGE.search(details):
             summary = f"{address} returned a response to {name} that is too large ({text})"
-            return ProbeError(summary, hint=CHECK_PROGRAM, address=address, code="too_large")
+            return ProbeError(summary, hint=CHECK_PROGRAM, address=address, code="too_large", status=status)
         case _ if status in DENIED:
             summary = f"{address} denied {name}: {status} ({text})"
             hint = "Check the credentials and the metadata of the ProbeChannels."
-            return ProbeError(summary, hint=hint, address=address, code="denied")
+            return ProbeError(summary, hint=hint, address=address, code="denied", status=status)
         case "UNAVAILABLE":
             return _connection_error(address, details, text)
     return ProbeError(
         f"{address} returned {status} to {name} ({text})",
         address=address,
         code="failed",
+        status=status,
         retryable=status in RETRYABLE,
     )
 
@@ -48,16 +50,16 @@ def status_error(address: str, method: str, status: str, details: str) -> ProbeE
 def _connection_error(address: str, details: str, text: str) -> ProbeError:
     if REFUSED.search(details):
         summary = f"nothing listens at {address}: connection refused"
-        return ProbeError(summary, address=address, code="refused", retryable=True)
+        return ProbeError(summary, address=address, code="refused", status=UNAVAILABLE, retryable=True)
     if TLS.search(details):
         summary = f"the TLS handshake with {address} failed ({text})"
         hint = "Check that the worker uses TLS, and the authority and host name of its certificate."
-        return ProbeError(summary, hint=hint, address=address, code="tls")
+        return ProbeError(summary, hint=hint, address=address, code="tls", status=UNAVAILABLE)
     if NOT_GRPC.search(details):
         summary = f"{address} does not speak gRPC ({text})"
-        return ProbeError(summary, hint=CHECK_PROGRAM, address=address, code="malformed")
+        return ProbeError(summary, hint=CHECK_PROGRAM, address=address, code="malformed", status=UNAVAILABLE)
     summary = f"the connection to {address} failed or broke ({text})"
-    return ProbeError(summary, address=address, code="unreachable", retryable=True)
+    return ProbeError(summary, address=address, code="unreachable", status=UNAVAILABLE, retryable=True)
 
 
 def tls_required_error(address: str) -> ProbeError:
@@ -67,6 +69,7 @@ def tls_required_error(address: str) -> ProbeError:
         hint="Enable TLS with {channels}.",
         address=address,
         code="tls",
+        status=UNAVAILABLE,
     )
 
 
@@ -80,7 +83,7 @@ def deadline_error(address: str, method: str, timeout: float, *, is_connected: b
             f"no gRPC connection to {address} within {timeout:g} s: the host is gone or drops packets, or the"
             " process is stopped"
         )
-    return ProbeError(summary, address=address, code="deadline", retryable=True)
+    return ProbeError(summary, address=address, code="deadline", status="DEADLINE_EXCEEDED", retryable=True)
 
 
 def no_source_error(address: str, no_tensorflow: ProbeError, no_libtpu: ProbeError) -> ProbeError:
@@ -91,5 +94,6 @@ def no_source_error(address: str, no_tensorflow: ProbeError, no_libtpu: ProbeErr
         " there, and pass its TPU_RUNTIME_METRICS_PORTS as {libtpu_ports}.",
         address=address,
         code=no_tensorflow.code,
+        status=no_tensorflow.status,
         retryable=no_tensorflow.retryable or no_libtpu.retryable,
     )

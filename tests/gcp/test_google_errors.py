@@ -31,6 +31,8 @@ REQUEST = APIRequest(
 )
 ROBOT = Principal("key.json", "serviceAccount:robot@p.iam.gserviceaccount.com", ("scope-a", "scope-b"))
 UNKNOWN = Principal("credentials=")
+NOT_FROM_A_PROXY = (400, 403, 404)
+"""The statuses that mean something about a project or TPU only if the API itself returns them."""
 
 
 def info(reason: str, **metadata: str) -> dict[str, Any]:
@@ -75,10 +77,23 @@ def error_of(
 def test_each_status_has_its_error_type(status: int, kind: type[ResolveError], retryable: bool) -> None:
     for body in (None, b"", b"<html>a proxy's page</html>"):
         error = error_of(status, body=body)
-        assert type(error) is kind
+        assert type(error) is (ProtocolError if body is not None and status in NOT_FROM_A_PROXY else kind)
         assert error.retryable is retryable
         if isinstance(error, APIError):
             assert (error.host, error.scope, error.status) == (HOST, SCOPE, status)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>Not Found</html>", b"[]", b'{"message": "Not Found"}'], ids=str
+)
+@pytest.mark.parametrize("status", NOT_FROM_A_PROXY)
+def test_failure_of_a_proxy_is_not_a_statement_of_the_api(status: int, body: bytes) -> None:
+    error = error_of(status, body=body)
+    assert type(error) is ProtocolError
+    assert f"{HOST} returned status {status} for {SCOPE}, but not in the format of Google's APIs" in str(
+        error
+    )
+    assert "any proxy in front of it" in str(error)
 
 
 def test_a_failed_precondition_is_not_an_invalid_argument() -> None:
@@ -107,7 +122,7 @@ def test_a_missing_permission_is_named_with_its_role_and_the_command() -> None:
 
 
 def test_a_403_without_a_reason_names_the_required_permission() -> None:
-    text = str(error_of(403, body=b"no", principal=UNKNOWN))
+    text = str(error_of(403, principal=UNKNOWN))
     assert "credentials= lacks the permission tpu.nodes.get" in text
     assert "--member=user:YOUR-ADDRESS --role=roles/tpu.viewer" in text
 

@@ -144,7 +144,7 @@ async def test_an_endpoint_may_have_a_path() -> None:
     async with GoogleServer([tpu_node("my-tpu")]) as server:
         error = await error_from(request_my_tpu(server, endpoints={"tpu": f"{server.url}/gateway/"}))
         assert server.requests[0].path == f"/gateway/v2/{MY_TPU.path}"
-    assert isinstance(error, APIError)
+    assert isinstance(error, ProtocolError)
 
 
 async def test_a_post_request_has_its_body() -> None:

@@ -47,7 +47,7 @@ STATUSES = [
 @pytest.mark.parametrize(("code", "details"), UNAVAILABLE)
 def test_connection_errors_are_distinguished_by_the_text_of_grpc(code: str, details: str) -> None:
     error = status_error(HOST, METHOD, "UNAVAILABLE", details)
-    assert (error.code, error.address) == (code, HOST)
+    assert (error.code, error.status, error.address) == (code, "UNAVAILABLE", HOST)
     assert error.retryable is (code in {"refused", "unreachable"})
     assert HOST in str(error)
     assert PREFIX not in str(error)

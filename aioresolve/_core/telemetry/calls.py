@@ -196,6 +196,9 @@ class ProbeCall(_Call):
         outcome: Attributes = {"rpc.method": self._name()}
         if error is not None:
             outcome["error.type"] = error_type(error)
+            for attribute, name in (("rpc.response.status_code", "status"), ("aioresolve.code", "code")):
+                if isinstance(value := getattr(error, name, None), str):
+                    outcome[attribute] = value
         elif self._source is not None:
             outcome["rpc.response.status_code"] = "OK"
         return outcome
@@ -244,7 +247,10 @@ def path_template(path: str) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the `error.type` of an exception: a status, the code of a probe, a class, or `cancelled`."""
+    """Return the `error.type` of an exception: a status of HTTP or gRPC, a class, or `cancelled`.
+
+    For a probe that failed although the gRPC status is OK, it is the code of the error.
+    """
     if not isinstance(error, Exception):
         return "cancelled"
     code = getattr(error, "status", None) or getattr(error, "code", None)

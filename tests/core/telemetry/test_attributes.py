@@ -68,7 +68,8 @@ def test_paths_that_differ_only_in_names_have_the_same_template(one: str, other:
     ("error", "expected_type", "text"),
     [
         (APIError("busy", status=503), "503", "busy"),
-        (ProbeError("connection refused", code="refused"), "refused", "connection refused"),
+        (ProbeError("refused", code="refused", status="UNAVAILABLE"), "UNAVAILABLE", "refused"),
+        (ProbeError("too many", code="malformed"), "malformed", "too many"),
         (ConnectionFailedError("no route"), "aioresolve.errors.ConnectionFailedError", "no route"),
         (ValueError(), "builtins.ValueError", "ValueError"),
         (asyncio.CancelledError(), "cancelled", "cancelled"),

@@ -100,7 +100,7 @@ async def test_each_probe_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         await probe_workers([worker.address, other.address], libtpu_ports=[], max_concurrency=1)
         succeeded, failed = package_records(caplog, "aioresolve.probe")
     assert extra_without_duration(succeeded) == {"server": worker.address, "source": "tensorflow"}
-    assert extra_without_duration(failed)["error_type"] == "unimplemented"
+    assert extra_without_duration(failed)["error_type"] == "UNIMPLEMENTED"
 
 
 def test_outage_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, Forb
 from aioresolve.gcp.metadata_server import MetadataServer
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, GoogleServer, Hang, Reset, TPUWorker
-from tests.gcp.loopback import error_from, request_my_tpu, secure
+from tests.gcp.loopback import NO_RETRIES, error_from, request_my_tpu, secure
 from tests.gcp.samples import refreshable
 from tests.kubernetes.loopback import JOBS
 
@@ -180,6 +180,7 @@ async def test_missing_metadata_server_is_an_error(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+    monkeypatch.setattr("aioresolve.gcp.metadata_server.POLICY", NO_RETRIES)
     assert isinstance(await error_from(MetadataServer("127.0.0.1:9").zone()), ConnectionFailedError)
     assert error_types(recording) == ["aioresolve.errors.ConnectionFailedError"]
 
@@ -208,8 +209,18 @@ async def test_probe_of_a_silent_worker_is_an_error_with_its_code(recording: Rec
     async with TPUWorker(faults=[Hang()]) as silent:
         await probe_workers([silent.address], worker_timeout=0.3)
         await probe_workers([silent.address], timeout=0.3)
-    assert error_types(recording) == ["deadline", "cancelled"]
+    assert error_types(recording) == ["DEADLINE_EXCEEDED", "cancelled"]
+    assert attributes(recording.spans[0])["rpc.response.status_code"] == "DEADLINE_EXCEEDED"
     assert "did not respond" in str(recording.spans[0].status.description)
+
+
+async def test_failed_probe_has_the_grpc_status_and_the_code_of_the_error(recording: Recording) -> None:
+    async with TPUWorker(services=[]) as other:
+        await probe_workers([other.address, "127.0.0.1:9"], libtpu_ports=[], max_concurrency=1)
+    sent = [attributes(span) for span in recording.spans]
+    assert [each["rpc.response.status_code"] for each in sent] == ["UNIMPLEMENTED", "UNAVAILABLE"]
+    assert [each["aioresolve.code"] for each in sent] == ["unimplemented", "refused"]
+    assert error_types(recording) == ["UNIMPLEMENTED", "UNAVAILABLE"]
 
 
 async def test_every_attribute_is_from_the_conventions_or_has_our_prefix(

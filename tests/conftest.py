@@ -83,6 +83,7 @@ SLOW_PATHS = (
     "conformance",
     "kubernetes/test_clients.py",
     "kubernetes/test_kubeconfig_against_clients.py",
+    "kubernetes/test_kubeconfig_against_kubectl.py",
     "tensorflow",
 )
 """Files and folders whose tests are all slow. Single slow tests of other files have `@pytest.mark.slow`."""

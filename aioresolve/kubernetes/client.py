@@ -26,7 +26,7 @@ from aioresolve._core.http.client import (
     origin,
     send_with_retries,
 )
-from aioresolve._core.http.errors import ConnectionHints
+from aioresolve._core.http.errors import BodyTooLongError, ConnectionHints
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
@@ -66,6 +66,9 @@ AS_LIST = "application/json"
 
 PAGE = 250
 """Pods per page of a full list: 1 to 4 MB of JSON. Each selector holds one page in memory at a time."""
+
+SMALL_PAGE = 16
+"""Pods per page after a page that was too long: etcd limits a pod to 1.5 MiB, so these fit in any case."""
 
 MAX_PAGES = 800
 """The maximum number of pages: 200,000 pods, more than Kubernetes supports in one cluster (150,000)."""
@@ -353,10 +356,17 @@ class PodAPI:
     async def _pages(self, query: PodQuery, progress: Progress, verbs: Sequence[str]) -> FoundPods:
         pods: list[Pod] = []
         continue_ = ""
+        limit = PAGE
         for _ in range(MAX_PAGES):
-            page_query = query.page(PAGE, continue_)
+            page_query = query.page(limit, continue_)
             parameters = page_query.parameters
-            page = await self._get(page_query, parameters, AS_LIST, progress, _decode_page, verbs)
+            try:
+                page = await self._get(page_query, parameters, AS_LIST, progress, _decode_page, verbs)
+            except BodyTooLongError:
+                if limit <= SMALL_PAGE:
+                    raise
+                limit = SMALL_PAGE
+                continue
             pods += page.items or ()
             if not page.metadata.continue_:
                 return FoundPods(pods, page.metadata.resource_version)

@@ -128,10 +128,18 @@ class PodCache:
         )
         namespaces = list(dict.fromkeys(query.namespace for query in queries))
         # A pod has one scope, whichever query matches it. With all namespaces, there is only one.
-        scopes = {name: 0 if None in namespaces else position for position, name in enumerate(namespaces)}
+        all_namespaces = None in namespaces
+        scopes = {name: 0 if all_namespaces else position for position, name in enumerate(namespaces)}
         self._stores = {query: _QueryStore(query, scopes[query.namespace]) for query in queries}
-        for store in self._stores.values():
-            store.neighbors = [other for other in self._stores.values() if _may_overlap(store, other)]
+        # By namespace, because there may be thousands of queries: each has neighbors in its own namespace only.
+        in_namespace: dict[str | None, list[_QueryStore]] = {}
+        for query, store in self._stores.items():
+            in_namespace.setdefault(query.namespace, []).append(store)
+        for query, store in self._stores.items():
+            overlapping = namespaces if query.namespace is None else (query.namespace, None)
+            store.neighbors = [
+                other for name in overlapping for other in in_namespace.get(name, ()) if other is not store
+            ]
         self._selectors: list[tuple[SelectorTasks, list[_QueryStore]]] = []
         self._jobs: dict[str, JobTasks] = {}
         for job in ClusterSpec(dict.fromkeys(jobs, ())).jobs:
@@ -365,9 +373,3 @@ def _is_settled(store: _QueryStore, pod: Pod, version: int | None) -> bool:
     ]
     reported = [other.pods[pod.full_name].reported for other in candidates if pod.full_name in other.pods]
     return not candidates or any(not is_older(number, version) for number in reported)
-
-
-def _may_overlap(one: _QueryStore, other: _QueryStore) -> bool:
-    """Whether two different queries may match the same pod."""
-    mine, its = one.query.namespace, other.query.namespace
-    return one is not other and (mine is None or its is None or mine == its)

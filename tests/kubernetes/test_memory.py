@@ -135,7 +135,7 @@ def test_an_endless_body_is_not_read_to_the_end(
     tmp_path: Path, method: str, body: Callable[[bytes], Iterator[bytes]]
 ) -> None:
     report = resolve_in_process(tmp_path, method, body)
-    assert report["outcome"].startswith("ProtocolError: ")
+    assert report["outcome"].startswith("BodyTooLongError: ")
     assert "exceeds the limit of 64 MiB" in report["outcome"]
     # cluster_spec() reads two responses at a time.
     assert report["peak"] < 250  # 170 when this was written

@@ -29,6 +29,30 @@ def is_in_transit(cache: PodCache) -> bool:
     return cache.in_transit
 
 
+class CountingName(str):
+    """A namespace that counts how often it is compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+def test_cost_of_a_cache_is_linear_in_the_number_of_queries() -> None:
+    comparisons = []
+    for number in (100, 1000):
+        namespaces = [CountingName(f"team-{each}") for each in range(number)]
+        selectors = [[PodQuery(selector, name) for name in namespaces] for selector in ("a", "b")]
+        CountingName.comparisons = 0
+        new_cache({"worker": selectors})
+        comparisons.append(CountingName.comparisons)
+    few, many = comparisons
+    assert many <= 20 * max(few, 100)  # 10,000 and 1,000,000 if each is compared with every other one
+
+
 class TestTwoQueries:
     """Two queries are two streams: one of them reports a change first."""
 

@@ -630,6 +630,17 @@ class TestPages:
         assert kinds(loopback) == {"first page": 1, "next page": pages - 1}
         assert {request.query["limit"] for request in loopback.requests} == {str(PAGE)}
 
+    async def test_large_pods_are_read_in_smaller_pages(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
+        monkeypatch.setattr("aioresolve.kubernetes.client.SMALL_PAGE", 8)
+        names = [f"train-{number}" for number in range(20)]
+        loopback.train(*names, size=100_000)
+        state = await loopback.resolver().cluster_state()
+        assert addresses(state.spec) == [loopback.address(name) for name in names]
+        assert [request.query["limit"] for request in loopback.requests] == [str(PAGE), "8", "8", "8"]
+
     async def test_1200_rows_are_read_in_one_response(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(1200)]
         loopback.train(*names)

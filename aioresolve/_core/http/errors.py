@@ -70,14 +70,18 @@ class RequestContext:
             retryable=False,
         )
 
-    def length_error(self, limit: int) -> ProtocolError:
+    def length_error(self, limit: int) -> BodyTooLongError:
         """Return the error of a response of more than `limit` bytes."""
-        return ProtocolError(
+        return BodyTooLongError(
             f"the response of {self.host} to {self.scope} exceeds the limit of {limit >> 20} MiB",
             hint=self.hints.length,
             host=self.host,
             scope=self.scope,
         )
+
+
+class BodyTooLongError(ProtocolError):
+    """The body of a response exceeds the limit. A request for less may succeed."""
 
 
 def connection_error(error: Exception, context: RequestContext) -> ResolveError:

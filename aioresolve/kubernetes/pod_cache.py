@@ -110,7 +110,7 @@ class PodCache:
         address: the kind of address; see `pod_address`.
         port: the port to append to the host of each pod.
         order_by: `name` or `index`: how the pods of one selector become tasks.
-        allow_gaps: with `order_by="index"`, whether a task index may be missing.
+        allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class PodCache:
         all_namespaces = None in namespaces
         scopes = {name: 0 if all_namespaces else position for position, name in enumerate(namespaces)}
         self._stores = {query: _QueryStore(query, scopes[query.namespace]) for query in queries}
-        # By namespace, because there may be thousands of queries: each has neighbors in its own namespace only.
+        # By namespace, because there may be thousands: queries of two namespaces are no neighbors.
         in_namespace: dict[str | None, list[_QueryStore]] = {}
         for query, store in self._stores.items():
             in_namespace.setdefault(query.namespace, []).append(store)

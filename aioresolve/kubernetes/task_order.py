@@ -226,12 +226,14 @@ class Numbering(NamedTuple):
 
     Attributes:
         addresses: task index to address, ascending.
+        first: the lowest task index that a pod has, even if it is not a member.
         end: the task index at which the tasks of the next selector start.
         duplicates: task index to the names of the pods that claim it, if there are several.
         unindexed: the names of the members without an index.
     """
 
     addresses: dict[int, str]
+    first: int
     end: int
     duplicates: dict[int, list[str]]
     unindexed: list[str]
@@ -255,7 +257,7 @@ class NameOrder:
         """The task indices; the same object until an index or an address changes."""
         if self._numbering is None:
             addresses = [endpoint.address for endpoint in self._members.values]
-            self._numbering = Numbering(dict(enumerate(addresses)), len(addresses), {}, [])
+            self._numbering = Numbering(dict(enumerate(addresses)), 0, len(addresses), {}, [])
         elif self._new_addresses:
             # Copying thousands of addresses takes a tenth of the time of collecting them again.
             addresses_now = self._numbering.addresses | self._new_addresses
@@ -285,7 +287,9 @@ class NameOrder:
 class IndexOrder:
     """The members among the pods of one selector, at the task indices that their controllers gave them.
 
-    It has the methods of `NameOrder`. A missing pod leaves a gap.
+    It has the methods of `NameOrder`. A missing pod leaves a gap. If a selector matches only a part of the
+    pods of a controller, such as the second slice of a JobSet or the workers without their leader, they keep
+    their indices, because nothing distinguishes pods that do not match from pods that do not exist yet.
 
     A pod that is not a member, even one that is being deleted, still counts for the size of its group: a
     restart of worker 3 of the first group does not move the tasks of the second group.
@@ -385,6 +389,9 @@ class IndexOrder:
         indices = [index for index, _ in self._members.keys]
         starts = group_starts(self._job, [*indices, *self._others.values()])
         tasks = [starts[group] + member for group, member in indices]
+        first = min(
+            chain(tasks, (starts[group] + member for group, member in self._others.values())), default=0
+        )
         endpoints = self._members.values
         addresses = {task: endpoint.address for task, endpoint in zip(tasks, endpoints, strict=True)}
         duplicates: dict[int, list[str]] = {}
@@ -392,7 +399,7 @@ class IndexOrder:
             for task, endpoint in zip(tasks, endpoints, strict=True):
                 duplicates.setdefault(task, []).append(endpoint.full_name or endpoint.address)
             duplicates = {task: names for task, names in duplicates.items() if len(names) > 1}
-        return Numbering(addresses, starts[-1], duplicates, list(self._unindexed.values()))
+        return Numbering(addresses, first, starts[-1], duplicates, list(self._unindexed.values()))
 
 
 class SelectorTasks:
@@ -511,7 +518,8 @@ class JobTasks:
         """Return the members' addresses by task index, ascending; the same dict until they change.
 
         Raises:
-            PodIndexError: a member has no index, two have the same one, or one is missing and may not be.
+            PodIndexError: a member has no index, two have the same one, or one between two others is missing and
+            may not be.
         """
         numberings = [selector.numbering for selector in self._selectors]
         if not are_identical(numberings, self._numberings):
@@ -529,10 +537,15 @@ class JobTasks:
                 for start, numbering in zip(starts, numberings, strict=False)
                 for task, address in numbering.addresses.items()
             }
-        # Only gaps below the highest member are known: nothing says how many tasks there should be.
+        # Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
         missing: list[int] = []
         if not self._allow_gaps and addresses and next(reversed(addresses)) >= len(addresses):
-            missing = [task for task in range(next(reversed(addresses))) if task not in addresses]
+            missing = [
+                task
+                for start, numbering in zip(starts, numberings, strict=False)
+                for task in range(start + numbering.first, start + numbering.end)
+                if task not in addresses and task < next(reversed(addresses))
+            ]
         duplicates = {
             start + task: names
             for start, numbering in zip(starts, numberings, strict=False)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from aioresolve.kubernetes.objects import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
+MPI = "training.kubeflow.org/replica-index"
+LWS_GROUP, LWS_WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 
 
 def match(*pods: Pod) -> list[MatchedPod]:
@@ -120,6 +123,32 @@ class TestOrderByIndex:
             JobTasks("worker", selectors, allow_gaps=False).addresses()
         assert caught.value.missing == (0,)
 
+    @pytest.mark.parametrize(
+        ("labels", "tasks"),
+        [
+            pytest.param(
+                [{COMPLETION: str(n)} for n in (1, 2, 3)], [1, 2, 3], id="workers without their leader"
+            ),
+            pytest.param([{MPI: str(n)} for n in (1, 2)], [1, 2], id="MPIJob"),
+            pytest.param(
+                [{LWS_GROUP: "2", LWS_WORKER: str(n)} for n in range(4)], [8, 9, 10, 11], id="one group"
+            ),
+            pytest.param(
+                [{JOB_INDEX: "1", COMPLETION: str(n)} for n in range(4)], [4, 5, 6, 7], id="one slice"
+            ),
+        ],
+    )
+    def test_part_of_a_set_keeps_its_indices(self, labels: list[dict[str, str]], tasks: list[int]) -> None:
+        pods = [labelled(f"w-{number}", **each) for number, each in enumerate(labels)]
+        selectors = [filled_selector(*match(*pods), order_by="index")]
+        for allow_gaps in (True, False):
+            assert list(JobTasks("worker", selectors, allow_gaps=allow_gaps).addresses()) == tasks
+        with_gap = [filled_selector(*match(pods[0], *pods[2:]), order_by="index")]
+        if len(pods) > 2:
+            with pytest.raises(PodIndexError) as caught:
+                JobTasks("worker", with_gap, allow_gaps=False).addresses()
+            assert caught.value.missing == (tasks[1],)
+
     def test_a_skipped_pod_does_not_shift_the_tasks_of_the_next_selector(self) -> None:
         first = [
             pod("x", metadata={"labels": {COMPLETION: "0"}}),
@@ -176,9 +205,9 @@ class TestIncrementalChanges:
 
     def test_a_new_address_changes_the_numbering(self, order_by: str) -> None:
         selector = filled_selector(indexed("w-0"), order_by=order_by)
-        assert selector.numbering[:2] == ({0: "10.8.0.10:8470"}, 1)
+        assert selector.numbering[:3] == ({0: "10.8.0.10:8470"}, 0, 1)
         selector.put(indexed("w-0", ip="10.8.0.99"))
-        assert selector.numbering[:2] == ({0: "10.8.0.99:8470"}, 1)
+        assert selector.numbering[:3] == ({0: "10.8.0.99:8470"}, 0, 1)
 
     def test_changes_of_a_stale_selector_have_no_effect(self, order_by: str) -> None:
         selector = SelectorTasks("worker", order_by=order_by)

@@ -518,8 +518,8 @@ class JobTasks:
         """Return the members' addresses by task index, ascending; the same dict until they change.
 
         Raises:
-            PodIndexError: a member has no index, two have the same one, or one between two others is missing and
-            may not be.
+            PodIndexError: a member has no index, two have the same one, or one between two others is missing
+                and may not be.
         """
         numberings = [selector.numbering for selector in self._selectors]
         if not are_identical(numberings, self._numberings):

@@ -32,6 +32,7 @@ def is_in_transit(cache: PodCache) -> bool:
 class CountingName(str):
     """A namespace that counts how often it is compared."""
 
+    __slots__ = ()
     comparisons = 0
 
     def __eq__(self, other: object) -> bool:

@@ -131,7 +131,7 @@ class PodCache:
         all_namespaces = None in namespaces
         scopes = {name: 0 if all_namespaces else position for position, name in enumerate(namespaces)}
         self._stores = {query: _QueryStore(query, scopes[query.namespace]) for query in queries}
-        # By namespace, because there may be thousands: queries of two namespaces are no neighbors.
+        # By namespace, because there may be thousands of queries, and only those of one namespace overlap.
         in_namespace: dict[str | None, list[_QueryStore]] = {}
         for query, store in self._stores.items():
             in_namespace.setdefault(query.namespace, []).append(store)

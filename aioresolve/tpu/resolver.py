@@ -7,7 +7,7 @@ import re
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from aioresolve._core.deadline import Deadline, within_deadline
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState, Observation
 
     from .discovery import Source
-    from .slices import NotHealthy, TPUSlice, WorkerAddress
+    from .slices import TPUSlice
     from .tensorflow_runtime import TPUSystemMetadata
     from .topology import TPUTopology
 
@@ -135,8 +135,8 @@ class TPUClusterResolver(ClusterResolver):
         discovery_url: str | None = None,
         *,
         api_version: TPUVersion = "v2",
-        not_healthy: NotHealthy = "raise",
-        address: WorkerAddress = "internal_ip",
+        not_healthy: Literal["raise", "skip", "allow"] = "raise",
+        address: Literal["internal_ip", "external_ip"] = "internal_ip",
         timeout: float = 30.0,
     ) -> None:
         job_name = validate_text("job_name", job_name) or "worker"

@@ -416,6 +416,13 @@ WRONG: list[tuple[str, list[str]]] = [
         ["5: targets.a.tpu.name: ('a', 'grpc://b') mixes names and addresses. Pass either."],
     ),
     (
+        "targets:\n  a: {tpu: {name: a, not_healthy: ignore, address: host_ip}}\n",
+        [
+            "2: targets.a.tpu.not_healthy: 'ignore' is not one of raise, skip, allow",
+            "2: targets.a.tpu.address: 'host_ip' is not one of internal_ip, external_ip",
+        ],
+    ),
+    (
         "targets:\n  a:\n    static:\n      jobs: {w: {x: a}}\n",
         ["4: targets.a.static.jobs.w.x: 'x' is not a task index; write an integer, at least 0"],
     ),
@@ -737,6 +744,7 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "address": ["pod_ip", "${SECRET}"],
     "order_by": ["index", "${SECRET}"],
     "not_running": ["skip", "${SECRET}"],
+    "not_healthy": ["allow", "${SECRET}"],
     "api_version": ["v2", "${SECRET}"],
     "discovery_url": ["https://h/", "https://${SECRET}/", "${SECRET}"],
 }

@@ -21,6 +21,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,9 @@ TEST_FOLDERS = {"_core": ("core", "kubernetes"), "gcp": ("gcp", "tpu")}
 """Package folder: the folders with its tests, if it is not the one of the same name."""
 
 SKIPPED_FILES = re.compile(r"_pb2\.py|__init__\.py|__main__\.py|/testing/|_version\.py")
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "results", "dist", "*.egg-info")
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".venv", ".ci-venv", ".nox", ".hypothesis", ".*_cache", "__pycache__", "results", "dist"
+)
 
 SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "bases", "keywords", "type_params"}
 """Parts of the syntax tree that types and declarations use; `keywords` of classes only."""
@@ -265,6 +268,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn (default: 0)")
     parser.add_argument("--fast", action="store_true", help="leave out the slow tests")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the tests and removes the copy
     found = [one for path in modules(options.modules) for one in mutants_of(path, (ROOT / path).read_text())]
     sample = random.Random(options.seed).sample(found, min(options.number, len(found)))
     print(f"{len(sample)} of {len(found)} mutants, seed {options.seed}", flush=True)

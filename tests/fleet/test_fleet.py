@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -411,6 +413,19 @@ class TestEntering:
         fleet = Fleet({"union": union, "alone": Pooled("a", pools)})
         assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
         assert [pool.is_closed for pool in pools] == [True]
+
+    async def test_removed_resolver_is_not_kept_in_memory(self) -> None:
+        async with Fleet(scripted(1)) as fleet:
+            fleet.add("gone", Scripted())
+            await fleet.resolve()
+            resolver = weakref.ref(fleet.targets["gone"])
+            fleet.remove("gone")
+
+            def is_collected() -> bool:
+                gc.collect()
+                return resolver() is None
+
+            await until(is_collected)
 
     async def test_resolver_that_is_not_used_is_not_entered(self) -> None:
         targets = scripted(2)

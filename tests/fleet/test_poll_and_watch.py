@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from aioresolve._core import telemetry
 from aioresolve._core.telemetry.calls import stale_since, task_counts
 from aioresolve.errors import APIError, ConnectionFailedError, DeadlineExceededError, ResolveError
 from aioresolve.fleet import Fleet, TargetStatus, poller
@@ -202,6 +203,16 @@ class TestPoll:
             await until(lambda: targets["good"].num_requests >= 3 and targets["bug"].num_requests >= 2)
             assert "bug" in {reading.name for reading in await take(readings, 2)}
         assert "raised an unexpected" in str(fleet.readings["bug"].error)
+
+    async def test_error_of_the_fleet_itself_ends_the_poll(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail_to_record(*_: object, **__: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setattr(telemetry, "record_members", fail_to_record)
+        targets = scripted(2)
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            await exhausted(Fleet(targets), SHORT)
+        assert all(target.history == ["entered", "left"] for target in targets.values())
 
     async def test_target_can_be_added_during_a_poll(self) -> None:
         fleet = Fleet(scripted(1))

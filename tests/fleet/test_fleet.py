@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import weakref
 from collections import Counter
 from contextlib import aclosing
@@ -111,6 +112,10 @@ class TestTargets:
         for method in (Fleet().poll, Fleet().watch):
             with pytest.raises(ConfigurationError, match="interval="):
                 await anext(method(interval=interval))
+
+    @pytest.mark.parametrize("method", [Fleet.poll, Fleet.watch])
+    def test_default_interval_is_30_seconds(self, method: Any) -> None:
+        assert inspect.signature(method).parameters["interval"].default == 30.0
 
 
 class TestShards:

@@ -22,11 +22,12 @@ from aioresolve.kubernetes.api_errors import (
     WATCH_VERBS,
     Denial,
     error_from_response,
+    error_from_watch_event,
     is_expired,
     parse_denial,
     rbac_manifest,
 )
-from aioresolve.kubernetes.objects import PodQuery
+from aioresolve.kubernetes.objects import PodQuery, Status
 
 HOST = "https://10.0.0.1:6443"
 
@@ -50,6 +51,28 @@ def error_for(response: Response, query: PodQuery | None = None) -> ResolveError
     return error_from_response(
         response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retryable"),
+    [(401, UnauthorizedError, False), (403, ForbiddenError, False), (500, APIError, True)],
+)
+def test_error_event_of_a_watch_has_the_type_of_its_code(
+    code: int, kind: type[APIError], retryable: bool
+) -> None:
+    event = Status(message="no", reason="Why", code=code)
+    query = PodQuery("app=a", "ml")
+    error = error_from_watch_event(event, query, host=HOST, source="a file")
+    assert type(error) is kind
+    assert isinstance(error, APIError)
+    assert error.retryable is retryable
+    assert (error.host, error.scope, error.status, error.reason) == (HOST, query.scope, code, "Why")
+
+
+@pytest.mark.parametrize(("status", "is_redirect"), [(299, False), (300, True), (399, True), (400, False)])
+def test_redirects_are_the_statuses_from_300_to_399(status: int, is_redirect: bool) -> None:
+    error = error_for(Response(status, b"", location="https://elsewhere.example"))
+    assert ("redirects" in str(error)) is is_redirect
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from aioresolve._core.concurrency import TokenCache, run_in_thread
+from aioresolve._core.redaction import SecretBytes, SecretMapping, SecretText
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
 from .api_request import DEFAULT_UNIVERSE, AccessToken
@@ -224,7 +225,7 @@ async def _load_file_credentials(scopes: tuple[str, ...], tried: list[str]) -> _
     A line is appended to `tried` for each place without credentials.
     """
     return await run_in_thread(
-        "read the credentials of Google", _read_file_credentials, dict(os.environ), scopes, tried
+        "read the credentials of Google", _read_file_credentials, SecretMapping(os.environ), scopes, tried
     )
 
 
@@ -240,11 +241,12 @@ async def _metadata_token(
             hint="Attach one with `gcloud compute instances set-service-account`, or pass {credentials}.",
         )
     try:
-        token = decode_token(body.encode())
+        body = SecretText(body)
+        token = decode_token(SecretBytes(body.encode()))
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
     email = await server.value(f"{DEFAULT_ACCOUNT}/email", progress)
-    headers = {"authorization": f"Bearer {token.access_token}"}
+    headers: dict[str, str] = {"authorization": SecretText(f"Bearer {token.access_token}")}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None
@@ -298,23 +300,32 @@ def _load(file: Path, source: str, environ: Mapping[str, str], scopes: tuple[str
 
 def _read_object(file: Path, source: str) -> dict[str, Any]:
     """Return the JSON object in `file`."""
+    cause = None
     try:
         with file.open("rb") as opened:
-            text = opened.read(LARGEST_FILE + 1)
+            text = SecretBytes(opened.read(LARGEST_FILE + 1))
         if len(text) > LARGEST_FILE:
             raise ValueError(f"it is larger than {LARGEST_FILE >> 20} MiB")
-        info = json.loads(text)
-        if not isinstance(info, dict):
-            raise ValueError("it is not a JSON object")
-    except (OSError, ValueError) as error:
-        # A JSONDecodeError contains the whole document, which contains a key.
-        reason = error.strerror if isinstance(error, OSError) else _reason(error)
-        raise CredentialsError(
-            f"the credentials file {source} cannot be read: {reason}",
-            hint="Use a file that `gcloud auth application-default login` wrote, or a service account key.",
-            tried=[f"{source}: {reason}"],
-        ) from (error if isinstance(error, OSError) else None)
-    return info
+        info = SecretMapping(_json_object(text))
+    except OSError as error:
+        cause, reason = error, error.strerror
+    except ValueError as error:
+        reason = _reason(error)
+    else:
+        return info
+    # Outside of `except`: a JSONDecodeError contains the whole document, with its key.
+    raise CredentialsError(
+        f"the credentials file {source} cannot be read: {reason}",
+        hint="Use a file that `gcloud auth application-default login` wrote, or a service account key.",
+        tried=[f"{source}: {reason}"],
+    ) from cause
+
+
+def _json_object(text: bytes) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
 
 
 def _reason(error: ValueError) -> str:

@@ -23,6 +23,7 @@ from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.http.client import close_one_sidedly, is_loopback, origin
+from aioresolve._core.redaction import SecretBytes, SecretText
 from aioresolve._core.retry import RETRYABLE_STATUSES
 from aioresolve.errors import (
     APIError,
@@ -83,6 +84,7 @@ def credentials_error(error: Exception, source: str) -> ResolveError:
 
 def _remove_responses(error: BaseException | None) -> None:
     while error is not None:
+        error.__traceback__ = None  # the local variables of its frames are keys and tokens
         if isinstance(error, exceptions.GoogleAuthError):
             error.args = error.args[:1]
         error = error.__cause__ or error.__context__
@@ -120,6 +122,7 @@ async def _send_token_request(
 
     `certificate` names the files of a client certificate and its key, for X.509 federation.
     """
+    body = None if body is None else SecretBytes(body)
     host, scope = validate_token_host(url), f"{method} {URL(url).path}"
     response = await client.send(
         method,
@@ -163,7 +166,8 @@ def _secrets(headers: Mapping[str, str], body: bytes | None) -> set[str]:
     values = [value for name, value in headers.items() if name.lower() == "authorization"]
     secrets = {secret for value in values for secret in (value, value.partition(" ")[2])}
     fields = urllib.parse.parse_qsl((body or b"").decode("utf-8", "replace"))
-    return (secrets | {value for name, value in fields if name in SECRET_FIELDS}) - {""}
+    secrets |= {value for name, value in fields if name in SECRET_FIELDS}
+    return {SecretText(secret) for secret in secrets - {""}}
 
 
 async def _ssl_context_with(certificate: tuple[str, str] | None) -> ssl.SSLContext | None:
@@ -190,8 +194,8 @@ async def fetch_token_async(
         if force:
             await credentials.refresh(request)
         await credentials.before_request(request, "GET", "", headers)
-    except ResolveError:
-        raise
+    except ResolveError as error:
+        raise error.with_traceback(None) from error.__cause__  # its frames hold keys
     except FAILURES as error:
         raise credentials_error(error, source) from error
     except NotImplementedError as error:
@@ -269,8 +273,8 @@ async def fetch_token(
         try:
             # A thread cannot be cancelled: it is abandoned, and ends at its next request.
             await run_in_thread(f"refresh {source}", credentials.refresh, request)
-        except ResolveError:
-            raise
+        except ResolveError as error:
+            raise error.with_traceback(None) from error.__cause__  # its frames hold keys
         except FAILURES as error:
             raise credentials_error(error, source) from error
         finally:

@@ -29,7 +29,7 @@ import anyio.lowlevel
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
-from aioresolve._core.redaction import redact, redact_bytes
+from aioresolve._core.redaction import SecretBytes, SecretText, redact, redact_bytes
 from aioresolve._core.retry import call_with_retries, parse_retry_after
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
@@ -212,6 +212,8 @@ class HTTPClient:
             ProtocolError: the response is not HTTP, or too long.
             ConfigurationError: the URL is invalid.
         """
+        headers = _hide_secrets(headers or {})
+        body = None if body is None else SecretBytes(body)  # it may be a request for a token
         credentials = await auth.credentials()
         for is_last in (False, True):
             call: AbstractContextManager[HTTPCall | None] = nullcontext()
@@ -230,7 +232,7 @@ class HTTPClient:
                     method,
                     url,
                     scope,
-                    {**(headers or {}), **credentials.headers},
+                    {**headers, **_hide_secrets(credentials.headers)},
                     body,
                     auth,
                     ssl_context or credentials.ssl_context,
@@ -263,7 +265,7 @@ class HTTPClient:
                 method,
                 url,
                 scope,
-                {**headers, **credentials.headers},
+                {**headers, **_hide_secrets(credentials.headers)},
                 None,
                 auth,
                 credentials.ssl_context,
@@ -604,15 +606,23 @@ def without_secrets(response: Response) -> Response:
 
 def _secrets(headers: Mapping[str, str]) -> set[str]:
     """Return the secret values of headers, without a scheme such as `Bearer`, and the password of `Basic`."""
-    secrets = set()
+    secrets = set[str]()
     for name, value in headers.items():
         if name.lower() in SECRET_HEADERS:
             scheme, _, secret = value.partition(" ")
-            secrets.add(secret or value)
+            secrets.add(SecretText(secret or value))
             if scheme == "Basic":
                 with suppress(ValueError):
-                    secrets.add(base64.b64decode(secret).decode().partition(":")[2])
+                    secrets.add(SecretText(base64.b64decode(secret).decode().partition(":")[2]))
     return secrets
+
+
+def _hide_secrets(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return `headers` with a repr that does not show credentials."""
+    return {
+        name: SecretText(value) if name.lower() in SECRET_HEADERS else value
+        for name, value in headers.items()
+    }
 
 
 def origin(url: str) -> str:
@@ -655,7 +665,7 @@ def environment_proxy(url: URL) -> str | None:
     proxy = urllib.request.getproxies().get(url.scheme)
     if not proxy or is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{url.port}"):
         return None
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    proxy = SecretText(proxy if "://" in proxy else f"http://{proxy}")
     if not proxy.startswith(("http://", "https://")):
         raise ConfigurationError(
             f"the environment variable {url.scheme.upper()}_PROXY is not the URL of an HTTP proxy",

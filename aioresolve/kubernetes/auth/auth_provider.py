@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import parse_json
+from aioresolve._core.redaction import SecretMapping, SecretText
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Identity, bearer, unix_time
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 def identity_of(provider: AuthProvider) -> Identity:
     """Return the credentials that the kubeconfig itself contains."""
-    config = dict(provider.config)
+    config = SecretMapping(provider.config)
     where = provider.where
     if provider.name == "oidc":
-        token, hint = config.get("id-token"), "Run any kubectl command, which gets and stores a new one."
+        token, hint = _secret(config, "id-token"), "Run any kubectl command, which gets and stores a new one."
         expires = None if token is None else _jwt_expiry(token, where)
     elif provider.name == "gcp":
-        token, hint = config.get("access-token"), "Use the exec plugin gke-gcloud-auth-plugin instead."
+        token, hint = _secret(config, "access-token"), "Use the exec plugin gke-gcloud-auth-plugin instead."
         expires = unix_time(config.get("expiry"), f"{where}: its expiry")
     else:
         raise ConfigurationError(
@@ -70,7 +71,9 @@ class GoogleCommand:
         """Run the command once and return the credentials that it prints."""
         what = f"the command {os.path.basename(self.path)!r} ({self.where})"
         path = await run_in_thread(f"find {what}", find_program, self.path, what)
-        output = await run_command([path, *self.args], env=os.environ, what=what)
+        output = await run_command(
+            [path, *map(SecretText, self.args)], env=SecretMapping(os.environ), what=what
+        )
         token, expiry = _text_at(output, self.token_key), _text_at(output, self.expiry_key)
         if token is None:
             raise CredentialsError(f"{what} printed no token at the kubeconfig's token-key")
@@ -96,15 +99,24 @@ def google_command(provider: AuthProvider) -> GoogleCommand | None:
 
 def _jwt_expiry(token: str, where: str) -> float | None:
     """Return the claim `exp` of a JSON Web Token (RFC 7519), in seconds of Unix time."""
+    claims = _claims(token)
+    if claims is None:
+        raise ConfigurationError(f"{where}: its id-token is not a JSON Web Token", hint="Log in again.")
+    expires = claims.get("exp")
+    return float(expires) if isinstance(expires, (int, float)) else None
+
+
+def _claims(token: str) -> SecretMapping | None:
     claims = None
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]
         with suppress(binascii.Error):
             claims = parse_json(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    if not isinstance(claims, dict):
-        raise ConfigurationError(f"{where}: its id-token is not a JSON Web Token", hint="Log in again.")
-    expires = claims.get("exp")
-    return float(expires) if isinstance(expires, (int, float)) else None
+    return SecretMapping(claims) if isinstance(claims, dict) else None
+
+
+def _secret(config: SecretMapping, key: str) -> SecretText | None:
+    return SecretText(config[key]) if key in config else None
 
 
 def _text_at(output: bytes, key: str) -> str | None:
@@ -112,4 +124,4 @@ def _text_at(output: bytes, key: str) -> str | None:
     value = parse_json(output)
     for name in key.strip("{}").strip(".").split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, str) and value else None
+    return SecretText(value) if isinstance(value, str) and value else None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve._core.http.client import close_one_sidedly
+from aioresolve._core.redaction import SecretText
 from aioresolve.errors import ConfigurationError
 
 from .kubeconfig import without_credentials
@@ -166,7 +167,7 @@ class Connection:
         self.server = discovered.server
         self.source = discovered.source
         self.namespace = discovered.namespace
-        self.proxy = discovered.proxy
+        self.proxy = None if discovered.proxy is None else SecretText(discovered.proxy)
         self.tls_server_name = discovered.tls_server_name
         self._trusts: TokenCache[Trust] | None = None
         if discovered.trust is not None:
@@ -298,7 +299,7 @@ def _reread_trust(discovered: DiscoveredServer) -> Trust:
 
 def bearer(token: str, where: str) -> str:
     """Return the Authorization header of a bearer token, if it contains only characters of a token."""
-    token = token.strip()
+    token = SecretText(token.strip())
     if not token:
         raise ConfigurationError(f"{where} is empty", hint="Write the token there.")
     if not (token.isascii() and token.isprintable()) or " " in token:
@@ -306,18 +307,19 @@ def bearer(token: str, where: str) -> str:
             f"{where} contains a line break, a space or another character that is invalid in a token",
             hint="Write only the token there.",
         )
-    return f"Bearer {token}"
+    return SecretText(f"Bearer {token}")
 
 
 def basic(username: str, password: str) -> str:
     """Return the Authorization header of a user name and password (RFC 7617)."""
-    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
+    return SecretText("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii"))
 
 
 def unix_time(timestamp: str | None, where: str) -> float | None:
     """Return an RFC 3339 time in seconds of Unix time; None without one, and for Go's zero time."""
     if not timestamp:
         return None
+    timestamp = SecretText(timestamp)
     if _RFC_3339.fullmatch(timestamp):
         with suppress(ValueError):
             moment = datetime.fromisoformat(timestamp)

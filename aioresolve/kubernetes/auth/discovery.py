@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.redaction import SecretBytes, SecretMapping
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .auth_provider import GoogleCommand, google_command, identity_of
@@ -67,7 +68,7 @@ async def find_connection(
 ) -> Connection:
     """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
     location = validate_location(executable_location, kubeconfig=kubeconfig, context=context)
-    paths, environ = kubeconfig_paths(kubeconfig), dict(os.environ)
+    paths, environ = kubeconfig_paths(kubeconfig), SecretMapping(os.environ)
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
     purpose = f"read the kubeconfig {os.pathsep.join(paths) or environ.get('KUBECONFIG') or 'of this user'}"
     discovered = await run_in_thread(purpose, discover_server, paths, context, location, environ)
@@ -413,7 +414,7 @@ def _read_if_exists(path: str, where: str | None = None) -> bytes | None:
     """
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_FILE + 1)
+            content = SecretBytes(file.read(MAX_FILE + 1))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -30,7 +30,7 @@ import anyio
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import DocumentError, parse_json, parse_yaml, python_value
-from aioresolve._core.redaction import PLACEHOLDER, redact
+from aioresolve._core.redaction import PLACEHOLDER, SecretBytes, SecretMapping, SecretText, redact
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time
@@ -106,17 +106,17 @@ async def run_command(
                 await child.pipes_closed.wait()
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise CredentialsError(f"cannot start {what}: {reason}") from error
+        # Without its traceback, whose frames hold the arguments.
+        raise CredentialsError(f"cannot start {what}: {reason}") from error.with_traceback(None)
     finally:
         with anyio.CancelScope(shield=True):
             await _finish(asyncio.ensure_future(_terminate(starting)))
     if child.overflowed:
         raise CredentialsError(f"{what} wrote more than {MAX_STDOUT >> 20} MiB to its standard output")
     if (code := transport.get_returncode()) != 0:
-        given = {*secrets, *_argument_values(command[1:]), *_variable_values(env)}
-        given.update([password for text in given for password in _url_passwords(text)])
-        raise CredentialsError(f"{what} {_exit_text(code)}{_stderr_text(child, given)}")
-    return bytes(child.stdout)
+        message = _stderr_text(child, _hidden_texts(command, env, secrets))
+        raise CredentialsError(f"{what} {_exit_text(code)}{message}")
+    return SecretBytes(child.stdout)
 
 
 async def _start(
@@ -201,6 +201,12 @@ def _exit_text(code: int | None) -> str:
     return f"exited with code {code}"
 
 
+def _hidden_texts(command: Sequence[str], env: Mapping[str, str], secrets: Iterable[str]) -> set[str]:
+    """Return the texts that a message must not show."""
+    given = {*secrets, *_argument_values(command[1:]), *_variable_values(env)}
+    return given | {password for text in given for password in _url_passwords(text)}
+
+
 def _argument_values(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the arguments, and the values in `--name=value` and `-nvalue`, without names of options."""
     for argument in arguments:
@@ -274,10 +280,13 @@ class ExecCall:
         what = f"the plugin {os.path.basename(plugin.command)!r} ({plugin.where})"
         path = await run_in_thread(f"find {what}", find_program, plugin.command, what, plugin.install_hint)
         output = await run_command(
-            [path, *plugin.args],
-            env={**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info},
+            [path, *map(SecretText, plugin.args)],
+            env=SecretMapping({**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": self.info}),
             what=what,
-            secrets=[*(value for _, value in plugin.env), *_cluster_secrets(self.info)],
+            secrets=[
+                SecretText(text)
+                for text in (*(value for _, value in plugin.env), *_cluster_secrets(self.info))
+            ],
         )
         return parse_exec_credential(output, plugin.api_version, what)
 
@@ -316,24 +325,21 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
 
     As for client-go, it is JSON or YAML, and may lack its kind.
     """
-    credential = _parse_document(output)
-    if not isinstance(credential, dict):
+    credential = _parse_document(SecretBytes(output))
+    if credential is None:
         raise CredentialsError(
             f"{what} printed {len(output)} bytes that are neither a JSON nor a YAML object",
             hint="It must print an ExecCredential; run it in a shell to see its output.",
         )
-    for name, found, expected in (
-        ("apiVersion", credential.get("apiVersion"), api_version),
-        ("kind", credential.get("kind") or "ExecCredential", "ExecCredential"),
-    ):
-        if found != expected:
+    for name, expected in (("apiVersion", api_version), ("kind", "ExecCredential")):
+        if (credential.get(name) or ("ExecCredential" if name == "kind" else None)) != expected:
             raise CredentialsError(
                 f"{what} printed a {name} other than {expected}, which the kubeconfig requires",
                 hint="Upgrade the plugin, or set the apiVersion that it prints in the kubeconfig.",
             )
-    status = credential.get("status")
-    if not isinstance(status, dict):
+    if not isinstance(credential.get("status"), dict):
         raise CredentialsError(f"{what} printed an ExecCredential without status, and so no credentials")
+    status = SecretMapping(credential["status"])
     token = _text(status, "token", what)
     chain, key = _text(status, "clientCertificateData", what), _text(status, "clientKeyData", what)
     if not token and not chain and not key:
@@ -351,15 +357,16 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
     )
 
 
-def _parse_document(output: bytes) -> Any:
+def _parse_document(output: bytes) -> SecretMapping | None:
+    """Return a JSON or YAML object; None if `output` is something else."""
+    value = None
     if output.lstrip().startswith(b"{"):
-        return parse_json(output)
-    if len(output) > MAX_YAML:
-        return None
-    with suppress(DocumentError, UnicodeDecodeError):
-        root = parse_yaml(output.decode("utf-8-sig"), "")
-        return None if root is None else python_value(root)
-    return None
+        value = parse_json(output)
+    elif len(output) <= MAX_YAML:
+        with suppress(DocumentError, UnicodeDecodeError):
+            root = parse_yaml(output.decode("utf-8-sig"), "")
+            value = None if root is None else python_value(root)
+    return SecretMapping(value) if isinstance(value, dict) else None
 
 
 def find_program(command: str, what: str, install_hint: str | None = None) -> str:
@@ -387,11 +394,7 @@ def find_program(command: str, what: str, install_hint: str | None = None) -> st
 
 
 def _text(status: dict[str, Any], name: str, what: str) -> str:
-    value = status.get(name)
-    if value is None:
-        return ""
-    if isinstance(value, datetime):  # a YAML timestamp without quotes
-        return value.isoformat()
-    if not isinstance(value, str):
+    if not isinstance(status.get(name), (str, datetime, type(None))):
         raise CredentialsError(f"{what} returned a {name} that is not a string")
-    return value
+    value = status.get(name) or ""
+    return SecretText(value.isoformat() if isinstance(value, datetime) else value)  # unquoted in YAML

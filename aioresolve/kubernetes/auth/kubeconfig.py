@@ -39,6 +39,7 @@ from aioresolve._core.document import (
     python_value,
     require_mapping,
 )
+from aioresolve._core.redaction import PLACEHOLDER, SecretText
 from aioresolve.errors import ConfigurationError, Hint
 
 if TYPE_CHECKING:
@@ -358,10 +359,10 @@ def _letters(name: str) -> str:
 
 def _cluster(entry: Entry) -> Cluster:
     fields = _fields(entry.node, CLUSTER_FIELDS)
-    server = fields.string("server")
-    if server is None:
+    written = SecretText(fields.string("server") or "")
+    if not written:
         raise DocumentError(fields.location, "has no server", "Add `server: https://HOST:PORT`.")
-    server = validate_server_url(server, str(fields.location_of("server")))
+    server = validate_server_url(written, str(fields.location_of("server")))
     authority = _pem_source(fields, "certificate-authority", entry)
     insecure = fields.flag("insecure-skip-tls-verify")
     if insecure and authority is not None and urlsplit(server).scheme == "https":
@@ -370,7 +371,7 @@ def _cluster(entry: Entry) -> Cluster:
             "certificate-authority and insecure-skip-tls-verify: true contradict each other",
             "Remove insecure-skip-tls-verify.",
         )
-    proxy = fields.string("proxy-url")
+    proxy = SecretText(fields.string("proxy-url") or "")
     extensions = {item.string("name"): item.get("extension") for item in fields.mappings("extensions")}
     exec_extension = extensions.get(EXEC_EXTENSION)
     return Cluster(
@@ -379,7 +380,7 @@ def _cluster(entry: Entry) -> Cluster:
         certificate_authority=authority,
         insecure_skip_tls_verify=insecure,
         tls_server_name=_tls_server_name(fields),
-        proxy_url=None if proxy is None else validate_proxy_url(proxy, str(fields.location_of("proxy-url"))),
+        proxy_url=None if not proxy else validate_proxy_url(proxy, str(fields.location_of("proxy-url"))),
         disable_compression=fields.flag("disable-compression"),
         exec_extension=None if exec_extension is None else python_value(exec_extension),
     )
@@ -585,10 +586,10 @@ def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None
 
 def validate_server_url(url: str, where: str) -> str:
     """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash."""
-    example = "https://10.0.0.1:6443"
+    example, url = "https://10.0.0.1:6443", SecretText(url)
     if not _has_scheme_and_host(url):
         # As in client-go, HOST:PORT is plain http.
-        url = f"http://{url}"
+        url = SecretText(f"http://{url}")
         if _split_url(url, where, example=example).path not in ("", "/"):
             raise ConfigurationError(
                 f"{where}: {_shown(url)} is neither a URL nor HOST:PORT", hint="Write https://HOST:PORT."
@@ -641,8 +642,8 @@ def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | Non
         )
     if _is_exempt(parts, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
         return None
-    proxy = environ[name]
-    return validate_proxy_url(proxy if "://" in proxy else f"http://{proxy}", f"environment variable {name}")
+    proxy = SecretText(environ[name] if "://" in environ[name] else f"http://{environ[name]}")
+    return validate_proxy_url(proxy, f"environment variable {name}")
 
 
 def without_credentials(url: str) -> str:
@@ -651,9 +652,18 @@ def without_credentials(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
+class _SplitURL(SplitResult):
+    """A URL that may contain a password, without a repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return PLACEHOLDER
+
+
 def _split_url(url: str, where: str, *, example: str) -> SplitResult:
     with suppress(ValueError):
-        parts = urlsplit(url)
+        parts = _SplitURL(*urlsplit(url))
         if (
             parts.hostname
             and parts.port != 0
@@ -688,7 +698,9 @@ def _is_host(host: str) -> bool:
 
 def _shown(url: str) -> str:
     return (
-        repr(url) if "@" not in url and "?" not in url else "the URL (not shown: it may contain a password)"
+        repr(str(url))
+        if "@" not in url and "?" not in url
+        else "the URL (not shown: it may contain a password)"
     )
 
 

@@ -54,10 +54,9 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
     def do_GET(self) -> None:
         assert isinstance(self.connection, ssl.SSLSocket)
+        assert isinstance(self.server, Server)
         if not self.path.startswith("/probe"):
             self.send_error(404)  # kubectl may request the version of the server first
             return
@@ -74,7 +73,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
-    def log_message(self, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing."""
 
 

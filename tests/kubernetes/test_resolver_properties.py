@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodNotRunningError
+from aioresolve.spec import ClusterState
 from aioresolve.testing import pod
 
 from .loopback import request_kind
@@ -140,3 +142,132 @@ def test_both_paths_agree_with_each_other_and_with_the_pods(
         for endpoint in endpoints:
             assert uids[endpoint.uid]["name"] == endpoint.name
             assert uids[endpoint.uid]["namespace"] == endpoint.namespace
+
+
+# Every state of a pod that the printer of the API server knows
+
+WORDS = ["Running", "Completed", "Terminating", "NodeLost", "Evicted", "CrashLoopBackOff", "Pending", ""]
+"""Reasons: the API accepts any word, including those that the Status column uses for something else."""
+
+words = st.sampled_from(WORDS)
+states = st.one_of(
+    st.just({"running": {"startedAt": "2026-11-20T00:00:00Z"}}),
+    st.builds(lambda reason: {"waiting": {"reason": reason}}, words),
+    st.builds(
+        lambda code, reason, signal: {"terminated": {"exitCode": code, "reason": reason, "signal": signal}},
+        st.sampled_from([0, 1, 137]),
+        words,
+        st.sampled_from([0, 9]),
+    ),
+    st.just({}),
+)
+conditions = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["Ready", "Initialized", "PodScheduled", "example.com/gate"]),
+            "status": st.sampled_from(["True", "False", "Unknown"]),
+        },
+        optional={"reason": st.sampled_from(["SchedulingGated", "Running"])},
+    ),
+    max_size=4,
+    unique_by=lambda condition: condition["type"],
+)
+
+
+def containers(*names: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    return st.tuples(
+        *(
+            st.builds(
+                lambda name, state, ready, started: {
+                    "name": name,
+                    "state": state,
+                    "ready": ready,
+                    "started": started,
+                    "restartCount": 0,
+                },
+                st.just(name),
+                states,
+                st.booleans(),
+                st.booleans(),
+            )
+            for name in names
+        )
+    ).map(list)
+
+
+@st.composite
+def odd_pods(draw: st.DrawFn) -> dict[str, Any]:
+    """A pod in any state that the API accepts, however unlikely."""
+    built = pod(
+        draw(st.sampled_from(NAMES)),
+        draw(st.sampled_from(NAMESPACES)),
+        labels={"app": "x"},
+        deleting=draw(st.sampled_from([False, False, True])),
+    )
+    phase = draw(
+        st.sampled_from(["Running", "Running", "Running", "Pending", "Succeeded", "Failed", "Unknown"])
+    )
+    status: dict[str, Any] = {
+        "phase": phase,
+        "reason": draw(st.none() | words),
+        "conditions": draw(conditions),
+        "containerStatuses": draw(containers("main", "log") | containers("main") | st.just([])),
+        "initContainerStatuses": draw(containers("fetch", "proxy") | st.just([])),
+        "hostIP": "192.168.0.1",
+    }
+    ips = draw(st.sampled_from([["10.0.0.7"], ["10.0.0.8", "fd00::8"], ["fd00::9"], ["192.168.0.1"], []]))
+    if ips:
+        status["podIP"] = ips[0]
+        if draw(st.sampled_from([True, True, False])):
+            status["podIPs"] = [{"ip": ip} for ip in ips]
+    built["status"] = {key: value for key, value in status.items() if value not in (None, [])}
+    built["spec"] |= {
+        "initContainers": [{"name": "fetch"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "readinessGates": [{"conditionType": "example.com/gate"}],
+        "hostNetwork": ips == ["192.168.0.1"],
+    }
+    if draw(st.booleans()):
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
+        built["metadata"]["ownerReferences"] = [owner]
+    return built
+
+
+def is_odd_member(held: Mapping[str, Any]) -> bool:
+    is_running = held["status"]["phase"] == "Running" and held["status"].get("podIP")
+    return bool(is_running) and "deletionTimestamp" not in held["metadata"]
+
+
+@given(st.lists(odd_pods(), max_size=8), st.sampled_from([None, ["b", "a", "c"]]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([pod("w-0", "a", labels={"app": "x"}, phase="Failed", reason="Running", ip="10.0.0.7")], None)
+@example([pod("w-0", "a", labels={"app": "x"}, phase="Failed", reason="Running", deleting=True)], None)
+def test_rows_pods_and_watches_agree_in_every_state_of_a_pod(
+    loopback: Loopback, held: list[dict[str, Any]], namespaces: list[str] | None
+) -> None:
+    loopback.replace_pods(held)
+    expected = sorted(
+        f"[{ip}]:8470" if ":" in (ip := each["status"]["podIP"]) else f"{ip}:8470"
+        for each in loopback.server.pods
+        if is_odd_member(each)
+    )
+
+    async def resolve() -> None:
+        resolver = loopback.resolver({"worker": "app=x"}, namespace=namespaces, not_running="skip")
+        strict = loopback.resolver({"worker": "app=x"}, namespace=namespaces)
+        async with resolver, strict:
+            spec, state = await resolver.cluster_spec(), await resolver.cluster_state()
+            async with aclosing(resolver.watch()) as watched:
+                first = await anext(watched)
+            assert sorted(map(str, spec.job_tasks("worker"))) == expected
+            assert spec == state.spec == first.spec
+            outcomes: list[Any] = []
+            for call in (strict.cluster_spec, strict.cluster_state):
+                try:
+                    result = await call()
+                except PodNotRunningError as error:
+                    outcomes.append(dict(error.pods))
+                else:
+                    outcomes.append(result.spec if isinstance(result, ClusterState) else result)
+            assert outcomes[0] == outcomes[1]
+
+    asyncio.run(resolve())

@@ -418,8 +418,8 @@ WRONG: list[tuple[str, list[str]]] = [
     (
         "targets:\n  a: {tpu: {name: a, not_healthy: ignore, address: host_ip}}\n",
         [
-            "2: targets.a.tpu.not_healthy: 'ignore' is not one of raise, skip, allow",
             "2: targets.a.tpu.address: 'host_ip' is not one of internal_ip, external_ip",
+            "2: targets.a.tpu.not_healthy: 'ignore' is not one of raise, skip, allow",
         ],
     ),
     (

@@ -545,6 +545,16 @@ async def test_member_that_disappears_is_named_at_the_deadline() -> None:
         assert f"ml/b: {gone}" in str(caught.value)
 
 
+@pytest.mark.parametrize("wanted", [{"count": 4}, {"jobs": {"worker": 4}}])
+async def test_absent_members_explain_a_shortfall_before_those_that_disappeared(wanted: Any) -> None:
+    source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(show_each, source, replace(at_names("ml/x", "ml/y"), absent=(pending("ml/z"),)))
+        with pytest.raises(IncompleteClusterError) as caught:
+            await source.wait(**wanted, timeout=0.5)
+        assert list(caught.value.missing) == ["ml/z", "ml/c"]
+
+
 async def test_no_more_members_that_disappeared_are_named_than_are_missing() -> None:
     source = Scripted(at_names("ml/a", "ml/b", "ml/c"))
     replaced = at_names("ml/x", "ml/y")

@@ -8,12 +8,15 @@ opens a channel or a server remains the only one as long as it has any; other lo
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
+
+from aioresolve.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,10 +37,23 @@ class LoopGuard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: dict[asyncio.AbstractEventLoop, int] = {}
+        self._was_used = False
+        self._is_inherited = False
+
+    def validate_process(self) -> None:
+        """Raise a ConfigurationError if this process was forked after gRPC had been used."""
+        if self._is_inherited:
+            raise ConfigurationError(
+                "workers cannot be probed in this process: it was forked after its parent had probed workers,"
+                " and gRPC hangs or crashes in such a process",
+                hint="Fork before the first probe, or start processes with the method 'spawn'"
+                " (`multiprocessing.set_start_method`).",
+            )
 
     def acquire(self) -> asyncio.AbstractEventLoop:
         """Return the loop that gRPC polls. If it is the running loop, or gRPC polls none, count a user."""
         here = asyncio.get_running_loop()
+        self._was_used = True
         with self._lock:
             self._users = {loop: users for loop, users in self._users.items() if not loop.is_closed()}
             active = next((loop for loop in self._users if loop.is_running()), here)
@@ -52,8 +68,16 @@ class LoopGuard:
             if users > 0:
                 self._users[loop] = users
 
+    def reset_after_fork(self) -> None:
+        """In a forked child, refuse to use gRPC if the parent has used it: its threads do not exist here."""
+        self._lock = threading.Lock()
+        self._users = {}
+        self._is_inherited = self._was_used
+
 
 loop_guard = LoopGuard()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=loop_guard.reset_after_fork)
 
 
 async def run_in_grpc_loop(function: Callable[[], Awaitable[T]]) -> T:

@@ -21,7 +21,7 @@ from aioresolve.errors import ConfigurationError, ProbeError
 from .channels import ProbeChannels, validate_address
 from .devices import GET_METRIC, GET_STATUS, WorkerProbe, fetch_libtpu_runtime, fetch_tensorflow_devices
 from .grpc_errors import no_source_error
-from .grpc_loop import run_in_grpc_loop
+from .grpc_loop import loop_guard, run_in_grpc_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -196,6 +196,7 @@ class _Batch:
                 started_at[position] = time.monotonic()
                 finish(position, await run_in_grpc_loop(partial(self._probe, address)))
 
+        loop_guard.validate_process()
         with anyio.move_on_after(self.timeout):
             async with anyio.create_task_group() as group:
                 for _ in range(min(self.max_concurrency, len(self.addresses))):

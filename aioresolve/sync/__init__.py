@@ -10,6 +10,9 @@ concurrently, in a forked child, and inside a running event loop (a notebook), w
 one event loop thread, which the first call starts and the exit of the interpreter ends, and see the context
 variables of their caller. Ctrl-C cancels the call that it interrupts.
 
+gRPC does not survive a fork: in a child that was forked after its parent had probed workers, the calls that
+probe workers raise a ConfigurationError.
+
 `watch()`, and `poll()` of a fleet, return iterators. They run in the event loop thread until they are closed:
 by `contextlib.closing`, together with their resolver, or when they are garbage-collected.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aioresolve.testing import Hang, KubernetesServer, pod
+from aioresolve.testing import Hang, KubernetesServer, pod, tpu_worker_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -402,6 +402,36 @@ print(used[1].cluster_spec())
     assert ended.stdout[:3] == [own, own, union]
     assert ended.stdout[3].startswith("<Entered of jobs ['worker']> was entered before this process was fork")
     assert ended.stdout[4:] == [own]
+
+
+@needs_fork
+def test_child_forked_after_a_probe_cannot_probe_but_can_make_other_calls(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+import aioresolve
+tpu = TPUClusterResolver([f"grpc://{worker}" for worker in os.environ["WORKERS"].split()])
+print(tpu.num_accelerators(), flush=True)
+child = fork()
+if child == 0:
+    print(tpu.cluster_spec() == tpu.cluster_spec(), resolver.cluster_spec())
+    try:
+        tpu.num_accelerators()
+    except aioresolve.ConfigurationError as error:
+        print(error)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(tpu.num_accelerators())
+"""
+    with tpu_worker_process(devices=4) as workers:
+        monkeypatch.setenv("WORKERS", " ".join(workers))
+        ended = Script(source, kubeconfig).ended()
+    assert ended.stdout[0] == ended.stdout[-1] == "{'TPU': 4}"
+    assert ended.stdout[1] == f"True {SPEC}"
+    assert ended.stdout[2].startswith("workers cannot be probed in this process: it was forked after")
+    assert ended.code == 0
+    # Its parent's gRPC may log that it skips its own fork handlers.
+    assert re.sub(r"^I.* fork_posix.cc:.*\n", "", ended.stderr, flags=re.MULTILINE) == ""
 
 
 @needs_fork

@@ -1,9 +1,12 @@
 """aioresolve's resolvers as TensorFlow's own classes: change the import, and nothing else.
 
->>> from aioresolve.tensorflow import KubernetesClusterResolver
->>> resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
->>> resolver.task_type, resolver.task_id = "worker", 0
->>> strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+```
+from aioresolve.tensorflow import KubernetesClusterResolver
+
+resolver = KubernetesClusterResolver({"worker": ["job-name=train"]}, namespace="ml")
+resolver.task_type, resolver.task_id = "worker", 0
+strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+```
 
 The classes have the names of `tf.distribute.cluster_resolver`, are subclasses of the classes there, and
 return TensorFlow's types: `cluster_spec()` is a `tf.train.ClusterSpec`. They are also the blocking resolvers

@@ -1,6 +1,8 @@
 """The example of TensorFlow's page on KubernetesClusterResolver with another import, and a training step.
 
-Arguments: the task index, and the port of the workers. Prints the loss of the step.
+Arguments: the task index, and the port of the workers; or 0, if each pod has a port of its own in the
+annotation `port`: TensorFlow listens on all addresses of a machine, so that two servers need two ports.
+Prints the loss of the step.
 """
 
 import sys
@@ -10,9 +12,15 @@ import tensorflow as tf
 from aioresolve.tensorflow import KubernetesClusterResolver
 
 index, port = int(sys.argv[1]), int(sys.argv[2])
-cluster_resolver = KubernetesClusterResolver(
-    {"worker": ["job-name=worker-cluster-a", "job-name=worker-cluster-b"]}, port
-)
+if port:
+    cluster_resolver = KubernetesClusterResolver(
+        {"worker": ["job-name=worker-cluster-a", "job-name=worker-cluster-b"]}, port
+    )
+else:
+    cluster_resolver = KubernetesClusterResolver(
+        {"worker": ["job-name=worker-cluster-a", "job-name=worker-cluster-b"]},
+        address=lambda pod: ("127.0.0.1", int(pod.metadata.annotations["port"])),
+    )
 cluster_resolver.task_type = "worker"
 cluster_resolver.task_id = index
 strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster_resolver)

@@ -135,7 +135,8 @@ class WatchState:
         self.stale_since: datetime | None = None
         self._opened_at: float | None = None  # of the watch that is open, on the loop's clock
         self._has_received_event = False  # in that watch
-        self._was_listed = self._was_just_listed = self._was_watched = False
+        self._was_listed = self._was_watched = False
+        self._was_just_listed = False  # without a wait or a healthy watch since
         self._current_at: datetime | None = None  # since the last list or watch, while no watch is open
         self._last_watch_failure: ResolveError | None = None  # since a watch was open
         self._denials = 0
@@ -206,6 +207,7 @@ class WatchState:
             # A version expires without any failure of the server, so list at once, but not in a loop.
             if is_expired(error) and not self._was_just_listed:
                 return 0.0
+        self._was_just_listed = False
         return wait
 
     def on_gap(self, error: ResolveError) -> None:
@@ -335,12 +337,13 @@ class PodReflector:
         return self._last.stale(first.error, first.stale_since or now)
 
     async def _list_and_watch(self, watch: WatchState) -> None:
+        has_waited = False  # as long as the backoff required
         while True:
             error: ResolveError | None = None
             try:
                 if not watch.is_listed:
                     await self._list(watch)
-                await self._watch(watch)
+                await self._watch(watch, ends_waits=has_waited)
             except ResolveError as failure:
                 error = failure
             lifetime = watch.on_close(anyio.current_time())
@@ -348,11 +351,14 @@ class PodReflector:
                 reason = _restart_reason(error)
                 record_watch_restart(self._api.host, watch.query.scope, reason, seconds=lifetime)
                 self._set_timer(watch, self._policy.max_gap, self._on_gap)
-            if error is not None:
-                await self._wait_after(error, watch)
+            if error is None:
+                has_waited = False
+            elif wait := self._on_failure(error, watch):
+                requested = getattr(error, "retry_after", None) or 0.0
+                has_waited = await self._api.sleep(wait, at_least=min(wait, requested))
 
-    async def _wait_after(self, error: ResolveError, watch: WatchState) -> None:
-        """Wait until the next attempt is due, or until the connection is closed.
+    def _on_failure(self, error: ResolveError, watch: WatchState) -> float:
+        """Return the seconds to wait until the next attempt.
 
         Raises:
             ResolveError: `error`, if the query is given up.
@@ -363,7 +369,7 @@ class PodReflector:
         if watch.stale_since is not None:
             self._notify()
         record_retry(error, attempt=watch.failures, wait=wait)
-        await self._api.sleep(wait)
+        return wait
 
     async def _list(self, watch: WatchState) -> None:
         def on_failed_attempt(error: ResolveError) -> None:
@@ -383,8 +389,13 @@ class PodReflector:
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
 
-    async def _watch(self, watch: WatchState) -> None:
-        """Read one watch until it ends."""
+    async def _watch(self, watch: WatchState, *, ends_waits: bool) -> None:
+        """Read one watch until it ends.
+
+        If it `ends_waits`, it ends the backoff of all queries of this server as soon as it is open. Only a
+        query that waited as long as its own backoff required may do that. Otherwise, queries would repeat one
+        another without end at a server that opens every watch and breaks it.
+        """
         lifetime = random.uniform(self._policy.min_lifetime, self._policy.max_lifetime)  # noqa: S311
         lines = EventLines()
         async with AsyncExitStack() as stack:
@@ -397,6 +408,8 @@ class PodReflector:
                 timeout = self._policy.response_timeout
                 raise self._broken(watch, f"the server did not respond within {timeout:g} s")
             opened_at = anyio.current_time()
+            if ends_waits:
+                self._api.end_sleeps(within=self._policy.backoff.first_wait)
             if watch.on_open(opened_at):
                 self._set_timer(watch, self._policy.max_replay, self._on_replay)
             else:

@@ -12,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from aioresolve import (
@@ -28,7 +31,7 @@ from aioresolve import (
 from aioresolve._core.http.errors import RequestContext, connection_error
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
-from aioresolve.kubernetes.client import HINTS
+from aioresolve.kubernetes.client import HINTS, PodAPI
 from aioresolve.kubernetes.reflector import WatchPolicy, WatchState
 from aioresolve.testing import Answer, End, Hang
 
@@ -36,7 +39,7 @@ from .loopback import JOBS, TOKEN, all_text, trusted_peer
 from .watched_cluster import EVAL, TRAIN, new_cache, state, versioned
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from aioresolve import ClusterState, KubernetesClusterResolver
     from aioresolve.spec import Observation
@@ -50,6 +53,11 @@ BROKEN = ConnectionFailedError("the connection broke")
 
 def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
+
+
+async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
+    """Return once `condition` holds."""
+    await anyio.to_thread.run_sync(loopback.server.until, condition)
 
 
 def list_count(loopback: Loopback) -> int:
@@ -210,6 +218,80 @@ def test_an_expired_version_is_replaced_by_a_list_immediately_but_only_once() ->
     assert waits[2] == 0.0
     watch.on_list()
     assert watch.on_failure(expired_error) > 0.0
+
+
+def test_a_version_that_expired_during_an_outage_is_replaced_without_another_wait() -> None:
+    watch = listed_state()
+    watch.on_open(0.0)
+    watch.on_close(3.0)
+    assert watch.on_failure(BROKEN) > 0.0
+    assert watch.on_failure(APIError("gone", status=410)) == 0.0
+
+
+def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[float]:
+    """Make failing queries wait for these seconds, one after another; return the waits so far."""
+    remaining, taken = iter(waits), list[float]()
+
+    def uniform(lowest: float, highest: float) -> float:
+        if highest > 1.0:  # the factor of a wait that the server requested
+            return lowest
+        taken.append(next(remaining))
+        return taken[-1]
+
+    monkeypatch.setattr("aioresolve._core.retry.random", SimpleNamespace(uniform=uniform))
+    return taken
+
+
+@pytest.mark.parametrize("is_expired", [False, True], ids=["resumes", "expires"])
+async def test_the_first_query_that_succeeds_after_an_outage_ends_the_backoff_of_the_others(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch, is_expired: bool
+) -> None:
+    selectors = [f"app=train,part={part}" for part in range(8)]
+    loopback.train("train-0", labels={"app": "train", "part": "0"})
+    waits = set_waits(monkeypatch, chain([3600.0] * 7, repeat(0.02)))
+    resolver = loopback.resolver({"worker": selectors})
+    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+    async with aclosing(resolver.observations()) as observations:
+        await until_members(observations, "train-0")
+        await until(loopback, lambda: loopback.server.watches == 8)
+        with loopback.server.down():
+            with anyio.fail_after(10):
+                while len(waits) < 10:  # noqa: ASYNC110 - no event reports a wait
+                    await anyio.sleep(0.01)
+            loopback.train("train-7", labels={"app": "train", "part": "7"})
+            if is_expired:
+                loopback.server.compact()
+        await until(loopback, lambda: loopback.server.watches == 8)
+        await until_members(observations, "train-0", "train-7")
+        with anyio.fail_after(10):
+            async for observation in observations:
+                if observation.error is None:
+                    break
+
+
+async def test_queries_do_not_repeat_one_another_if_every_watch_ends_at_once(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = set_waits(monkeypatch, chain([3600.0] * 7, [0.02], repeat(3600.0)))
+    loopback.server.inject(Answer(200), match=is_watch, times=None)
+    resolver = loopback.resolver({"worker": [f"app=train,part={part}" for part in range(8)]})
+    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+    async with aclosing(resolver.observations()) as observations:
+        await anext(observations)
+        await until(loopback, lambda: len(waits) >= 16)
+        await anyio.sleep(0.2)
+    assert sum(map(is_watch, loopback.requests)) == 16  # the first of each, one again, and then the others
+    assert len(waits) == 16
+
+
+async def test_a_success_does_not_shorten_the_wait_that_a_server_requested() -> None:
+    api = PodAPI(cast("Any", None), max_concurrency=1)
+    started_at = anyio.current_time()
+    sleep = asyncio.ensure_future(api.sleep(3600.0, at_least=0.3))
+    await anyio.lowlevel.checkpoint()
+    api.end_sleeps(within=0.0)
+    assert not await sleep
+    assert anyio.current_time() - started_at >= 0.3
 
 
 async def test_a_token_in_an_error_event_is_not_shown(loopback: Loopback) -> None:

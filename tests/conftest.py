@@ -95,7 +95,10 @@ hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max
 
 def pytest_configure(config: pytest.Config) -> None:
     profile = "fast" if _is_fast(config) else "suite"
-    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+    profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
+    hypothesis.settings.load_profile(profile)
+    if profile == "long" and config.option.timeout is None:
+        config.option.timeout = 3600.0  # a property test runs for minutes
     # Make Ctrl-C reach the processes that tests start, even if a shell runs the tests in the background.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

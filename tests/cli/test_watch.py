@@ -15,7 +15,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import ClusterState, Endpoint
+from aioresolve import ClusterState, Endpoint, KubernetesClusterResolver
+from aioresolve.cli import main
 from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_document
 from aioresolve.cli.output.formats import Task
 from aioresolve.cli.terminal.views import WatchView
@@ -37,7 +38,7 @@ from .process import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
     from aioresolve.testing import ThreadedGoogleServer, ThreadedKubernetesServer
@@ -183,6 +184,27 @@ def test_applying_json_lines_gives_the_pods_of_the_server(
                 server.delete(f"train-{number}", "ml")
             else:
                 server.add(trainer(number))
+
+
+@pytest.mark.parametrize("addresses", [["10.0.0.1:8470"], []], ids=["tasks", "no tasks"])
+def test_a_first_state_that_is_observed_again_is_printed_once(
+    env: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    addresses: list[str],
+) -> None:
+    first = Observation(ClusterState.of({"worker": [Endpoint(address) for address in addresses]}))
+
+    async def observations(_: object, *, interval: float) -> AsyncGenerator[Observation, None]:
+        yield first
+        yield first
+        raise ConnectionFailedError("the end", retryable=False)
+
+    monkeypatch.setenv("KUBECONFIG", env["KUBECONFIG"])
+    monkeypatch.setattr(KubernetesClusterResolver, "observations", observations)
+    assert main([*TRAIN, "-o", "json"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert [task["address"] for task in json.loads(line)["joined"]] == addresses
 
 
 def test_yaml_is_a_stream_of_documents(env: dict[str, str], server: ThreadedKubernetesServer) -> None:

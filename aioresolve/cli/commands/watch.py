@@ -197,17 +197,16 @@ async def _follow_in_lines(
 
     format_change = _change_formatter(request)
     status = StatusReporter(quiet=request.quiet)
-    older = ClusterState.of({})
+    older: ClusterState | None = None
 
     async def write(observation: Observation) -> None:
         nonlocal older
         status.report(observation)
         state = observation.state
-        # The first state is written even if it has no tasks, and thus equals the initial `older`.
-        if state is None or (observation is not first and state == older):
+        if state is None or state == older:
             return
         try:
-            await stdout.write(format_change(state, older))
+            await stdout.write(format_change(state, older or ClusterState.of({})))
         except UnknownTaskError as error:
             status.write(f"this change was not printed: {error}")
         older = state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import pickle
 import pkgutil
@@ -77,7 +77,14 @@ def test_dir_contains_public_names_before_they_are_loaded() -> None:
     assert set(aioresolve.__all__) <= set(dir(aioresolve))
 
 
-ALL_MODULES = [found.name for found in pkgutil.walk_packages([str(ROOT)], "aioresolve.")]
+LIBRARIES = {"aioresolve.jax": "jax", "aioresolve.tensorflow": "tensorflow"}
+"""The library that a module cannot be imported without."""
+
+ALL_MODULES = [
+    found.name
+    for found in pkgutil.walk_packages([str(ROOT)], "aioresolve.")
+    if importlib.util.find_spec(LIBRARIES.get(found.name, "aioresolve"))
+]
 PUBLIC_MODULES = [
     "aioresolve",
     "aioresolve.errors",

@@ -23,9 +23,10 @@ class PodQuery:
     """A request for pods.
 
     Attributes:
-        selector: a label selector in the grammar of the API.
+        selector: a label selector in the grammar of the API; empty for any labels.
         namespace: the namespace to search; None for all namespaces.
         name: the name of the pods; None for any name.
+        ip: the first IP address of the pods; None for any address.
         is_running: whether their phase is Running, or is not; None for any phase.
         version: the resourceVersion as of which to list them; empty for the most recent one.
         limit: the maximum number of pods in one page; None for all pods in one response.
@@ -35,6 +36,7 @@ class PodQuery:
     selector: str
     namespace: str | None = None
     name: str | None = None
+    ip: str | None = None
     is_running: bool | None = None
     version: str = ""
     limit: int | None = None
@@ -50,6 +52,8 @@ class PodQuery:
         """The query of the URL."""
         parameters = {"labelSelector": self.selector}
         fields = [] if self.name is None else [f"metadata.name={self.name}"]
+        if self.ip is not None:
+            fields.append(f"status.podIP={self.ip}")
         if self.is_running is not None:
             fields.append("status.phase=Running" if self.is_running else "status.phase!=Running")
         if fields:
@@ -71,8 +75,11 @@ class PodQuery:
     def scope(self) -> str:
         """The request as text for messages."""
         prefix = "" if self.name is None else f"pod {self.name!r} of "
+        if self.ip is not None:
+            prefix = f"pod with IP address {self.ip} of "
         suffix = ", phase other than Running" if self.is_running is False else ""
-        return f"{prefix}selector {self.selector!r} in {self.where}{suffix}"
+        selected = f"selector {self.selector!r} in " if self.selector else ""
+        return f"{prefix}{selected}{self.where}{suffix}"
 
     def named(self, name: str) -> PodQuery:
         """Return the request for the pods of one name."""

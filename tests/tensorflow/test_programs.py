@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
@@ -14,49 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.testing import KubernetesServer, pod
+from tests.programs import free_port, last_lines, start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = Path(__file__).parent / "programs"
-SECONDS = 300
-"""How long a program may take. On a busy machine TensorFlow takes half a minute to be imported."""
-
-
-def free_port() -> int:
-    """Return a port that is free. Another process may take it in the meantime."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def start(program: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
-    """Start a program of this folder without TensorFlow's log."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAMS / program), *map(str, arguments)],
-        env={**os.environ, **quiet, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def last_lines(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """Wait for the programs, and return the last line that each of them printed."""
-    try:
-        outputs = [process.communicate(timeout=SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            with process:
-                process.kill()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors[-4000:]
-    return [output.splitlines()[-1] for output, _ in outputs]
 
 
 @contextmanager
@@ -104,7 +68,8 @@ def test_workers_on_kubernetes_train_together(number: int, loss: float, tmp_path
         kubeconfig = server.write_kubeconfig(tmp_path / "config")
         port = ports[0] if number == 1 else 0
         processes = [
-            start("multi_worker.py", index, port, KUBECONFIG=str(kubeconfig)) for index in range(number)
+            start(PROGRAMS / "multi_worker.py", index, port, environment={"KUBECONFIG": str(kubeconfig)})
+            for index in range(number)
         ]
         lines = last_lines(processes)
     # The loss is (2 - 0)^2 on the first worker, and (2 - 1)^2 on the second.
@@ -118,7 +83,9 @@ def test_parameter_servers_and_workers_of_a_union_train(union: str) -> None:
         "ps": [f"127.0.0.1:{free_port()}"],
     }
     with tensorflow_servers(cluster):
-        program = start("parameter_server.py", ",".join(cluster["worker"]), ",".join(cluster["ps"]), union)
+        program = start(
+            PROGRAMS / "parameter_server.py", ",".join(cluster["worker"]), ",".join(cluster["ps"]), union
+        )
         [line] = last_lines([program])
     assert line == "device /job:ps/replica:0/task:0/device:CPU:0 total 2.0"
 
@@ -126,5 +93,5 @@ def test_parameter_servers_and_workers_of_a_union_train(union: str) -> None:
 def test_operations_run_on_every_task_after_connecting_to_the_cluster() -> None:
     cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
     with tensorflow_servers(cluster):
-        [line] = last_lines([start("connect.py", ",".join(cluster["worker"]))])
+        [line] = last_lines([start(PROGRAMS / "connect.py", ",".join(cluster["worker"]))])
     assert line == "task 1 42"

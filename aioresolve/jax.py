@@ -1,0 +1,234 @@
+"""A JAX cluster environment: after `import aioresolve.jax`, `jax.distributed.initialize()` needs no argument.
+
+    import aioresolve.jax
+    import jax
+
+    jax.distributed.initialize()
+
+It works in two places, and has no effect elsewhere:
+
+- Under `aioresolve exec --for jax`, which sets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
+  `JAX_PROCESS_ID`. JAX reads only the first of them itself.
+- In a pod, with one process per pod. The processes are the pods of the same Job, JobSet (replicated job),
+  LeaderWorkerSet (group) or StatefulSet, in the order of their indices. `initialize()` waits for all of them
+  within its `initialization_timeout`.
+
+In a pod, these variables matter:
+
+- `AIORESOLVE_COUNT`: the number of processes. Only the pods of a LeaderWorkerSet do not need it.
+- `AIORESOLVE_SELECTOR`: the label selector of the pods, instead of those of the same workload. They must have
+  indices, and be in the namespace of this pod.
+- `JAX_COORDINATOR_PORT`: the port on which process 0 runs the coordinator; 55527 by default, as in JAX.
+- `POD_NAME` and `POD_UID`, of the downward API, identify the pod where its IP address does not: with
+  `hostNetwork`.
+
+The service account of the pod must be permitted to list and watch pods (docs/permissions.md).
+
+JAX uses the first environment that is present. This one comes after Open MPI, Slurm and Cloud TPU, and before
+JAX's own support for Kubernetes. `jax.distributed.initialize(cluster_detection_method="aioresolve")` selects
+it before all others.
+
+Raises:
+    MissingDependencyError: (an ImportError) on import: JAX is not installed, or its interface for cluster
+        environments, which is not public, has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aioresolve._core.deadline import Deadline
+from aioresolve.errors import ConfigurationError, LaunchError, MissingDependencyError
+from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
+from aioresolve.kubernetes.own_pod import find_own_pod, workload_of
+from aioresolve.sync.loop_thread import get_loop_thread
+
+try:
+    import jax
+except ImportError as error:
+    raise MissingDependencyError(
+        f"aioresolve.jax needs JAX, which is not installed ({error})", hint="Run `pip install jax`."
+    ) from error
+
+try:
+    from jax._src.clusters.cluster import ClusterEnv
+
+    _environments: list[type[Any]] = ClusterEnv._cluster_types
+except (ImportError, AttributeError) as error:
+    raise MissingDependencyError(
+        f"aioresolve.jax does not support JAX {jax.__version__}: {error}",
+        hint="Install another release of JAX (0.10.2 works), or pass the arguments of"
+        " jax.distributed.initialize().",
+    ) from error
+
+if TYPE_CHECKING:
+    from aioresolve.spec import ClusterState
+
+__all__ = ["AioresolveCluster"]
+
+DEFAULT_PORT = 55527
+"""The port of the coordinator, that of JAX's own support for Kubernetes."""
+
+DEFAULT_TIMEOUT = 300
+"""Seconds. The `initialization_timeout` of JAX, which JAX does not pass if it has a coordinator address."""
+
+MIN_TIMEOUT = 0.001
+"""Seconds. If looking up the own pod used up the deadline, the wait still reports which pods are missing."""
+
+COUNT, ID = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class _Processes:
+    """The processes of the cluster, as JAX needs them."""
+
+    coordinator: str
+    count: int
+    id: int
+
+
+class AioresolveCluster(ClusterEnv):
+    """The cluster environment; JAX calls its methods."""
+
+    name: str = "aioresolve"
+
+    # JAX calls the three methods one after another; all results must describe one state of the cluster.
+    _processes: _Processes | None = None
+
+    @classmethod
+    def is_env_present(cls) -> bool:
+        """Whether `aioresolve exec --for jax` started this process, or it runs in a pod."""
+        return _is_started_by_exec() or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+    @classmethod
+    def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+        """Return `host:port` of process 0, after waiting for all processes at most `timeout_secs` seconds."""
+        if _is_started_by_exec():
+            raise ConfigurationError(
+                f"${COUNT} and ${ID} are set, but JAX_COORDINATOR_ADDRESS is not",
+                hint="Set it to host:port of process 0, or start the program by `aioresolve exec --for jax`.",
+            )
+        cls._processes = _resolve(override_coordinator_port, timeout_secs)
+        return cls._processes.coordinator
+
+    @classmethod
+    def get_process_count(cls) -> int:
+        """Return the number of processes."""
+        if _is_started_by_exec():
+            return _number_in(COUNT)
+        return cls._resolved().count
+
+    @classmethod
+    def get_process_id(cls) -> int:
+        """Return the number of this process: the rank of its pod."""
+        if _is_started_by_exec():
+            return _number_in(ID, minimum=0)
+        return cls._resolved().id
+
+    @classmethod
+    def _resolved(cls) -> _Processes:
+        if cls._processes is None:  # the caller of initialize() passed a coordinator address
+            cls._processes = _resolve(os.environ.get("JAX_COORDINATOR_PORT"), None)
+        return cls._processes
+
+
+def _register() -> None:
+    """Move the environment, which JAX appended to its list, before JAX's own support for Kubernetes."""
+    own = [AioresolveCluster]
+    others = [each for each in _environments if each.name != AioresolveCluster.name]
+    names = [each.__name__ for each in others]
+    position = names.index("K8sCluster") if "K8sCluster" in names else len(others)
+    _environments[:] = others[:position] + own + others[position:]
+
+
+_register()
+
+
+def _is_started_by_exec() -> bool:
+    return COUNT in os.environ or ID in os.environ
+
+
+def _resolve(port: str | None, timeout: float | None) -> _Processes:
+    number = DEFAULT_PORT if not port else _number("JAX_COORDINATOR_PORT", port, maximum=65535)
+    return get_loop_thread().run(partial(_wait_for_processes, number, timeout or DEFAULT_TIMEOUT))
+
+
+async def _wait_for_processes(port: int, timeout: float) -> _Processes:
+    deadline = Deadline.after(timeout)
+    selector, count = await _find_peers(timeout)
+    resolver = KubernetesClusterResolver(
+        {"worker": selector},
+        port,
+        executable_location=ExecutableLocation.WITHIN_CLUSTER,
+        namespace=CONTEXT_NAMESPACE,
+        order_by="index",
+    )
+    # Pods may become ready only after their processes have found one another.
+    state = await resolver.wait(count, ready=False, timeout=max(deadline.left, MIN_TIMEOUT))
+    _validate_members(state, selector, count)
+    task = await resolver.this_task(state, timeout=max(deadline.left, MIN_TIMEOUT))
+    return _Processes(state.tasks[0].address, count, task.rank)
+
+
+async def _find_peers(timeout: float) -> tuple[str, int]:
+    """Return the label selector and the number of the processes."""
+    selector = os.environ.get("AIORESOLVE_SELECTOR")
+    count = _number_in("AIORESOLVE_COUNT") if os.environ.get("AIORESOLVE_COUNT") else None
+    if selector:
+        whose = f"the pods of AIORESOLVE_SELECTOR, {selector!r}"
+    else:
+        pod = await find_own_pod(timeout=timeout)
+        workload = workload_of(pod)
+        if workload is None:
+            raise ConfigurationError(
+                f"pod {pod.full_name} does not belong to a Job, JobSet, LeaderWorkerSet or StatefulSet",
+                hint="Set AIORESOLVE_SELECTOR to a label selector of the pods, and AIORESOLVE_COUNT to their"
+                " number, in the pod template.",
+            )
+        selector, whose = workload.selector, f"the pods of {workload}"
+        if count is None:
+            count = workload.count
+    if count is None:
+        raise ConfigurationError(
+            f"the number of {whose} is not known: their labels do not have it",
+            hint="Set AIORESOLVE_COUNT in the pod template.",
+        )
+    return selector, count
+
+
+def _validate_members(state: ClusterState, selector: str, count: int) -> None:
+    indices = [task.index for task in state.tasks]
+    if len(indices) > count:
+        raise ConfigurationError(
+            f"{len(indices)} pods match {selector!r}, but {count} processes were expected",
+            hint="Correct AIORESOLVE_COUNT or AIORESOLVE_SELECTOR.",
+        )
+    # The indices of a group of a LeaderWorkerSet begin after those of the groups before it.
+    missing = set(range(indices[0], indices[-1] + 1)).difference(indices)
+    if missing:
+        raise LaunchError(
+            f"the process ids of JAX have no gaps, but of the pods that match {selector!r}, none has index"
+            f" {min(missing)}",
+            hint="Correct AIORESOLVE_COUNT or AIORESOLVE_SELECTOR.",
+            consumer="jax",
+        )
+
+
+def _number_in(variable: str, *, minimum: int = 1) -> int:
+    return _number(variable, os.environ.get(variable, ""), minimum=minimum)
+
+
+def _number(variable: str, text: str, *, minimum: int = 1, maximum: int = 999_999) -> int:
+    if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
+        raise ConfigurationError(
+            f"${variable} is {text!r}, not a number from {minimum} to {maximum}"
+            if text
+            else f"${variable} is not set",
+            hint=f"Correct {variable}, or start the program by `aioresolve exec --for jax`."
+            if variable in (COUNT, ID)
+            else f"Correct {variable}.",
+        )
+    return int(text)

@@ -1,0 +1,336 @@
+"""Where the cluster environment of JAX is present, and what it returns there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioresolve.errors import ConfigurationError, IncompleteClusterError, LaunchError
+from aioresolve.kubernetes.auth import discovery
+from aioresolve.testing import KubernetesServer, pod
+
+pytest.importorskip("jax", reason="JAX is not installed")
+
+from jax._src.clusters import cloud_tpu_cluster
+from jax._src.clusters.cluster import ClusterEnv
+
+from aioresolve.jax import AioresolveCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+
+EXEC = {
+    "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",
+    "JAX_NUM_PROCESSES": "4",
+    "JAX_PROCESS_ID": "3",
+}
+SLURM = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_STEP_NODELIST": "node1",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://10.0.0.9:34911",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}
+GKE_TPU = {
+    "TPU_SKIP_MDS_QUERY": "true",
+    "TPU_WORKER_HOSTNAMES": "127.0.0.1,127.0.0.2",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "127.0.0.1",
+    "MEGASCALE_NUM_SLICES": "1",
+    "MEGASCALE_SLICE_ID": "0",
+}
+
+IPS = "127.0.0.1", "10.9.0.2"
+"""The address of the pod that this process runs in, and that of another pod."""
+
+JOB = {"batch.kubernetes.io/job-name": "train"}
+JOBSET = {
+    "jobset.sigs.k8s.io/jobset-name": "set",
+    "jobset.sigs.k8s.io/replicatedjob-name": "workers",
+    "jobset.sigs.k8s.io/job-index": "0",
+    "jobset.sigs.k8s.io/job-global-index": "1",
+    "batch.kubernetes.io/job-name": "set-workers-0",
+}
+GROUP = {
+    "leaderworkerset.sigs.k8s.io/name": "serve",
+    "leaderworkerset.sigs.k8s.io/group-index": "2",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the variables of the machine, and forget earlier results."""
+    for name in list(os.environ):
+        if name.startswith(("AIORESOLVE_", "JAX_", "KUBE", "POD_", "MEGASCALE_", "OMPI_", "SLURM_", "TPU_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(AioresolveCluster, "_processes", None)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedKubernetesServer]:
+    """The API server of the cluster in which this process is a pod: the one with the address 127.0.0.1."""
+    account = tmp_path / "serviceaccount"
+    monkeypatch.setattr(discovery, "SERVICE_ACCOUNT_FOLDER", str(account))
+    with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
+        put(monkeypatch, server.in_cluster(account, namespace="ml"))
+        yield server
+
+
+def put(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def detect(
+    address: str | None = None, *, method: str | None = None, timeout: int = 60
+) -> tuple[str | None, int | None, int | None]:
+    """Return the address, count and id that `jax.distributed.initialize` would use."""
+    given = address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    address, count, process_id, _ = ClusterEnv.auto_detect_unset_distributed_params(
+        given, None, None, None, method, timeout
+    )
+    return address, count, process_id
+
+
+# Presence and precedence
+
+
+def test_environment_is_absent_without_its_variables() -> None:
+    assert not AioresolveCluster.is_env_present()
+    assert detect() == (None, None, None)
+
+
+def test_variables_of_exec_give_the_process() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        put(patch, EXEC)
+        assert detect() == ("10.0.0.1:8470", 4, 3)
+
+
+def test_explicit_arguments_resolve_nothing_in_a_pod(
+    server: ThreadedKubernetesServer,
+) -> None:
+    found = ClusterEnv.auto_detect_unset_distributed_params("10.0.0.1:1", 4, 3, None, None, 60)
+    assert found == ("10.0.0.1:1", 4, 3, None)
+    assert not server.requests
+
+
+@pytest.mark.parametrize("variables", [SLURM, OPEN_MPI, GKE_TPU], ids=["slurm", "ompi", "tpu"])
+def test_other_schedulers_and_tpus_win_in_a_pod_and_under_exec(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", "TPU_WORKER_ID" in variables)
+    put(monkeypatch, {**variables, "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"})
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    address, count, process_id = detect()
+    assert (count, process_id) == (2, 1)
+    assert address is not None
+
+
+def test_detection_method_selects_it_before_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, {**SLURM, **EXEC})
+    assert detect() == ("10.0.0.1:8470", 2, 1)
+    assert detect(method="aioresolve") == ("10.0.0.1:8470", 4, 3)
+
+
+def test_it_is_registered_once_and_before_support_for_kubernetes_of_jax() -> None:
+    names = [each.__name__ for each in ClusterEnv._cluster_types]
+    assert names.count("AioresolveCluster") == 1
+    assert names[-2:] == ["AioresolveCluster", "K8sCluster"]
+
+
+# In pods
+
+
+def test_pods_of_a_job_are_processes_by_index(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index, ip in ((0, "10.9.0.2"), (1, "127.0.0.1"), (2, "10.9.0.3")):
+        server.add(pod(f"train-{'zab'[index]}", "ml", labels=JOB, index=index, ip=ip))
+    server.add(pod("other", "ml", labels={"batch.kubernetes.io/job-name": "other"}, index=0))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "3")
+    assert detect() == ("10.9.0.2:55527", 3, 1)
+    monkeypatch.setenv("JAX_COORDINATOR_PORT", "1234")
+    assert detect() == ("10.9.0.2:1234", 3, 1)
+
+
+def test_pods_of_a_replicated_job_are_processes(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = {**JOBSET, "jobset.sigs.k8s.io/replicatedjob-name": "driver"}
+    server.add(pod("set-driver-0-0", "ml", labels=driver, index=0, ip="10.9.0.9"))
+    for index in range(2):
+        server.add(pod(f"set-workers-0-{index}", "ml", labels=JOBSET, index=index, ip=IPS[1 - index]))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
+    assert detect() == ("10.9.0.2:55527", 2, 1)
+
+
+def test_group_of_a_leader_worker_set_needs_no_variable(server: ThreadedKubernetesServer) -> None:
+    for index in range(2):
+        server.add(
+            pod(
+                f"serve-2-{index}",
+                "ml",
+                labels={**GROUP, "leaderworkerset.sigs.k8s.io/worker-index": str(index)},
+                annotations={"leaderworkerset.sigs.k8s.io/size": "2"},
+                ip=IPS[index],
+            )
+        )
+    assert detect() == ("127.0.0.1:55527", 2, 0)
+
+
+def test_pods_of_a_stateful_set_are_processes(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
+    for index in range(2):
+        labels = {"controller-revision-hash": "train-5d4f", "apps.kubernetes.io/pod-index": str(index)}
+        built = pod(f"train-{index}", "ml", labels=labels, ip=IPS[index])
+        built["metadata"]["ownerReferences"] = [owner]
+        server.add(built)
+    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
+    assert detect() == ("127.0.0.1:55527", 2, 0)
+
+
+def test_selector_replaces_the_workload(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(2):
+        server.add(pod(f"a-{index}", "ml", labels={"app": "x"}, index=index, ip=IPS[index]))
+    put(monkeypatch, {"AIORESOLVE_COUNT": "2", "AIORESOLVE_SELECTOR": "app=x"})
+    assert detect() == ("127.0.0.1:55527", 2, 0)
+
+
+def test_pods_that_are_not_ready_are_processes(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(pod("train-0", "ml", labels=JOB, index=0, ip="127.0.0.1", ready=False))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "1")
+    assert detect() == ("127.0.0.1:55527", 1, 0)
+
+
+def test_count_and_id_are_resolved_if_the_address_is_given(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(pod("train-0", "ml", labels=JOB, index=0, ip="127.0.0.1"))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "1")
+    assert detect("10.0.0.1:1") == ("10.0.0.1:1", 1, 0)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"JAX_NUM_PROCESSES": "4"}, "JAX_COORDINATOR_ADDRESS is not"),
+        ({**EXEC, "JAX_PROCESS_ID": "x"}, r"\$JAX_PROCESS_ID is 'x', not a number from 0"),
+        ({**EXEC, "JAX_NUM_PROCESSES": "0"}, r"\$JAX_NUM_PROCESSES is '0', not a number from 1"),
+        ({**EXEC, "JAX_NUM_PROCESSES": ""}, r"\$JAX_NUM_PROCESSES is not set"),
+    ],
+)
+def test_invalid_variable_of_exec_is_named(
+    variables: dict[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(monkeypatch, variables)
+    with pytest.raises(ConfigurationError, match=problem):
+        detect()
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({}, "the number of the pods of Job 'train' is not known.*Set AIORESOLVE_COUNT"),
+        ({"AIORESOLVE_SELECTOR": "app=x"}, "the number of the pods of AIORESOLVE_SELECTOR, 'app=x'"),
+        ({"AIORESOLVE_COUNT": "many"}, r"\$AIORESOLVE_COUNT is 'many', not a number"),
+        (
+            {"AIORESOLVE_COUNT": "2", "JAX_COORDINATOR_PORT": "99999"},
+            r"\$JAX_COORDINATOR_PORT is '99999', not a number from 1 to 65535",
+        ),
+        ({"AIORESOLVE_COUNT": "1"}, "2 pods match 'batch.kubernetes.io/job-name=train', but 1 processes"),
+    ],
+)
+def test_missing_or_invalid_variable_in_a_pod_is_named(
+    server: ThreadedKubernetesServer,
+    variables: dict[str, str],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for index in range(2):
+        server.add(pod(f"train-{index}", "ml", labels=JOB, index=index, ip=IPS[index]))
+    put(monkeypatch, variables)
+    with pytest.raises(ConfigurationError, match=problem):
+        detect()
+
+
+def test_pod_without_a_workload_needs_a_selector(server: ThreadedKubernetesServer) -> None:
+    server.add(pod("alone", "ml", ip="127.0.0.1"))
+    with pytest.raises(ConfigurationError, match="pod ml/alone does not belong to a Job, JobSet"):
+        detect()
+
+
+def test_missing_index_is_named(server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in (0, 2):
+        server.add(pod(f"train-{index}", "ml", labels=JOB, index=index, ip=IPS[index // 2]))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
+    with pytest.raises(LaunchError, match="none has index 1"):
+        detect()
+
+
+def test_missing_process_is_waited_for_until_the_timeout_of_initialize(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(pod("train-0", "ml", labels=JOB, index=0, ip="127.0.0.1"))
+    server.add(pod("train-1", "ml", labels=JOB, index=1, phase="Pending", node=None))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "2")
+    with pytest.raises(IncompleteClusterError, match=r"1 of 2 tasks.*ml/train-1: Pending"):
+        detect(timeout=1)
+
+
+def import_error(setup: str) -> str:
+    """Return what `import aioresolve.jax` raises after `setup`, in a new interpreter."""
+    program = f"""
+import sys
+{setup}
+try:
+    import aioresolve.jax
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.slow
+def test_import_without_jax_names_the_package_to_install() -> None:
+    found = import_error("sys.modules['jax'] = None")
+    assert found.startswith("MissingDependencyError aioresolve.jax needs JAX, which is not installed")
+    assert found.endswith("Run `pip install jax`.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "import jax; sys.modules['jax._src.clusters.cluster'] = None",
+        "from jax._src.clusters.cluster import ClusterEnv; del ClusterEnv._cluster_types",
+    ],
+)
+def test_import_with_another_jax_names_its_version(setup: str) -> None:
+    version: Any = sys.modules["jax"].__version__
+    assert import_error(setup).startswith(
+        f"MissingDependencyError aioresolve.jax does not support JAX {version}: "
+    )

@@ -1,0 +1,146 @@
+"""The pod that this process runs in, and the workload that the pod belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from aioresolve.errors import CredentialsError, TaskIdentityError
+from aioresolve.kubernetes import own_pod
+from aioresolve.kubernetes.own_pod import Workload, find_own_pod, workload_of
+from aioresolve.testing import KubernetesServer, pod
+
+from .kubeconfigs import isolate
+from .samples import labelled
+from .samples import pod as sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+
+JOB, OLD_JOB = "batch.kubernetes.io/job-name", "job-name"
+JOBSET, REPLICATED_JOB = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
+LWS, GROUP = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
+SIZE = "leaderworkerset.sigs.k8s.io/size"
+REVISION = "controller-revision-hash"
+
+
+def of_stateful_set(labels: dict[str, str], *, controller: bool = True) -> Pod:
+    owner = {"kind": "StatefulSet", "name": "train", "controller": controller}
+    return sample("train-0", metadata={"labels": labels, "ownerReferences": [owner]})
+
+
+def of_leader_worker_set(size: str) -> Pod:
+    labels = {LWS: "serve", GROUP: "1", REVISION: "serve-1-abc"}
+    return sample("serve-1", metadata={"labels": labels, "annotations": {SIZE: size}})
+
+
+@pytest.mark.parametrize(
+    ("found", "workload"),
+    [
+        (labelled("a", **{JOB: "train", OLD_JOB: "train"}), Workload("Job", "train", f"{JOB}=train")),
+        (labelled("a", **{OLD_JOB: "train"}), Workload("Job", "train", f"{OLD_JOB}=train")),
+        (
+            labelled("a", **{JOBSET: "set", REPLICATED_JOB: "workers", JOB: "set-workers-0"}),
+            Workload("JobSet", "set", f"{JOBSET}=set,{REPLICATED_JOB}=workers"),
+        ),
+        (of_leader_worker_set("4"), Workload("LeaderWorkerSet", "serve", f"{LWS}=serve,{GROUP}=1", 4)),
+        (of_leader_worker_set("four"), Workload("LeaderWorkerSet", "serve", f"{LWS}=serve,{GROUP}=1")),
+        (
+            of_stateful_set({REVISION: "train-5d4f"}),
+            Workload("StatefulSet", "train", f"{REVISION}=train-5d4f"),
+        ),
+        (of_stateful_set({REVISION: "train-5d4f"}, controller=False), None),
+        (of_stateful_set({}), None),
+        (labelled("a", app="train"), None),
+    ],
+)
+def test_labels_give_the_workload_and_its_size(found: Pod, workload: Workload | None) -> None:
+    assert workload_of(found) == workload
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedKubernetesServer]:
+    """The API server of the cluster in which this process is a pod; its address there is 127.0.0.1."""
+    isolate(tmp_path, monkeypatch)
+    for name in ("POD_NAME", "POD_UID", "POD_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
+    with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
+        for name, value in server.in_cluster(tmp_path / "serviceaccount", namespace="ml").items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+async def test_own_pod_is_found_by_its_name(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(pod("train-0", "ml"), pod("train-1", "ml"), pod("train-1", "other"))
+    monkeypatch.setenv("POD_NAME", "train-1")
+    assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
+
+
+async def test_own_pod_is_found_by_its_address_while_others_are_not(server: ThreadedKubernetesServer) -> None:
+    server.add(
+        pod("train-0", "ml", ip="127.0.0.1"),
+        pod("train-1", "ml", ip="127.0.0.2"),
+        pod("finished", "ml", ip="127.0.0.1", phase="Succeeded"),
+        pod("train-0", "other", ip="127.0.0.1"),
+    )
+    assert (await find_own_pod(timeout=30)).full_name == "ml/train-0"
+
+
+async def test_own_pod_is_found_as_soon_as_the_kubelet_reports_its_address(
+    server: ThreadedKubernetesServer,
+) -> None:
+    server.add(pod("train-0", "ml", ip=None, phase="Pending"))
+    found: list[str] = []
+
+    async def find() -> None:
+        found.append((await find_own_pod(timeout=30)).full_name)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(find)
+        while not server.requests:  # noqa: ASYNC110 - the server runs in a thread
+            await anyio.sleep(0.005)
+        server.add(pod("train-0", "ml", ip="127.0.0.1"))
+    assert found == ["ml/train-0"]
+
+
+async def test_uid_decides_between_pods_with_the_address_of_a_node(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(pod("train-0", "ml", ip="127.0.0.1"), pod("train-1", "ml", ip="127.0.0.1"))
+    with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 .* matches 2 pods\. Let the pod"):
+        await find_own_pod(timeout=30)
+    monkeypatch.setenv("POD_UID", server.pod("train-1", "ml")["metadata"]["uid"])
+    assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
+
+
+async def test_pod_that_was_replaced_is_not_this_one(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(pod("train-0", "ml"))
+    monkeypatch.setenv("POD_NAME", "train-0")
+    monkeypatch.setenv("POD_UID", "an-earlier-uid")
+    with pytest.raises(TaskIdentityError, match=r"pod 'train-0' of .* with the uid .* matches no pod"):
+        await find_own_pod(timeout=30)
+
+
+async def test_address_that_no_pod_has_is_an_error(server: ThreadedKubernetesServer) -> None:
+    with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 of namespace 'ml' matches no pod"):
+        await find_own_pod(timeout=30)
+    assert len(server.requests) == own_pod.LOOKUPS
+
+
+async def test_outside_of_a_cluster_there_is_no_own_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolate(tmp_path, monkeypatch)
+    with pytest.raises(CredentialsError, match="KUBERNETES_SERVICE_HOST is not set"):
+        await find_own_pod(timeout=30)

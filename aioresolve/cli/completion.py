@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     import click
 
@@ -17,6 +17,9 @@ NAMESPACES_TIMEOUT = 2.0
 """Seconds that the cluster has to list its namespaces, while the user waits for the shell."""
 
 MAX_NAMESPACES = 500
+
+OVERRIDES = ("server", "token_file", "impersonate", "impersonate_groups")
+"""The options that replace parts of the kubeconfig, by their arguments of the Python API."""
 
 
 def complete_contexts(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -39,15 +42,15 @@ def complete_namespaces(context: click.Context, _: click.Parameter, incomplete: 
     """Return the namespaces that start with `incomplete`; none if the cluster does not list them in time."""
     import asyncio
 
-    names = asyncio.run(_namespaces(context.params.get("kubeconfigs"), context.params.get("context")))
+    names = asyncio.run(_namespaces(context.params))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-async def _namespaces(kubeconfigs: Sequence[str] | None, context: str | None) -> list[str]:
+async def _namespaces(given: Mapping[str, Any]) -> list[str]:
     import anyio
     import msgspec
 
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
     from aioresolve.kubernetes.client import AiohttpTransport
 
     query = {"limit": str(MAX_NAMESPACES)}
@@ -55,7 +58,10 @@ async def _namespaces(kubeconfigs: Sequence[str] | None, context: str | None) ->
     with anyio.move_on_after(NAMESPACES_TIMEOUT):
         try:
             connection = await find_connection(
-                kubeconfig=kubeconfigs or None, context=context, cache=CredentialCache()
+                kubeconfig=given.get("kubeconfigs") or None,
+                context=given.get("context"),
+                overrides=validate_overrides(**{name: given.get(name) for name in OVERRIDES}),
+                cache=CredentialCache(),
             )
             transport = AiohttpTransport(connection)
             try:

@@ -319,6 +319,21 @@ pod_options = combine_options(
         help="The kubeconfig file; several are merged.  [default: $KUBECONFIG, else the service account of"
         " the pod, else ~/.kube/config]",
     ),
+    click.option("--server", metavar="URL", help="The API server, instead of that of the kubeconfig."),
+    click.option(
+        "--token-file",
+        metavar="FILE",
+        type=click.Path(),
+        help="A file with a bearer token, used instead of the credentials of the kubeconfig.",
+    ),
+    click.option("--as", "impersonate", metavar="USER", help="The user to impersonate."),
+    click.option(
+        "--as-group",
+        "impersonate_groups",
+        metavar="GROUP",
+        multiple=True,
+        help="A group to impersonate; can be repeated.",
+    ),
     click.option(
         "--port",
         metavar="PORT",

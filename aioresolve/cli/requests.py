@@ -34,6 +34,10 @@ class PodRequest:
     all_namespaces: bool
     context: str | None
     kubeconfigs: tuple[str, ...]
+    server: str | None = None
+    token_file: str | None = None
+    impersonate: str | None = None
+    impersonate_groups: tuple[str, ...] = ()
     port: int
     address: str
     order_by: Literal["name", "index"]
@@ -151,6 +155,10 @@ def new_pod_resolver(request: PodRequest) -> KubernetesClusterResolver:
         namespace=None if request.all_namespaces else request.namespaces or CONTEXT_NAMESPACE,
         context=request.context,
         kubeconfig=request.kubeconfigs or None,
+        server=request.server,
+        token_file=request.token_file,
+        impersonate=request.impersonate,
+        impersonate_groups=request.impersonate_groups,
         address=request.address,
         order_by=request.order_by,
         not_running=request.not_running,

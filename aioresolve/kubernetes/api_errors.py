@@ -185,7 +185,7 @@ def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str])
             **attributes,
         )
     if denial.resource != "pods" or denial.verb not in WATCH_VERBS:
-        impersonation = "remove the impersonation (`as`) from the kubeconfig, or "
+        impersonation = "remove the impersonation (`as` in the kubeconfig, or {impersonate}), or "
         prefix = impersonation if denial.verb == "impersonate" else ""
         hint = f"{prefix}have a cluster administrator grant user {{user}} that permission."
         return ForbiddenError(

@@ -21,7 +21,7 @@ from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState
 
 from .api_errors import is_expired
-from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location
+from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location, validate_overrides
 from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
 from .objects import PodQuery
 from .override_client import client_transport
@@ -77,6 +77,12 @@ class KubernetesClusterResolver(ClusterResolver):
             kubectl would use.
         context: a context of the kubeconfig; None for its current context.
         kubeconfig: a kubeconfig file, or several to be merged; None for `$KUBECONFIG` or `~/.kube/config`.
+        server: the URL of the API server, instead of that of the kubeconfig or service account, whose CA
+            certificates and credentials are still used.
+        token_file: a file with a bearer token, used instead of all other credentials. It is read again after
+            a minute.
+        impersonate: the user to act as, as with `kubectl --as`.
+        impersonate_groups: the group or groups to act as, as with `kubectl --as-group`.
         address: which address of a pod: `"pod_ip"`, `"pod_ipv4"`, `"pod_ipv6"` (of a dual-stack pod),
             `"host_ip"`, `"hostname"` (`hostname.subdomain.namespace.svc`), or a callable that takes the `Pod`
             and returns a host, a `(host, port)`, or None if the pod has no address yet.
@@ -102,6 +108,10 @@ class KubernetesClusterResolver(ClusterResolver):
         namespace: str | Sequence[str] | None = None,
         context: str | None = None,
         kubeconfig: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        server: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        impersonate: str | None = None,
+        impersonate_groups: str | Sequence[str] | None = None,
         address: str | Callable[[Pod], str | tuple[str, int] | None] = "pod_ip",
         order_by: Literal["name", "index"] = "name",
         not_running: Literal["raise", "skip"] = "raise",
@@ -119,6 +129,19 @@ class KubernetesClusterResolver(ClusterResolver):
         self._executable_location = validate_location(
             executable_location, kubeconfig=kubeconfig, context=context
         )
+        self._overrides = validate_overrides(
+            server=server,
+            token_file=token_file,
+            impersonate=impersonate,
+            impersonate_groups=impersonate_groups,
+        )
+        if override_client is not None and self._overrides:
+            raise ConfigurationError(
+                "the client has its own server, credentials and impersonation",
+                argument="override_client",
+                hint="Configure them in the client, or leave out {server}, {token_file}, {impersonate} and"
+                " {impersonate_groups}.",
+            )
         if override_client is not None and CONTEXT_NAMESPACE in self._namespaces:
             raise ConfigurationError(
                 "CONTEXT_NAMESPACE is the namespace of a kubeconfig or service account, but override_client"
@@ -215,9 +238,9 @@ class KubernetesClusterResolver(ClusterResolver):
 
     @property
     def pool_key(self) -> Hashable:
-        """The kubeconfig, context, location and client: if these are equal, resolvers share connections."""
-        paths = kubeconfig_paths(self._kubeconfig)
-        return "kubernetes", paths, self._context, self._executable_location, id(self._override_client)
+        """What the connection is made from: if it is equal, resolvers share connections."""
+        paths, client = kubeconfig_paths(self._kubeconfig), id(self._override_client)
+        return "kubernetes", paths, self._context, self._executable_location, self._overrides, client
 
     def new_pool(self) -> ConnectionPool:
         return ConnectionPool()
@@ -347,6 +370,7 @@ class KubernetesClusterResolver(ClusterResolver):
             kubeconfig=self._kubeconfig,
             context=self._context,
             executable_location=self._executable_location,
+            overrides=self._overrides,
             cache=self._credentials,
         )
         progress.ready(scope)

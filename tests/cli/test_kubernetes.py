@@ -248,6 +248,45 @@ def test_a_context_and_kubeconfigs_can_be_selected(
     assert [request.namespace for request in requests_for_members(server)] == ["ml", "default"]
 
 
+def test_server_credentials_and_impersonation_of_the_kubeconfig_can_be_replaced(
+    aioresolve: Command, server: ThreadedKubernetesServer, tmp_path: Path
+) -> None:
+    config = yaml.safe_load((tmp_path / "config").read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    config["users"][0]["user"]["token"] = "unknown"
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    (tmp_path / "token").write_text(TOKEN)
+    options = ("--server", server.url, "--token-file", str(tmp_path / "token"))
+    impersonation = ("--as", "ada", "--as-group", "math", "--as-group", "logic")
+    assert aioresolve(*TRAIN, *options, *impersonation).code == 0
+    assert {(each.user, each.impersonated_user, each.impersonated_groups) for each in server.requests} == {
+        ("alice", "ada", ("math", "logic"))
+    }
+    server.allow = {"ada": ()}
+    assert "user 'ada' may not list pods" in aioresolve(*TRAIN, *options, "--as", "ada").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--server", "ftp://host"), "error: --server: ftp://host does not start with https://"),
+        (("--token-file", ""), "error: --token-file: '' is not a path"),
+        (("--token-file", "missing/token"), "missing/token cannot be read"),
+        (("--as", " "), "error: --as: ' ' is not the name"),
+        (
+            ("--as-group", "math"),
+            "error: --as-group: groups can only be impersonated together with a user. Pass --as too.",
+        ),
+    ],
+)
+def test_an_option_that_replaces_part_of_the_kubeconfig_is_validated(
+    aioresolve: Command, options: tuple[str, ...], message: str
+) -> None:
+    result = aioresolve(*TRAIN, *options)
+    assert result.code == 2
+    assert message in result.stderr
+
+
 # Notes and errors
 
 

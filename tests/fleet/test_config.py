@@ -176,6 +176,20 @@ class TestContent:
         file = fleet_of(text, source="/etc/fleet/fleet.yaml", environ={"HOME": "/home/me"})
         assert arguments_of(file.targets["a"])["kubeconfig"] == tuple(expected)
 
+    @pytest.mark.parametrize(
+        ("written", "expected"),
+        [("token", "/etc/fleet/token"), ("/run/token", "/run/token"), ("~/token", "/root/token")],
+    )
+    def test_relative_token_file_is_relative_to_the_fleet_file(
+        self, written: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", "/root")
+        text = f"targets: {{a: {{kubernetes: {{jobs: {{w: a}}, token_file: {written}}}}}}}"
+        overrides = arguments_of(fleet_of(text, source="/etc/fleet/fleet.yaml", environ={}).targets["a"])[
+            "overrides"
+        ]
+        assert overrides.token_file == expected
+
     def test_fleet_file_is_immutable(self) -> None:
         file = fleet(MINIMAL)
         with pytest.raises(AttributeError):
@@ -596,6 +610,10 @@ class TestFields:
                 "      namespace: [a, b]\n"
                 "      context: c\n"
                 "      kubeconfig: /k\n"
+                "      server: https://h\n"
+                "      token_file: /t\n"
+                "      impersonate: ada\n"
+                "      impersonate_groups: [math, logic]\n"
                 "      executable_location: OFF_CLUSTER\n"
                 "      port: 1\n"
                 "      address: hostname\n"
@@ -614,6 +632,10 @@ class TestFields:
             namespace=["a", "b"],
             context="c",
             kubeconfig=("/k",),
+            server="https://h",
+            token_file="/t",
+            impersonate="ada",
+            impersonate_groups=("math", "logic"),
             address="hostname",
             order_by="index",
             not_running="skip",

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from aioresolve.kubernetes.auth import Connection, CredentialCache, discovery, find_connection
+from aioresolve.kubernetes.auth import (
+    Connection,
+    CredentialCache,
+    discovery,
+    find_connection,
+    validate_overrides,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,9 +112,14 @@ async def connect(
     location: str | None = None,
     *,
     cache: CredentialCache | None = None,
+    **overrides: Any,
 ) -> Connection:
     return await find_connection(
-        kubeconfig=path, context=context, executable_location=location, cache=cache or CredentialCache()
+        kubeconfig=path,
+        context=context,
+        executable_location=location,
+        overrides=validate_overrides(**overrides),
+        cache=cache or CredentialCache(),
     )
 
 

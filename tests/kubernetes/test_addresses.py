@@ -23,6 +23,13 @@ PROXY = "http://proxy:3128"
         ("https://rancher.example/k8s/clusters/c-1/", "https://rancher.example/k8s/clusters/c-1"),
         ("http://localhost:8001", "http://localhost:8001"),
         ("https://[fd00::1]:6443", "https://[fd00::1]:6443"),
+        ("https://host/?watch=1", "https://host"),
+        ("https://host/?", "https://host"),
+        ("https://host/#top", "https://host"),
+        # As in client-go, a host without a scheme is plain http.
+        ("10.0.0.1:6443", "http://10.0.0.1:6443"),
+        ("localhost:6443", "http://localhost:6443"),
+        ("api.example", "http://api.example"),
     ],
 )
 def test_server_url_keeps_its_path_without_a_trailing_slash(url: str, server: str) -> None:
@@ -32,9 +39,6 @@ def test_server_url_keeps_its_path_without_a_trailing_slash(url: str, server: st
 @pytest.mark.parametrize(
     "url",
     [
-        "10.0.0.1:6443",
-        "localhost:6443",
-        "api.example",
         "ftp://api.example",
         "https://",
         "https://host:99999",
@@ -42,9 +46,7 @@ def test_server_url_keeps_its_path_without_a_trailing_slash(url: str, server: st
         "https://[fd00::1",
         "https://ho st",
         "https://host\n",
-        "https://host/?watch=1",
-        "https://host/?",
-        "https://host/#top",
+        "api.example/path",
     ],
 )
 def test_invalid_server_url_is_reported_with_its_place(url: str) -> None:

@@ -220,7 +220,10 @@ def test_denial_is_read_from_the_message_of_a_403(message: str, denial: Denial |
 @pytest.mark.parametrize(
     ("denied", "hint"),
     [
-        ('impersonate resource "users"', "Remove the impersonation (`as`)"),
+        (
+            'impersonate resource "users"',
+            "Remove the impersonation (`as` in the kubeconfig, or `impersonate=`)",
+        ),
         ('list resource "widgets"', "Have a cluster administrator grant user 'limited' that permission."),
         ('deletecollection resource "pods"', "Have a cluster administrator grant user 'limited'"),
     ],

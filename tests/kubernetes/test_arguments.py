@@ -49,6 +49,22 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
         ({"timeout": 0}, "`timeout=`: 0"),
         ({"timeout": None}, "`timeout=`: None"),
         ({"executable_location": "MOON"}, "MOON"),
+        ({"server": ""}, "`server=`: '' is not a URL"),
+        ({"server": "ftp://host"}, "`server=`: 'ftp://host' does not start with https"),
+        ({"server": "https://me:hunter2@host"}, "`server=`: the URL contains a user name or password"),
+        ({"token_file": 7}, "`token_file=`: 7 is not a path"),
+        ({"token_file": ""}, "`token_file=`: '' is not a path"),
+        ({"impersonate": " "}, "`impersonate=`: ' ' is not the name"),
+        ({"impersonate": "ada\r\nX: y"}, "`impersonate=`: .* is not the name"),
+        ({"impersonate": "ada", "impersonate_groups": ["math", ""]}, "`impersonate_groups=`: '' is not"),
+        (
+            {"impersonate": "ada", "impersonate_groups": {"math": 1}},
+            "`impersonate_groups=`: .* is not a list",
+        ),
+        (
+            {"impersonate": "ada", "override_client": object()},
+            "`override_client=`: the client has its own server, credentials and impersonation.*`server=`",
+        ),
         ({"override_client": object()}, "`override_client=`: a builtins.object is not"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -13,9 +13,19 @@ import trustme
 
 from aioresolve._core import concurrency
 from aioresolve.errors import ConfigurationError, CredentialsError
+from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.kubernetes.auth import ExecutableLocation, discovery
 
-from .kubeconfigs import SERVER, bearer_of, connect, isolate, kubeconfig, write_file
+from .kubeconfigs import (
+    SERVER,
+    base64_of,
+    bearer_of,
+    connect,
+    exec_user,
+    isolate,
+    kubeconfig,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -427,3 +437,116 @@ async def test_last_token_is_kept_while_its_file_cannot_be_read(pod: Path) -> No
     write_file(pod / "token", "back")
     assert await connection.renew(await connection.headers())
     assert await bearer_of(connection) == "back"
+
+
+# Overrides
+
+
+async def test_given_server_replaces_that_of_the_kubeconfig_but_not_its_authority(tmp_path: Path) -> None:
+    authority = base64_of(trustme.CA().cert_pem.bytes())
+    cluster = {"certificate-authority-data": authority, "tls-server-name": "old", "proxy-url": "http://p:1"}
+    path = write_file(tmp_path / "config", kubeconfig({"token": "t"}, **cluster))
+    connection = await connect(path, server="https://10.0.0.7:6443/")
+    assert connection.server == "https://10.0.0.7:6443"
+    assert connection.tls_server_name is None
+    assert connection.proxy == "http://p:1"
+    assert await bearer_of(connection) == "t"
+    context = await connection.ssl_context()
+    assert context is not None
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+async def test_source_says_what_was_given(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "config", kubeconfig({"token": "t"}))
+    token = write_file(tmp_path / "token", "x")
+    connection = await connect(path, server="https://h", token_file=token, impersonate="ada")
+    assert connection.source.endswith("with the given server and token file and impersonation")
+
+
+async def test_given_token_file_replaces_all_credentials_of_the_user(tmp_path: Path) -> None:
+    certificate = {"client-certificate": "missing", "client-key": "missing"}
+    token = write_file(tmp_path / "given", "given\n")
+    for user in (
+        {"token": "t", "tokenFile": "missing"},
+        {"username": "u", "password": "p", **certificate},
+        exec_user("missing"),
+        {"auth-provider": {"name": "oidc"}},
+    ):
+        path = write_file(tmp_path / "config", kubeconfig({**user, "as": "ada"}))
+        connection = await connect(path, token_file=token)
+        assert await connection.headers() == {"Authorization": "Bearer given"}
+        assert connection.fixed_headers == (("Impersonate-User", "ada"),)
+
+
+async def test_given_token_file_is_read_again_after_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = write_file(tmp_path / "given", "given")
+    path = write_file(tmp_path / "config", kubeconfig({"token": "t"}))
+    connection = await connect(path, token_file=token)
+    assert await bearer_of(connection) == "given"
+    write_file(tmp_path / "given", "rotated")
+    later = time.monotonic() + 61
+    monkeypatch.setattr(concurrency, "monotonic", lambda: later)
+    assert await bearer_of(connection) == "rotated"
+
+
+async def test_given_token_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "config", kubeconfig({"token": "t"}))
+    with pytest.raises(ConfigurationError, match=f"tokenFile {tmp_path}/missing cannot be read"):
+        await connect(path, token_file=tmp_path / "missing")
+
+
+async def test_impersonation_replaces_only_the_fields_that_are_given(tmp_path: Path) -> None:
+    user = {"token": "t", "as": "bob", "as-uid": "7", "as-groups": ["a", "b"]}
+    path = write_file(tmp_path / "config", kubeconfig(user))
+
+    async def sent(**overrides: Any) -> list[tuple[str, str]]:
+        headers = (await connect(path, **overrides)).fixed_headers
+        return sorted((name.removeprefix("Impersonate-"), value) for name, value in headers)
+
+    groups = [("Group", "a"), ("Group", "b")]
+    assert await sent(impersonate="ada") == [*groups, ("Uid", "7"), ("User", "ada")]
+    assert await sent(impersonate_groups="c") == [("Group", "c"), ("Uid", "7"), ("User", "bob")]
+    assert await sent(impersonate="ada", impersonate_groups=[]) == [*groups, ("Uid", "7"), ("User", "ada")]
+
+
+async def test_groups_without_a_user_are_rejected(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "config", kubeconfig({"token": "t"}))
+    with pytest.raises(
+        ConfigurationError, match=r"^`impersonate_groups=`: groups .* Pass `impersonate=` too"
+    ):
+        await connect(path, impersonate_groups=["a"])
+
+
+async def test_server_token_and_impersonation_of_a_pod_can_be_replaced(pod: Path, tmp_path: Path) -> None:
+    connection = await connect(impersonate="ada", server="https://other")
+    assert connection.server == "https://other"
+    assert connection.fixed_headers == (("Impersonate-User", "ada"),)
+    assert await bearer_of(connection) == "pod-token"
+    (pod / "token").unlink()
+    connection = await connect(token_file=write_file(tmp_path / "given", "given"))
+    assert await bearer_of(connection) == "given"
+    assert connection.namespace == "ml"
+
+
+async def test_given_server_needs_no_kubeconfig(tmp_path: Path) -> None:
+    token = write_file(tmp_path / "given", "given")
+    connection = await connect(server="https://10.0.0.7", token_file=token)
+    assert (connection.server, await bearer_of(connection)) == ("https://10.0.0.7", "given")
+    for context, location in ((None, "WITHIN_CLUSTER"), ("dev", None)):
+        with pytest.raises(CredentialsError):
+            await connect(None, context, location, server="https://10.0.0.7", token_file=token)
+
+
+async def test_resolvers_with_different_overrides_share_no_connections(tmp_path: Path) -> None:
+    given: list[dict[str, Any]] = [
+        {},
+        {"server": "https://h"},
+        {"token_file": "/t"},
+        {"impersonate": "ada"},
+        {"impersonate_groups": ["a"]},
+    ]
+    keys = [KubernetesClusterResolver(**arguments).pool_key for arguments in given]
+    assert len(set(keys)) == len(given)
+    assert keys == [KubernetesClusterResolver(**arguments).pool_key for arguments in given]

@@ -93,12 +93,12 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def sent_by_kubectl(server: Server, path: Path) -> Sent | None:
+def sent_by_kubectl(server: Server, path: Path, *options: str) -> Sent | None:
     """Return what kubectl sent; None if it sent nothing."""
     server.sent.clear()
     assert KUBECTL is not None
     subprocess.run(
-        [KUBECTL, "--kubeconfig", path, "get", "--raw", "/probe", "--request-timeout=30s"],
+        [KUBECTL, "--kubeconfig", path, "get", "--raw", "/probe", "--request-timeout=30s", *options],
         env={"PATH": os.environ["PATH"], "HOME": str(path.parent)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -108,10 +108,10 @@ def sent_by_kubectl(server: Server, path: Path) -> Sent | None:
     return server.sent[-1] if server.sent else None
 
 
-async def sent_by_us(server: Server, path: Path) -> Sent | None:
+async def sent_by_us(server: Server, path: Path, **overrides: Any) -> Sent | None:
     server.sent.clear()
     try:
-        transport = AiohttpTransport(await connect(path))
+        transport = AiohttpTransport(await connect(path, **overrides))
         try:
             await transport.get("/probe", {}, "application/json")
         finally:
@@ -195,6 +195,45 @@ def test_yaml_is_the_same_for_kubectl(
 ) -> None:
     text = yaml.safe_dump(for_server(server, {"token": "TOKEN"}, {}), width=100_000)
     check(server, text.replace("TOKEN", token), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "options"),
+    [
+        ({"token": "t"}, {"server": "https://127.0.0.1:1"}, ["server"]),
+        ({"token": "t"}, {"tls-server-name": "old.example"}, ["server"]),
+        ({"token": "t"}, {}, ["token"]),
+        ({"username": "u", "password": "p"}, {}, ["token"]),
+        (PLUGIN, {}, ["token"]),
+        ({"token": "t", "as": "bob", "as-uid": "7", "as-groups": ["a", "b"]}, {}, ["as"]),
+        ({"token": "t", "as": "bob", "as-uid": "7", "as-groups": ["a", "b"]}, {}, ["as-group"]),
+        ({"token": "t", "as": "bob", "as-groups": ["a", "b"]}, {}, ["as", "as-group"]),
+        ({"token": "t"}, {}, ["as", "as-group"]),
+        ({"token": "t"}, {}, ["as-group"]),
+    ],
+)
+def test_overrides_are_the_same_for_kubectl(
+    server: Server,
+    user: dict[str, Any],
+    cluster: dict[str, Any],
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    isolate(tmp_path, monkeypatch)
+    (tmp_path / "given").write_text("given")
+    (tmp_path / "config").write_text(yaml.safe_dump(for_server(server, user, cluster)))
+    url = f"https://127.0.0.1:{server.server_address[1]}"
+    spelled: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "server": ([f"--server={url}"], {"server": url}),
+        "token": (["--token=given"], {"token_file": tmp_path / "given"}),
+        "as": (["--as=ada"], {"impersonate": "ada"}),
+        "as-group": (["--as-group=c", "--as-group=d"], {"impersonate_groups": ["c", "d"]}),
+    }
+    theirs = [option for name in options for option in spelled[name][0]]
+    ours = {key: value for name in options for key, value in spelled[name][1].items()}
+    expected = sent_by_kubectl(server, tmp_path / "config", *theirs)
+    assert asyncio.run(sent_by_us(server, tmp_path / "config", **ours)) == expected
 
 
 def for_server(server: Server, user: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:

@@ -153,10 +153,13 @@ async def _resolve(request: PodRequest) -> tuple[ClusterSpec, ClusterState | Non
 
 async def _report_empty_jobs(request: PodRequest, empty: list[JobSelector]) -> str:
     """Return a line that says which pods were looked for, and where."""
-    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
     connection = await find_connection(
-        kubeconfig=request.kubeconfigs or None, context=request.context, cache=CredentialCache()
+        kubeconfig=request.kubeconfigs or None,
+        context=request.context,
+        overrides=validate_overrides(server=request.server, token_file=request.token_file),
+        cache=CredentialCache(),
     )
     namespaces = request.namespaces or (connection.namespace or "default",)
     plural = "s" if len(namespaces) > 1 else ""

@@ -36,6 +36,8 @@ TERMINATED = 143
 
 OPTIONS = {
     "channels": "--tls (of `aioresolve probe`)",
+    "impersonate": "--as",
+    "impersonate_groups": "--as-group",
     "job_to_label_mapping": "-l",
     "libtpu_ports": "--libtpu-port (of `aioresolve probe`)",
     "namespace": "-n",
@@ -48,7 +50,7 @@ OPTIONS = {
         for argument in (
             *("address", "api_version", "context", "count", "interval", "job_name", "jobs", "kubeconfig"),
             *("max_concurrency", "not_healthy", "not_running", "order_by", "project", "reachable"),
-            *("stable_for", "timeout", "worker_timeout", "zone"),
+            *("server", "stable_for", "timeout", "token_file", "worker_timeout", "zone"),
         )
     },
 }

@@ -26,9 +26,9 @@ resolver that a file can express, by the same names, except `jobs` (label select
 
 In any value, `${NAME}` is replaced by the environment variable, `${NAME:-default}` uses the default if the
 variable is unset or empty, and `$$` is a dollar; between `{ }` and `[ ]` YAML requires quotes around them. No
-message shows the value of a variable. A relative `kubeconfig` is relative to the fleet file, and `~` is the
-home folder. Anchors, aliases and merge keys are supported; top-level fields that start with `x-` may hold
-anchors.
+message shows the value of a variable. A relative `kubeconfig` or `token_file` is relative to the fleet file,
+and `~` is the home folder. Anchors, aliases and merge keys are supported; top-level fields that start with
+`x-` may hold anchors.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Field:
     read: Callable[[Node], Any]
     argument: str | None = None  # the name of the constructor's argument, if it differs
     is_required: bool = False
-    is_path: bool = False  # its values are paths, which may be relative to the fleet file
+    is_path: bool = False  # its value or values are paths, which may be relative to the fleet file
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,10 @@ KINDS: Mapping[str, Kind] = {
             "namespace": Field(read_text_or_texts),
             "context": Field(read_text),
             "kubeconfig": Field(read_texts, is_path=True),
+            "server": Field(read_text),
+            "token_file": Field(read_text, is_path=True),
+            "impersonate": Field(read_text),
+            "impersonate_groups": Field(read_texts),
             "executable_location": Field(choice_reader("WITHIN_CLUSTER", "OFF_CLUSTER")),
             "port": Field(integer_reader(1, 65535), "tf_server_port"),
             "address": Field(choice_reader("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")),
@@ -294,10 +298,19 @@ def _read_values(kind: str, fields: Fields, folder: str, diagnostics: Diagnostic
         except DocumentError as error:
             diagnostics.add_error(error)
             continue
-        if known.is_path:  # `~` is expanded when the file is opened
-            paths = (path if path.startswith("~") else os.path.join(folder, path) for path in values[name])
-            values[name] = tuple(paths)
+        if known.is_path:
+            given = values[name]
+            values[name] = (
+                _in_folder(given, folder)
+                if isinstance(given, str)
+                else tuple(_in_folder(path, folder) for path in given)
+            )
     return values
+
+
+def _in_folder(path: str, folder: str) -> str:
+    # `~` is expanded when the file is opened.
+    return path if path.startswith("~") else os.path.join(folder, path)
 
 
 def _optional_mapping(node: Node, example: str, diagnostics: Diagnostics) -> MappingNode:

@@ -1,13 +1,22 @@
 """The API server to connect to, and the credentials for it."""
 
 from .connection import Connection, CredentialCache
-from .discovery import ExecutableLocation, find_connection, kubeconfig_paths, validate_location
+from .discovery import (
+    ConnectionOverrides,
+    ExecutableLocation,
+    find_connection,
+    kubeconfig_paths,
+    validate_location,
+    validate_overrides,
+)
 
 __all__ = [
     "Connection",
+    "ConnectionOverrides",
     "CredentialCache",
     "ExecutableLocation",
     "find_connection",
     "kubeconfig_paths",
     "validate_location",
+    "validate_overrides",
 ]

@@ -131,7 +131,7 @@ class DiscoveredServer:
         headers: headers of every request, without credentials; several may have the same name.
         plugin: the command that provides the credentials, if a command does.
         identity: the credentials from files; empty if a command provides them.
-        reread: returns what the files contain now, for the same server.
+        reread: returns what the files contain now.
         rotates: whether the files are replaced while they are in use, as the token of a service account is.
         trust_rotates: whether the CA certificates are in a file of their own, which may be replaced.
     """
@@ -148,6 +148,16 @@ class DiscoveredServer:
     reread: Callable[[], DiscoveredServer] = field(repr=False)
     rotates: bool = False
     trust_rotates: bool = False
+
+    def read_again(self) -> DiscoveredServer:
+        """Return what the files contain now, if it is for the same server."""
+        found = self.reread()
+        if found.server != self.server or (found.plugin is None) != (self.plugin is None):
+            # A token for another server must not be sent to this one.
+            raise ConfigurationError(
+                f"{found.source} now has another server, or got or lost an exec plugin", hint="Connect again."
+            )
+        return found
 
 
 class Connection:
@@ -264,7 +274,9 @@ class CredentialCache:
             max_age = ROTATION_PERIOD if discovered.rotates else None
             return (
                 TokenCache(discovered.identity, max_age=max_age),
-                _file_reader(discovered.source, discovered.identity, lambda: discovered.reread().identity),
+                _file_reader(
+                    discovered.source, discovered.identity, lambda: discovered.read_again().identity
+                ),
             )
         with self._mutex:
             known, cache = self._by_key.get(plugin.key, (None, None))
@@ -287,7 +299,7 @@ def _file_reader(source: str, last: T, reread: Callable[[], T]) -> Callable[[], 
 
 
 def _reread_trust(discovered: DiscoveredServer) -> Trust:
-    trust = discovered.reread().trust
+    trust = discovered.read_again().trust
     if trust is None:
         raise ConfigurationError(f"{discovered.source} now has a server without TLS")
     new_ssl_context(trust, None)  # raises an error for a file that is only half written

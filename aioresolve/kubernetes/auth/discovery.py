@@ -10,6 +10,7 @@ import enum
 import errno
 import os
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +23,12 @@ from .auth_provider import GoogleCommand, google_command, identity_of
 from .connection import ClientCertificate, Connection, DiscoveredServer, Identity, Trust, basic, bearer
 from .exec_plugin import ExecCall, exec_call
 from .kubeconfig import (
+    Cluster,
     Kubeconfig,
+    PEMSource,
+    Selection,
+    User,
+    has_control_characters,
     merge_kubeconfigs,
     parse_kubeconfig,
     proxy_from_environment,
@@ -34,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .connection import CredentialCache
-    from .kubeconfig import Cluster, PEMSource, User
 
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The folder in which the kubelet mounts a pod's token, ca.crt and namespace:
@@ -59,11 +64,71 @@ class ExecutableLocation(enum.StrEnum):
 KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOverrides:
+    """What replaces parts of a kubeconfig or service account, by the rules of client-go's `ConfigOverrides`.
+
+    Attributes:
+        server: the URL of the API server. The CA certificates, the proxy and the credentials of the cluster
+            are still used, but not its `tls-server-name`, which belongs to the other address.
+        token_file: the absolute path of a file with a bearer token, used instead of all credentials. Unlike
+            kubectl with `--token`, no client certificate is sent: API servers would prefer it to the token.
+        impersonate: the user to act as.
+        impersonate_groups: the groups to act as, instead of those of the kubeconfig.
+    """
+
+    server: str | None = None
+    token_file: str | None = None
+    impersonate: str | None = None
+    impersonate_groups: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is replaced."""
+        return self != NO_OVERRIDES
+
+    def apply(self, selection: Selection) -> Selection:
+        """Return the context with these parts replaced."""
+        cluster, user, given = selection.cluster, selection.user, []
+        if self.server is not None:
+            cluster = replace(cluster, server=self.server, tls_server_name=None)
+            given.append("server")
+        if self.token_file is not None:
+            user = User(
+                where="given credentials", token_file=self.token_file, impersonation=user.impersonation
+            )
+            given.append("token file")
+        if self.impersonate is not None or self.impersonate_groups:
+            user = replace(user, impersonation=self.impersonation(user.impersonation))
+            given.append("impersonation")
+        where = f"{selection.where} with the given {' and '.join(given)}" if given else selection.where
+        return replace(selection, where=where, cluster=cluster, user=user)
+
+    def impersonation(self, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        """Return the headers of an impersonation with this user and these groups."""
+        given = {
+            "Impersonate-User": () if self.impersonate is None else (self.impersonate,),
+            "Impersonate-Group": self.impersonate_groups,
+        }
+        kept = [header for header in headers if not given.get(header[0])]
+        headers = (*((name, value) for name, values in given.items() for value in values), *kept)
+        if headers and not dict(headers).get("Impersonate-User"):
+            raise ConfigurationError(
+                "groups can only be impersonated together with a user",
+                argument="impersonate_groups",
+                hint="Pass {impersonate} too.",
+            )
+        return headers
+
+
+NO_OVERRIDES = ConnectionOverrides()
+
+
 async def find_connection(
     *,
     kubeconfig: KubeconfigPath | Sequence[KubeconfigPath] | None = None,
     context: str | None = None,
     executable_location: str | None = None,
+    overrides: ConnectionOverrides = NO_OVERRIDES,
     cache: CredentialCache,
 ) -> Connection:
     """Return the connection to the API server of the environment. Sends no request and runs no plugin."""
@@ -71,7 +136,7 @@ async def find_connection(
     paths, environ = kubeconfig_paths(kubeconfig), SecretMapping(os.environ)
     # The thread of a read that hangs, as on a lost network drive, is abandoned when the deadline passes.
     purpose = f"read the kubeconfig {os.pathsep.join(paths) or environ.get('KUBECONFIG') or 'of this user'}"
-    discovered = await run_in_thread(purpose, discover_server, paths, context, location, environ)
+    discovered = await run_in_thread(purpose, discover_server, paths, context, location, environ, overrides)
     return Connection(discovered, cache)
 
 
@@ -111,6 +176,60 @@ def validate_location(
     return side
 
 
+def validate_overrides(
+    *,
+    server: object = None,
+    token_file: object = None,
+    impersonate: object = None,
+    impersonate_groups: object = None,
+) -> ConnectionOverrides:
+    """Return these arguments of a resolver as overrides. Reads nothing."""
+    groups = (impersonate_groups,) if isinstance(impersonate_groups, str) else impersonate_groups or ()
+    if not isinstance(groups, (list, tuple)):
+        raise ConfigurationError(
+            f"{impersonate_groups!r} is not a list of groups",
+            argument="impersonate_groups",
+            hint="Pass the name of a group, or a list of names.",
+        )
+    return ConnectionOverrides(
+        server=None if server is None else _validate_server(server),
+        token_file=None if token_file is None else _validate_token_file(token_file),
+        impersonate=None if impersonate is None else _validate_subject("impersonate", impersonate),
+        impersonate_groups=tuple(_validate_subject("impersonate_groups", group) for group in groups),
+    )
+
+
+def _validate_server(server: object) -> str:
+    if not isinstance(server, str) or not server:
+        raise ConfigurationError(
+            f"{server!r} is not a URL", argument="server", hint="Write https://HOST:PORT."
+        )
+    try:
+        return validate_server_url(server, "server")
+    except ConfigurationError as error:
+        summary, hint = error.summary.removeprefix("server: "), error.hint
+    raise ConfigurationError(summary, argument="server", hint=hint)
+
+
+def _validate_token_file(path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise ConfigurationError(
+            f"{path!r} is not a path", argument="token_file", hint="Pass the path of a file with a token."
+        )
+    return _absolute_path(os.path.expanduser(os.fsdecode(path)), os.environ)
+
+
+def _validate_subject(argument: str, name: object) -> str:
+    """Return the name of a user or group as the value of a header."""
+    if not isinstance(name, str) or not name.strip(" \t") or has_control_characters(name):
+        raise ConfigurationError(
+            f"{name!r} is not the name of a user or group",
+            argument=argument,
+            hint="Pass a name without line breaks.",
+        )
+    return name.strip(" \t")
+
+
 def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
     """Return the absolute paths of the given kubeconfigs, with a `~` at the start expanded."""
     if kubeconfig is None:
@@ -143,9 +262,15 @@ def _working_folder(environ: Mapping[str, str]) -> str:
 
 
 def discover_server(
-    paths: Sequence[str], context: str | None, location: ExecutableLocation | None, environ: Mapping[str, str]
+    paths: Sequence[str],
+    context: str | None,
+    location: ExecutableLocation | None,
+    environ: Mapping[str, str],
+    overrides: ConnectionOverrides = NO_OVERRIDES,
 ) -> DiscoveredServer:
     """Return the first of: the given kubeconfigs, `$KUBECONFIG`, service account, `~/.kube/config`.
+
+    If none exists, a given server is used alone.
 
     A source that exists but cannot be read or is invalid is an error, not a reason to try the next one, which
     may be another cluster. For the same reason `~/.kube/config` is ignored while `$KUBECONFIG` is set, as by
@@ -153,20 +278,22 @@ def discover_server(
     """
     if paths:
         files = [parse_kubeconfig(_read_file(path, f"kubeconfig {path}"), path) for path in paths]
-        return _from_kubeconfigs(files, context, environ)
+        return _from_kubeconfigs(files, context, environ, overrides)
     attempts: dict[str, Callable[[], DiscoveredServer | str]] = {}
     if location is not ExecutableLocation.WITHIN_CLUSTER:
-        attempts["$KUBECONFIG"] = lambda: _from_variable(context, environ)
+        attempts["$KUBECONFIG"] = lambda: _from_variable(context, environ, overrides)
     if location is not ExecutableLocation.OFF_CLUSTER and context is None:
-        attempts["in-cluster service account"] = lambda: _from_service_account(environ)
+        attempts["in-cluster service account"] = lambda: _from_service_account(environ, overrides)
     if location is not ExecutableLocation.WITHIN_CLUSTER:
-        attempts["~/.kube/config"] = lambda: _from_home(context, environ)
+        attempts["~/.kube/config"] = lambda: _from_home(context, environ, overrides)
     tried: list[str] = []
     for name, attempt in attempts.items():
         result = attempt()
         if isinstance(result, DiscoveredServer):
             return result
         tried.append(f"{name}: {result}")
+    if overrides.server is not None and context is None and location is not ExecutableLocation.WITHIN_CLUSTER:
+        return _from_given_server(overrides.server, environ, overrides)
     hint = "Pass {kubeconfig}, set KUBECONFIG, or run in a pod that has a service account."
     if location is ExecutableLocation.WITHIN_CLUSTER:
         hint = "WITHIN_CLUSTER works only in a pod that has a service account."
@@ -177,25 +304,31 @@ def discover_server(
     )
 
 
-def _from_variable(context: str | None, environ: Mapping[str, str]) -> DiscoveredServer | str:
+def _from_variable(
+    context: str | None, environ: Mapping[str, str], overrides: ConnectionOverrides
+) -> DiscoveredServer | str:
     variable = environ.get("KUBECONFIG")
     if not variable:
         return "is not set"
     entries = dict.fromkeys(entry for entry in variable.split(os.pathsep) if entry)
-    return _from_existing([_absolute_path(entry, environ) for entry in entries], context, environ)
+    return _from_existing([_absolute_path(entry, environ) for entry in entries], context, environ, overrides)
 
 
-def _from_home(context: str | None, environ: Mapping[str, str]) -> DiscoveredServer | str:
+def _from_home(
+    context: str | None, environ: Mapping[str, str], overrides: ConnectionOverrides
+) -> DiscoveredServer | str:
     if environ.get("KUBECONFIG"):
         return "ignored while KUBECONFIG is set"
     home = environ.get("HOME") or (os.path.expanduser("~") if os.name == "nt" else "")
     if not home:
         return "HOME is not set"
-    return _from_existing([os.path.normpath(os.path.join(home, ".kube", "config"))], context, environ)
+    return _from_existing(
+        [os.path.normpath(os.path.join(home, ".kube", "config"))], context, environ, overrides
+    )
 
 
 def _from_existing(
-    paths: Sequence[str], context: str | None, environ: Mapping[str, str]
+    paths: Sequence[str], context: str | None, environ: Mapping[str, str], overrides: ConnectionOverrides
 ) -> DiscoveredServer | str:
     """Return the server of the kubeconfigs that exist, or why no server was found."""
     files = _read_existing_kubeconfigs(paths)
@@ -205,10 +338,21 @@ def _from_existing(
         return (
             f"{', '.join(path for file in files for path in file.paths)}: has no clusters, contexts or users"
         )
-    return _from_kubeconfigs(files, context, environ)
+    return _from_kubeconfigs(files, context, environ, overrides)
 
 
-def _from_service_account(environ: Mapping[str, str]) -> DiscoveredServer | str:
+def _from_given_server(
+    server: str, environ: Mapping[str, str], overrides: ConnectionOverrides
+) -> DiscoveredServer:
+    """Return a server without a kubeconfig, verified by the CA certificates of the system, as for kubectl."""
+    where = "no kubeconfig"
+    selection = overrides.apply(Selection("", where, None, Cluster(where, server), User(where)))
+    return _from_selection(selection, environ, partial(_from_given_server, server, environ, overrides))
+
+
+def _from_service_account(
+    environ: Mapping[str, str], overrides: ConnectionOverrides
+) -> DiscoveredServer | str:
     for name in SERVICE_VARIABLES:
         if not environ.get(name):
             return f"{name} is not set, so this process is not in a pod"
@@ -218,26 +362,23 @@ def _from_service_account(environ: Mapping[str, str]) -> DiscoveredServer | str:
         "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
     )
     token, authorities = (os.path.join(SERVICE_ACCOUNT_FOLDER, name) for name in ("token", "ca.crt"))
-    for path in (token, authorities):
+    for path in (token, authorities) if overrides.token_file is None else (authorities,):
         if _read_if_exists(path) is None:
             return f"{path}: no such file (automountServiceAccountToken may be false)"
-    identity = _read_token_identity(token)
-    trust = Trust(_read_file(authorities), authorities)
-    return DiscoveredServer(
-        server=server,
-        source="in-cluster service account",
+    where = "in-cluster service account"
+    selection = Selection(
+        context="",
+        where=where,
         namespace=_pod_namespace(environ),
-        proxy=proxy_from_environment(server, environ),
-        trust=trust,
-        identity=identity,
-        reread=partial(_reread_service_account, environ),
-        rotates=True,
-        trust_rotates=True,
+        cluster=Cluster(where, server, PEMSource(where, path=authorities)),
+        user=User(where, token_file=token),
     )
+    reread = partial(_reread_service_account, environ, overrides)
+    return _from_selection(overrides.apply(selection), environ, reread)
 
 
-def _reread_service_account(environ: Mapping[str, str]) -> DiscoveredServer:
-    found = _from_service_account(environ)
+def _reread_service_account(environ: Mapping[str, str], overrides: ConnectionOverrides) -> DiscoveredServer:
+    found = _from_service_account(environ, overrides)
     if isinstance(found, str):
         raise ConfigurationError(found)
     return found
@@ -261,13 +402,30 @@ def _is_in_pod(environ: Mapping[str, str]) -> bool:
 
 
 def _from_kubeconfigs(
-    files: Sequence[Kubeconfig], context: str | None, environ: Mapping[str, str]
+    files: Sequence[Kubeconfig],
+    context: str | None,
+    environ: Mapping[str, str],
+    overrides: ConnectionOverrides,
 ) -> DiscoveredServer:
     config = merge_kubeconfigs(files)
-    selection = select_context(config, context)
+    selection = overrides.apply(select_context(config, context))
+    if selection.namespace is None and _is_in_pod(environ):
+        # As for kubectl, also if the context is that of another cluster than the pod's.
+        selection = replace(selection, namespace=_pod_namespace(environ))
+    reread = partial(_reread_kubeconfigs, config.paths, selection.context, environ, overrides)
+    return _from_selection(selection, environ, reread)
+
+
+def _reread_kubeconfigs(
+    paths: Sequence[str], context: str, environ: Mapping[str, str], overrides: ConnectionOverrides
+) -> DiscoveredServer:
+    return _from_kubeconfigs(_read_existing_kubeconfigs(paths), context, environ, overrides)
+
+
+def _from_selection(
+    selection: Selection, environ: Mapping[str, str], reread: Callable[[], DiscoveredServer]
+) -> DiscoveredServer:
     cluster, user = selection.cluster, selection.user
-    # As for kubectl, also if the context is that of another cluster than the pod's.
-    namespace = selection.namespace or (_pod_namespace(environ) if _is_in_pod(environ) else None)
     headers = user.impersonation
     if cluster.disable_compression:
         headers = (*headers, ("Accept-Encoding", "identity"))
@@ -277,49 +435,30 @@ def _from_kubeconfigs(
         return DiscoveredServer(
             server=cluster.server,
             source=f"{selection.where} (no credentials are sent over plain http)",
-            namespace=namespace,
+            namespace=selection.namespace,
             proxy=proxy,
             trust=None,
             headers=headers,
             identity=Identity(),
-            reread=partial(_reread, config.paths, selection.context, cluster.server, environ),
+            reread=reread,
         )
     trust = _trust(cluster)
     plugin = _plugin(user, cluster, trust)
     return DiscoveredServer(
         server=cluster.server,
         source=selection.where,
-        namespace=namespace,
+        namespace=selection.namespace,
         proxy=proxy,
         tls_server_name=cluster.tls_server_name,
         trust=trust,
         headers=headers,
         plugin=plugin,
         identity=Identity() if plugin is not None else _identity(user),
-        reread=partial(
-            _reread,
-            config.paths,
-            selection.context,
-            cluster.server,
-            environ,
-            has_plugin=plugin is not None,
-        ),
+        reread=reread,
         rotates=_rotates(user),
         trust_rotates=cluster.certificate_authority is not None
         and cluster.certificate_authority.path is not None,
     )
-
-
-def _reread(
-    paths: Sequence[str], context: str, server: str, environ: Mapping[str, str], *, has_plugin: bool = False
-) -> DiscoveredServer:
-    found = _from_kubeconfigs(_read_existing_kubeconfigs(paths), context, environ)
-    if found.server != server or (found.plugin is not None) != has_plugin:
-        # A token for another server must not be sent to this one.
-        raise ConfigurationError(
-            f"{found.source} now has another server, or got or lost an exec plugin", hint="Connect again."
-        )
-    return found
 
 
 def _trust(cluster: Cluster) -> Trust:
@@ -372,10 +511,6 @@ def _authorization(user: User) -> str | None:
 def _rotates(user: User) -> bool:
     sources = (user.client_certificate, user.client_key)
     return user.token_file is not None or any(pem is not None and pem.path for pem in sources)
-
-
-def _read_token_identity(path: str) -> Identity:
-    return Identity(authorization=_bearer(_read_file(path), path))
 
 
 def _bearer(content: bytes, where: str) -> str:

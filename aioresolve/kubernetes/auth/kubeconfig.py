@@ -547,7 +547,7 @@ def _impersonation(fields: MappingNode) -> tuple[tuple[str, str], ...]:
         header = f"Impersonate-Extra-{quote(name, safe=_HEADER_CHARACTERS)}"
         values["as-user-extra", header] = extra.strings(name)
     for (field_name, _), texts in values.items():
-        if any(map(_CONTROL.search, texts)):
+        if any(map(has_control_characters, texts)):
             raise DocumentError(
                 fields.location_of(field_name), "contains a line break or a control character", "Remove it."
             )
@@ -582,6 +582,11 @@ def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None
 
 
 # Addresses of API servers and of proxies. A user name and password in an address never appear in a message.
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether `text` has characters that the value of a header cannot have."""
+    return _CONTROL.search(text) is not None
 
 
 def validate_server_url(url: str, where: str) -> str:

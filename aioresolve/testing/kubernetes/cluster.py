@@ -36,6 +36,9 @@ class RequestRecord:
         accept: the `Accept` header.
         scheme: how the client authenticated: `Bearer`, `Basic`, `Certificate`, or empty.
         user: the authenticated user; None if the credentials were rejected.
+        impersonated_user: the user of `Impersonate-User`, whose permissions then apply; every user may
+            impersonate.
+        impersonated_groups: the groups of `Impersonate-Group`.
         time: when it arrived, in seconds of `time.monotonic()`.
     """
 
@@ -49,6 +52,8 @@ class RequestRecord:
     accept: str = ""
     scheme: str = ""
     user: str | None = None
+    impersonated_user: str | None = None
+    impersonated_groups: tuple[str, ...] = ()
     time: float = 0.0
 
 

@@ -393,6 +393,8 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
             accept=request.headers.get("Accept", ""),
             scheme=caller.scheme,
             user=caller.user,
+            impersonated_user=request.headers.get("Impersonate-User"),
+            impersonated_groups=tuple(request.headers.getall("Impersonate-Group", ())),
             time=time.monotonic(),
         )
 
@@ -401,7 +403,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         if error is not None:
             return Reply(200, error_line(error.failure), JSON_HEADERS)
         info = request_info(record.method, record.path, record.query)
-        caller = Caller(record.user, record.scheme)
+        caller = Caller(record.user and (record.impersonated_user or record.user), record.scheme)
         call = Call(record, request.headers, await request.read(), caller, info)
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
         return await reply_to(self._cluster, call, endless_pages)

@@ -23,6 +23,7 @@ from .options import (
     list_options,
     negotiate_representation,
 )
+from .protobuf import PROTOBUF, encode_status
 from .statuses import (
     Failure,
     bad_request,
@@ -111,8 +112,7 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
         cluster.access.check(call.caller, call.info)
         if not call.info.verb:
             raise method_not_allowed()
-        accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
-        representation = negotiate_representation(accept, agent, call.record.query.get("pretty"))
+        representation = _representation(call)
         match call.info.verb:
             case "list" if endless_pages is not None:
                 return _endless_list(cluster, call, representation, endless_pages)
@@ -123,9 +123,32 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
             case _:
                 status, pod = _single_pod(cluster, call, call.info)
                 body = object_body(pod, representation, _include(call, representation))
-                return Reply(status, indented_json(body) if representation.indent else body, JSON_HEADERS)
+                body = indented_json(body) if representation.indent else body
+                return Reply(status, body, _headers(representation))
     except Failure as failure:
-        return Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
+        return _failure(failure, call)
+
+
+def _representation(call: Call) -> Representation:
+    accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
+    is_watch = call.info is not None and call.info.verb == "watch"  # not implemented in protobuf
+    return negotiate_representation(
+        accept, agent, call.record.query.get("pretty"), allow_protobuf=not is_watch
+    )
+
+
+def _headers(representation: Representation) -> dict[str, str]:
+    return {"Content-Type": PROTOBUF} if representation.protobuf else dict(JSON_HEADERS)
+
+
+def _failure(failure: Failure, call: Call) -> Reply:
+    """Return the reply for a failure, in protobuf if the client prefers that."""
+    try:
+        representation = _representation(call)
+    except Failure:  # a 406: the client accepts neither
+        representation = Representation("object")
+    body = encode_status(failure.status) if representation.protobuf else failure.body
+    return Reply(failure.code, body, _headers(representation) | failure.headers)
 
 
 def _discovery(call: Call) -> Reply:
@@ -157,13 +180,15 @@ async def _list(cluster: Cluster, call: Call, representation: Representation) ->
             # In a thread, so that other requests and watches continue.
             body = await anyio.to_thread.run_sync(partial(gzip.compress, body, compresslevel=1, mtime=0))
         cluster.responses.put(version, key, body)
-    return Reply(200, body, JSON_HEADERS | (_GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}))
+    zip_headers = _GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}
+    return Reply(200, body, _headers(representation) | zip_headers)
 
 
 def _endless_list(cluster: Cluster, call: Call, representation: Representation, fault: EndlessPages) -> Reply:
     options = list_options(call.record.namespace, call.record.query, watch=False)
     listed = endless_page(fault, options, cluster.store.clock())
-    return Reply(200, list_body(listed, representation, _include(call, representation)), JSON_HEADERS)
+    body = list_body(listed, representation, _include(call, representation))
+    return Reply(200, body, _headers(representation))
 
 
 def _include(call: Call, representation: Representation) -> IncludeObject:

@@ -18,6 +18,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from .protobuf import encode_pod_list, envelope
 from .statuses import bad_request, compact_json, expired_list, expired_page, too_large_version
 from .store import Expired
 from .table import COLUMN_DEFINITIONS
@@ -157,7 +158,9 @@ def page(store: Store, options: ListOptions) -> Page:
 
 
 def list_body(listed: Page, representation: Representation, include: IncludeObject) -> bytes:
-    """Return the list as compact JSON with a final newline."""
+    """Return the list in protobuf, or as compact JSON with a final newline."""
+    if representation.protobuf:
+        return encode_pod_list(listed.metadata, (pod.message for pod in listed.pods))
     metadata = compact_json(listed.metadata)
     match representation.kind:
         case "table":
@@ -174,7 +177,9 @@ def list_body(listed: Page, representation: Representation, include: IncludeObje
 
 
 def object_body(pod: StoredPod, representation: Representation, include: IncludeObject) -> bytes:
-    """Return one pod as compact JSON in the requested representation, with a final newline."""
+    """Return one pod in the requested representation, JSON with a final newline."""
+    if representation.protobuf:
+        return envelope("Pod", pod.message)
     match representation.kind:
         case "table":
             return list_body(Page([pod], {"resourceVersion": str(pod.version)}), representation, include)

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from .protobuf import PROTOBUF
 from .selectors import FieldSelector, LabelSelector, SelectorError, field_selector, label_selector
 from .statuses import bad_request, no_such_transformation, not_acceptable, unprocessable
 
@@ -31,10 +32,14 @@ Kind = Literal["object", "table", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The form of the objects in a response: complete objects, a Table of rows, or only metadata."""
+    """The form of the objects in a response: complete objects, a Table of rows, or only metadata.
+
+    Only complete objects may be in protobuf, all others are JSON.
+    """
 
     kind: Kind
     indent: bool = False
+    protobuf: bool = False
 
 
 _KINDS: dict[str, Kind] = {
@@ -45,10 +50,20 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-def negotiate_representation(accept: str | None, user_agent: str, pretty: str | None) -> Representation:
-    """Return the representation for an `Accept` header, without one plain JSON; 406 if none is acceptable."""
-    clauses = [clause for clause in _clauses(accept or "*/*") if clause[0] in _JSON]
-    for _, parameters in clauses:
+def negotiate_representation(
+    accept: str | None, user_agent: str, pretty: str | None, *, allow_protobuf: bool = False
+) -> Representation:
+    """Return the representation for an `Accept` header, without one plain JSON; 406 if none is acceptable.
+
+    Protobuf is acceptable with `allow_protobuf` only, and only for complete objects.
+    """
+    acceptable = _JSON | {PROTOBUF} if allow_protobuf else _JSON
+    clauses = [clause for clause in _clauses(accept or "*/*") if clause[0] in acceptable]
+    for media_type, parameters in clauses:
+        if media_type == PROTOBUF:
+            if "as" in parameters or "stream" in parameters:
+                continue
+            return Representation("object", protobuf=True)
         kind = _KINDS.get(parameters.get("as", ""))
         transformed = kind not in {None, "object"}
         group_version = parameters.get("g"), parameters.get("v")

@@ -319,8 +319,9 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ```
 
     It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
-    the bodies of errors. Its data survives restarts, and the end of the `async with` block too. The ages in
-    Tables are those at the time when a pod was written, so that equal requests get equal responses.
+    the bodies of errors, in JSON and (except for watches) in protobuf. Its data survives restarts, and the
+    end of the `async with` block too. The ages in Tables are those at the time when a pod was written, so
+    that equal requests get equal responses.
 
     Args:
         pods: the initial pods; `pod()` builds them.

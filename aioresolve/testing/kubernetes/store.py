@@ -13,8 +13,10 @@ import uuid
 from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .protobuf import encode_pod
 from .statuses import compact_json
 from .table import table_row
 
@@ -51,9 +53,9 @@ class Expired(Exception):  # noqa: N818 - the API server's term
         self.oldest = oldest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredPod:
-    """One version of a pod, encoded when it is written.
+    """One version of a pod, encoded when it is written; in protobuf, when it is first requested in it.
 
     `key` is `namespace/name`, by which lists are ordered, and `fields` are those that field selectors
     support. `item` is its JSON without kind and apiVersion, as in a PodList, of which the metadata end at
@@ -81,6 +83,11 @@ class StoredPod:
     def whole(self) -> bytes:
         """Its JSON with kind and apiVersion."""
         return b'{"kind":"Pod","apiVersion":"v1",' + self.item[1:]
+
+    @cached_property
+    def message(self) -> bytes:
+        """The pod in protobuf, as an item of a PodList."""
+        return encode_pod(self.as_dict())
 
     @property
     def metadata(self) -> bytes:

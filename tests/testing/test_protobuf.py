@@ -1,0 +1,146 @@
+"""Pods, lists and failures in protobuf, compared with responses of a Kubernetes 1.36 API server.
+
+`recorded` contains the same four pods in JSON and as the body of a list in protobuf.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from aioresolve.testing import Cut, KubernetesServer, Trickle, pod
+from aioresolve.testing.kubernetes.protobuf import MAGIC, PROTOBUF, encode_pod, encode_pod_list, encode_status
+
+from .client import NAMESPACE, TABLE, bearer, fetch, ml_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDED = Path(__file__).parent / "recorded"
+ACCEPT = {"Accept": f"{PROTOBUF},application/json"}
+
+NOT_FOUND = (
+    b"k8s\0\x0a\x0c\x0a\x02v1\x12\x06Status"
+    b'\x12I\x0a\x06\x0a\x00\x12\x00\x1a\x00\x12\x07Failure\x1a\x15pods "none" not found"\x08NotFound'
+    b"*\x12\x0a\x04none\x12\x00\x1a\x04pods(\x002\x000\x94\x03\x1a\x00\x22\x00"
+)
+"""The body of a 404, as recorded."""
+
+
+def recorded_pods() -> list[dict[str, Any]]:
+    pods: list[dict[str, Any]] = json.loads((RECORDED / "pods.json").read_text())
+    return pods
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text of a JSON value, including the keys of labels, except for times and managed fields."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if key in {"labels", "annotations"}:
+                    yield from inner
+                if key != "managedFields" and not key.endswith(("Time", "Timestamp", "edAt")):
+                    yield from texts(inner)
+        case list():
+            for inner in value:
+                yield from texts(inner)
+        case str():
+            yield value
+
+
+def test_list_equals_that_of_a_real_server() -> None:
+    encoded = encode_pod_list({"resourceVersion": "10969"}, map(encode_pod, recorded_pods()))
+    assert encoded == (RECORDED / "pods.pb").read_bytes()
+
+
+def test_every_text_of_a_pod_is_in_its_message() -> None:
+    built = pod(
+        "train-0",
+        "ml",
+        labels={"app": "trainer"},
+        annotations={"note": "für später"},
+        index=3,
+        ip=["10.0.0.1", "fd00::1"],
+        phase="Failed",
+        reason="Evicted",
+        message="The node was low on resource: memory.",
+        waiting="ImagePullBackOff",
+        deleting=True,
+        finalizers=["example.com/hold"],
+        hostname="train-0",
+        subdomain="train",
+        containers=["main", "side"],
+        size=4096,
+    )
+    owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}]
+    ended = {"exitCode": 137, "reason": "OOMKilled", "message": "killed"}
+    status = {"name": "init", "state": {"terminated": ended}, "lastState": {"terminated": ended}}
+    built["metadata"]["ownerReferences"] = owners
+    built["status"]["initContainerStatuses"] = [status]
+    shown = {key: built[key] for key in ("metadata", "spec", "status")}
+    message = encode_pod(shown)
+    assert [text for text in texts(shown) if text.encode() not in message] == []
+
+
+async def test_client_that_prefers_protobuf_gets_the_pods_of_the_json_list_in_protobuf() -> None:
+    async with ml_server() as server:
+        listed = await fetch(server, NAMESPACE, limit="2")
+        got = await fetch(server, NAMESPACE, headers=ACCEPT, limit="2")
+        one = await fetch(server, f"{NAMESPACE}/train-1", headers=ACCEPT)
+    assert got.headers["Content-Type"] == PROTOBUF
+    assert got.body == encode_pod_list(listed.json["metadata"], map(encode_pod, listed.json["items"]))
+    assert one.body.startswith(MAGIC + b"\x0a\x09\x0a\x02v1\x12\x03Pod")
+
+
+async def test_failure_in_protobuf_equals_that_of_a_real_server() -> None:
+    async with KubernetesServer() as server:
+        got = await fetch(server, f"{NAMESPACE}/none", headers=ACCEPT)
+    assert (got.status, got.headers["Content-Type"], got.body) == (404, PROTOBUF, NOT_FOUND)
+
+
+async def test_denied_client_gets_the_denial_in_protobuf() -> None:
+    async with KubernetesServer(tokens={"t": "eve"}, allow={}) as server:
+        in_json = await fetch(server, headers=bearer("t"))
+        got = await fetch(server, headers={**ACCEPT, **bearer("t")})
+    assert (got.status, got.body) == (403, encode_status(in_json.json))
+
+
+@pytest.mark.parametrize(
+    "accept", [f"application/json,{PROTOBUF}", f"{TABLE},{PROTOBUF}", f"{PROTOBUF};as=Table,*/*"]
+)
+async def test_client_that_prefers_json_gets_json(accept: str) -> None:
+    async with ml_server() as server:
+        got = await fetch(server, NAMESPACE, headers={"Accept": accept})
+    assert got.headers["Content-Type"] == "application/json"
+    assert got.json["kind"] in {"PodList", "Table"}
+
+
+async def test_watch_is_not_available_in_protobuf() -> None:
+    async with ml_server() as server:
+        got = await fetch(
+            server, NAMESPACE, headers={"Accept": f"{PROTOBUF};stream=watch"}, query={"watch": "true"}
+        )
+    assert (got.status, got.headers["Content-Type"]) == (406, "application/json")
+
+
+async def test_faults_apply_to_a_list_in_protobuf() -> None:
+    async with ml_server() as server:
+        whole = await fetch(server, headers=ACCEPT)
+        server.inject(Trickle(size=500, seconds=0.0))
+        assert (await fetch(server, headers=ACCEPT)).body == whole.body
+        server.inject(Cut(after=1000))
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await fetch(server, headers=ACCEPT)
+
+
+async def test_pod_that_changes_changes_in_protobuf() -> None:
+    async with KubernetesServer([pod("a")]) as server:
+        before = await fetch(server, headers=ACCEPT)
+        server.patch("a", patch={"status": {"phase": "Failed"}})
+        after = await fetch(server, headers=ACCEPT)
+    assert (b"Running" in before.body, b"Failed" in before.body) == (True, False)
+    assert (b"Running" in after.body, b"Failed" in after.body) == (False, True)

@@ -241,3 +241,41 @@ def test_command_ends_at_ctrl_c(hanging_command: Hanging) -> None:
     process.send_signal(signal.SIGINT)
     assert end(process) == ("", "")
     assert process.returncode == 130
+
+
+LOOK_UP = """
+import asyncio, os, socket, threading, time
+import aioresolve.probe.channels
+from aioresolve import ClusterSpec, SimpleClusterResolver
+
+def hang(*args, **kwargs):
+    open(os.environ["STARTED"], "w").write("started")
+    threading.Event().wait()
+
+socket.getaddrinfo = hang
+
+async def main():
+    try:
+        await {call}
+    finally:
+        print(time.time(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'SimpleClusterResolver(ClusterSpec({"worker": ["a.example:1"]})).wait(reachable="tcp", timeout=1)',
+        'aioresolve.probe.channels.detect_tls("a.example", 1, 1.0)',
+    ],
+    ids=["wait", "TLS detection"],
+)
+def test_process_does_not_wait_for_a_look_up(tmp_path: Path, call: str) -> None:
+    with ExitStack() as at_exit:
+        hanging = Hanging(tmp_path, at_exit)
+        process = start(hanging, "-c", LOOK_UP.replace("{call}", call))
+        hanging.wait()
+        called_at, _ = end(process)
+        assert time.time() < float(called_at) + END

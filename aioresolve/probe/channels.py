@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import grpc
 import grpc.aio
+from anyio.streams.tls import TLSStream
 
+from aioresolve._core.tcp import connect
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.spec import split_host_port
 
@@ -83,13 +85,15 @@ async def detect_tls(host: str, port: int, timeout: float) -> bool:
     context.set_alpn_protocols(["h2"])
     with anyio.move_on_after(timeout):
         try:
-            stream = await anyio.connect_tcp(host, port, ssl_context=context, tls_standard_compatible=False)
+            async with await connect(host, port) as stream:
+                await TLSStream.wrap(
+                    stream, server_side=False, hostname=host, ssl_context=context, standard_compatible=False
+                )
         except ssl.SSLError as error:
             # An alert is TLS too: the server requires a client certificate, or another version.
             return "ALERT" in (error.reason or "").upper()
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
             return False
-        await stream.aclose()
         return True
     return False
 

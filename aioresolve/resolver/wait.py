@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 
 from aioresolve._core.concurrency import LatestValue, first_error, gather
+from aioresolve._core.tcp import connect
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, IncompleteClusterError
 from aioresolve.spec import Missing, Observation, split_host_port
@@ -453,7 +454,7 @@ async def _connect_error(address: str) -> str | None:
     """Return why no TCP connection to `address` can be opened; None if one can."""
     with anyio.move_on_after(CONNECT_TIMEOUT):
         try:
-            connection = await anyio.connect_tcp(*split_host_port(address))
+            connection = await connect(*split_host_port(address))
         except (OSError, ValueError) as error:
             return f"no TCP connection to {address}: {_system_message(error)}"
         await connection.aclose()

@@ -14,6 +14,7 @@ import functools
 import inspect
 import ipaddress
 import os
+import socket
 import ssl
 import urllib.request
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -26,16 +27,17 @@ from weakref import WeakSet
 import aiohttp
 import anyio
 import anyio.lowlevel
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.redaction import SecretBytes, SecretText, redact, redact_bytes
 from aioresolve._core.retry import call_with_retries, parse_retry_after
+from aioresolve._core.tcp import look_up
 from aioresolve._core.telemetry import HTTPCall
 from aioresolve._version import __version__
 from aioresolve.errors import ConfigurationError, ResolveError, TLSError
 
-from .dns import AbandonableResolver
 from .errors import FAILURES, RequestContext, connection_error, safe_cause
 
 if TYPE_CHECKING:
@@ -352,12 +354,32 @@ class HTTPClient:
 
     def _new_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            # Names are resolved in threads of their own: if DNS hangs, those of the loop would all be busy.
-            connector=_Connector(limit=0, resolver=AbandonableResolver()),
+            connector=_Connector(limit=0, resolver=_Resolver()),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers,
             timeout=self._timeout,
         )
+
+
+class _Resolver(AbstractResolver):
+    """Looks names up in threads of our own: if DNS hangs, those of the event loop would all be busy."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address.host,
+                port=port,
+                family=address.family,
+                proto=address.protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for address in await look_up(host, port, family)
+        ]
+
+    async def close(self) -> None: ...
 
 
 class _Connector(aiohttp.TCPConnector):

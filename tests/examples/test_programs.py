@@ -1,0 +1,130 @@
+"""The programs of examples/ run on loopback, as processes in pods of an API server."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioresolve import ClusterSpec, launch
+from aioresolve.testing import KubernetesServer, pod
+from tests.programs import free_port, last_lines, start, start_command
+
+from .test_manifests import EXAMPLES, command_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def needs(library: str) -> pytest.MarkDecorator:
+    is_missing = importlib.util.find_spec(library) is None
+    return pytest.mark.skipif(is_missing, reason=f"{library} is not installed")
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    """The folder of the service account."""
+    return tmp_path / "serviceaccount"
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    """The API server of the cluster in which the programs run, in the namespace `ml`."""
+    with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
+        yield server
+
+
+def downward(found: dict[str, Any]) -> dict[str, str]:
+    """Return the variables that a manifest sets from the fields of the pod."""
+    metadata = found["metadata"]
+    return {"POD_NAME": metadata["name"], "POD_UID": metadata["uid"]}
+
+
+@needs("tensorflow")
+def test_tensorflow_worker_trains(server: ThreadedKubernetesServer, account: Path) -> None:
+    labels = {"batch.kubernetes.io/job-name": "tensorflow-multiworker"}
+    server.add(pod("tensorflow-multiworker-0-x", "ml", labels=labels, index=0, ip="127.0.0.1"))
+    environment = {
+        **server.in_cluster(account, namespace="ml"),
+        **downward(server.pod("tensorflow-multiworker-0-x", "ml")),
+        "NUM_WORKERS": "1",
+    }
+    program = EXAMPLES / "tensorflow-multiworker" / "train.py"
+    lines = last_lines([start(program, service_account=account, environment=environment)])
+    assert lines == ["worker 0 of 1 improved True"]
+
+
+@needs("jax")
+def test_jax_processes_of_two_jobs_are_connected(server: ThreadedKubernetesServer, account: Path) -> None:
+    variables = server.in_cluster(account, namespace="ml")
+    port = str(free_port())
+    environments = []
+    for job in range(2):
+        labels = {
+            "jobset.sigs.k8s.io/jobset-name": "jax-example",
+            "jobset.sigs.k8s.io/replicatedjob-name": "workers",
+            "jobset.sigs.k8s.io/job-index": str(job),
+        }
+        name = f"jax-example-workers-{job}-0-x"
+        server.add(pod(name, "ml", labels=labels, index=0, ip=f"127.0.0.{job + 1}"))
+        own = downward(server.pod(name, "ml"))
+        environments.append(
+            {
+                **variables,
+                **own,
+                "AIORESOLVE_COUNT": "2",
+                "JAX_COORDINATOR_PORT": port,
+                "JAX_PLATFORMS": "cpu",
+            }
+        )
+    program = EXAMPLES / "jax-jobset" / "train.py"
+    processes = [start(program, service_account=account, environment=each) for each in environments]
+    assert last_lines(processes) == [f"process {rank} of 2 sum 1" for rank in range(2)]
+
+
+@needs("torch")
+def test_torchrun_nodes_are_connected() -> None:
+    spec = ClusterSpec({"worker": [f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"]})
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        str(EXAMPLES / "torchrun-statefulset" / "train.py"),
+    ]
+    processes = [
+        start_command(command, {**launch.environment("torchrun", spec, task), "OMP_NUM_THREADS": "1"})
+        for task in spec.tasks
+    ]
+    assert last_lines(processes) == [f"rank {rank} of 2 sum 1.0" for rank in range(2)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_start_script_passes_the_variables_to_vllm(rank: int, tmp_path: Path) -> None:
+    stub = tmp_path / "vllm"
+    stub.write_text('#!/bin/sh\necho "$@"\n')
+    stub.chmod(0o755)
+    spec = ClusterSpec({"worker": ["10.0.0.1:29500", "10.0.0.2:29500"]})
+    variables = launch.environment("vllm", spec, spec.task("worker", rank))
+    command = ["sh", str(EXAMPLES / "vllm-leaderworkerset" / "start.sh")]
+    [line] = last_lines([start_command(command, {**variables, "PATH": f"{tmp_path}:/usr/bin:/bin"})])
+    assert line.startswith(
+        "serve /models/model --tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2"
+    )
+    assert f"--node-rank {rank} --master-addr 10.0.0.1" in line
+    assert line.endswith("--headless") is (rank > 0)
+
+
+def test_init_container_waits_for_the_workers(server: ThreadedKubernetesServer, tmp_path: Path) -> None:
+    [arguments] = command_lines(EXAMPLES / "init-container" / "job.yaml")
+    for index in range(3):
+        labels = {"app": "init-container-workers"}
+        server.add(pod(f"init-container-workers-{index}", "ml", labels=labels, ip=f"10.0.0.{index + 1}"))
+    kubeconfig = server.write_kubeconfig(tmp_path / "config", namespace="ml")
+    command = [sys.executable, "-m", "aioresolve", *arguments]
+    [line] = last_lines([start_command(command, {"KUBECONFIG": str(kubeconfig)})])
+    assert line.split() == ["worker", "2", "10.0.0.3:8470"]

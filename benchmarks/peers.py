@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +25,7 @@ Resolve: TypeAlias = Callable[[], Awaitable[Any]]
 """Resolves once with an open client. `Peer.addresses` extracts the addresses from the result."""
 
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
+AS_MESSAGES = "application/vnd.kubernetes.protobuf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +145,51 @@ def table_addresses(bodies: Iterable[bytes]) -> list[str]:
         cells = (dict(zip(columns, row["cells"], strict=True)) for row in table["rows"])
         found.append(members((row["Name"], row["Status"], row["IP"], False) for row in cells))
     return concatenate(found)
+
+
+@asynccontextmanager
+async def bare_messages(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
+    parameters = [{"labelSelector": selector} for selector in selectors]
+    async with bare_bodies(kubeconfig, AS_MESSAGES, parameters) as bodies:
+        yield bodies
+
+
+def message_addresses(bodies: Iterable[bytes]) -> list[str]:
+    """Return the addresses in the bodies of `bare_messages`; not part of the measurement."""
+    found = []
+    for body in bodies:
+        listed = dict(fields(body.removeprefix(b"k8s\0")))[2]
+        pods = [dict(fields(content)) for number, content in fields(listed) if number == 2]
+        found.append(
+            members(
+                (metadata[1].decode(), status[1].decode(), status[6].decode(), 9 in metadata)
+                for metadata, status in ((dict(fields(pod[1])), dict(fields(pod[3]))) for pod in pods)
+            )
+        )
+    return concatenate(found)
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of the fields of a protobuf message, except for those that are numbers."""
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        number = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+
+    while position < len(message):
+        number, wire_type = divmod(varint(), 8)
+        value = varint()
+        if wire_type == 2:
+            yield number, message[position : position + value]
+            position += value
 
 
 @asynccontextmanager
@@ -282,6 +328,12 @@ PEERS = {
         needs=("aiohttp",),
         open_client=bare_table,
         addresses=table_addresses,
+    ),
+    "bare_protobuf": Peer(
+        title="bare aiohttp GET, full protobuf, undecoded",
+        needs=("aiohttp",),
+        open_client=bare_messages,
+        addresses=message_addresses,
     ),
     "msgspec": Peer(
         title="aiohttp + msgspec, full JSON", needs=("aiohttp", "msgspec"), open_client=by_msgspec

@@ -118,7 +118,7 @@ class SimpleClusterResolver(_TensorFlowResolver, sync.SimpleClusterResolver, _th
     See there for the arguments and errors.
     """
 
-    num_accelerators = sync.SimpleClusterResolver.num_accelerators
+    num_accelerators = sync.SimpleClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
 
 class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.TPUClusterResolver):
@@ -160,7 +160,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return resolver
 
-    num_accelerators = sync.TPUClusterResolver.num_accelerators
+    num_accelerators = sync.TPUClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
     def get_tpu_system_metadata(self, *, timeout: float | None = None) -> Any:
         """Probe every worker, and return a `tf.tpu.experimental.TPUSystemMetadata` without a topology.
@@ -181,7 +181,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
         return "local" if isinstance(resolver._source(), LocalTPU) else repr(resolver)
 
     set_tpu_topology = _theirs.TPUClusterResolver.set_tpu_topology
-    tpu_hardware_feature = _theirs.TPUClusterResolver.tpu_hardware_feature
+    tpu_hardware_feature = _theirs.TPUClusterResolver.tpu_hardware_feature  # pyright: ignore[reportIncompatibleMethodOverride]
     get_coordination_service_leader = _theirs.TPUClusterResolver.get_coordination_service_leader
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -210,7 +210,7 @@ class UnionResolver(_TensorFlowResolver, sync.UnionClusterResolver, _theirs.Unio
             )
         super().__init__(*args, **kwargs)
 
-    num_accelerators = sync.UnionClusterResolver.num_accelerators
+    num_accelerators = sync.UnionClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
 
 class _FromAsync(_TensorFlowResolver):

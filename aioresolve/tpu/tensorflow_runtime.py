@@ -113,7 +113,7 @@ def parse_topology(serialized: bytes) -> Any:
     _import_tensorflow("set_tpu_topology()", "")
     from tensorflow.core.protobuf.tpu import topology_pb2
 
-    topology = topology_pb2.TopologyProto()
+    topology = topology_pb2.TopologyProto()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         topology.ParseFromString(serialized)
     except Exception as error:  # TypeError, or DecodeError of protobuf, which is imported in spec only

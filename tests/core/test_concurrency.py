@@ -431,7 +431,7 @@ class TestRunInThread:
                 group.start_soon(run_in_thread, f"hang {number}", released.wait)
             await anyio.lowlevel.checkpoint()
             for number in range(5):
-                group.start_soon(run_in_thread, f"append {number}", order.append, number)
+                group.start_soon(run_in_thread, f"append {number}", partial(order.append, number))
             await anyio.lowlevel.checkpoint()
             assert order == []
             released.set()

@@ -301,7 +301,7 @@ class TestTPU:
     def test_topology_gives_the_hardware_feature(self, ours: Any, theirs: Any, tf: Any) -> None:
         from tensorflow.core.protobuf.tpu import topology_pb2
 
-        topology = topology_pb2.TopologyProto(mesh_shape=[2, 2, 1, 1])
+        topology = topology_pb2.TopologyProto(mesh_shape=[2, 2, 1, 1])  # pyright: ignore[reportAttributeAccessIssue]
         topology.tpu_hardware_feature.embedding_feature = 1
         for module in (ours, theirs):
             resolver = module.TPUClusterResolver("grpc://10.0.0.1:8470")

@@ -26,7 +26,7 @@ cluster_resolver.task_id = index
 strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=cluster_resolver)
 
 with strategy.scope():
-    weight = tf.Variable(2.0)
+    weight = tf.Variable(2.0)  # pyright: ignore[reportArgumentType]
 
 
 @tf.function  # type: ignore[untyped-decorator]

@@ -19,7 +19,7 @@ resolver = union(ours, theirs)
 strategy = tf.distribute.ParameterServerStrategy(resolver)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 with strategy.scope():
-    total = tf.Variable(0.0)
+    total = tf.Variable(0.0)  # pyright: ignore[reportArgumentType]
 
 
 @tf.function  # type: ignore[untyped-decorator]

@@ -262,7 +262,7 @@ class LoopbackServer(Controls[RequestT], abc.ABC):
             if self._state.is_running:
                 await self._state.open_ports()
 
-    async def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
         """Return as soon as `condition()` is true, such as `lambda: len(server.requests) == 2`.
 
         Raises:
@@ -341,7 +341,7 @@ class ThreadedServer:
         with self._running_portal.wrap_async_context_manager(self._server.down()):
             yield
 
-    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    def until(self, condition: Callable[[], bool], timeout: float = 30.0) -> None:
         """Wait until `condition()` is true: see `LoopbackServer.until`.
 
         Raises:

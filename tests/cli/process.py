@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TOKEN = "s3cret-t0ken"
 COMMAND = (sys.executable, "-m", "aioresolve")
-TIMEOUT = 30
+TIMEOUT = 90
 """Seconds after which a process that should have exited counts as hung."""
 
 ESCAPE = "\x1b["

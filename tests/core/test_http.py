@@ -194,13 +194,13 @@ def new_client(**arguments: Any) -> HTTPClient:
 
 
 async def get(client: HTTPClient, url: str) -> Response:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         return await client.send("GET", URL(url), scope="GET /")
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the event loop run until a condition is true."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - nothing can be awaited
             await anyio.sleep(0.001)
 
@@ -299,7 +299,7 @@ async def test_closed_response_is_not_kept_in_memory_and_its_connection_becomes_
         gc.collect()
         assert response() is None
         await client.close_idle()  # closes nothing if a response still counts as open
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await closed.wait()
 
 
@@ -455,7 +455,7 @@ async def test_certificate_that_is_rejected_behind_a_proxy_with_tls_is_a_tls_err
         )
         try:
             with (
-                anyio.fail_after(30),
+                anyio.fail_after(60),
                 pytest.raises(TLSError, match="was not accepted: self-signed") as caught,
             ):
                 await client.send("GET", URL(f"https://127.0.0.1:{port}"), scope="a request")

@@ -76,7 +76,7 @@ async def test_number_of_attempts_never_ends_a_call() -> None:
 async def test_last_error_is_raised_when_its_wait_would_exceed_the_deadline() -> None:
     errors = [APIError(f"attempt {number}", status=503, retryable=True) for number in range(9)]
     operation = Flaky(*errors, busy(retry_after=60))
-    with anyio.fail_after(30), pytest.raises(APIError, match="busy"):
+    with anyio.fail_after(60), pytest.raises(APIError, match="busy"):
         await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == 10
 
@@ -92,7 +92,7 @@ async def test_wait_is_at_least_the_retry_after_of_the_server() -> None:
 
 async def test_wait_that_would_exceed_the_deadline_is_not_started() -> None:
     operation = Flaky(busy(retry_after=3600))
-    with anyio.fail_after(30), pytest.raises(APIError, match="busy"):
+    with anyio.fail_after(60), pytest.raises(APIError, match="busy"):
         await call_with_retries(operation, policy=QUICK, on_failure=ignore)
     assert operation.attempts == 1
 

@@ -193,7 +193,7 @@ def test_lock_excludes_tasks_of_other_event_loops() -> None:
                 inside -= 1
 
     async def loop() -> None:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with asyncio.TaskGroup() as group:
                 for _ in range(5):
                     group.create_task(work())

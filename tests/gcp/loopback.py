@@ -70,7 +70,7 @@ async def request_my_tpu(server: GoogleControls, credentials: Any = "default", *
 async def error_from(call: Awaitable[Any]) -> ResolveError:
     """Return the ResolveError that `call` raises within 30 seconds."""
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             result = await call
     except ResolveError as error:
         return error

@@ -78,7 +78,7 @@ class BlockingCredentials(google.auth.credentials.Credentials):
     def refresh(self, request: Any) -> None:
         self._loop.call_soon_threadsafe(self.started.set)
         try:
-            self.released.wait(5.0)
+            self.released.wait(60)
             if self.error is not None:
                 raise self.error
             self.token = TOKEN

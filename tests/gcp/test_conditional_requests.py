@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node
 
 OTHER = NodeName(PROJECT, ZONE, "other")
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("no_leak")
 
 HOSTS = ["10.0.0.2", "10.0.0.3"]
 REFUSED = "127.0.0.1:9"
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
 
@@ -286,8 +286,8 @@ async def test_an_unknown_name_is_reported_at_once(monkeypatch: pytest.MonkeyPat
 
 async def test_the_deadline_of_the_call_applies() -> None:
     async with serving() as (server, machine):
-        server.inject(Delay(1.5))
-        with within(1.0):
+        server.inject(Delay(60))
+        with within(20):
             error = await error_from(within_deadline(0.1, "the zone", machine.zone))
     assert "still waiting for metadata instance/zone" in str(error)
 

@@ -81,7 +81,7 @@ async def error_parts(call: Awaitable[Any]) -> tuple[type[Exception], str, str]:
 
     The error itself would keep its response alive, and with it the connections of the client.
     """
-    error = await outcome(call, within=10)
+    error = await outcome(call, within=25)
     assert isinstance(error, ResolveError)
     return type(error), str(error), all_text(error)
 
@@ -171,7 +171,7 @@ async def test_transient_fault_is_retried(loopback: Loopback, kind: str, faults:
     loopback.server.inject(*faults, times=2)
     async with client_of(kind, loopback) as client:
         for method in ("cluster_spec", "cluster_state"):
-            result = await outcome(getattr(resolver_of(client, loopback), method)(), within=10)
+            result = await outcome(getattr(resolver_of(client, loopback), method)(), within=25)
             assert not isinstance(result, ResolveError), result
 
 
@@ -233,7 +233,7 @@ async def test_token_in_a_response_is_not_shown(loopback: Loopback, kind: str) -
     body = json.dumps({"kind": "Status", "message": f"Bearer {TOKEN}"}).encode()
     loopback.server.inject(Answer(418, body), times=None)
     async with client_of(kind, loopback) as client:
-        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
+        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
     assert type(error) is APIError
     assert TOKEN not in all_text(error)
 
@@ -243,7 +243,7 @@ async def test_token_in_a_response_is_not_shown(loopback: Loopback, kind: str) -
 async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback) as client:
         with loopback.server.down():
-            error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
+            error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
     assert type(error) is ConnectionFailedError
     assert f"{loopback.server.url} (from override_client)" in str(error)
     assert TOKEN not in all_text(error)
@@ -252,7 +252,7 @@ async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str
 @both_clients
 async def test_certificate_that_the_client_rejects_is_a_tls_error(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, ssl_ca_cert=None) as client:
-        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
+        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
     assert type(error) is TLSError
     assert not error.retryable
     assert loopback.server.url in str(error)
@@ -265,7 +265,7 @@ async def test_redirect_does_not_leak_the_token(loopback: Loopback, kind: str, t
     with run_loopback(folder) as elsewhere:
         loopback.server.inject(Redirect(f"{elsewhere.server.url}/api/v1/pods"), times=None)
         async with client_of(kind, loopback) as client:
-            error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
+            error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
         assert isinstance(error, ResolveError)
         assert all(request.scheme == "" for request in elsewhere.requests)
     assert TOKEN not in all_text(error)
@@ -350,7 +350,7 @@ async def test_number_of_concurrent_requests_is_limited(loopback: Loopback, kind
 async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:
     async with client_of("async ApiClient", loopback) as client:
         resolver = resolver_of(client, loopback)
-    error = await outcome(resolver.cluster_spec(), within=10)
+    error = await outcome(resolver.cluster_spec(), within=25)
     assert type(error) is ConnectionFailedError
     assert not error.retryable
     assert "Check that `override_client=` is open" in str(error)
@@ -365,7 +365,7 @@ async def test_error_of_a_hook_of_the_client_becomes_a_resolve_error(loopback: L
         raise RefreshError("the vault is closed")
 
     async with client_of(kind, loopback, refresh_api_key_hook=refresh) as client:
-        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=10)
+        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
     assert isinstance(error, ResolveError)
     assert not error.retryable
     assert "the vault is closed" in str(error)

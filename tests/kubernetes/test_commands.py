@@ -40,7 +40,7 @@ async def run(
     env: dict[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> bytes:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         return await run_command(
             [sys.executable, "-S", "-c", code, *arguments],
             env={**os.environ, **(env or {})},
@@ -57,14 +57,14 @@ async def failure(code: str, **options: Any) -> str:
 
 async def read_pids(fifo: Path) -> list[int]:
     """Return the process ids that a command writes to `fifo`."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         text = await anyio.to_thread.run_sync(fifo.read_text, abandon_on_cancel=True)
     return [int(word) for word in text.split()]
 
 
 async def wait_for_exit(pid: int) -> None:
     """Wait until the process has exited; an orphan of another process may remain unreaped for a while."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
@@ -269,7 +269,7 @@ STOPS: dict[str, Callable[[asyncio.Task[bytes], anyio.CancelScope], object]] = {
 @pytest.mark.parametrize("how", STOPS)
 async def test_cancelled_command_is_killed_and_reaped(fifo: Path, how: str) -> None:
     code = f"import os; open({str(fifo)!r}, 'w').write(str(os.getpid())); {WAIT}"
-    assert await cancel(code, fifo, STOPS[how]) < 2
+    assert await cancel(code, fifo, STOPS[how]) < 20
 
 
 @pytest.mark.parametrize("turns", range(8))
@@ -299,7 +299,7 @@ open({str(fifo)!r}, "w").write(str(os.getpid()))
 while True:
     signal.pause()
 """
-    assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 2
+    assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 20
 
 
 async def test_grandchildren_with_open_pipes_are_killed(fifo: Path) -> None:
@@ -309,7 +309,7 @@ child = subprocess.Popen([sys.executable, "-S", "-c", {WAIT!r}])
 open({str(fifo)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 signal.pause()
 """
-    assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 2
+    assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 20
 
 
 async def test_grandchild_with_open_pipes_does_not_block(fifo: Path) -> None:
@@ -323,7 +323,7 @@ open({str(fifo)!r}, "w").write(str(child.pid))
 """
     before = time.monotonic()
     output, [pid] = await asyncio.gather(run(code), read_pids(fifo))
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 60
     assert len(output) == 60_000
     psutil.Process(pid).kill()
     await wait_for_exit(pid)

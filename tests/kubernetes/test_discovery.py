@@ -326,7 +326,7 @@ async def test_read_that_hangs_does_not_delay_a_cancellation(tmp_path: Path) -> 
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     # Opening the other side ends the abandoned thread, also if the test fails.
-    release = threading.Timer(5, lambda: os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK)))
+    release = threading.Timer(60, lambda: os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK)))
     release.start()
     before = time.monotonic()
     with anyio.move_on_after(0.05) as scope:
@@ -335,7 +335,7 @@ async def test_read_that_hangs_does_not_delay_a_cancellation(tmp_path: Path) -> 
     release.cancel()
     release.function()
     assert scope.cancelled_caught
-    assert elapsed < 4
+    assert elapsed < 30
 
 
 # In a pod

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KINDS = ["rows", "named", "first page", "next page"]
 SELECTORS = ["app=a", "app=b", "app=c", "app=d"]
 RETRYABLE_STATUSES = [408, 429, 500, 502, 503, 504]
-SLACK = 3.0
+SLACK = 20.0
 AT_ONCE = Trickle(1 << 16, 0.0)
 
 transient = st.one_of(

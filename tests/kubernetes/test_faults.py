@@ -68,7 +68,7 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 KINDS = ["rows", "named", "first page", "next page"]
 NAMES = ["train-0", "train-1", "train-2"]
 SCOPE = "selector 'app=train' in all namespaces"
-SLACK = 3.0
+SLACK = 20.0
 """Seconds that a call may take beyond its deadline. On an idle machine, a few milliseconds are enough."""
 
 
@@ -158,7 +158,7 @@ async def test_transient_fault_is_retried_until_success(loopback: Loopback, kind
     loopback.server.inject(
         *TRANSIENT[fault], match=is_kind(kind), times=2 if fault != "401, then success" else 1
     )
-    assert_resolved(loopback, await outcome(resolve(loopback, kind), within=10 + SLACK))
+    assert_resolved(loopback, await outcome(resolve(loopback, kind), within=25 + SLACK))
     assert loopback.server.faults == ()
     assert num_attempts(loopback, kind) >= 2
 
@@ -167,7 +167,7 @@ async def test_transient_fault_is_retried_until_success(loopback: Loopback, kind
 @pytest.mark.parametrize("fault", [Delay(0.02), Trickle(400, 0.001)])
 async def test_slow_response_is_awaited(loopback: Loopback, kind: str, fault: Fault) -> None:
     loopback.server.inject(fault, match=is_kind(kind), times=None)
-    assert_resolved(loopback, await outcome(resolve(loopback, kind), within=10))
+    assert_resolved(loopback, await outcome(resolve(loopback, kind), within=25))
     assert num_attempts(loopback, kind) == 1
 
 
@@ -308,7 +308,7 @@ async def test_400_means_an_invalid_selector_unless_it_is_for_a_later_page(
     loopback: Loopback, kind: str
 ) -> None:
     loopback.server.inject(Answer(400), match=is_kind(kind), times=None)
-    error = await outcome(resolve(loopback, kind), within=10)
+    error = await outcome(resolve(loopback, kind), within=25)
     if kind == "next page":
         assert (type(error), error.status) == (APIError, 400)
         assert num_attempts(loopback, kind) == 4
@@ -322,7 +322,7 @@ async def test_406_for_rows_falls_back_to_pods_and_is_an_error_otherwise(
     loopback: Loopback, kind: str
 ) -> None:
     loopback.server.inject(Answer(406), match=is_kind(kind), times=None)
-    result = await outcome(resolve(loopback, kind), within=10)
+    result = await outcome(resolve(loopback, kind), within=25)
     if kind == "rows":
         assert_resolved(loopback, result)
     else:
@@ -332,7 +332,7 @@ async def test_406_for_rows_falls_back_to_pods_and_is_an_error_otherwise(
 @pytest.mark.parametrize("kind", ["rows", "first page", "next page"], indirect=True)
 async def test_permanent_410_is_an_error_after_a_few_restarts(loopback: Loopback, kind: str) -> None:
     loopback.server.inject(Answer(410), match=is_kind(kind), times=None)
-    error = await outcome(resolve(loopback, kind), within=10)
+    error = await outcome(resolve(loopback, kind), within=25)
     assert (type(error), error.status) == (APIError, 410)
     assert "Try again" in str(error)
     assert num_attempts(loopback, kind) <= 4
@@ -341,7 +341,7 @@ async def test_permanent_410_is_an_error_after_a_few_restarts(loopback: Loopback
 @pytest.mark.parametrize("kind", ["first page", "next page", "named"], indirect=True)
 async def test_table_instead_of_a_pod_list_is_a_protocol_error(loopback: Loopback, kind: str) -> None:
     loopback.server.inject(Answer(200, table([])), match=is_kind(kind))
-    error = await outcome(resolve(loopback, kind), within=10)
+    error = await outcome(resolve(loopback, kind), within=25)
     assert type(error) is ProtocolError
     assert "a Table was returned in place of a PodList" in str(error)
 
@@ -361,7 +361,7 @@ async def test_table_of_an_unexpected_shape_is_a_protocol_error(
     loopback: Loopback, body: bytes, words: str
 ) -> None:
     loopback.server.inject(Answer(200, body), match=is_kind("rows"))
-    error = await outcome(loopback.resolver().cluster_spec(), within=10)
+    error = await outcome(loopback.resolver().cluster_spec(), within=25)
     assert type(error) is ProtocolError
     assert words in str(error)
     assert SCOPE in str(error)
@@ -371,7 +371,7 @@ async def test_table_of_an_unexpected_shape_is_a_protocol_error(
 async def test_retry_waits_for_retry_after(loopback: Loopback, header: Callable[[], str]) -> None:
     loopback.train(*NAMES)
     loopback.server.inject(Answer(429, headers={"Retry-After": header()}), match=is_kind("rows"))
-    assert_resolved(loopback, await outcome(loopback.resolver().cluster_spec(), within=10))
+    assert_resolved(loopback, await outcome(loopback.resolver().cluster_spec(), within=25))
     first, second = (request for request in loopback.requests if is_kind("rows")(request))
     # A date has whole seconds, so this one is 0.9 to 1.9 seconds in the future.
     assert second.time - first.time > 0.85
@@ -383,7 +383,7 @@ async def test_no_request_is_sent_to_the_location_of_a_redirect(loopback: Loopba
     with run_loopback(elsewhere_folder) as elsewhere:
         for location in (f"{elsewhere.server.url}/api/v1/pods", f"//127.0.0.1:{elsewhere.server.port}/"):
             loopback.server.inject(Redirect(location, 307))
-            error = await outcome(loopback.resolver().cluster_spec(), within=10)
+            error = await outcome(loopback.resolver().cluster_spec(), within=25)
             assert type(error) is ProtocolError
             assert elsewhere.server.url in str(error)
         assert elsewhere.requests == []
@@ -393,7 +393,7 @@ async def test_token_in_a_response_is_not_shown(loopback: Loopback, caplog: pyte
     for code in (400, 401, 403, 404, 418, 429):
         message = f'bad header "Authorization: Bearer {TOKEN}"'
         loopback.server.inject(Answer(code, status(code, message), {"Retry-After": "999"}), times=None)
-        error = await outcome(loopback.resolver().cluster_spec(), within=10)
+        error = await outcome(loopback.resolver().cluster_spec(), within=25)
         assert isinstance(error, ResolveError)
         assert_no_secret(error, caplog)
         loopback.server.clear_faults()
@@ -415,7 +415,7 @@ async def test_token_is_not_shown_wherever_the_server_echoes_it(
     loopback: Loopback, caplog: pytest.LogCaptureFixture, echo: str
 ) -> None:
     loopback.server.inject(ECHOES[echo], match=is_kind("rows"))
-    error = await outcome(loopback.resolver().cluster_spec(), within=10)
+    error = await outcome(loopback.resolver().cluster_spec(), within=25)
     assert isinstance(error, ProtocolError | APIError)
     assert_no_secret(error, caplog)
 
@@ -426,7 +426,7 @@ async def test_new_token_is_read_after_a_401(loopback: Loopback) -> None:
         await resolver.cluster_spec()
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
-        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=10))
+        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=25))
 
 
 # Before a request
@@ -466,11 +466,11 @@ async def test_resolver_reconnects_to_a_server_that_restarted(loopback: Loopback
     async with loopback.resolver() as resolver:
         await resolver.cluster_spec()
         await asyncio.to_thread(loopback.server.restart)
-        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=10))
+        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=25))
         with loopback.server.down():
-            error = await outcome(resolver.cluster_spec(timeout=0.5), within=10)
+            error = await outcome(resolver.cluster_spec(timeout=0.5), within=25)
             assert isinstance(error, ConnectionFailedError | DeadlineExceededError)
-        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=10))
+        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=25))
 
 
 async def test_http_to_an_https_port_is_a_connection_error(
@@ -652,8 +652,8 @@ async def test_proxy_is_used_but_never_receives_the_token(loopback: Loopback) ->
     with peer(connect_proxy(seen)) as port:
         loopback.edit_kubeconfig(proxy_url=f"{PROXY_USER}:{port}")
         resolver = loopback.resolver()
-        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=10))
-        state = await outcome(resolver.cluster_state(), within=10)
+        assert_resolved(loopback, await outcome(resolver.cluster_spec(), within=25))
+        state = await outcome(resolver.cluster_state(), within=25)
         assert_resolved(loopback, state.spec)
     assert seen
     for request in seen:

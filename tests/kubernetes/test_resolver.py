@@ -914,7 +914,7 @@ class TestDeadline:
         self, loopback: Loopback, resolve: Callable[..., Any]
     ) -> None:
         loopback.server.inject(Hang(), times=None)
-        with anyio.fail_after(5), pytest.raises(DeadlineExceededError) as caught:
+        with anyio.fail_after(60), pytest.raises(DeadlineExceededError) as caught:
             await resolve(loopback.resolver(timeout=0.1))
         scope = "selector 'app=train' in all namespaces"
         assert caught.value.timeout == 0.1
@@ -924,7 +924,7 @@ class TestDeadline:
     async def test_a_call_may_have_its_own_deadline(self, loopback: Loopback) -> None:
         loopback.server.inject(Hang(), times=None)
         resolver = loopback.resolver({"worker": "app=train"}, timeout=30.0)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             for call in (resolver.cluster_spec, resolver.cluster_state):
                 with pytest.raises(DeadlineExceededError, match=r"within 0\.05 s"):
                     await call(timeout=0.05)

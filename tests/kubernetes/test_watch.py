@@ -52,7 +52,7 @@ def names(state: ClusterState, job: str = "worker") -> list[str | None]:
 
 
 async def next_state(states: AsyncGenerator[ClusterState, None]) -> ClusterState:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         return await anext(states)
 
 
@@ -81,7 +81,7 @@ def has_requested(loopback: Loopback, number: int) -> bool:
 
 async def until_everything_is_closed(loopback: Loopback) -> None:
     """Return once there is no other task and no socket to the server."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - no event reports the end of a task
             await anyio.sleep(0.001)
     assert client_sockets(loopback) == 0
@@ -252,7 +252,7 @@ async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopb
         loopback.server.add(pod("other", "ml", labels={"app": "other"}))
         version = str(loopback.server.resource_version)
         # Whether the bookmark is read before the end depends on the network, so try until it is.
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             number = 1
             while resume_versions(loopback)[-1:] != [version]:
                 await until_connected(loopback)
@@ -322,7 +322,7 @@ async def test_token_in_an_event_is_not_shown(
     caplog.set_level(logging.DEBUG, "aioresolve")
     loopback.server.inject(Answer(200, json.dumps(event).encode() + b"\n"), match=is_watch, times=None)
     async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             error = None
             while error is None:
                 error = (await anext(observations)).error
@@ -344,7 +344,7 @@ async def test_a_running_watch_survives_an_outage_that_looks_permanent(
         loopback.server.inject(fault, times=None)
         loopback.server.disturb(End())
         loopback.train("train-1")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             failing = await anext(observations)
             await until(loopback, lambda: len(loopback.requests) > number + 20)
             assert failing.error is not None
@@ -386,7 +386,7 @@ async def test_a_rejected_token_is_reported_until_it_is_replaced(loopback: Loopb
         await until_connected(loopback)
         loopback.server.tokens = {"a-newer-token": "alice"}
         loopback.server.disturb(End())
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             observation = await anext(observations)
             assert isinstance(observation.error, UnauthorizedError)
             assert TOKEN not in str(observation.error)
@@ -495,7 +495,7 @@ async def test_leaving_the_resolver_ends_a_watch_that_is_backing_off(
     async with with_policy(loopback.resolver(), patient) as resolver:
         states = resolver.watch()
         await next_state(states)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while "retrying in" not in caplog.text:  # noqa: ASYNC110 - no event reports a log record
                 await anyio.sleep(0.001)
     with pytest.raises(ResolveError, match="was closed"):

@@ -63,10 +63,10 @@ QUICK = WatchPolicy(
 BOOKMARKS = 0.03
 """Seconds between two bookmarks: a healthy watch is never silent for long."""
 
-CONVERGING = 20.0
+CONVERGING = 60.0
 """Seconds within which a watch agrees with the server once all faults are gone."""
 
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 """Seconds that a list may take."""
 
 MOST_REFUSALS = 4

@@ -15,7 +15,7 @@ from aioresolve.testing.tpu_worker import TPUWorker, tpu_worker_process
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
-GENEROUS = 20.0
+GENEROUS = 60.0
 SECRET = "Bearer a-secret-token"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
-GENEROUS = 20.0
+GENEROUS = 60.0
 STATUS = "/tpu.monitoring.runtime.RuntimeMetricService/GetTpuRuntimeStatus"
 METRIC = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
 

@@ -16,7 +16,7 @@ from aioresolve.testing.tpu_worker import Silence, TPUWorker, tpu_worker_process
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
-GENEROUS = 20.0
+GENEROUS = 60.0
 
 
 @pytest.mark.parametrize("faults", [[], [Silence()]])

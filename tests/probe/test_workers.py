@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_leak")
 
-GENEROUS = 20.0
+GENEROUS = 60.0
 """A timeout in seconds that does not pass, even on a busy machine."""
 
 
@@ -222,11 +222,11 @@ async def test_large_responses_are_not_read_into_memory(implausible: list[str]) 
 async def test_worker_has_a_deadline_of_its_own(hundred: list[str], slow: dict[str, list[str]]) -> None:
     dead = [slow["silence"][0], slow["hang"][0]]
     before = time.monotonic()
-    probes = await probe_workers([*dead, *hundred], worker_timeout=1.0, max_concurrency=4)
+    probes = await probe_workers([*dead, *hundred], worker_timeout=3.0, max_concurrency=4)
     took = time.monotonic() - before
     assert [probe.error and probe.error.code for probe in probes[:2]] == ["deadline", "deadline"]
     assert all(probe.accelerators == {"TPU": 8} for probe in probes[2:])
-    assert took < 2.0
+    assert took < GENEROUS / 2
 
 
 async def test_results_after_the_total_deadline_show_which_probes_had_started() -> None:
@@ -243,7 +243,7 @@ async def test_results_after_the_total_deadline_show_which_probes_had_started() 
     assert ["was not probed" in text for text in messages] == [False, False, True, True, True]
     assert {probe.error.code for probe in probes if probe.error} == {"deadline"}
     assert [probe.latency > 0 for probe in probes] == [True, True, False, False, False]
-    assert took < 2.0
+    assert took < GENEROUS / 2
 
 
 async def test_concurrency_is_limited() -> None:

@@ -15,7 +15,7 @@ from aioresolve.spec import ClusterSpec, ClusterState, Missing, Observation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 def busy(retry_after: float | None = None) -> APIError:

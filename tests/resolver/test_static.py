@@ -280,7 +280,7 @@ class TestUnionCalls:
         assert (one.entered, one.closed) == (1, 1)
 
 
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 def observe(**tasks: Any) -> Observation:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """A timeout in seconds that does not pass, even on a busy machine."""
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from aioresolve.testing import ThreadedKubernetesServer
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a process is considered hung."""
 
-PROMPT = 3.0
-"""Seconds within which an interpreter must end; it would wait longer for a loop that does not end."""
+PROMPT = 30.0
+"""Seconds within which an interpreter must end; the scripts would wait a minute for a loop that does not end."""
 
 SPEC = "ClusterSpec({'worker': ['10.0.0.1:8470', '10.0.0.2:8470']})"
 
@@ -37,6 +37,7 @@ RESOLVER = """
 import os, sys, warnings
 from aioresolve.sync import loop_thread
 from aioresolve.sync import *
+loop_thread.EXIT_TIMEOUT = 60.0
 resolver = KubernetesClusterResolver(
     {"worker": ["app=train"]}, kubeconfig=sys.argv[1], not_running="skip"  # one request a call
 )

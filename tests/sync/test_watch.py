@@ -137,7 +137,7 @@ def test_slow_consumer_gets_the_latest_state() -> None:
 
 
 async def until(condition: Any) -> None:
-    with anyio.fail_after(10.0):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a condition on anything has no event of its own
             await anyio.sleep(0.001)
 

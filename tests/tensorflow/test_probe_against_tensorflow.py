@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = (2, 3, 4)
-GENEROUS = 20.0
+GENEROUS = 60.0
 
 
 class Server:

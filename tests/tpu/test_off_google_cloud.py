@@ -17,7 +17,7 @@ from aioresolve.gcp import metadata_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
 PATHS: dict[str, tuple[Callable[[], TPUClusterResolver], type[ResolveError], str]] = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aioresolve.spec import ClusterState, Observation
 
 PROJECT, ZONE = "demo-project", "us-central2-b"
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
 QUICK = 0.01
@@ -462,7 +462,7 @@ async def test_on_another_vm_a_watch_ends_at_once(google: GoogleServer) -> None:
 
 
 async def test_outside_google_cloud_a_watch_ends_at_once() -> None:
-    with anyio.fail_after(3.0), pytest.raises(TPUNotFoundError, match="no TPU was named and none was found"):
+    with anyio.fail_after(60), pytest.raises(TPUNotFoundError, match="no TPU was named and none was found"):
         await anext(TPUClusterResolver().watch(interval=QUICK))
 
 

@@ -143,7 +143,7 @@ async def test_span_of_a_watch_ends_when_the_watch_is_established(
 ) -> None:
     async with loopback.resolver(namespace="ml") as resolver:
         states = resolver.watch()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await anext(states)
             loopback.train("train-3")
             await anext(states)

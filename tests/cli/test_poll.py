@@ -126,11 +126,11 @@ def test_a_round_in_which_only_deadlines_passed_exits_with_3(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
 ) -> None:
     west.inject(Hang(), times=None)
-    late = run(("poll", str(fleet), "--once", "--timeout", "800ms"), env)
+    late = run(("poll", str(fleet), "--once", "--timeout", "4s"), env)
     assert late.code == 3
     assert "no complete response" in late.stdout
     east.inject(Answer(403), times=None)
-    assert run(("poll", str(fleet), "--once", "--timeout", "800ms"), env).code == 1
+    assert run(("poll", str(fleet), "--once", "--timeout", "4s"), env).code == 1
 
 
 def test_a_json_line_has_the_members_and_the_missing_pods(
@@ -441,7 +441,7 @@ def test_a_narrow_terminal_shows_the_errors() -> None:
         (Answer(503), "503 Service Unavailable: {url}"),
         (Answer(401), "401 Unauthorized: {url}"),
         (Answer(200, b"<html>"), "returned an invalid pod list for selector 'app=train'"),
-        (Hang(), "no complete response within 1s: {url} has not responded"),
+        (Hang(), "no complete response within 4s: {url} has not responded"),
         (None, "Connection refused: {url}"),
     ],
     ids=repr,
@@ -452,7 +452,7 @@ def test_the_reason_of_an_error_comes_before_its_place(
     if fault is not None:
         west.inject(fault, times=None)
     with west.down() if fault is None else nullcontext():
-        result = run(("poll", str(fleet), "--once", "--timeout", "1s"), env)
+        result = run(("poll", str(fleet), "--once", "--timeout", "4s"), env)
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("west")]
     assert row.split(maxsplit=5)[5].startswith(reason.format(url=west.url))
 

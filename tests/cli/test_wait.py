@@ -130,10 +130,10 @@ def test_the_deadline_reports_missing_tasks_and_reasons(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.add(trainer(3, **PENDING), trainer(4, waiting="CrashLoopBackOff", restarts=7, ready=False))
-    late = run((*TRAIN, "--count", "16", "--timeout", "500ms", "-q"), env)
+    late = run((*TRAIN, "--count", "16", "--timeout", "4s", "-q"), env)
     assert (late.code, late.stdout) == (3, "")
     first, *tables = late.stderr.splitlines()
-    assert first.startswith("error: the cluster was not complete within 500ms. Check the missing tasks, ")
+    assert first.startswith("error: the cluster was not complete within 4s. Check the missing tasks, ")
     assert first.endswith("raise --timeout, or wait for fewer tasks.")
     assert [line.split() for line in tables[-2:]] == [["JOB", "FOUND", "WANTED"], ["worker", "3", "16"]]
     assert tables[0].split() == ["MISSING", "REASON"]
@@ -147,7 +147,7 @@ def test_the_deadline_passes_if_the_server_never_responds(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.inject(Hang(), times=None)
-    late = run((*TRAIN, "--timeout", "400ms", "-q"), env)
+    late = run((*TRAIN, "--timeout", "2s", "-q"), env)
     assert late.code == 3
     assert "was not complete within" in late.stderr
 
@@ -292,7 +292,7 @@ def test_a_tpu_that_is_being_created_is_reported_with_its_state(
 ) -> None:
     env = environment(tmp_path / "none") | google.environ()
     google.script("my-tpu", "CREATING")
-    with Running(("wait", "tpu", "my-tpu", "--interval", "30ms", "--timeout", "2s"), env) as wait:
+    with Running(("wait", "tpu", "my-tpu", "--interval", "30ms", "--timeout", "8s"), env) as wait:
         assert "CREATING" in wait.stderr_line()
         late = wait.wait_for_exit()
     assert late.code == 3

@@ -29,7 +29,7 @@ PATIENCE = 60.0
 """Seconds after which a process is considered hung."""
 
 PROMPT = 30.0
-"""Seconds within which an interpreter must end; the scripts would wait a minute for a loop that does not end."""
+"""Seconds within which an interpreter must end; a script would wait a minute for a loop that does not end."""
 
 SPEC = "ClusterSpec({'worker': ['10.0.0.1:8470', '10.0.0.2:8470']})"
 

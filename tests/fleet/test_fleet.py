@@ -208,15 +208,15 @@ class TestResolve:
         assert readings["bad"].stale_since is None
 
     async def test_target_that_hangs_has_its_own_deadline(self) -> None:
-        fleet = Fleet({"good": Scripted(), "stuck": Scripted(hang)}, timeout=0.05)
+        fleet = Fleet({"good": Scripted(), "stuck": Scripted(hang)}, timeout=0.5)
         readings = await fleet.resolve()
         error = readings["stuck"].error
         assert isinstance(error, DeadlineExceededError)
         assert "the request to target 'stuck'" in str(error)
-        assert error.timeout == 0.05
+        assert error.timeout == 0.5
         assert readings["good"].error is None
         assert readings["stuck"].latency is not None
-        assert readings["stuck"].latency > 0.04
+        assert readings["stuck"].latency > 0.4
 
     async def test_deadline_includes_entering_the_resolver(self) -> None:
         class Slow(Scripted):
@@ -251,10 +251,10 @@ class TestResolve:
 
     async def test_deadline_starts_with_the_turn(self) -> None:
         async def slow() -> ClusterState:
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.1)
             return workers(1)
 
-        readings = await Fleet(scripted(10, respond=slow), timeout=0.2, max_concurrency=1).resolve()
+        readings = await Fleet(scripted(10, respond=slow), timeout=0.6, max_concurrency=1).resolve()
         assert [reading.error for reading in readings.values()] == [None] * 10
 
     @pytest.mark.parametrize("bug", [KeyError("WORKERS"), asyncio.CancelledError()])

@@ -107,7 +107,7 @@ async def test_a_pod_being_deleted_does_not_count(loopback: Loopback) -> None:
     loopback.train("train-0", "train-1")
     loopback.server.delete("train-1", "ml", grace_period_seconds=30)
     with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(2, timeout=0.5)
+        await resolver_of(loopback).wait(2, timeout=1.5)
     assert caught.value.found == {"worker": 1}
 
 
@@ -149,7 +149,7 @@ async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback)
     loopback.train("train-2", phase="Pending", waiting="ImagePullBackOff")
     loopback.train("train-3", ready=False, waiting="CrashLoopBackOff", restarts=7)
     with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(4, timeout=0.5)
+        await resolver_of(loopback).wait(4, timeout=1.5)
     error = caught.value
     assert isinstance(error, TimeoutError)
     assert (error.found, error.wanted) == ({"worker": 1}, {"": 4})
@@ -218,7 +218,7 @@ async def test_a_task_that_accepts_tcp_connections_is_reachable(loopback: Loopba
         resolver = resolver_of(loopback, tf_server_port=port)
         await resolver.wait(1, reachable="tcp", timeout=10)
     with pytest.raises(IncompleteClusterError, match=f"no TCP connection to 127.0.0.1:{port}"):
-        await resolver.wait(1, reachable=True, timeout=0.5)
+        await resolver.wait(1, reachable=True, timeout=1.5)
 
 
 async def test_the_wait_survives_an_outage_of_the_api_server(loopback: Loopback) -> None:
@@ -247,7 +247,7 @@ async def test_the_deadline_error_names_an_api_server_that_was_never_reached(loo
         loopback.server.down(),
         pytest.raises(IncompleteClusterError, match=r"the source: cannot connect to .*: connection refused"),
     ):
-        await resolver_of(loopback).wait(1, timeout=0.5)
+        await resolver_of(loopback).wait(1, timeout=1.5)
 
 
 async def test_a_403_ends_the_wait_immediately(loopback: Loopback) -> None:

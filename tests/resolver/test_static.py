@@ -195,10 +195,7 @@ class TestUnionClusterResolver:
 
     @pytest.mark.parametrize("invalid", [None, WORKERS, SimpleClusterResolver])
     def test_union_accepts_resolvers_only(self, invalid: Any) -> None:
-        with pytest.raises(
-            InvalidClusterError,
-            match=r"takes instances of aioresolve\.ClusterResolver; got",
-        ):
+        with pytest.raises(InvalidClusterError, match="takes resolvers of aioresolve, or of TensorFlow; got"):
             UnionClusterResolver(SimpleClusterResolver(WORKERS), invalid)
 
 
@@ -244,7 +241,7 @@ class TestUnionCalls:
             progress.waiting("second", "connecting")
             await anyio.sleep_forever()
 
-        union = UnionClusterResolver(Scripted(before=respond), Scripted(before=hang), timeout=0.05)
+        union = UnionClusterResolver(Scripted(before=respond), Scripted(before=hang), timeout=0.5)
         for resolve in (union.cluster_spec, union.cluster_state):
             with pytest.raises(DeadlineExceededError) as late:
                 await resolve()
@@ -329,7 +326,7 @@ class TestWatchingSimpleClusterResolver:
     async def test_wait_returns_the_cluster(self) -> None:
         assert (await SimpleClusterResolver(TRAINING).wait(timeout=PATIENCE)).spec == TRAINING
         with pytest.raises(IncompleteClusterError, match="3 of 4 tasks in total"):
-            await SimpleClusterResolver(TRAINING).wait(4, timeout=0.05)
+            await SimpleClusterResolver(TRAINING).wait(4, timeout=0.5)
 
 
 class TestWatchingUnionClusterResolver:
@@ -452,11 +449,11 @@ class TestWatchingUnionClusterResolver:
         one, other = Controlled(), Controlled()
         one.show(observe(worker=["a:1"]))
         with pytest.raises(IncompleteClusterError):
-            await UnionClusterResolver(one, other).wait(timeout=0.05)
+            await UnionClusterResolver(one, other).wait(timeout=0.5)
         one, other = Controlled(), Controlled()
         one.show(replace(observe(worker=[]), absent=(Missing("worker", "x", "Failed", is_final=True),)))
         with pytest.raises(IncompleteClusterError):  # the other one may have enough tasks
-            await UnionClusterResolver(one, other).wait(1, timeout=0.05)
+            await UnionClusterResolver(one, other).wait(1, timeout=0.5)
         one.show(one.last)
         other.show(observe(worker=[]))
         with pytest.raises(FailedClusterError, match="x: Failed"):

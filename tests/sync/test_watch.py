@@ -428,7 +428,7 @@ def test_wait_uses_the_watch(source: Source, threads: ThreadPoolExecutor) -> Non
     assert waiting.result() == workers(2)
     source.show(workers(1))
     with pytest.raises(IncompleteClusterError, match="2 tasks"):
-        resolver.wait(2, timeout=0.05)
+        resolver.wait(2, timeout=0.5)
 
 
 # Over real sockets

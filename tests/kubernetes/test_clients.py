@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aioresolve._core.http.errors import BodyTooLongError
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -189,7 +190,7 @@ PERMANENT: dict[str, tuple[tuple[Fault, ...], type[ResolveError], str]] = {
         (Answer(200, b"text", {"Content-Encoding": "gzip"}),), ConnectionFailedError, "override_client"
     ),
     "bytes that are not text": ((Answer(500, b"\xff\xfe"),), APIError, "500"),
-    "an endless body": ((Endless(), AT_ONCE), ProtocolError, "exceeds the limit of 1 MiB"),
+    "an endless body": ((Endless(), AT_ONCE), BodyTooLongError, "exceeds the limit of 1 MiB"),
 }  # fmt: skip
 
 

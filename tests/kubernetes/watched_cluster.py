@@ -20,6 +20,7 @@ from aioresolve.kubernetes.objects import (
     PodQuery,
 )
 from aioresolve.kubernetes.pod_cache import PodCache
+from aioresolve.kubernetes.pods import not_ready_reason
 from aioresolve.spec import ClusterState, Endpoint
 
 from . import samples
@@ -134,6 +135,7 @@ def _natural_name(pod: Pod) -> tuple[Any, ...]:
 
 def _endpoint(pod: Pod) -> Endpoint:
     ip = pod.status.pod_ip or ""
+    not_ready = not_ready_reason(pod)
     return Endpoint(
         f"[{ip}]:{PORT}" if ":" in ip else f"{ip}:{PORT}",
         name=pod.metadata.name,
@@ -141,6 +143,7 @@ def _endpoint(pod: Pod) -> Endpoint:
         namespace=pod.metadata.namespace,
         node=pod.spec.node_name,
         ready=any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ()),
+        status=not_ready or "Running",
         index=int(pod.metadata.labels[INDEX]),
     )
 

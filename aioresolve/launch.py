@@ -355,7 +355,7 @@ def _equal_tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str)
         missing = next(index for index in range(len(tasks)) if index not in present)
         raise LaunchError(
             f"the ranks of {consumer} have no gaps, but job {jobs[0]!r} has no task {missing}",
-            hint="Wait until the cluster is complete: `resolver.wait(count)`.",
+            hint=Hint("Wait until the cluster is complete, with {count} for the number of its tasks."),
             consumer=consumer,
         )
     return tasks

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "aioresolve"
 
-COMMANDS = ("kubernetes", "tpu", "watch", "wait", "poll", "probe", "demo")
+COMMANDS = ("kubernetes", "tpu", "watch", "wait", "exec", "poll", "probe", "demo")
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
 PACKAGES = (
@@ -103,6 +103,7 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
     aioresolve tpu my-tpu                                  the workers of a Cloud TPU, as tasks
     aioresolve watch kubernetes -l app=trainer             tasks as they join and leave
     aioresolve wait tpu my-tpu --timeout 30m               a cluster, once it is complete
+    aioresolve exec kubernetes -l app=x --for jax -- CMD   a program, once its cluster is complete
     aioresolve poll fleet.yaml                             many clusters at once
     aioresolve probe 10.0.0.7 10.0.0.8                     the devices of workers
     aioresolve demo                                        a demonstration without a cluster

@@ -11,7 +11,7 @@ import click
 from aioresolve._core.validation import parse_duration
 
 from .completion import complete_contexts, complete_namespaces
-from .output.formats import OUTPUTS, TEMPLATES, Task
+from .output.formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 from .requests import JobSelector
 
 if TYPE_CHECKING:
@@ -89,12 +89,19 @@ def _indices(number: int) -> str:
     return "0" if number == 1 else f"0 to {number - 1}"
 
 
-def parse_task(text: str) -> Task:
+def parse_processes(text: str) -> str:
+    """Return a number of processes, or `auto`, `gpu` or `cpu`; raises a ValueError for others."""
+    if text in ("auto", "gpu", "cpu") or re.fullmatch("[1-9][0-9]{0,8}", text):
+        return text
+    raise ValueError(f"{text!r} is not a number of processes; write one, such as 8, or auto, gpu or cpu")
+
+
+def parse_task(text: str) -> TaskName:
     """Return the task of `JOB:INDEX`; raises a ValueError for another format."""
     job, colon, index = text.rpartition(":")
     if not (colon and job and index.isascii() and index.isdigit() and len(index) < 10):
         raise ValueError(f"{text!r} is not a task; write JOB:INDEX, such as worker:0")
-    return Task(job, int(index))
+    return TaskName(job, int(index))
 
 
 # Options
@@ -164,9 +171,11 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in lat
 def output_option(formats: Sequence[str]) -> Callable[[C], C]:
     """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`.
 
-    If they are `OUTPUTS`, templates are possible too.
+    If they are `OUTPUTS`, `PROGRAM_OUTPUTS` and templates are possible too.
     """
     has_templates = formats == OUTPUTS
+    if has_templates:
+        formats = (*OUTPUTS, *PROGRAM_OUTPUTS)
     names = [*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"]
     return combine_options(
         click.option(
@@ -224,11 +233,54 @@ def watch_option(source: str) -> Callable[[C], C]:
     )
 
 
-task_option = click.option(
-    "--task",
-    metavar="JOB:INDEX",
-    callback=parse_with(parse_task),
-    help="With -o tf-config: the task that will read it, such as worker:0.",
+program_options = combine_options(
+    click.option(
+        "--processes-per-task",
+        metavar="N",
+        callback=parse_with(parse_processes),
+        help="For torchrun: the number of processes of each task, or auto, gpu or cpu.  [default: 1]",
+    ),
+    click.option(
+        "--slots",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="For host files: the number of processes for each task.  [default: 1]",
+    ),
+    click.option(
+        "--slices",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
+    ),
+    click.option(
+        "--rpc-layer",
+        metavar="PROTOCOL",
+        help="For TensorFlow: the protocol of the cluster, such as grpc.",
+    ),
+)
+"""Options of `aioresolve.launch`, of `aioresolve exec` and of the outputs for programs."""
+
+coordinator_port_option = click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="For programs with a coordinator or master: its port.  [default: that of its address]",
+)
+
+task_options = combine_options(
+    click.option(
+        "--task",
+        metavar="JOB:INDEX",
+        callback=parse_with(parse_task),
+        help="With -o tf-config and outputs for programs: the task that will read it, such as worker:0.",
+    ),
+    click.option(
+        "--this-task",
+        "is_this_task",
+        is_flag=True,
+        help="The same, for the task of this process: by its pod's uid or name, host name, or address.",
+    ),
+    program_options,
 )
 
 worker_timeout_option = duration_option("--worker-timeout", "Deadline of each worker.", "5s")
@@ -338,9 +390,7 @@ pod_options = combine_options(
         "--port",
         metavar="PORT",
         type=click.IntRange(1, 65535),
-        default=8470,
-        show_default=True,
-        help="The port of each task.",
+        help="The port of each task, and thus of a program's coordinator.  [default: 8470]",
     ),
     click.option(
         "--address",

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from .output.formats import WATCH_OUTPUTS, Task
+from .output.formats import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.resolver.base import ClusterResolver
+    from aioresolve.spec import ClusterState
     from aioresolve.tpu import TPUClusterResolver
+
+DEFAULT_PORT = 8470
+"""The port of each pod, unless `--port` is passed."""
+
+LAUNCHERS = ("mpi", "deepspeed", "horovod")
+"""The programs that read a host file and start the tasks themselves (`aioresolve exec --for`)."""
+
+PROGRAM_OPTIONS = {
+    "port": ("jax", "megascale", "ray", "torch", "torchrun"),
+    "processes_per_task": ("torchrun",),
+    "rpc_layer": ("tensorflow", "tf-config"),
+    "slices": ("megascale",),
+    "slots": (*HOST_FILES, *LAUNCHERS),
+}
+"""Options of the functions of `aioresolve.launch`, and the values of `-o` and `--for` that have them."""
 
 
 class JobSelector(NamedTuple):
@@ -26,7 +43,32 @@ class JobSelector(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest:
+class _ClusterRequest:
+    """What the requests for pods and TPUs have in common: the output, and what only some outputs have.
+
+    `port` to `slots` are options of the functions of `aioresolve.launch`, None if they were not passed.
+    """
+
+    output: str = "table"
+    has_headers: bool = True
+    task: TaskName | None = None
+    is_this_task: bool = False
+    port: int | None = None
+    processes_per_task: str | None = None
+    rpc_layer: str | None = None
+    slices: int | None = None
+    slots: int | None = None
+    timeout: float
+    quiet: bool
+
+    def program_options(self, consumer: str) -> dict[str, Any]:
+        """Return the options that were passed and that this kind of program has."""
+        values = {name: getattr(self, name) for name, known in PROGRAM_OPTIONS.items() if consumer in known}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest(_ClusterRequest):
     """The pods to resolve, watch or wait for."""
 
     selectors: tuple[JobSelector, ...]
@@ -38,17 +80,11 @@ class PodRequest:
     token_file: str | None = None
     impersonate: str | None = None
     impersonate_groups: tuple[str, ...] = ()
-    port: int
     address: str
     order_by: Literal["name", "index"]
     not_running: Literal["raise", "skip"] = "raise"
     allow_empty: bool = False
-    output: str
-    has_headers: bool
-    task: Task | None
-    timeout: float
     max_concurrency: int
-    quiet: bool
 
     @property
     def jobs(self) -> dict[str, list[str]]:
@@ -62,7 +98,7 @@ class PodRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TPURequest:
+class TPURequest(_ClusterRequest):
     """The Cloud TPUs to resolve, list, watch or wait for."""
 
     names: tuple[str, ...]
@@ -75,13 +111,8 @@ class TPURequest:
     is_list: bool = False
     is_probed: bool = False
     allow_empty: bool = False
-    output: str
-    has_headers: bool
-    task: Task | None
-    timeout: float
     worker_timeout: float = 5.0
     max_concurrency: int = 256
-    quiet: bool
 
     @property
     def scope(self) -> str:
@@ -107,11 +138,16 @@ class PollRequest:
 
 def validate_pod_request(request: PodRequest) -> None:
     """Raise a UsageError if options are missing or contradict each other."""
+    validate_selection(request)
+    validate_output(request, has_port=True)
+
+
+def validate_selection(request: PodRequest) -> None:
+    """Raise a UsageError if no pods are selected, or the task is not one of the selected jobs."""
     if not request.selectors:
         raise click.UsageError("no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer")
     if request.namespaces and request.all_namespaces:
         raise click.UsageError("-n and -A exclude each other; pass one of them")
-    validate_task(request.task, request.output)
     if request.task is not None and request.task.job not in {*request.jobs, "evaluator"}:
         job = request.task.job
         raise click.UsageError(
@@ -120,10 +156,42 @@ def validate_pod_request(request: PodRequest) -> None:
         )
 
 
-def validate_task(task: Task | None, output: str) -> None:
-    """Raise a UsageError if `--task` was passed for an output that has no task."""
-    if task is not None and output != "tf-config":
-        raise click.UsageError("--task requires -o tf-config; add it, or leave out --task")
+def validate_output(request: PodRequest | TPURequest, *, has_port: bool = False) -> None:
+    """Raise a UsageError if the output needs a task that is missing, or does not have an option.
+
+    With `has_port`, `--port` is an option of the source as well, and thus possible with every output.
+    """
+    output = request.output
+    needs_task = output in PROGRAM_OUTPUTS and output not in HOST_FILES
+    if request.task is not None and request.is_this_task:
+        raise click.UsageError("--task and --this-task exclude each other; pass one of them")
+    if needs_task and request.task is None and not request.is_this_task:
+        raise click.UsageError(
+            f"-o {output} requires a task; pass --this-task, or --task JOB:INDEX, such as --task worker:0"
+        )
+    if (request.task is not None or request.is_this_task) and not (needs_task or output == "tf-config"):
+        option = "--this-task" if request.is_this_task else "--task"
+        raise click.UsageError(
+            f"{option} requires -o tf-config, or another output that has a task, such as env; add it, or"
+            f" leave out {option}"
+        )
+    validate_program_options(request, output, "-o", has_port=has_port)
+
+
+def validate_program_options(
+    request: PodRequest | TPURequest, consumer: str, option: str, *, has_port: bool = False
+) -> None:
+    """Raise a UsageError if `consumer`, the value of `option`, does not have an option that was passed."""
+    for name, known in PROGRAM_OPTIONS.items():
+        if getattr(request, name) is None or consumer in known or (has_port and name == "port"):
+            continue
+        passed = f"--{name.replace('_', '-')}"
+        possible = [each for each in known if option == "--for" or each not in LAUNCHERS]
+        if option == "--for":
+            possible = [each for each in possible if each not in (*HOST_FILES, "tf-config")]
+        raise click.UsageError(
+            f"{passed} requires {option} {' or '.join(possible)}; add it, or leave out {passed}"
+        )
 
 
 def validate_watch_output(output: str) -> None:
@@ -145,13 +213,23 @@ def selector_options(selectors: Iterable[JobSelector]) -> str:
     return " ".join(f"-l {shlex.quote(each.text)}" for each in selectors)
 
 
+async def find_task_name(
+    resolver: ClusterResolver, request: PodRequest | TPURequest, state: ClusterState | None
+) -> TaskName | None:
+    """Return the task of `--task`, or with `--this-task` that of this process in `state`."""
+    if not request.is_this_task:
+        return request.task
+    task = await resolver.this_task(state)
+    return TaskName(task.job, task.index)
+
+
 def new_pod_resolver(request: PodRequest) -> KubernetesClusterResolver:
     """Return the resolver for `request`. Like kubectl, it selects the namespace of the context by default."""
     from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 
     return KubernetesClusterResolver(
         request.jobs,
-        request.port,
+        DEFAULT_PORT if request.port is None else request.port,
         namespace=None if request.all_namespaces else request.namespaces or CONTEXT_NAMESPACE,
         context=request.context,
         kubeconfig=request.kubeconfigs or None,

@@ -16,7 +16,7 @@ import aioresolve
 from aioresolve import __version__
 from aioresolve.cli import main
 from aioresolve.cli.options import parse_selector, parse_task
-from aioresolve.cli.output.formats import Task
+from aioresolve.cli.output.formats import TaskName
 from aioresolve.cli.requests import JobSelector, selector_options, selectors_by_job
 
 
@@ -86,7 +86,7 @@ def test_jobs_and_their_selectors_keep_their_order() -> None:
 
 @given(st.text(min_size=1), st.integers(0, 999_999_999))
 def test_a_task_is_a_job_and_an_index(job: str, index: int) -> None:
-    assert parse_task(f"{job}:{index}") == Task(job, index)
+    assert parse_task(f"{job}:{index}") == TaskName(job, index)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 from aioresolve.cli import completion, main
 from aioresolve.cli.application import application
 from aioresolve.cli.options import ADDRESSES
-from aioresolve.cli.output.formats import OUTPUTS, WATCH_OUTPUTS
+from aioresolve.cli.output.formats import OUTPUTS, PROGRAM_OUTPUTS, WATCH_OUTPUTS
 from aioresolve.testing import Answer, Hang, KubernetesServer
 
 from .process import COMMAND, environment
@@ -99,7 +99,7 @@ def test_a_cluster_that_does_not_list_its_namespaces_soon_completes_nothing(
 
 
 def test_choices_are_completed(kubeconfig: Path) -> None:
-    assert candidates("-o") == list(OUTPUTS)
+    assert candidates("-o") == [*OUTPUTS, *PROGRAM_OUTPUTS]
     assert candidates("--address") == list(ADDRESSES)
     assert candidates("--order-by", incomplete="i") == ["index"]
     assert "--not-running" in candidates(incomplete="--not")
@@ -110,8 +110,8 @@ def test_choices_are_completed(kubeconfig: Path) -> None:
     [
         (("watch", "kubernetes"), WATCH_OUTPUTS),
         (("watch", "tpu"), WATCH_OUTPUTS),
-        (("wait", "kubernetes"), OUTPUTS),
-        (("wait", "tpu"), OUTPUTS),
+        (("wait", "kubernetes"), (*OUTPUTS, *PROGRAM_OUTPUTS)),
+        (("wait", "tpu"), (*OUTPUTS, *PROGRAM_OUTPUTS)),
         (("poll",), ("table", "json")),
     ],
 )

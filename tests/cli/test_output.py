@@ -24,7 +24,7 @@ from aioresolve.cli.output.error_messages import (
 )
 from aioresolve.cli.output.formats import (
     Table,
-    Task,
+    TaskName,
     address_lines,
     aligned,
     as_json,
@@ -195,15 +195,15 @@ def test_tf_config_is_one_line_with_the_cluster() -> None:
 
 
 def test_tf_config_has_the_task_that_reads_it() -> None:
-    assert json.loads(tf_config(SPEC, Task("worker", 1)))["task"] == {"type": "worker", "index": 1}
+    assert json.loads(tf_config(SPEC, TaskName("worker", 1)))["task"] == {"type": "worker", "index": 1}
 
 
 def test_an_evaluator_is_a_task_without_being_in_the_cluster() -> None:
-    assert json.loads(tf_config(SPEC, Task("evaluator", 0)))["task"] == {"type": "evaluator", "index": 0}
+    assert json.loads(tf_config(SPEC, TaskName("evaluator", 0)))["task"] == {"type": "evaluator", "index": 0}
 
 
-@pytest.mark.parametrize("task", [Task("worker", 2), Task("ps", 0), Task("chief", 0)])
-def test_tf_config_of_a_missing_task_is_an_error(task: Task) -> None:
+@pytest.mark.parametrize("task", [TaskName("worker", 2), TaskName("ps", 0), TaskName("chief", 0)])
+def test_tf_config_of_a_missing_task_is_an_error(task: TaskName) -> None:
     with pytest.raises(errors.UnknownTaskError):
         tf_config(SPEC, task)
 
@@ -216,6 +216,7 @@ def test_control_characters_are_never_printed(text: str) -> None:
 
 CODES: dict[type[errors.ResolveError], int] = {
     errors.ConfigurationError: 2,
+    errors.LaunchError: 2,
     errors.MissingDependencyError: 2,
     errors.DeadlineExceededError: 3,
     errors.IncompleteClusterError: 3,
@@ -262,14 +263,15 @@ def test_an_invalid_argument_is_named_as_an_option() -> None:
 
 
 def test_arguments_without_an_option_are_written_as_in_python() -> None:
-    error = errors.ResolveError("no", hint="Pass {discovery_url} or {rpc_layer=grpc}.")
-    assert error_report(error) == "error: no. Pass `discovery_url=` or `rpc_layer='grpc'`.\n"
+    error = errors.ResolveError("no", hint="Pass {discovery_url} or {environment=colab}.")
+    assert error_report(error) == "error: no. Pass `discovery_url=` or `environment='colab'`.\n"
 
 
 @pytest.mark.parametrize("argument", OPTIONS)
 def test_each_option_named_in_hints_exists(argument: str) -> None:
-    option = option_spelling(argument, None).partition(" ")[0]
-    assert option in {name for command in commands(application) for name in names(command)}
+    options = re.findall(r"-[a-z-]+|\bNAME\b", option_spelling(argument, None).partition(" (")[0])
+    if argument != "task_type":  # "JOB", always followed by "INDEX of --task JOB:INDEX"
+        assert set(options[:1]) & {name for command in commands(application) for name in names(command)}
 
 
 def commands(group: click.Group) -> Iterator[click.Command]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from aioresolve import ClusterState, Endpoint, KubernetesClusterResolver
 from aioresolve.cli import main
 from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_document
-from aioresolve.cli.output.formats import Task
+from aioresolve.cli.output.formats import TaskName
 from aioresolve.cli.terminal.views import WatchView
 from aioresolve.errors import ConnectionFailedError, UnknownTaskError
 from aioresolve.spec import Missing, Observation
@@ -574,7 +574,7 @@ def test_applying_rows_gives_each_state(found: list[ClusterState]) -> None:
 
 
 def test_tf_config_lines_have_the_task_that_reads_them() -> None:
-    lines = TFConfigLines(Task("worker", 1))
+    lines = TFConfigLines(TaskName("worker", 1))
     two = state(("a", "1:1"), ("b", "2:2"))
     assert json.loads(lines.format(two, ClusterState.of({})))["task"] == {"type": "worker", "index": 1}
     replaced = state(("c", "1:1"), ("b", "2:2"))

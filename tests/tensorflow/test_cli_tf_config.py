@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve import ClusterSpec
-from aioresolve.cli.output.formats import Task, tf_config
+from aioresolve.cli.output.formats import TaskName, tf_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,14 +33,14 @@ def test_tensorflow_parses_the_same_cluster(
     assert (resolver.task_type, resolver.task_id) == (None, None)
 
 
-@pytest.mark.parametrize("task", [Task("worker", 1), Task("ps", 0), Task("evaluator", 0)])
-def test_tensorflow_parses_the_same_task(task: Task, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", [TaskName("worker", 1), TaskName("ps", 0), TaskName("evaluator", 0)])
+def test_tensorflow_parses_the_same_task(task: TaskName, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", tf_config(ClusterSpec(CLUSTERS[0]), task))
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     assert (resolver.task_type, resolver.task_id) == (task.job, task.index)
 
 
 def test_tensorflow_finds_the_address_of_the_task(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_CONFIG", tf_config(ClusterSpec(CLUSTERS[0]), Task("worker", 1)))
+    monkeypatch.setenv("TF_CONFIG", tf_config(ClusterSpec(CLUSTERS[0]), TaskName("worker", 1)))
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
     assert resolver.master() == "grpc://[fd00::7]:8470"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from aioresolve.cli.options import parse_selector, verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows
 from aioresolve.cli.output.error_messages import error_message, error_report
-from aioresolve.cli.output.formats import Section, Task, address_lines, spec_table, tf_config
+from aioresolve.cli.output.formats import Section, TaskName, address_lines, spec_table, tf_config
 from aioresolve.cli.output.worker_tables import workers_table
 from aioresolve.cli.requests import selector_options
 from aioresolve.cli.terminal import streams
@@ -123,7 +124,7 @@ def _kubernetes_sections() -> list[Section]:
                 f"The {len(SELECTORS)} selectors are requested concurrently; one after the other they would "
                 f"take {len(SELECTORS) * LATENCY * 1000:.0f} ms or more.\n",
             ),
-            Section("-o tf-config --task worker:0", tf_config(spec, Task("worker", 0))),
+            Section("-o tf-config --task worker:0", tf_config(spec, TaskName("worker", 0))),
             Section(f"If {STOPPED} is not running", error_report(not_running)),
             Section(f"aioresolve watch kubernetes -n {NAMESPACE} ...: {STOPPED} joins, ps-0 leaves", changes),
             Section(
@@ -234,7 +235,7 @@ async def _run_tpu_part() -> list[Section]:
         await stack.enter_async_context(TPUWorker(DEVICES - 1, task=len(workers) - 1, port=last.port))
         uneven = await _uneven_error(resolver)
         found = found_tpus(slices, "worker")
-        probed = found_tpus(slices, "worker", {probe.address: probe for probe in probes})
+        probed = replace(found, probes={probe.address: probe for probe in probes})
         return [
             Section(
                 "A Cloud TPU API on loopback",

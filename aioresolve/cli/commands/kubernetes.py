@@ -13,7 +13,7 @@ from aioresolve.cli.options import (
     output_option,
     pod_options,
     quiet_option,
-    task_option,
+    task_options,
     timeout_option,
     verbose_option,
     watch_option,
@@ -23,6 +23,7 @@ from aioresolve.cli.output.formats import OUTPUTS, format_cluster, has_identitie
 from aioresolve.cli.requests import (
     JobSelector,
     PodRequest,
+    find_task_name,
     new_pod_resolver,
     selector_options,
     validate_pod_request,
@@ -32,6 +33,7 @@ from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
+    from aioresolve.cli.output.formats import TaskName
     from aioresolve.spec import ClusterSpec, ClusterState
 
 JOB_NAMES = ("worker", "ps", "chief", "master", "evaluator")
@@ -54,6 +56,10 @@ Examples:
 \b
   # TensorFlow's configuration of the first worker
   TF_CONFIG=$(aioresolve kubernetes -l app=trainer -o tf-config --task worker:0) && export TF_CONFIG
+
+\b
+  # the variables for torchrun in this pod (`aioresolve exec` also waits, and starts the program)
+  set -a; eval "$(aioresolve kubernetes -l app=trainer -o torchrun --this-task)"; set +a
 
 \b
   # one document with names, nodes and uids
@@ -89,7 +95,7 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
 )
 @allow_empty_option
 @output_option(OUTPUTS)
-@task_option
+@task_options
 @watch_option("kubernetes")
 @timeout_option()
 @max_requests_option
@@ -110,6 +116,11 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
                  "ready", "status", "index"}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
+      env jax torch torchrun tensorflow megascale ray vllm sglang
+                 the variables that such a program reads in the task of --task or --this-task,
+                 as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
+      hostfile host:slots
+                 the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
       jsonpath=TEMPLATE, custom-columns=NAME:PATH,...
                  as in kubectl: a template for the object of json, or a table with a row for
                  each of its tasks, which here have a "job" too
@@ -124,9 +135,10 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
         return
     from aioresolve.cli.application import run_async
 
-    spec, state, report = run_async(lambda _: _resolve(request))
+    spec, state, task, report = run_async(lambda _: _resolve(request))
     # Formatted before the report is written: if it fails, only its error should be reported.
-    content = format_cluster(request.output, spec, state, request.task)
+    options = request.program_options(request.output)
+    content = format_cluster(request.output, spec, state, task, options)
     is_error = bool(report) and not request.allow_empty
     if is_error or not request.quiet:
         streams.write_stderr(f"error: {report}" if is_error else report)
@@ -136,17 +148,22 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
         context.exit(COULD_NOT_RESOLVE)
 
 
-async def _resolve(request: PodRequest) -> tuple[ClusterSpec, ClusterState | None, str]:
-    """Return the cluster, its state if the output shows identities, and a report of jobs without pods."""
+_Found = tuple["ClusterSpec", "ClusterState | None", "TaskName | None", str]
+
+
+async def _resolve(request: PodRequest) -> _Found:
+    """Return the cluster, its state if identities are needed, a task, and a report of jobs without pods."""
     from aioresolve.cli.terminal.progress import run_with_progress
 
     resolver = new_pod_resolver(request)
 
-    async def operation(progress: Progress) -> tuple[ClusterSpec, ClusterState | None, str]:
-        state = await resolver.fetch_state(progress) if has_identities(request.output) else None
+    async def operation(progress: Progress) -> _Found:
+        needs_state = has_identities(request.output) or request.is_this_task
+        state = await resolver.fetch_state(progress) if needs_state else None
         spec = state.spec if state is not None else await resolver.fetch_spec(progress)
+        task = await find_task_name(resolver, request, state) if request.is_this_task else request.task
         empty = [each for each in request.selectors if not spec.num_tasks(each.job)]
-        return spec, state, await _report_empty_jobs(request, empty) if empty else ""
+        return spec, state, task, await _report_empty_jobs(request, empty) if empty else ""
 
     return await run_with_progress(request, operation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ import click
 
 from aioresolve.cli.options import (
     allow_empty_option,
+    coordinator_port_option,
     max_workers_option,
     output_option,
     quiet_option,
-    task_option,
+    task_options,
     timeout_option,
     tpu_options,
     verbose_option,
@@ -22,14 +24,21 @@ from aioresolve.cli.options import (
     worker_timeout_option,
 )
 from aioresolve.cli.output.error_messages import COULD_NOT_RESOLVE
-from aioresolve.cli.output.formats import OUTPUTS, printable
+from aioresolve.cli.output.formats import OUTPUTS, PROGRAM_OUTPUTS, printable
 from aioresolve.cli.output.worker_tables import FoundTPUs, format_nodes, format_workers
-from aioresolve.cli.requests import TPURequest, new_tpu_resolver, validate_task, validate_watch_output
+from aioresolve.cli.requests import (
+    TPURequest,
+    find_task_name,
+    new_tpu_resolver,
+    validate_output,
+    validate_watch_output,
+)
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
+    from aioresolve.cli.output.formats import TaskName
     from aioresolve.gcp.tpu_api import NodeList
     from aioresolve.probe import WorkerProbe
     from aioresolve.tpu import TPUSlice
@@ -72,7 +81,8 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 @click.option("--probe", "is_probed", is_flag=True, help="Request the devices of each worker, and add them.")
 @allow_empty_option
 @output_option(OUTPUTS)
-@task_option
+@coordinator_port_option
+@task_options
 @watch_option("tpu")
 @timeout_option()
 @worker_timeout_option
@@ -98,6 +108,11 @@ def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
                  with --list {"nodes": [...], "unreachable": [...]}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line; with --list the full names
+      env jax torch torchrun tensorflow megascale ray vllm sglang
+                 the variables that such a program reads in the task of --task or --this-task,
+                 as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
+      hostfile host:slots
+                 the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
     request = TPURequest(**parameters)
     _validate(request)
@@ -113,13 +128,14 @@ def _validate(request: TPURequest) -> None:
     if request.is_list and (request.names or request.is_probed):
         other = "--probe" if request.is_probed else "NAME"
         raise click.UsageError(f"--list lists all TPUs; leave out {other} or --list")
-    if request.is_list and request.output == "tf-config":
-        raise click.UsageError("--list has no -o tf-config; pass NAME instead of --list")
-    if request.is_probed and request.output in ("tf-config", "name"):
+    for_programs = ("tf-config", *PROGRAM_OUTPUTS)
+    if request.is_list and request.output in for_programs:
+        raise click.UsageError(f"--list has no -o {request.output}; pass NAME instead of --list")
+    if request.is_probed and request.output in ("name", *for_programs):
         raise click.UsageError(
             f"-o {request.output} cannot show the result of --probe; leave out one of them"
         )
-    validate_task(request.task, request.output)
+    validate_output(request)
 
 
 def _watch(request: TPURequest) -> None:
@@ -137,8 +153,8 @@ def _print_workers(request: TPURequest) -> bool:
 
     if request.is_probed:
         streams.silence_grpc()
-    found = run_async(lambda _: _resolve(request))
-    content = format_workers(request.output, found, request.task)
+    found, task = run_async(lambda _: _resolve(request))
+    content = format_workers(request.output, found, task, request.program_options(request.output))
     if not found.slices:
         report = (
             f"{request.scope} has no workers: it belongs to this host, which needs no address on the network"
@@ -172,24 +188,25 @@ def _print_list(request: TPURequest) -> bool:
     return not listing.unreachable
 
 
-def found_tpus(
-    slices: tuple[TPUSlice, ...], job_name: str, probes: dict[str, WorkerProbe] | None = None
-) -> FoundTPUs:
+def found_tpus(slices: tuple[TPUSlice, ...], job_name: str) -> FoundTPUs:
     """Return slices with the cluster of their workers."""
     from aioresolve.tpu.slices import cluster_of
 
-    return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)), probes)
+    return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)))
 
 
-async def _resolve(request: TPURequest) -> FoundTPUs:
+async def _resolve(request: TPURequest) -> tuple[FoundTPUs, TaskName | None]:
     from aioresolve.cli.terminal.progress import run_with_progress
 
     resolver = new_tpu_resolver(request)
     ends = time.monotonic() + request.timeout
     async with resolver:
         slices = await run_with_progress(request, resolver.fetch_slices)
-    probes = await _probe(request, slices, ends) if request.is_probed else None
-    return found_tpus(slices, resolver.get_job_name(), probes)
+        found = found_tpus(slices, resolver.get_job_name())
+        task = await find_task_name(resolver, request, found.state)
+    if request.is_probed:
+        found = replace(found, probes=await _probe(request, slices, ends))
+    return found, task
 
 
 async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:

@@ -14,6 +14,7 @@ import click
 from aioresolve.cli.options import (
     CommandGroup,
     combine_options,
+    coordinator_port_option,
     duration_option,
     interval_option,
     max_requests_option,
@@ -22,7 +23,7 @@ from aioresolve.cli.options import (
     parse_with,
     pod_options,
     quiet_option,
-    task_option,
+    task_options,
     timeout_option,
     tpu_options,
     verbose_option,
@@ -32,10 +33,11 @@ from aioresolve.cli.output.worker_tables import FoundTPUs, format_workers
 from aioresolve.cli.requests import (
     PodRequest,
     TPURequest,
+    find_task_name,
     new_pod_resolver,
     new_tpu_resolver,
+    validate_output,
     validate_pod_request,
-    validate_task,
 )
 from aioresolve.cli.terminal import streams
 from aioresolve.errors import IncompleteClusterError
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.output.formats import TaskName
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
@@ -122,7 +125,7 @@ Examples:
 @pod_options
 @condition_options
 @output_option(OUTPUTS)
-@task_option
+@task_options
 @deadline_option
 @max_requests_option
 @quiet_option
@@ -133,17 +136,15 @@ def wait_kubernetes(**parameters: Any) -> None:
     The tasks are the pods that are running, ready and not being deleted. The API server reports each change
     at once.
     """
-    options = _ConditionOptions.pop_from(parameters)
+    options = ConditionOptions.pop_from(parameters)
     request = PodRequest(**parameters)
     validate_pod_request(request)
-    for job, _ in options.jobs:
-        if job not in request.jobs:
-            raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
+    validate_jobs(options, request)
     condition = options.condition()
     from aioresolve.cli.application import run_async
 
-    state = run_async(partial(_wait_for_pods, request, condition, new_pod_resolver(request)))
-    content = format_cluster(request.output, state.spec, state, request.task)
+    state, task = run_async(partial(_wait_for_pods, request, condition, new_pod_resolver(request)))
+    content = format_cluster(request.output, state.spec, state, task, request.program_options(request.output))
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
@@ -161,7 +162,8 @@ Example:
 @tpu_options
 @condition_options
 @output_option(OUTPUTS)
-@task_option
+@coordinator_port_option
+@task_options
 @interval_option("5s")
 @deadline_option
 @quiet_option
@@ -171,24 +173,22 @@ def wait_tpu(interval: float, **parameters: Any) -> None:
 
     For NAME see `aioresolve tpu --help`. The tasks are the workers of the TPUs that are ready.
     """
-    options = _ConditionOptions.pop_from(parameters)
+    options = ConditionOptions.pop_from(parameters)
     request = TPURequest(**parameters)
-    validate_task(request.task, request.output)
-    for job, _ in options.jobs:
-        if job != request.job_name:
-            raise click.UsageError(f"--jobs {job}: the job of the workers is {request.job_name!r}")
+    validate_output(request)
+    validate_jobs(options, request)
     condition = options.condition()
     if options.reachable == "probe":
         streams.silence_grpc()
     from aioresolve.cli.application import run_async
 
-    found = run_async(partial(_wait_for_tpus, request, condition, interval))
-    content = format_workers(request.output, found, request.task)
+    found, task = run_async(partial(_wait_for_tpus, request, condition, interval))
+    content = format_workers(request.output, found, task, request.program_options(request.output))
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ConditionOptions:
+class ConditionOptions:
     """The values of `condition_options`."""
 
     count: int | None
@@ -198,7 +198,7 @@ class _ConditionOptions:
     stable_for: float | None
 
     @classmethod
-    def pop_from(cls, parameters: dict[str, Any]) -> _ConditionOptions:
+    def pop_from(cls, parameters: dict[str, Any]) -> ConditionOptions:
         """Remove these options from the parameters of a command, and return them."""
         return cls(**{field.name: parameters.pop(field.name) for field in fields(cls)})
 
@@ -216,40 +216,57 @@ class _ConditionOptions:
         )
 
 
+def validate_jobs(options: ConditionOptions, request: PodRequest | TPURequest) -> None:
+    """Raise a UsageError for a `--jobs` that names a job which is not requested."""
+    for job, _ in options.jobs:
+        if isinstance(request, TPURequest) and job != request.job_name:
+            raise click.UsageError(f"--jobs {job}: the job of the workers is {request.job_name!r}")
+        if isinstance(request, PodRequest) and job not in request.jobs:
+            raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
+
+
 async def _wait_for_pods(
     request: PodRequest, condition: WaitCondition, resolver: ClusterResolver, exit_request: ExitRequest
-) -> ClusterState:
-    ends = time.monotonic() + request.timeout
+) -> tuple[ClusterState, TaskName | None]:
     async with resolver:
-        return await _wait_until_complete(resolver, request, condition, ends, exit_request)
+        state = await wait_for_cluster(resolver, request, condition, exit_request)
+        return state, await find_task_name(resolver, request, state)
 
 
 async def _wait_for_tpus(
     request: TPURequest, condition: WaitCondition, interval: float, exit_request: ExitRequest
-) -> FoundTPUs:
+) -> tuple[FoundTPUs, TaskName | None]:
     from .tpu import found_tpus
 
     resolver = new_tpu_resolver(request)
     ends = time.monotonic() + request.timeout
     async with resolver:
-        state = await _wait_until_complete(resolver, request, condition, ends, exit_request, interval)
-        if not has_identities(request.output):
-            return FoundTPUs((), state)
-        # The state has no slices, so request them once more.
-        slices = await resolver.slices(timeout=max(ends - time.monotonic(), SLICES_TIMEOUT))
-    return found_tpus(slices, resolver.get_job_name())
+        state = await wait_for_cluster(resolver, request, condition, exit_request, interval)
+        found = FoundTPUs((), state)
+        if has_identities(request.output) or request.output == "megascale":
+            # The state has no slices, so request them once more.
+            slices = await resolver.slices(timeout=max(ends - time.monotonic(), SLICES_TIMEOUT))
+            found = found_tpus(slices, resolver.get_job_name())
+        return found, await find_task_name(resolver, request, found.state)
 
 
-async def _wait_until_complete(
+async def wait_for_cluster(
     resolver: ClusterResolver,
     request: PodRequest | TPURequest,
     condition: WaitCondition,
-    ends: float,
     exit_request: ExitRequest,
     interval: float = 30.0,
 ) -> ClusterState:
+    """Return the cluster once it is complete, and report on stderr what it lacks until then.
+
+    Raises:
+        IncompleteClusterError: `request.timeout` passed.
+        FailedClusterError: the cluster cannot become complete.
+        ResolveError: another error that is not retryable.
+    """
     from aioresolve.resolver.wait import reject_impossible, wait_until_complete
 
+    ends = time.monotonic() + request.timeout
     reject_impossible(condition, timeout=request.timeout, known_jobs=resolver.known_jobs)
     async with _show_shortfall(request, ends, exit_request) as on_shortfall:
         try:

@@ -17,7 +17,7 @@ from aioresolve.cli.options import (
     output_option,
     pod_options,
     quiet_option,
-    task_option,
+    task_options,
     timeout_option,
     tpu_options,
     verbose_option,
@@ -27,16 +27,17 @@ from aioresolve.cli.output.formats import WATCH_OUTPUTS
 from aioresolve.cli.requests import (
     PodRequest,
     TPURequest,
+    find_task_name,
     new_pod_resolver,
     new_tpu_resolver,
+    validate_output,
     validate_pod_request,
-    validate_task,
 )
 from aioresolve.cli.terminal import streams
-from aioresolve.errors import UnknownTaskError
+from aioresolve.errors import TaskIdentityError, UnknownTaskError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
@@ -93,7 +94,7 @@ Examples:
 )
 @pod_options
 @output_option(WATCH_OUTPUTS)
-@task_option
+@task_options
 @first_response_option
 @max_requests_option
 @quiet_option
@@ -121,7 +122,7 @@ Example:
 )
 @tpu_options
 @output_option(WATCH_OUTPUTS)
-@task_option
+@task_options
 @interval_option("30s")
 @first_response_option
 @quiet_option
@@ -133,7 +134,7 @@ def watch_tpu(interval: float, **parameters: Any) -> None:
     and those that are running but not healthy unless --not-healthy=skip.
     """
     request = TPURequest(**parameters)
-    validate_task(request.task, request.output)
+    validate_output(request)
     watch_tpus(request, interval)
 
 
@@ -162,9 +163,10 @@ async def _watch(
     with background_writer(sys.stdout, exit_request.exit) as stdout:
         async with resolver, aclosing(resolver.observations(interval=interval)) as observations:
             first = await _first_observation(request, observations)
-            is_drawn = request.output in ("table", "wide") and streams.can_draw(sys.stdout)
-            follow = _follow_on_screen if is_drawn else _follow_in_lines
-            await follow(request, first, observations, stdout)
+            if request.output in ("table", "wide") and streams.can_draw(sys.stdout):
+                await _follow_on_screen(request, first, observations, stdout)
+            else:
+                await _follow_in_lines(request, resolver, first, observations, stdout)
 
 
 async def _first_observation(
@@ -187,6 +189,7 @@ async def _first_observation(
 
 async def _follow_in_lines(
     request: PodRequest | TPURequest,
+    resolver: ClusterResolver,
     first: Observation,
     observations: AsyncGenerator[Observation, None],
     stdout: BackgroundWriter,
@@ -195,7 +198,7 @@ async def _follow_in_lines(
     from aioresolve.cli.terminal.progress import StatusReporter
     from aioresolve.spec import ClusterState
 
-    format_change = _change_formatter(request)
+    format_change = _change_formatter(request, resolver)
     status = StatusReporter(quiet=request.quiet)
     older: ClusterState | None = None
 
@@ -206,8 +209,8 @@ async def _follow_in_lines(
         if state is None or state == older:
             return
         try:
-            await stdout.write(format_change(state, older or ClusterState.of({})))
-        except UnknownTaskError as error:
+            await stdout.write(await format_change(state, older or ClusterState.of({})))
+        except (UnknownTaskError, TaskIdentityError) as error:
             status.write(f"this change was not printed: {error}")
         older = state
 
@@ -234,13 +237,23 @@ async def _follow_on_screen(
             screen.invalidate()
 
 
-def _change_formatter(request: PodRequest | TPURequest) -> Callable[[ClusterState, ClusterState], str]:
+def _change_formatter(
+    request: PodRequest | TPURequest, resolver: ClusterResolver
+) -> Callable[[ClusterState, ClusterState], Awaitable[str]]:
     """Return a function that formats a state and the change from the previous one."""
-    match request.output:
-        case "json":
-            return change_json
-        case "yaml":
-            return change_yaml
-        case "tf-config":
-            return TFConfigLines(request.task).format
-    return ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers).format
+    lines = TFConfigLines(request.task, rpc_layer=request.rpc_layer)
+    rows = ChangeRows(is_wide=request.output == "wide", has_headers=request.has_headers)
+
+    async def format_change(state: ClusterState, older: ClusterState) -> str:
+        match request.output:
+            case "json":
+                return change_json(state, older)
+            case "yaml":
+                return change_yaml(state, older)
+            case "tf-config":
+                # Its index may change with the other tasks.
+                lines.task = await find_task_name(resolver, request, state)
+                return lines.format(state, older)
+        return rows.format(state, older)
+
+    return format_change

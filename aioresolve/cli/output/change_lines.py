@@ -8,7 +8,7 @@ from .formats import (
     IDENTITY,
     TASK,
     IncrementalTable,
-    Task,
+    TaskName,
     as_json_line,
     as_yaml,
     cluster_document,
@@ -54,15 +54,19 @@ class ChangeRows:
 
 
 class TFConfigLines:
-    """A line of TensorFlow's TF_CONFIG for `task`, whenever it differs from the previous line."""
+    """A line of TensorFlow's TF_CONFIG for `task`, whenever it differs from the previous line.
 
-    def __init__(self, task: Task | None) -> None:
-        self._task = task
+    `task` can be changed between two lines.
+    """
+
+    def __init__(self, task: TaskName | None, *, rpc_layer: str | None = None) -> None:
+        self.task = task
+        self._rpc_layer = rpc_layer
         self._last = ""
 
     def format(self, state: ClusterState, _: ClusterState) -> str:
         """Return the line for `state`, empty if it equals the previous one; raises an UnknownTaskError."""
-        line = tf_config(state.spec, self._task)
+        line = tf_config(state.spec, self.task, rpc_layer=self._rpc_layer)
         if line == self._last:
             return ""
         self._last = line

@@ -16,6 +16,7 @@ from aioresolve.errors import (
     FailedClusterError,
     ForbiddenError,
     IncompleteClusterError,
+    LaunchError,
     MissingDependencyError,
 )
 
@@ -42,6 +43,8 @@ OPTIONS = {
     "libtpu_ports": "--libtpu-port (of `aioresolve probe`)",
     "namespace": "-n",
     "shard": "--shards",
+    "task_id": "INDEX of --task JOB:INDEX",
+    "task_type": "JOB",
     "tf_server_port": "--port",
     "tpu": "NAME",
     # The options with the name of the argument.
@@ -50,7 +53,8 @@ OPTIONS = {
         for argument in (
             *("address", "api_version", "context", "count", "interval", "job_name", "jobs", "kubeconfig"),
             *("max_concurrency", "not_healthy", "not_running", "order_by", "project", "reachable"),
-            *("server", "stable_for", "timeout", "token_file", "worker_timeout", "zone"),
+            *("port", "processes_per_task", "rpc_layer", "server", "slices", "slots", "stable_for"),
+            *("timeout", "token_file", "worker_timeout", "zone"),
         )
     },
 }
@@ -68,7 +72,7 @@ _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 def exit_code(error: ResolveError) -> int:
     """Return the exit code for `error`: 2 if the user has to correct something, 3 for a deadline, else 1."""
     match error:
-        case ConfigurationError() | MissingDependencyError():
+        case ConfigurationError() | MissingDependencyError() | LaunchError():
             return WRONG_USAGE
         case CredentialsError(tried=tried) if tried:
             # None are configured, as if a file that was named is missing.

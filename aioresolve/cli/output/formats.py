@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.spec import ClusterSpec, ClusterState, Member
+    from aioresolve.spec import ClusterSpec, ClusterState, Member, Task
 
 OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 """The values of `-o`."""
+
+PROGRAM_OUTPUTS = (
+    *("env", "jax", "torch", "torchrun", "tensorflow", "megascale", "ray", "vllm", "sglang"),
+    *("hostfile", "host:slots"),
+)
+"""The values of `-o` for what a kind of program reads: variables or a host file (see `aioresolve.launch`)."""
+
+HOST_FILES = ("hostfile", "host:slots")
+"""Those of `PROGRAM_OUTPUTS` that are the same for all tasks."""
 
 WATCH_OUTPUTS = ("table", "wide", "json", "yaml", "tf-config")
 """The values of `-o` for a watch. In a list of names, it would not be visible where the next list begins."""
@@ -35,6 +46,8 @@ EVALUATOR = "evaluator"
 MAX_MISSING_ROWS = 20
 """How many reasons a wait report lists at most."""
 
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
 MAX_NAMES = 3
 """How many of the tasks that are missing for one reason are named."""
 
@@ -47,7 +60,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TaskName:
     """A task of a cluster: its job, and its index in the job."""
 
     job: str
@@ -155,17 +168,24 @@ def plain_sections(sections: Iterable[Section]) -> str:
 
 
 def format_cluster(
-    output: str, spec: ClusterSpec, state: ClusterState | None, task: Task | None
+    output: str,
+    spec: ClusterSpec,
+    state: ClusterState | None,
+    task: TaskName | None,
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> str | Table:
-    """Return the cluster in the format `output`, one of `OUTPUTS` or of `TEMPLATES` with a template.
+    """Return the cluster in the format `output`: one of `OUTPUTS`, `PROGRAM_OUTPUTS`, or a template.
 
-    `state`, the same cluster with identities, is required if `has_identities`; for `task` see `tf_config`.
+    `state`, the same cluster with identities, is required if `has_identities`; for `task` see `tf_config`,
+    and for `options` see `format_for_program`.
     """
+    if output in PROGRAM_OUTPUTS:
+        return format_for_program(output, spec, task, options)
     match output:
         case "table":
             return spec_table(spec)
         case "tf-config":
-            return tf_config(spec, task)
+            return tf_config(spec, task, **options)
         case "name":
             return address_lines(spec)
     assert state is not None
@@ -210,21 +230,49 @@ def address_lines(spec: ClusterSpec) -> str:
     return "".join(f"{printable(address)}\n" for _, _, address in spec_table(spec).rows)
 
 
-def tf_config(spec: ClusterSpec, task: Task | None = None) -> str:
+def tf_config(spec: ClusterSpec, task: TaskName | None = None, *, rpc_layer: str | None = None) -> str:
     """Return the cluster as TensorFlow's `TF_CONFIG`, a line of JSON: `{"cluster": ..., "task": ...}`.
 
-    Format: what `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads. A job whose task indices have
-    gaps is an object of index to address. The key `task` names the task that will read it; without a task it
-    is omitted. A task that the cluster does not have, and that is not an evaluator, is an UnknownTaskError.
+    See `aioresolve.launch.tensorflow`. The key `task` names the task that will read it; without a task it is
+    omitted. A task that the cluster does not have, and that is not an evaluator, is an UnknownTaskError.
     """
-    import msgspec
+    # Imported now because few commands need it.
+    from aioresolve.launch import tensorflow
 
-    config: dict[str, Any] = {"cluster": spec.as_dict()}
-    if task is not None:
-        if task.job != EVALUATOR or EVALUATOR in spec.jobs:
-            spec.task_address(task.job, task.index)
-        config["task"] = {"type": task.job, "index": task.index}
-    return msgspec.json.encode(config).decode() + "\n"
+    found = None if task is None else find_task(spec, task)
+    return tensorflow(spec, found, rpc_layer=rpc_layer)["TF_CONFIG"] + "\n"
+
+
+def format_for_program(
+    output: str, spec: ClusterSpec, task: TaskName | None, options: Mapping[str, Any]
+) -> str:
+    """Return what a program reads: a host file, or variables as lines `NAME=VALUE`, quoted for a shell.
+
+    Args:
+        output: one of `PROGRAM_OUTPUTS`.
+        spec: the cluster.
+        task: the task of the program; host files need none.
+        options: the options of the function of `aioresolve.launch`.
+    """
+    from aioresolve import launch
+
+    if output in HOST_FILES:
+        return (launch.hostfile if output == "hostfile" else launch.host_slots)(spec, **options)
+    assert task is not None
+    variables = launch.environment(output, spec, find_task(spec, task), **options)
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+def find_task(spec: ClusterSpec, name: TaskName) -> Task:
+    """Return the task of that name; an unknown one is an UnknownTaskError.
+
+    TensorFlow's evaluator need not be in the cluster. It then has no address and no rank of its own.
+    """
+    if name.job == EVALUATOR and EVALUATOR not in spec.jobs:
+        from aioresolve.spec import Task
+
+        return Task(name.job, name.index, "", 0, 0)
+    return spec.task(name.job, name.index)
 
 
 def cluster_document(state: ClusterState) -> dict[str, Any]:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from aioresolve.errors import LaunchError
 from aioresolve.spec import host_port
 
 from .error_messages import error_message
 from .formats import (
     IncrementalTable,
     Table,
-    Task,
-    address_lines,
+    TaskName,
     as_json,
     as_json_line,
     as_yaml,
     cluster_document,
+    format_cluster,
     format_latency,
     format_template,
     is_template,
     spec_table,
     tasks_of,
-    tf_config,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aioresolve.gcp.tpu_api import Node, NodeList
     from aioresolve.probe import WorkerProbe
@@ -57,7 +57,9 @@ class FoundTPUs:
     probes: dict[str, WorkerProbe] | None = None
 
 
-def format_workers(output: str, found: FoundTPUs, task: Task | None) -> str | Table:
+def format_workers(
+    output: str, found: FoundTPUs, task: TaskName | None, options: Mapping[str, Any]
+) -> str | Table:
     """Return the workers of TPUs in the format `output` (see `format_cluster`)."""
     if is_template(output):
         document = slices_document(found)
@@ -67,11 +69,26 @@ def format_workers(output: str, found: FoundTPUs, task: Task | None) -> str | Ta
             return as_json(slices_document(found))
         case "yaml":
             return as_yaml(slices_document(found))
-        case "tf-config":
-            return tf_config(found.state.spec, task)
-        case "name":
-            return address_lines(found.state.spec)
-    return workers_table(found, is_wide=output == "wide")
+        case "table" | "wide":
+            return workers_table(found, is_wide=output == "wide")
+    if output == "megascale" and "slices" not in options:
+        options = {**options, "slices": slice_tasks(found.slices)}
+    return format_cluster(output, found.state.spec, found.state, task, options)
+
+
+def slice_tasks(slices: Sequence[TPUSlice]) -> list[range]:
+    """Return the task indices of each slice, for `aioresolve.launch.megascale`.
+
+    Raises:
+        LaunchError: the source knows only one slice of several, as that of a pod on GKE does.
+    """
+    if slices and slices[0].num_slices != len(slices):
+        raise LaunchError(
+            f"the source knows {len(slices)} of {slices[0].num_slices} slices",
+            hint="Resolve the pods of all slices: `aioresolve kubernetes` with {slices}.",
+            consumer="megascale",
+        )
+    return [one.tasks for one in slices]
 
 
 def workers_table(found: FoundTPUs, *, is_wide: bool) -> Table:

@@ -1,0 +1,448 @@
+"""`aioresolve exec`: a program, started once its cluster is complete, with the variables that it reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aioresolve.cli.options import (
+    CommandGroup,
+    combine_options,
+    coordinator_port_option,
+    duration_option,
+    interval_option,
+    max_requests_option,
+    parse_task,
+    parse_with,
+    pod_options,
+    program_options,
+    quiet_option,
+    tpu_options,
+    verbose_option,
+)
+from aioresolve.cli.output.formats import HOST_FILES, PROGRAM_OUTPUTS
+from aioresolve.cli.requests import (
+    LAUNCHERS,
+    PodRequest,
+    TPURequest,
+    new_pod_resolver,
+    new_tpu_resolver,
+    validate_program_options,
+    validate_selection,
+)
+from aioresolve.cli.terminal import streams
+from aioresolve.errors import ResolveError
+
+from .wait import ConditionOptions, condition_options, deadline_option, validate_jobs, wait_for_cluster
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.program import Program
+    from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.resolver.wait import WaitCondition
+    from aioresolve.spec import ClusterState
+    from aioresolve.tpu import TPUClusterResolver
+
+CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
+"""The values of `--for`."""
+
+RETRY_PERIOD = 30.0
+"""Seconds after which a watch that failed is tried again."""
+
+EPILOG = """\
+\b
+Programs (--for):
+  env         AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_JOB,
+              AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which all other programs get too
+  jax         JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID
+  torchrun    the options of torchrun as PET_NNODES, PET_NODE_RANK, ...
+  torch       MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+  tensorflow  TF_CONFIG
+  megascale   MEGASCALE_COORDINATOR_ADDRESS, MEGASCALE_NUM_SLICES, MEGASCALE_SLICE_ID
+  ray         LWS_* as for vllm, and RAY_ADDRESS except on the head
+  vllm sglang LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX
+  mpi deepspeed horovod
+              a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default.
+              The program starts the tasks, and is not a task itself.
+
+\b
+Exit codes: those of the program, which replaces this process; 126 it is not executable; 127 it
+does not exist. Before the program is started: 1 the cluster cannot become complete, or it is
+not known which task this is; 2 invalid usage or configuration, or a cluster that such a program
+cannot have; 3 deadline passed; 130, 143 interrupted.
+"""
+
+exec_options = combine_options(
+    click.option(
+        "--for",
+        "consumer",
+        type=click.Choice(CONSUMERS),
+        default="env",
+        show_default=True,
+        help="The kind of program, which decides which variables are set.",
+    ),
+    click.option(
+        "--task",
+        metavar="JOB:INDEX",
+        callback=parse_with(parse_task),
+        help="The task of this process.  [default: found by its pod's uid or name, host name, or address]",
+    ),
+    program_options,
+    click.option(
+        "--hostfile",
+        metavar="PATH",
+        type=click.Path(dir_okay=False),
+        help="For mpi, deepspeed and horovod: where to write the host file.  [default: a temporary file]",
+    ),
+    click.option(
+        "--restart-on-change",
+        "is_restarted",
+        is_flag=True,
+        help="When the members of the cluster change, stop the program, wait until the cluster is complete"
+        " again, and start it with the new variables.",
+    ),
+    duration_option(
+        "--grace", "With --restart-on-change: time between SIGTERM and SIGKILL when it is stopped.", "30s"
+    ),
+)
+
+
+class ExecCommand(click.Command):
+    """A command whose arguments after `--` are another command: its parameter `command`.
+
+    It is None without `--`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments before `--`; a UsageError if nothing is after it."""
+        end = args.index("--") if "--" in args else len(args)
+        before, command = args[:end], tuple(args[end + 1 :])
+        if not (command or ctx.resilient_parsing or {"-h", "--help"} & {*before}):
+            raise click.UsageError(
+                "no command was passed; write it after --, such as: -- python train.py", ctx
+            )
+        rest = super().parse_args(ctx, before)
+        ctx.params["command"] = command if end < len(args) else None
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the parts of the usage line."""
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARGUMENT]..."]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete options, and files after `--`."""
+        from click.shell_completion import CompletionItem
+
+        if ctx.params.get("command") is not None:
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
+
+
+@click.group(
+    "exec", cls=CommandGroup, no_args_is_help=False, short_help="A program, once its cluster is complete."
+)
+def exec() -> None:  # noqa: A001 - the name of the command
+    """Wait until a cluster is complete, and start a program with the variables that it reads.
+
+    \b
+    aioresolve exec kubernetes -l app=trainer --count 16 --for jax -- python train.py
+    """
+
+
+@exec.command(
+    "kubernetes",
+    cls=ExecCommand,
+    short_help="In a pod: the pods of label selectors.",
+    epilog=f"""\
+\b
+Examples:
+  # in each of sixteen pods of a training job
+  aioresolve exec kubernetes -l app=trainer --count 16 --for jax -- python train.py
+
+\b
+  # four nodes with eight GPUs; started again whenever a pod is replaced
+  aioresolve exec kubernetes -l app=trainer --count 4 --for torchrun --processes-per-task 8 \\
+    --restart-on-change -- torchrun train.py
+
+\b
+  # in a launcher, as soon as the SSH servers of the workers accept connections
+  aioresolve exec kubernetes -l app=worker --port 22 --count 4 --reachable tcp --for mpi --slots 8 \\
+    -- mpirun ./solve
+
+{EPILOG}""",
+)
+@pod_options
+@condition_options
+@exec_options
+@deadline_option
+@max_requests_option
+@quiet_option
+@verbose_option
+@click.pass_context
+def exec_kubernetes(context: click.Context, /, **parameters: Any) -> None:
+    """Wait for the pods of label selectors, and start COMMAND as one of them.
+
+    The process becomes COMMAND: it keeps its process id, and thus receives all signals.
+    """
+    options = ConditionOptions.pop_from(parameters)
+    launch = _Launch.pop_from(parameters)
+    request = PodRequest(**parameters)
+    validate_selection(request)
+    validate_jobs(options, request)
+    launch.validate(request, list(request.jobs), has_port=True)
+    _run(context, _Execution(request, options.condition(), launch, new_pod_resolver(request)))
+
+
+@exec.command(
+    "tpu",
+    cls=ExecCommand,
+    short_help="On a TPU VM: the workers of Cloud TPUs.",
+    epilog=f"""\
+\b
+Examples:
+  # on each VM of two slices
+  aioresolve exec tpu slice-0 slice-1 --for megascale --port 8080 -- python train.py
+
+\b
+  # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8476
+  aioresolve exec tpu my-tpu --for jax --port 8476 -- python train.py
+
+{EPILOG}""",
+)
+@tpu_options
+@condition_options
+@coordinator_port_option
+@exec_options
+@interval_option("5s")
+@deadline_option
+@quiet_option
+@verbose_option
+@click.pass_context
+def exec_tpu(context: click.Context, /, interval: float, **parameters: Any) -> None:
+    """Wait for the workers of Cloud TPUs, and start COMMAND as one of them.
+
+    For NAME see `aioresolve tpu --help`. The process becomes COMMAND: it keeps its process id, and thus
+    receives all signals.
+    """
+    options = ConditionOptions.pop_from(parameters)
+    launch = _Launch.pop_from(parameters)
+    request = TPURequest(**parameters)
+    validate_jobs(options, request)
+    launch.validate(request, [request.job_name])
+    if options.reachable == "probe":
+        streams.silence_grpc()
+    _run(context, _Execution(request, options.condition(), launch, new_tpu_resolver(request), interval))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    """How the program is started: the values of `exec_options`, and the environment of this process."""
+
+    command: tuple[str, ...]
+    consumer: str
+    hostfile: str | None
+    is_restarted: bool
+    grace: float
+    # As it is before an import or an option changes it.
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
+
+    @classmethod
+    def pop_from(cls, parameters: dict[str, Any]) -> _Launch:
+        """Remove these options from the parameters of a command, and return them."""
+        names = ("command", "consumer", "hostfile", "is_restarted", "grace")
+        return cls(**{name: parameters.pop(name) for name in names})
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether the program starts the tasks, and is not a task itself."""
+        return self.consumer in LAUNCHERS
+
+    def validate(self, request: PodRequest | TPURequest, jobs: list[str], *, has_port: bool = False) -> None:
+        """Raise an error for what would prevent the start of the program once the cluster is complete."""
+        validate_program_options(request, self.consumer, "--for", has_port=has_port)
+        if self.is_launcher and request.task is not None:
+            raise click.UsageError(f"--for {self.consumer} starts all tasks; leave out --task")
+        if self.hostfile is not None and not self.is_launcher:
+            raise click.UsageError(f"--hostfile requires --for {' or '.join(LAUNCHERS)}")
+        if not self.is_launcher and len(jobs) > 1:
+            from aioresolve import launch
+            from aioresolve.spec import ClusterSpec
+
+            # Whether such a program can have several jobs does not depend on their tasks.
+            spec = ClusterSpec({job: ["127.0.0.1:1"] for job in jobs})
+            launch.environment(self.consumer, spec, spec.tasks[0])
+
+
+def _run(context: click.Context, execution: _Execution) -> None:
+    """Wait for the cluster and start the program; return only if it could not be started."""
+    from aioresolve.cli.application import run_async
+    from aioresolve.cli.program import find_program, replace_process
+
+    execution.path = find_program(execution.launch.command[0])
+    if not execution.launch.is_restarted:
+        replace_process(run_async(execution.prepare))
+    try:
+        context.exit(run_async(execution.supervise))
+    finally:
+        execution.remove_hostfile()
+
+
+class _Execution:
+    """One run of the command: waits for the cluster, and prepares the program for it."""
+
+    path: str
+
+    def __init__(
+        self,
+        request: PodRequest | TPURequest,
+        condition: WaitCondition,
+        launch: _Launch,
+        resolver: KubernetesClusterResolver | TPUClusterResolver,
+        interval: float = 30.0,
+    ) -> None:
+        self.launch = launch
+        self._request = request
+        self._condition = condition
+        self._resolver = resolver
+        self._interval = interval
+        self._members: object = None  # those of the cluster for which the program was prepared
+        self._temporary: str | None = None
+
+    async def prepare(self, exit_request: ExitRequest) -> Program:
+        """Return the program with its environment, once the cluster is complete."""
+        async with self._resolver:
+            return await self._prepare(exit_request)
+
+    async def supervise(self, exit_request: ExitRequest) -> int:
+        """Run the program as a child until it ends; return its exit code."""
+        from aioresolve.cli.program import Supervisor
+
+        async with self._resolver:
+            return await Supervisor(
+                partial(self._prepare, exit_request),
+                self._wait_for_change,
+                grace=self.launch.grace,
+                exit_with=exit_request.exit,
+            ).run()
+
+    async def _prepare(self, exit_request: ExitRequest) -> Program:
+        from aioresolve.cli.program import Program
+
+        state = await wait_for_cluster(
+            self._resolver, self._request, self._condition, exit_request, self._interval
+        )
+        self._members = _members(state)
+        variables = self._host_file(state) if self.launch.is_launcher else await self._variables(state)
+        return Program(self.path, self.launch.command, {**self.launch.environ, **variables})
+
+    async def _variables(self, state: ClusterState) -> dict[str, str]:
+        from aioresolve import launch
+
+        consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
+        if consumer == "megascale" and isinstance(self._request, TPURequest) and "slices" not in options:
+            from aioresolve.cli.output.worker_tables import slice_tasks
+            from aioresolve.tpu import TPUClusterResolver
+
+            from .tpu import found_tpus
+
+            assert isinstance(self._resolver, TPUClusterResolver)
+            # The state has no slices, so request them once more.
+            found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
+            state, options["slices"] = found.state, slice_tasks(found.slices)
+        if self._request.task is not None:
+            self._resolver.task_type = self._request.task.job
+            self._resolver.task_id = self._request.task.index
+        task = await self._resolver.this_task(state)
+        self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
+        return launch.environment(consumer, state, task, **options)
+
+    def _host_file(self, state: ClusterState) -> dict[str, str]:
+        """Write the host file, and return the variables that name it."""
+        from aioresolve import launch
+
+        tasks = state.tasks
+        text = launch.hostfile(state, **self._request.program_options(self.launch.consumer))
+        path = self._write_host_file(text)
+        self._report(f"starting {self.launch.command[0]} with a host file for {len(tasks)} tasks")
+        variables = {
+            "AIORESOLVE_HOSTFILE": path,
+            "AIORESOLVE_LEADER": tasks[0].address,
+            "AIORESOLVE_NUM_TASKS": str(len(tasks)),
+        }
+        if self.launch.consumer == "mpi":
+            # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
+            variables["OMPI_MCA_orte_default_hostfile"] = path
+            variables["PRTE_MCA_prte_default_hostfile"] = path
+        return variables
+
+    def _write_host_file(self, text: str) -> str:
+        path = self.launch.hostfile or self._temporary
+        try:
+            if path is None:
+                # It remains for the program, which does not return.
+                descriptor, path = tempfile.mkstemp(prefix="aioresolve-", suffix=".hostfile")
+                os.close(descriptor)
+                self._temporary = path
+            Path(path).write_text(text)
+        except OSError as error:
+            raise click.ClickException(f"cannot write the host file {path}: {error.strerror}") from error
+        return os.path.abspath(path)
+
+    def remove_hostfile(self) -> None:
+        """Remove the host file if it is a temporary one."""
+        if self._temporary is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._temporary)
+
+    async def _wait_for_change(self) -> None:
+        """Return when the members of the cluster differ from those for which the program was prepared.
+
+        A program that runs is not stopped because of errors of the source, which is watched again later.
+        """
+        import anyio
+
+        from aioresolve.cli.terminal.progress import StatusReporter
+
+        status = StatusReporter(quiet=self._request.quiet)
+        while True:
+            try:
+                async with aclosing(self._resolver.observations(interval=self._interval)) as observations:
+                    async for observation in observations:
+                        status.report(observation)
+                        state = observation.state
+                        if state is not None and observation.error is None and self._differs(state):
+                            return
+            except ResolveError as error:
+                from aioresolve.cli.output.error_messages import status_line
+
+                status.write(status_line("cannot watch the cluster, the program continues", error))
+            await anyio.sleep(RETRY_PERIOD)
+
+    def _differs(self, state: ClusterState) -> bool:
+        if _members(state) == self._members:
+            return False
+        self._report(f"the members of the cluster have changed; stopping {self.launch.command[0]}")
+        return True
+
+    def _report(self, text: str) -> None:
+        from aioresolve.cli.output.formats import one_line
+
+        if not self._request.quiet:
+            streams.write_stderr(f"{one_line(text)}\n")
+
+
+def _members(state: ClusterState) -> object:
+    """Return what a program knows of its cluster, and which pods they are: a replaced pod is another one."""
+    return [
+        (member.job, member.task_index, member.endpoint.address, member.endpoint.uid)
+        for member in state.members
+    ]

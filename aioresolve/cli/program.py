@@ -1,0 +1,249 @@
+"""The program of `aioresolve exec`: in place of this process, or as a child that is restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import anyio
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+SIGNALLED = 128
+"""Added to the number of the signal that ended a program, as in a shell."""
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals that end this process while no program runs."""
+
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
+"""The signals that are sent on to a program that runs as a child."""
+
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores these; a program that inherits that would not end when its reader is gone."""
+
+POLL_PERIOD = 0.05
+"""Seconds between two checks whether all processes of a group have exited."""
+
+
+class UnknownProgramError(click.ClickException):
+    """The command does not exist. The exit code is that of a shell."""
+
+    exit_code = 127
+
+
+class BrokenProgramError(click.ClickException):
+    """The command exists but cannot be executed. The exit code is that of a shell."""
+
+    exit_code = 126
+
+
+class Program(NamedTuple):
+    """A program: the path of its file, its arguments (the first is its name), and its environment."""
+
+    path: str
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+def find_program(command: str) -> str:
+    """Return the path of the file that `command` names, in `$PATH` if it has no slash.
+
+    Raises:
+        UnknownProgramError: there is no such file.
+        BrokenProgramError: it is not executable.
+    """
+    if "/" in command:
+        candidates = [command]
+    else:
+        candidates = [os.path.join(folder, command) for folder in os.get_exec_path() if command]
+    for path in candidates:
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    for path in candidates:
+        if os.path.isfile(path) or ("/" in command and os.path.exists(path)):
+            reason = "is a directory" if os.path.isdir(path) else "is not executable"
+            raise BrokenProgramError(f"{path} {reason}")
+    where = "" if "/" in command else " in $PATH"
+    raise UnknownProgramError(f"the command {command!r} does not exist{where}")
+
+
+def replace_process(program: Program) -> NoReturn:
+    """Execute the program in place of this process, which thus has its signals and its exit code.
+
+    File descriptors other than the standard streams are closed by the system, and threads end.
+
+    Raises:
+        BrokenProgramError: the system cannot execute the file.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # closed
+            stream.flush()
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(program.path, program.arguments, program.environ)  # noqa: S606 - as the user wrote it
+    except OSError as error:
+        raise _start_error(program, error) from error
+
+
+def _start_error(program: Program, error: OSError) -> BrokenProgramError:
+    # A file that exists is not found if the interpreter in its first line does not exist.
+    return BrokenProgramError(f"{program.path} cannot be executed: {error.strerror}")
+
+
+class ChildProgram:
+    """A program that runs as a child, in a process group of its own, so that signals reach all its processes.
+
+    `reap` must be called after each SIGCHLD.
+    """
+
+    def __init__(self, program: Program) -> None:
+        try:
+            self._group = os.posix_spawn(
+                program.path,
+                program.arguments,
+                program.environ,
+                setpgroup=0,
+                setsigdef=IGNORED_BY_PYTHON,
+            )
+        except OSError as error:
+            raise _start_error(program, error) from error
+        self.exit_code: int | None = None
+        self._exited = anyio.Event()
+
+    def reap(self) -> None:
+        """Collect the exit code of the program, and of its orphans if this process is the init process."""
+        # Only of this group: the exec plugin of a kubeconfig is a child as well, for which asyncio waits.
+        while True:
+            try:
+                process, status = os.waitpid(-self._group, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            if process == self._group:
+                code = os.waitstatus_to_exitcode(status)
+                self.exit_code = SIGNALLED - code if code < 0 else code
+                self._exited.set()
+
+    def send(self, number: int) -> bool:
+        """Send a signal to all processes of the group, and return whether there are any."""
+        try:
+            os.killpg(self._group, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # macOS: only zombies are left
+            return self.exit_code is None
+        return True
+
+    async def wait(self) -> int:
+        """Return the exit code of the program, 128 + N if signal N ended it."""
+        await self._exited.wait()
+        assert self.exit_code is not None
+        return self.exit_code
+
+    async def stop(self, grace: float) -> int:
+        """Send SIGTERM to the group, and SIGKILL `grace` seconds later; return the program's exit code.
+
+        Returns when all processes of the group have exited, or have been killed.
+        """
+        self.send(signal.SIGTERM)
+        with anyio.move_on_after(grace):
+            await self._exited.wait()
+            while self.send(0):  # noqa: ASYNC110 - no event reports that a group is empty
+                await anyio.sleep(POLL_PERIOD)
+        self.send(signal.SIGKILL)
+        return await self.wait()
+
+
+class Supervisor:
+    """Runs a program as a child, and starts it again when its environment has changed.
+
+    Args:
+        prepare: returns the program to start; called before each start.
+        wait_for_change: returns when the running program must be started again.
+        grace: seconds between SIGTERM and SIGKILL when the program is stopped.
+        exit_with: ends this process with an exit code, by cancelling `run`.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[], Awaitable[Program]],
+        wait_for_change: Callable[[], Awaitable[None]],
+        *,
+        grace: float,
+        exit_with: Callable[[int], None],
+    ) -> None:
+        self._prepare = prepare
+        self._wait_for_change = wait_for_change
+        self._grace = grace
+        self._exit_with = exit_with
+        self._child: ChildProgram | None = None
+        self._is_stopping = False
+        self._is_ending = False
+
+    async def run(self) -> int:
+        """Return the exit code of the program, once it has exited on its own or after a signal."""
+        with self._handle_signals():
+            while True:
+                self._child, self._is_stopping = None, False
+                program = await self._prepare()
+                self._child = ChildProgram(program)
+                code = await self._run_until_change(self._child)
+                if code is not None:
+                    return code
+
+    async def _run_until_change(self, child: ChildProgram) -> int | None:
+        """Return the exit code of the program, or None if it was stopped in order to be started again."""
+        try:
+            async with anyio.create_task_group() as group:
+
+                async def end_with_child() -> None:
+                    await child.wait()
+                    group.cancel_scope.cancel()
+
+                group.start_soon(end_with_child)
+                await self._wait_for_change()
+                group.cancel_scope.cancel()
+        finally:
+            # Also if this process ends for another reason: the program must not outlive it.
+            if child.exit_code is None:
+                self._is_stopping = True
+                with anyio.CancelScope(shield=True):
+                    await child.stop(self._grace)
+        return None if self._is_stopping and not self._is_ending else child.exit_code
+
+    @contextmanager
+    def _handle_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        # A signal that the parent process has ignored, as nohup does, remains ignored.
+        numbers = [each for each in FORWARDED if signal.getsignal(each) is not signal.SIG_IGN]
+        for number in numbers:
+            loop.add_signal_handler(number, self._on_signal, number)
+        loop.add_signal_handler(signal.SIGCHLD, self._on_child)
+        try:
+            yield
+        finally:
+            for number in (*numbers, signal.SIGCHLD):
+                loop.remove_signal_handler(number)
+
+    def _on_child(self) -> None:
+        if self._child is not None:
+            self._child.reap()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._child is None:
+            if number in ENDING:
+                self._exit_with(SIGNALLED + number)
+            return
+        if self._is_stopping:
+            self._is_ending |= number in ENDING
+            if number == signal.SIGTERM:  # the program has received it
+                return
+        self._child.send(number)

@@ -1,0 +1,517 @@
+"""`aioresolve exec`: starts a program once its cluster is complete, as one of its tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from aioresolve.cli import main
+from aioresolve.testing import Answer, GoogleServer, pod, tpu_node, tpu_worker_process
+
+from .process import TIMEOUT, Result, Running, cluster, environment, run
+from .test_completion import candidates
+from .test_program_outputs import uid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
+
+pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
+
+EXEC = ("exec", "kubernetes", "-l", "app=train")
+REPORT = ("starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1",)
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    with cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def env(server: ThreadedKubernetesServer, tmp_path: Path) -> dict[str, str]:
+    """The environment of a process in the pod `train-2`, which is task 1."""
+    kubeconfig = server.write_kubeconfig(tmp_path / "config", namespace="ml")
+    return environment(kubeconfig, POD_UID=uid(server, "train-2"))
+
+
+def trainer(number: int, **fields: Any) -> dict[str, Any]:
+    return pod(f"train-{number}", "ml", labels={"app": "train"}, **{"ip": f"10.0.0.{number}", **fields})
+
+
+def python(code: str) -> tuple[str, ...]:
+    return "--", sys.executable, "-c", code
+
+
+def shell(code: str) -> tuple[str, ...]:
+    return "--", "sh", "-c", code
+
+
+TF_CONFIG = (
+    '{"cluster":{"worker":["10.0.0.1:8470","10.0.0.2:8470","10.0.0.10:8470"],"ps":["[fd00::7]:8470"]},'
+    '"task":{"type":"worker","index":1},"rpc_layer":"grpc"}'
+)
+
+
+# The program
+
+
+@pytest.mark.slow
+def test_program_has_the_variables_of_its_task_and_those_of_its_parent(env: dict[str, str]) -> None:
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    result = run((*EXEC, "--count", "3", "--for", "jax", *python(script)), env)
+    assert result.code == 0
+    found = json.loads(result.stdout)
+    assert found.items() >= env.items()
+    new = {name: found[name] for name in found.keys() - env.keys() - {"LC_CTYPE"}}
+    assert new == {
+        "AIORESOLVE_JOB": "worker",
+        "AIORESOLVE_INDEX": "1",
+        "AIORESOLVE_ADDRESS": "10.0.0.2:8470",
+        "AIORESOLVE_RANK": "1",
+        "AIORESOLVE_NUM_TASKS": "3",
+        "AIORESOLVE_LEADER": "10.0.0.1:8470",
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",
+        "JAX_NUM_PROCESSES": "3",
+        "JAX_PROCESS_ID": "1",
+    }
+
+
+@pytest.mark.slow
+def test_program_replaces_the_process(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running((*EXEC, *shell("echo $$ $0 $1; exec sleep 60"), "name", "--count"), env) as running:
+        assert running.line() == f"{running.process.pid} name --count"
+        assert running.stderr_line() == REPORT[0]
+        server.until(lambda: server.connections == 0, TIMEOUT)
+        assert running.wait_for_exit(signal.SIGTERM).code == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_exit_code_is_that_of_the_program(env: dict[str, str]) -> None:
+    assert run((*EXEC, "-q", *shell("exit 7")), env) == Result(7, "", "")
+
+
+@pytest.mark.slow
+def test_program_inherits_no_file_descriptors_and_no_ignored_signals(env: dict[str, str]) -> None:
+    script = "grep SigIgn /proc/$$/status; ls /proc/$$/fd; true"
+    plain = run_plainly(script, env)
+    result = run((*EXEC, *shell(script)), env)
+    assert result.stdout == plain
+    assert "0000000000000000" in plain
+
+
+def run_plainly(script: str, env: Mapping[str, str]) -> str:
+    return subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_it_waits_until_the_cluster_is_complete(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*EXEC, "--count", "4", *shell("echo $AIORESOLVE_NUM_TASKS")), env) as running:
+        assert running.stderr_line() == "waiting: job 'worker': 3 tasks, 3 of 4 tasks in total"
+        server.add(trainer(20))
+        assert running.line() == "4"
+        assert running.wait_for_exit().code == 0
+
+
+@pytest.mark.slow
+def test_signal_ends_the_wait(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    with Running((*EXEC, "--count", "4", *shell("echo started")), env) as running:
+        assert running.stderr_line().startswith("waiting: ")
+        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
+
+
+@pytest.mark.slow
+def test_deadline_exits_with_3_and_the_reasons(env: dict[str, str]) -> None:
+    result = run((*EXEC, "--count", "4", "--timeout", "500ms", *shell("echo started")), env)
+    assert (result.code, result.stdout) == (3, "")
+    assert "error: the cluster was not complete within 500ms." in result.stderr
+    assert "worker   3       4" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "script", "printed"),
+    [
+        (("--for", "torchrun", "--processes-per-task", "8"), "$PET_NODE_RANK $PET_NPROC_PER_NODE", "1 8"),
+        (("--for", "torch", "--port", "29500"), "$RANK $MASTER_ADDR:$MASTER_PORT", "1 10.0.0.1:29500"),
+        (("--for", "ray"), "$RAY_ADDRESS", "10.0.0.1:6379"),
+        (("--for", "megascale", "--slices", "3"), "$MEGASCALE_SLICE_ID/$MEGASCALE_NUM_SLICES", "1/3"),
+        (("--for", "vllm", "--task", "worker:2"), "$LWS_WORKER_INDEX $AIORESOLVE_RANK", "2 2"),
+        (
+            ("-l", "ps=app=ps", "--allow-unready", "--for", "tensorflow", "--rpc-layer", "grpc"),
+            '"$TF_CONFIG"',
+            TF_CONFIG,
+        ),
+    ],
+)
+def test_each_kind_of_program_has_its_variables(
+    env: dict[str, str], options: tuple[str, ...], script: str, printed: str
+) -> None:
+    result = run((*EXEC, *options, "-q", *shell(f"echo {script}")), env)
+    assert result == Result(0, f"{printed}\n", "")
+
+
+# Host files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("consumer", ["mpi", "deepspeed", "horovod"])
+def test_launcher_gets_a_host_file_and_is_not_a_task(env: dict[str, str], consumer: str) -> None:
+    del env["POD_UID"]
+    script = "echo $AIORESOLVE_HOSTFILE $AIORESOLVE_NUM_TASKS; cat $AIORESOLVE_HOSTFILE"
+    result = run((*EXEC, "--for", consumer, "--slots", "4", *shell(script)), env)
+    first, *lines = result.stdout.splitlines()
+    path, number = first.split()
+    try:
+        assert number == "3"
+        assert lines == ["10.0.0.1 slots=4", "10.0.0.2 slots=4", "10.0.0.10 slots=4"]
+        assert Path(path).is_file()
+        assert result.stderr == "starting sh with a host file for 3 tasks\n"
+    finally:
+        Path(path).unlink()
+
+
+@pytest.mark.slow
+def test_host_file_of_mpi_is_the_default_of_open_mpi(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    script = "echo $OMPI_MCA_orte_default_hostfile $PRTE_MCA_prte_default_hostfile"
+    result = run((*EXEC, "--for", "mpi", "--hostfile", str(path), "-q", *shell(script)), env)
+    assert result == Result(0, f"{path} {path}\n", "")
+    assert path.read_text() == "10.0.0.1 slots=1\n10.0.0.2 slots=1\n10.0.0.10 slots=1\n"
+
+
+@pytest.mark.slow
+def test_host_file_that_cannot_be_written_is_one_error(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "hosts"
+    result = run((*EXEC, "--for", "mpi", "--hostfile", str(path), *shell("echo started")), env)
+    assert result == Result(1, "", f"error: cannot write the host file {path}: No such file or directory\n")
+
+
+# Errors
+
+
+@pytest.fixture
+def not_executable(tmp_path: Path) -> Path:
+    path = tmp_path / "train"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o644)
+    return path
+
+
+def error_of(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Run the command, which ends before it sends a request; return its exit code and the one error."""
+    code = main(arguments)
+    written = capsys.readouterr()
+    assert written.out == ""
+    return code, written.err
+
+
+def test_missing_command_exits_with_127_before_anything_is_waited_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert error_of((*EXEC, "--", "no-such-program"), capsys) == (
+        127,
+        "error: the command 'no-such-program' does not exist in $PATH\n",
+    )
+    path = str(tmp_path / "train")
+    assert error_of((*EXEC, "--", path), capsys) == (127, f"error: the command {path!r} does not exist\n")
+    assert error_of((*EXEC, "--", ""), capsys)[0] == 127
+
+
+def test_command_that_is_not_executable_exits_with_126_before_anything_is_waited_for(
+    capsys: pytest.CaptureFixture[str], not_executable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = 126, f"error: {not_executable} is not executable\n"
+    assert error_of((*EXEC, "--", str(not_executable)), capsys) == expected
+    folder = not_executable.parent
+    assert error_of((*EXEC, "--", str(folder)), capsys) == (126, f"error: {folder} is a directory\n")
+    monkeypatch.setenv("PATH", f"/nowhere:{folder}:{os.environ['PATH']}")
+    assert error_of((*EXEC, "--", "train"), capsys) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [(), ("--restart-on-change",)])
+def test_file_that_the_system_cannot_execute_exits_with_126(
+    env: dict[str, str], not_executable: Path, restart: tuple[str, ...]
+) -> None:
+    not_executable.write_text("#!/no/such/interpreter\n")
+    not_executable.chmod(0o755)
+    result = run((*EXEC, "-q", *restart, "--", str(not_executable)), env)
+    assert result == Result(
+        126, "", f"error: {not_executable} cannot be executed: No such file or directory\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (EXEC, "no command was passed; write it after --, such as: -- python train.py"),
+        ((*EXEC, "--"), "no command was passed"),
+        (("exec", "kubernetes", "--", "true"), "no pods are selected"),
+        ((*EXEC, "--for", "mxnet", "--", "true"), "'mxnet' is not one of 'env', 'jax'"),
+        ((*EXEC, "--slots", "2", "--", "true"), "--slots requires --for mpi or deepspeed or horovod"),
+        ((*EXEC, "--for", "jax", "--hostfile", "x", "--", "true"), "--hostfile requires --for mpi"),
+        ((*EXEC, "--for", "mpi", "--task", "worker:0", "--", "true"), "leave out --task"),
+        ((*EXEC, "--task", "ps:0", "--", "true"), "add -l ps=SELECTOR"),
+        ((*EXEC, "--jobs", "ps=1", "--", "true"), "add -l ps=SELECTOR"),
+        (("exec", "tpu", "a", "--port", "1", "--", "true"), "--port requires --for jax"),
+        (("exec", "tpu", "--jobs", "ps=1", "--", "true"), "the job of the workers is 'worker'"),
+    ],
+)
+def test_wrong_usage_exits_with_2(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    code, error = error_of(arguments, capsys)
+    assert code == 2
+    assert message in error
+
+
+@pytest.mark.parametrize("consumer", ["jax", "torch", "torchrun", "megascale"])
+def test_two_jobs_for_equal_processes_exit_with_2_before_anything_is_waited_for(
+    capsys: pytest.CaptureFixture[str], consumer: str
+) -> None:
+    code, error = error_of((*EXEC, "-l", "ps=app=ps", "--for", consumer, "--", "true"), capsys)
+    assert code == 2
+    assert error.startswith(f"error: the processes of {consumer} are all alike, but the cluster has the jobs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"POD_UID": "gone"}, "the uid 'gone' of $POD_UID: no member. Set JOB and INDEX of --task JOB:INDEX"),
+        (
+            {"POD_UID": "", "POD_NAME": "train-1", "POD_NAMESPACE": "default"},
+            "the pod name 'train-1' of $POD_NAME in namespace 'default': no member",
+        ),
+        ({"JOB_COMPLETION_INDEX": "7"}, "$JOB_COMPLETION_INDEX is '7', but this process was identified as"),
+    ],
+)
+def test_process_that_is_not_known_to_be_a_task_exits_with_1(
+    env: dict[str, str], variables: dict[str, str], message: str
+) -> None:
+    result = run((*EXEC, *shell("echo started")), env | variables)
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert message in result.stderr
+
+
+@pytest.mark.slow
+def test_two_members_at_the_address_of_this_machine_exit_with_1(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.add(*(trainer(number, ip="127.0.0.1") for number in (1, 2)))
+    result = run((*EXEC, *shell("echo started")), {**env, "POD_UID": ""})
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "the addresses of this machine: 2 members" in result.stderr
+
+
+@pytest.mark.slow
+def test_missing_index_exits_with_an_error(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    server.delete("train-1", "ml")
+    server.add(trainer(0, index=0), trainer(2, index=2, ip="10.0.0.2"))
+    server.delete("train-10", "ml")
+    result = run((*EXEC, "--order-by", "index", "--for", "jax", "-q", *shell("echo started")), env)
+    assert result == Result(
+        2,
+        "",
+        "error: the ranks of jax have no gaps, but job 'worker' has no task 1. Wait until the cluster is"
+        " complete, with --count for the number of its tasks.\n",
+    )
+
+
+# TPUs
+
+
+@pytest.mark.slow
+def test_worker_of_a_tpu_has_the_slices_and_no_variables_of_the_probe(tmp_path: Path) -> None:
+    with tpu_worker_process(devices=4, ports=2) as addresses:
+        nodes = [
+            tpu_node(f"slice-{number}", accelerator_type="v4-8", topology="2x2x1")
+            | {"networkEndpoints": [{"ipAddress": "127.0.0.1", "port": int(address.rpartition(":")[2])}]}
+            for number, address in enumerate(addresses)
+        ]
+        with GoogleServer(nodes).in_thread() as google:
+            env = environment(tmp_path / "none", **google.environ())
+            arguments: tuple[str, ...] = ("exec", "tpu", "slice-0", "slice-1", "--zone", "us-central2-b")
+            arguments += ("--project", "demo-project")
+            options = ("--reachable", "probe", "--for", "megascale", "--task", "worker:1", "--port", "8080")
+            script = 'echo "$MEGASCALE_SLICE_ID/$MEGASCALE_NUM_SLICES $MEGASCALE_PORT $GRPC_VERBOSITY"'
+            result = run((*arguments, *options, "-q", *shell(script)), env)
+            assert result == Result(0, "1/2 8080 \n", "")
+
+
+# Restarts
+
+
+SLEEP = "i=0; while [ $i -lt 1000 ]; do sleep 0.05; i=$((i + 1)); done"  # it ends even if nothing ends it
+LOOP = f'echo "$AIORESOLVE_RANK $JAX_NUM_PROCESSES $JAX_COORDINATOR_ADDRESS"; {SLEEP}'
+RESTARTED = (*EXEC, "--count", "3", "--for", "jax", "--restart-on-change")
+
+
+@pytest.mark.slow
+def test_program_is_restarted_once_when_a_pod_is_replaced(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        assert running.line() == "1 3 10.0.0.1:8470"
+        assert running.stderr_line() == REPORT[0]
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.delete("train-1", "ml")
+        assert running.stderr_line() == "the members of the cluster have changed; stopping sh"
+        assert running.stderr_line().startswith("waiting: job 'worker': 2 tasks, 2 of 3")
+        server.add(trainer(1, ip="10.0.0.77"))
+        # The pod that remained keeps its rank.
+        assert running.line() == "1 3 10.0.0.77:8470"
+        assert running.stderr_line() == REPORT[0]
+        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
+
+
+@pytest.mark.slow
+def test_pod_that_is_replaced_at_the_same_address_restarts_the_program(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        first = running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        replacement = trainer(1)
+        replacement["metadata"]["uid"] = "another"
+        server.add(replacement)
+        assert running.line() == first
+        running.wait_for_exit(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_pod_that_only_becomes_unready_restarts_nothing(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(f"trap 'echo usr1; exit 5' USR1; {LOOP}")), env) as running:
+        running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.patch("train-1", "ml", patch={"metadata": {"labels": {"tier": "x"}}})
+        assert running.wait_for_exit(signal.SIGUSR1).stdout == "usr1\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "USR2"])
+def test_signals_are_sent_on_to_the_program(env: dict[str, str], name: str) -> None:
+    script = f"trap 'echo got {name}; exit 5' {name}; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        result = running.wait_for_exit(getattr(signal, f"SIG{name}"))
+        assert (result.code, result.stdout) == (5, f"got {name}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("exit 0", 0)])
+def test_supervisor_ends_with_the_exit_code_of_the_program(
+    env: dict[str, str], script: str, code: int
+) -> None:
+    assert run((*RESTARTED, "-q", *shell(script)), env) == Result(code, "", "")
+
+
+@pytest.mark.slow
+def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    # Its child ignores the signal as well, and must not outlive it.
+    script = f"trap '' TERM; sleep 60 & echo $!; {LOOP}"
+    with Running((*RESTARTED, "--grace", "200ms", *shell(script)), env) as running:
+        child = psutil.Process(int(running.line()))
+        running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert int(running.line()) != child.pid
+        assert running.line() == "1 3 10.0.0.77:8470"
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        for process in psutil.Process(running.process.pid).children(recursive=True):
+            process.kill()
+        running.wait_for_exit()
+
+
+@pytest.mark.slow
+def test_signal_while_no_program_runs_ends_the_supervisor(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.delete("train-1", "ml")
+        running.stderr_line()
+        running.stderr_line()
+        assert running.stderr_line().startswith("waiting:")
+        assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
+
+
+@pytest.mark.slow
+def test_program_continues_while_the_cluster_cannot_be_watched(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        running.line()
+        running.stderr_line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        with server.down():
+            assert "retrying" in running.stderr_line()
+        assert running.stderr_line() == "up to date again"
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert running.line() == "1 3 10.0.0.77:8470"
+        running.wait_for_exit(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_program_continues_if_it_becomes_forbidden_to_watch(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    # While the cluster is waited for, it is listed once; the watch of the program lists it again.
+    listed: list[RequestRecord] = []
+
+    def is_second_list(request: RequestRecord) -> bool:
+        if request.path.endswith("/pods") and "watch" not in request.query:
+            listed.append(request)
+        return len(listed) > 1
+
+    server.inject(Answer(403), match=is_second_list, times=None)
+    script = f"trap 'exit 5' USR1; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        running.stderr_line()
+        assert "cannot watch the cluster, the program continues: " in running.stderr_line()
+        assert running.wait_for_exit(signal.SIGUSR1).code == 5
+
+
+@pytest.mark.slow
+def test_temporary_host_file_is_written_again_and_removed(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    script = f'echo $AIORESOLVE_HOSTFILE; head -1 "$AIORESOLVE_HOSTFILE"; {SLEEP}'
+    arguments = ("--count", "3", "--for", "mpi", "--restart-on-change")
+    with Running((*EXEC, *arguments, *shell(script)), env) as running:
+        path, first = running.lines(2)
+        assert first == "10.0.0.1 slots=1"
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert running.lines(2) == [path, "10.0.0.77 slots=1"]
+        assert running.wait_for_exit(signal.SIGTERM).code == 143
+    assert not Path(path).exists()
+
+
+# Completion
+
+
+def test_consumers_options_and_files_are_completed() -> None:
+    command = ("exec", "kubernetes")
+    assert candidates("--for", command=command)[:3] == ["env", "jax", "torch"]
+    assert candidates("--for", incomplete="mp", command=command) == ["mpi"]
+    assert "--restart-on-change" in candidates(incomplete="--rest", command=command)
+    assert candidates("-l", "a=b", "--", incomplete="tra", command=command) == ["tra"]

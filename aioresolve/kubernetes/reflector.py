@@ -71,10 +71,9 @@ but not `watch`, and only the caller can decide what to do about that.
 """
 
 MAX_FAILED_RESUMES = 3
-"""How many times in a row a watch may fail or be silent before the pods are listed again.
+"""How many times in a row a watch may fail before the pods are listed again.
 
-Events in between reset the count. A server that was restored from a backup sends none until it reaches the
-version to resume from.
+Events in between reset the count.
 """
 
 UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
@@ -90,7 +89,7 @@ class WatchPolicy:
 
     Attributes:
         min_lifetime: the minimum time after which the server should end a watch; five minutes, as in
-            client-go.
+            client-go. After `max_silence` in addition, the connection is closed.
         max_lifetime: the maximum. Each watch gets a random lifetime in between, so that not all end together.
         max_silence: how long a watch may receive nothing before its connection counts as broken. An API
             server sends a bookmark about once a minute.
@@ -200,7 +199,9 @@ class WatchState:
         wait = self._backoff.wait(error)
         if self.is_listed:
             self._last_watch_failure = error.with_traceback(None)
-        if not self.is_listed or self.failures > 1:  # a single failure of a watch is part of normal operation
+        is_silent = self.is_listed and isinstance(error, DeadlineExceededError)
+        # A single failure of a watch is part of normal operation, but not a long time without events.
+        if not self.is_listed or self.failures > 1 or is_silent:
             self.mark_stale(error)
         if self._should_list_again(error):
             self.is_listed = False
@@ -240,12 +241,12 @@ class WatchState:
     def _should_list_again(self, error: ResolveError) -> bool:
         if isinstance(error, APIError):
             self._failed_resumes += error.status not in UNRELATED_TO_VERSION
-        elif isinstance(error, DeadlineExceededError):
-            self._failed_resumes += 1
         if not self.is_listed:
             return False
-        # After an expired version (410) or an invalid event, changes were missed.
-        is_version_lost = is_expired(error) or isinstance(error, ProtocolError)
+        # After an expired version (410) or an invalid event, changes were missed. A silent watch may have
+        # missed some, and so may the next one: a proxy may hold back all events, and a server that was
+        # restored from a backup sends none until it reaches the version to resume from.
+        is_version_lost = is_expired(error) or isinstance(error, ProtocolError | DeadlineExceededError)
         return is_version_lost or self._failed_resumes >= MAX_FAILED_RESUMES
 
 
@@ -416,7 +417,7 @@ class PodReflector:
                 self._cancel_timer(watch)
             # If the server does not end the watch in time, the connection is closed from here.
             deadline = opened_at + lifetime + self._policy.max_silence
-            while chunk := await self._read(stream, watch, deadline):
+            while anyio.current_time() < deadline and (chunk := await self._read(stream, watch, deadline)):
                 self._apply(watch, lines, chunk, stream)
         if not lines.at_boundary:
             raise self._broken(watch, "it ended in the middle of an event")
@@ -424,10 +425,12 @@ class PodReflector:
             raise self._broken(watch, f"it ended within {MIN_LIFETIME:g} s")
 
     async def _read(self, stream: StreamingResponse, watch: WatchState, deadline: float) -> bytes:
-        """Return the next bytes of the watch, empty at its end."""
+        """Return the next bytes of the watch, empty at its end and at the deadline."""
         max_silence = self._policy.max_silence
         with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):
             return await stream.read()
+        if anyio.current_time() >= deadline:
+            return b""
         raise DeadlineExceededError(
             f"the watch of {watch.query.scope} by {self._api.host} received nothing for {max_silence:g} s",
             hint="Check the server, and the proxies and load balancers before it.",

@@ -225,7 +225,7 @@ async def test_a_watch_that_ends_is_resumed_without_missing_or_repeating_a_chang
     assert lists == (4 if fault == WatchError(410) else 1)
 
 
-async def test_a_silent_watch_is_closed_and_resumed(loopback: Loopback) -> None:
+async def test_a_silent_watch_is_closed_and_the_pods_are_listed_again(loopback: Loopback) -> None:
     loopback.train("train-0")
     async with aclosing(with_policy(loopback.resolver(), IMPATIENT).watch()) as states:
         await next_state(states)
@@ -233,7 +233,7 @@ async def test_a_silent_watch_is_closed_and_resumed(loopback: Loopback) -> None:
         loopback.server.disturb(Stall())
         loopback.train("train-1")
         assert names(await next_state(states)) == ["train-0", "train-1"]
-    assert sum(map(is_list, loopback.requests)) == 1
+    assert sum(map(is_list, loopback.requests)) >= 2
 
 
 async def test_a_watch_without_a_response_is_requested_again(loopback: Loopback) -> None:

@@ -8,8 +8,9 @@ import json
 import logging
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, repeat
@@ -25,15 +26,18 @@ from aioresolve import (
     ConfigurationError,
     ConnectionFailedError,
     DeadlineExceededError,
+    ForbiddenError,
     IncompleteClusterError,
+    ProtocolError,
     ResolveError,
+    UnauthorizedError,
 )
 from aioresolve._core.http.errors import RequestContext, connection_error
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
 from aioresolve.kubernetes.client import HINTS, PodAPI
 from aioresolve.kubernetes.reflector import WatchPolicy, WatchState
-from aioresolve.testing import Answer, End, Hang
+from aioresolve.testing import Answer, End, Hang, Stall
 
 from .loopback import JOBS, TOKEN, all_text, trusted_peer
 from .watched_cluster import EVAL, TRAIN, new_cache, state, versioned
@@ -405,6 +409,206 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
     assert observation.state is not None
     assert observation.stale_since is not None
     assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=0.2)
+
+
+async def test_watches_that_open_and_remain_silent_are_reported_each_time(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.kubernetes.reflector.HEALTHY_AFTER", 0.1)
+    loopback.train("train-0")
+    loopback.server.inject(Stall(), match=is_watch, times=None)
+    resolver = loopback.resolver(JOBS)
+    resolver.watch_policy = WatchPolicy(backoff=WAITS, max_silence=0.3, max_replay=0.01)
+    async with aclosing(resolver.observations()) as observations:
+        for _ in range(3):
+            error = await next_error(observations)
+            assert "received nothing for 0.3 s" in str(error)
+            with anyio.fail_after(10):
+                while (await anext(observations)).error is not None:
+                    pass
+    assert list_count(loopback) >= 3
+
+
+async def test_a_wait_does_not_end_with_the_pods_from_before_silent_watches(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.kubernetes.reflector.HEALTHY_AFTER", 0.1)
+    loopback.train("train-0")
+    loopback.server.inject(Stall(), match=is_watch, times=None)
+    resolver = loopback.resolver(JOBS)
+    resolver.watch_policy = WatchPolicy(backoff=WAITS, max_silence=0.3)
+    waiting = asyncio.ensure_future(resolver.wait(1, stable_for=0.8, timeout=2.0))
+    await until(loopback, lambda: any(map(is_watch, loopback.requests)))
+    loopback.server.delete("train-0", "ml")
+    with pytest.raises(IncompleteClusterError, match="0 of 1 task"):
+        await waiting
+
+
+async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback: Loopback) -> None:
+    versions: list[bytes] = []
+
+    def respond(connection: socket.socket) -> None:
+        while b"\r\n\r\n" not in (request := connection.recv(65536)):
+            pass
+        body = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
+        if b"watch=true" not in request:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            return
+        versions.append(request.partition(b"resourceVersion=")[2].partition(b"&")[0].partition(b" ")[0])
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        line = bookmark(9)
+        with suppress(OSError):
+            while True:
+                connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+                time.sleep(0.05)
+
+    with trusted_peer(loopback, respond):
+        resolver = loopback.resolver(JOBS)
+        resolver.watch_policy = WatchPolicy(
+            min_lifetime=0.3, max_lifetime=0.3, max_silence=0.5, backoff=RetryPolicy(3600.0, 3600.0)
+        )
+
+        async def follow() -> None:
+            async with aclosing(resolver.observations()) as observations:
+                async for observation in observations:
+                    assert observation.error is None
+
+        following = asyncio.ensure_future(follow())
+        await until(loopback, lambda: len(versions) >= 3)
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+    assert versions[:3] == [b"7", b"9", b"9"]
+
+
+@pytest.mark.parametrize(
+    ("status", "failures"),
+    [(400, 1), (410, 1), (404, 3), (500, 3), (504, 3)]
+    + [(each, None) for each in (401, 403, 408, 429, 502, 503)],
+)
+def test_failures_that_may_be_due_to_the_version_lead_to_a_list(status: int, failures: int | None) -> None:
+    error_type = {401: UnauthorizedError, 403: ForbiddenError}.get(status, APIError)
+    watch = listed_state()
+    watch.on_open(0.0)
+    for number in range(1, 11):
+        watch.on_failure(error_type("failed", status=status))
+        if not watch.is_listed:
+            assert number == failures
+            return
+    assert failures is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_listed"),
+    [(ProtocolError("invalid"), False), (DeadlineExceededError("silent"), False), (BROKEN, True)],
+    ids=["invalid", "silent", "broken"],
+)
+def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not(
+    error: ResolveError, is_listed: bool
+) -> None:
+    watch = listed_state()
+    for _ in range(1 if not is_listed else 10):
+        watch.on_failure(error)
+    assert watch.is_listed == is_listed
+
+
+def test_events_and_lists_reset_the_count_of_failures_that_lead_to_a_list() -> None:
+    unknown = APIError("failed", status=500)
+    watch = listed_state()
+    for _ in range(5):
+        for _ in range(2):
+            watch.on_failure(unknown)
+        watch.on_open(0.0)
+        watch.on_event()
+    states = [watch.is_listed]
+    watch.on_failure(unknown)
+    watch.on_open(0.0)
+    watch.on_failure(unknown)
+    watch.on_failure(unknown)
+    states.append(watch.is_listed)
+    watch.on_list()
+    watch.on_failure(unknown)
+    watch.on_failure(unknown)
+    states.append(watch.is_listed)
+    assert states == [True, False, True]
+
+
+FORBIDDEN = ForbiddenError("the user may not watch", status=403)
+
+
+def test_a_watch_that_was_open_once_is_never_given_up() -> None:
+    watch = listed_state()
+    watch.on_open(0.0)
+    watch.on_close(600.0)
+    for _ in range(50):
+        watch.on_failure(FORBIDDEN)
+    assert watch.error is FORBIDDEN
+
+
+def test_only_consecutive_refusals_of_the_first_watch_end_it() -> None:
+    watch = listed_state()
+    for _ in range(10):
+        for _ in range(5):
+            watch.on_failure(FORBIDDEN)
+        watch.on_failure(BROKEN)
+    for _ in range(5):
+        watch.on_failure(FORBIDDEN)
+    with pytest.raises(ForbiddenError):
+        watch.on_failure(FORBIDDEN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>\n",
+        b"[]\n",
+        b"null\n",
+        b'{"type": "RENAMED", "object": {}}\n',
+        b'{"type": "ADDED"}\n',
+        b'{"type": "ADDED", "object": {"metadata": []}}\n',
+        b'{"type": "ADDED", "object": {"metadata": {"name": "\xff"}}}\n',
+        b'{"type": "ADDED", "obj',
+    ],
+)
+async def test_a_change_is_not_missed_if_the_watch_sends_an_invalid_event(
+    loopback: Loopback, line: bytes
+) -> None:
+    loopback.train("train-0")
+    body = bookmark(loopback.server.resource_version) + line
+    loopback.server.inject(Answer(200, body), match=is_watch, times=2)
+    async with aclosing(resolver_of(loopback).observations()) as observations:
+        error = await next_error(observations)
+        assert "invalid watch event from https://" in str(error) or "in the middle of an event" in str(error)
+        loopback.train("train-1")
+        await until_members(observations, "train-0", "train-1")
+
+
+async def test_the_query_that_has_failed_for_longest_is_reported(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    resolver = loopback.resolver({"worker": ["app=train"], "evaluator": ["app=eval"]})
+    resolver.watch_policy = WatchPolicy(backoff=WAITS)
+
+    def watches(request: RequestRecord, *, selector: str) -> bool:
+        return is_watch(request) and request.query["labelSelector"] == selector
+
+    is_train, is_eval = partial(watches, selector="app=train"), partial(watches, selector="app=eval")
+    async with aclosing(resolver.observations()) as observations:
+        await anext(observations)
+        await until(loopback, lambda: loopback.server.watches == 2)
+        loopback.server.inject(Answer(503), match=is_eval, times=None)
+        loopback.server.disturb(End())
+        assert "app=eval" in str(await next_error(observations))
+        number = sum(map(is_train, loopback.requests))
+        loopback.server.inject(Answer(502), match=is_train, times=None)
+        loopback.server.disturb(End())
+        await until(loopback, lambda: sum(map(is_train, loopback.requests)) >= number + 4)
+        await anext(observations)
+        assert "app=eval" in str(await next_error(observations))
+        loopback.server.clear_faults()
+        loopback.server.inject(Answer(502), match=is_train, times=None)
+        with anyio.fail_after(10):
+            while "app=train" not in str(await next_error(observations)):
+                pass
 
 
 def test_a_list_does_not_make_a_query_current_while_its_watches_fail() -> None:

@@ -74,12 +74,13 @@ class TestLists:
         # As a server lists them: it sorts `a-b/train-0` before `a/train-0`.
         assert [e.namespace for e in state(cache).endpoints["worker"]] == ["a-b", "a", "b"]
 
-    def test_equal_names_are_in_the_order_in_which_namespaces_were_given(self) -> None:
-        queries = [PodQuery("app=train", name) for name in ("z", "a")]
+    @pytest.mark.parametrize("given", [["z", "a"], [f"team-{number}" for number in range(120, 0, -1)]])
+    def test_equal_names_are_in_the_order_in_which_namespaces_were_given(self, given: list[str]) -> None:
+        queries = [PodQuery("app=train", name) for name in given]
         cache = new_cache({"worker": [queries]})
         for query in reversed(queries):
             cache.replace(query, [pod(metadata={"namespace": query.namespace, "uid": query.namespace})], "1")
-        assert [e.namespace for e in state(cache).endpoints["worker"]] == ["z", "a"]
+        assert [e.namespace for e in state(cache).endpoints["worker"]] == given
 
     def test_the_tasks_of_selectors_follow_one_another(self) -> None:
         cache = new_cache({"worker": [[EVAL], [TRAIN]]})

@@ -526,6 +526,16 @@ class TestMembers:
         spec = await resolve(loopback.resolver(namespace=namespace))
         assert addresses(spec) == [loopback.address("train-0", place) for place in expected]
 
+    @both_paths
+    async def test_equal_names_in_more_than_ten_namespaces_are_in_the_order_given(
+        self, loopback: Loopback, resolve: Callable[..., Any]
+    ) -> None:
+        namespaces = [f"team-{number}" for number in range(12, 0, -1)]
+        for namespace in sorted(namespaces):
+            loopback.train("train-0", namespace=namespace)
+        spec = await resolve(loopback.resolver(namespace=namespaces))
+        assert addresses(spec) == [loopback.address("train-0", each) for each in namespaces]
+
     async def test_a_user_with_permission_in_one_namespace_resolves_only_there(
         self, loopback: Loopback
     ) -> None:

@@ -71,6 +71,12 @@ class TestTwoQueries:
         assert state(cache).spec.as_dict() == {"worker": ["10.8.0.2:8470"], "eval": ["10.8.0.2:8470"]}
         assert not cache.apply(TRAIN, [Modified(versioned("train-0", 101, ip="10.8.0.2"))])
 
+    def test_first_list_of_a_query_does_not_restore_an_old_version(self) -> None:
+        cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
+        cache.replace(EVAL, [versioned("train-0", 101, ip="10.8.0.2")], "101")
+        cache.replace(TRAIN, [versioned("train-0", 7)], "100")
+        assert state(cache).spec.as_dict() == {"worker": ["10.8.0.2:8470"], "eval": ["10.8.0.2:8470"]}
+
     def test_a_stream_that_is_behind_does_not_restore_an_old_version(self) -> None:
         cache = self.both([versioned("train-0", 7)], [versioned("train-0", 7)])
         cache.apply(EVAL, [Modified(versioned("train-0", 102, ip="10.8.0.3"))])

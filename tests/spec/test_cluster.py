@@ -37,6 +37,22 @@ def serialize(spec: ClusterSpec) -> bytes:
     return spec.as_cluster_def().SerializeToString(deterministic=True)
 
 
+def test_ranks_start_with_the_chief_and_then_follow_jobs_and_task_indices() -> None:
+    spec = ClusterSpec({"worker": {7: "c:1", 3: "b:1"}, "ps": ["d:1"], "chief": ["a:1"]})
+    assert [(str(task), task.address, task.rank, task.num_tasks) for task in spec.tasks] == [
+        ("/job:chief/task:0", "a:1", 0, 4),
+        ("/job:worker/task:3", "b:1", 1, 4),
+        ("/job:worker/task:7", "c:1", 2, 4),
+        ("/job:ps/task:0", "d:1", 3, 4),
+    ]
+
+
+@given(SPECS)
+def test_a_task_is_the_same_alone_and_among_all_tasks(spec: ClusterSpec) -> None:
+    assert spec.tasks == tuple(spec.task(task.job, task.index) for task in spec.tasks)
+    assert len(spec.tasks) == sum(spec.num_tasks(job) for job in spec.jobs)
+
+
 class TestClusterSpecConstructor:
     def test_list_numbers_its_tasks_from_zero(self) -> None:
         assert ClusterSpec({"worker": ["a:1", "b:2"]}) == {"worker": {0: "a:1", 1: "b:2"}}

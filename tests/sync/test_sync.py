@@ -192,6 +192,12 @@ def test_additional_method_becomes_part_of_a_facade() -> None:
     assert SyncOwn.leader.__doc__ == "Return the leader of a job."
 
 
+def test_union_has_the_task_of_its_first_resolver() -> None:
+    spec = ClusterSpec({"worker": ["10.0.0.1:1", "10.0.0.2:1"]})
+    first = sync.SimpleClusterResolver(spec, task_type="worker", task_id=1)
+    assert str(sync.UnionClusterResolver(first).this_task()) == "/job:worker/task:1"
+
+
 def test_wrapping_anything_but_an_async_resolver_raises_an_error() -> None:
     facade: Any = simple()
     with pytest.raises(InvalidClusterError, match=r"takes an async .*; got SimpleClusterResolver"):

@@ -41,6 +41,7 @@ OURS = "aioresolve kubernetes"
 KUBECTL = "kubectl get pods -o wide"
 IMPORTS = {
     "aioresolve": "import aioresolve",
+    "aiohttp, click": "import aiohttp, click",
     "aioresolve.KubernetesClusterResolver": "from aioresolve import KubernetesClusterResolver",
     "lightkube": "from lightkube import AsyncClient; from lightkube.resources.core_v1 import Pod",
     "kr8s": "import kr8s.asyncio",
@@ -110,8 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kubeconfig = Path(folder, "kubeconfig")
         # A separate home directory: the kubeconfig and the caches of the user are not touched.
         environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        # Compiled, as after an installation: otherwise each run would compile the modules of a source tree.
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        environ["PYTHONPYCACHEPREFIX"] = folder
         with running_server(1, PODS, kubeconfig):
-            commands = imports(quick=options.quick) + listings(options.kubectl, environ)
+            commands = imports(environ, quick=options.quick) + listings(options.kubectl, environ)
             take_turns(commands, environ, effort)
     print(f"\n{table(commands)}\n{bar_table(bars_of(commands))}", end="")
     figures = [asdict(command) for command in commands]
@@ -123,14 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def imports(*, quick: bool) -> list[Command]:
+def imports(environ: Mapping[str, str], *, quick: bool) -> list[Command]:
     """Return commands that only start the interpreter or import a library that is installed."""
     commands = [Command(BARE, [sys.executable, "-c", "pass"])]
     for name, statement in IMPORTS.items():
         if quick and name == "tensorflow":
             continue
         command = Command(f"import {name}", [sys.executable, "-c", statement])
-        if subprocess.run(command.words, capture_output=True, check=False).returncode:
+        if subprocess.run(command.words, env=environ, capture_output=True, check=False).returncode:
             print(f"left out: {command.title}: not installed")
         else:
             commands.append(command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
+    # Otherwise the interpreter searches all objects for garbage before it exits: a fifth of a fast command.
+    atexit.register(gc.freeze)
     try:
         missing = [name for name in ("click", "rich") if find_spec(name) is None]
         if missing:

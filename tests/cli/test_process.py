@@ -230,6 +230,39 @@ def test_waiting_in_a_pipe_imports_neither_rich_nor_grpc(env: dict[str, str]) ->
     assert loaded & {"rich", "grpc", "trustme", "google", "yaml"} == set()
 
 
+def test_resolving_pods_loads_only_the_packages_that_it_needs(env: dict[str, str]) -> None:
+    script = (
+        "import sys; from aioresolve.cli import main; main(sys.argv[1:]);"
+        " print(*[name for name in sys.modules if name.startswith('aioresolve.')], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *TRAIN, "-o", "name"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stderr.split())
+    packages = {"_core", "_version", "cli", "errors", "kubernetes", "resolver", "spec"}
+    assert {name.split(".")[1] for name in loaded} == packages
+    assert {name for name in loaded if name.startswith("aioresolve.cli.commands.")} == {
+        "aioresolve.cli.commands.kubernetes"
+    }
+    assert loaded & {"aioresolve.cli.output.templates", "aioresolve.cli.terminal.views"} == set()
+
+
+def test_exit_does_not_search_the_objects_of_all_modules_for_garbage(env: dict[str, str]) -> None:
+    # What is registered first runs last.
+    script = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count() > 0, file=sys.stderr));"
+        " from aioresolve.cli import main; main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "True\n"
+
+
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_a_missing_library_is_reported_with_the_extra_to_install(missing: str, env: dict[str, str]) -> None:
     script = (

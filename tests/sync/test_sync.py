@@ -245,10 +245,39 @@ def test_many_threads_can_call_one_resolver_concurrently(
         assert 1 <= server.connections <= 4
 
 
+def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    loop_thread = get_loop_thread()
+    tasks = loop_thread.run(number_of_tasks)
+    started = threading.Barrier(200)
+    results: list[tuple[ClusterSpec, object]] = []
+
+    def call() -> None:
+        started.wait()
+        results.append((resolver.cluster_spec(timeout=100), get_loop_thread()))
+
+    with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=8) as resolver:
+        callers = [threading.Thread(target=call) for _ in range(200)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert results == [(WORKERS, loop_thread)] * 200
+        assert len(server.requests) == 2 * 200
+    assert loop_thread.run(number_of_tasks) == tasks
+    server.until(lambda: server.connections == 0)
+
+
 async def test_call_can_be_made_inside_a_running_loop(resolver: sync.KubernetesClusterResolver) -> None:
     assert resolver.cluster_spec() == WORKERS
     assert await anyio.to_thread.run_sync(resolver.cluster_spec) == WORKERS
     assert asyncio.get_running_loop() is not get_loop_thread().run(running_loop)
+
+
+async def number_of_tasks() -> int:
+    await anyio.wait_all_tasks_blocked()
+    return len(asyncio.all_tasks())
 
 
 async def running_loop() -> asyncio.AbstractEventLoop:

@@ -252,7 +252,7 @@ def test_resolving_pods_loads_only_the_packages_that_it_needs(env: dict[str, str
 
 
 def test_exit_does_not_search_the_objects_of_all_modules_for_garbage(env: dict[str, str]) -> None:
-    # What is registered first runs last.
+    # The function that is registered first runs last.
     script = (
         "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count() > 0, file=sys.stderr));"
         " from aioresolve.cli import main; main(sys.argv[1:])"

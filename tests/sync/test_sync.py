@@ -253,11 +253,12 @@ def test_200_threads_share_one_loop_thread_and_leave_nothing_behind(
     started = threading.Barrier(200)
     results: list[tuple[ClusterSpec, object]] = []
 
-    def call() -> None:
-        started.wait()
-        results.append((resolver.cluster_spec(timeout=100), get_loop_thread()))
-
     with sync.KubernetesClusterResolver(JOBS, kubeconfig=kubeconfig, max_concurrency=8) as resolver:
+
+        def call() -> None:
+            started.wait()
+            results.append((resolver.cluster_spec(timeout=100), get_loop_thread()))
+
         callers = [threading.Thread(target=call) for _ in range(200)]
         for caller in callers:
             caller.start()

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
-    # Otherwise the interpreter searches all objects for garbage before it exits: a fifth of a fast command.
+    # Otherwise the interpreter searches the objects of all modules for garbage before it exits.
     atexit.register(gc.freeze)
     try:
         missing = [name for name in ("click", "rich") if find_spec(name) is None]

@@ -269,7 +269,7 @@ def test_server_credentials_and_impersonation_of_the_kubeconfig_can_be_replaced(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--server", "ftp://host"), "error: --server: ftp://host does not start with https://"),
+        (("--server", "ftp://host"), "error: --server: 'ftp://host' does not start with https://"),
         (("--token-file", ""), "error: --token-file: '' is not a path"),
         (("--token-file", "missing/token"), "missing/token cannot be read"),
         (("--as", " "), "error: --as: ' ' is not the name"),

@@ -109,7 +109,7 @@ def _finder(path: str) -> Callable[[Any], list[Any]]:
     """Return a function that finds the values at a path, which starts with `.`, `[`, `$` or `@`."""
     try:
         from jsonpath_ng.exceptions import JSONPathError
-        from jsonpath_ng.ext.parser import parse
+        from jsonpath_ng.ext import parse  # pyright: ignore[reportPrivateImportUsage]
     except ImportError:
         raise ValueError("it requires jsonpath-ng: pip install 'aioresolve[cli]'") from None
     rest = path[1:] if path.startswith(("$", "@")) else path

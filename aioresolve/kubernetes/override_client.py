@@ -368,7 +368,8 @@ def _as_json(value: Any, fields: Mapping[str, Any]) -> Any:
         return value
     model = getattr(value, "attribute_map", None)
     if isinstance(model, dict):
-        return {name: _as_json(getattr(value, attribute), {}) for attribute, name in model.items()}
+        parts = ((name, getattr(value, attribute)) for attribute, name in model.items())
+        return {name: _as_json(part, {}) for name, part in parts if part is not None}
     found = {}
     for attribute, inner in fields.items():
         part = getattr(value, attribute, None)

@@ -1,0 +1,114 @@
+"""Any object with the list methods of a CoreV1Api, passed as `override_client=`: a wrapper, or a mock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from aioresolve import KubernetesClusterResolver, errors
+
+SELECTOR = {"worker": "app=train"}
+
+
+def pod(name: str, ip: str | None, phase: str = "Running", **metadata: Any) -> Any:
+    return SimpleNamespace(
+        metadata=SimpleNamespace(name=name, namespace="ml", **metadata),
+        status=SimpleNamespace(phase=phase, pod_ip=ip),
+    )
+
+
+class Lister:
+    """A client with one method, which records the arguments of its calls."""
+
+    def __init__(self, *pods: Any) -> None:
+        self.pods = pods
+        self.calls: list[tuple[Any, ...]] = []
+
+    def list_pod_for_all_namespaces(self, label_selector: str) -> Any:
+        self.calls.append((label_selector,))
+        return SimpleNamespace(items=list(self.pods))
+
+
+class AsyncLister:
+    """An async client with the method for one namespace."""
+
+    def __init__(self, *pods: Any) -> None:
+        self.pods = pods
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def list_namespaced_pod(self, namespace: str, *, label_selector: str) -> Any:
+        self.calls.append((namespace, label_selector))
+        return SimpleNamespace(items=list(self.pods))
+
+
+def resolver(client: Any, **arguments: Any) -> KubernetesClusterResolver:
+    return KubernetesClusterResolver(SELECTOR, override_client=client, **arguments)
+
+
+async def test_pods_of_a_blocking_lister_are_ordered_by_name() -> None:
+    client = Lister(pod("train-10", "10.0.0.2"), pod("train-2", "10.0.0.1"))
+    spec = await resolver(client).cluster_spec()
+    assert spec.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
+    assert client.calls == [("app=train",)]
+
+
+async def test_namespaces_are_listed_by_an_async_lister() -> None:
+    client = AsyncLister(pod("train-0", "10.0.0.1", uid="u-1", labels={"app": "train"}))
+    state = await resolver(client, namespace=["ml"]).cluster_state()
+    [endpoint] = state.endpoints["worker"]
+    assert (endpoint.name, endpoint.namespace, endpoint.uid) == ("train-0", "ml", "u-1")
+    assert client.calls == [("ml", "app=train")]
+
+
+async def test_models_of_the_client_library_are_read_whole() -> None:
+    from kubernetes.client import V1ObjectMeta, V1OwnerReference, V1Pod, V1PodStatus
+
+    owner = V1OwnerReference(api_version="batch/v1", kind="Job", name="train", uid="j", controller=True)
+    failed = V1Pod(
+        metadata=V1ObjectMeta(name="train-0-old", namespace="ml", owner_references=[owner]),
+        status=V1PodStatus(phase="Failed", pod_ip="10.0.0.9"),
+    )
+    # Only the whole model shows that a controller replaces the failed pod.
+    spec = await resolver(Lister(failed, pod("train-0-new", "10.0.0.1"))).cluster_spec()
+    assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+async def test_pod_that_is_being_deleted_is_not_a_member() -> None:
+    leaving = pod("train-0", "10.0.0.1", deletion_timestamp=datetime(2026, 1, 1, tzinfo=UTC))
+    spec = await resolver(Lister(leaving, pod("train-1", "10.0.0.2"))).cluster_spec()
+    assert spec.as_dict() == {"worker": ["10.0.0.2:8470"]}
+
+
+async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
+    mocked = mock.MagicMock()
+    mocked.metadata.name, mocked.status.phase, mocked.status.pod_ip = "train-0", "Running", "10.0.0.1"
+    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
+    client.list_pod_for_all_namespaces.return_value.items = [mocked]
+    assert (await resolver(client).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+async def test_pod_that_is_not_running_is_named() -> None:
+    with pytest.raises(errors.PodNotRunningError, match="ml/train-0: Pending"):
+        await resolver(Lister(pod("train-0", None, "Pending"))).cluster_spec()
+
+
+async def test_error_of_the_client_is_reported_and_not_retried() -> None:
+    client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
+    client.list_pod_for_all_namespaces.side_effect = KeyError("broken")
+    with pytest.raises(errors.ConnectionFailedError, match="list_pod_for_all_namespaces: KeyError: 'broken'"):
+        await resolver(client).cluster_spec()
+    assert client.list_pod_for_all_namespaces.call_count == 1
+
+
+async def test_missing_method_is_named() -> None:
+    with pytest.raises(errors.ConfigurationError, match="has no method list_namespaced_pod"):
+        await resolver(Lister(), namespace="ml").cluster_spec()
+
+
+def test_object_without_list_methods_is_refused() -> None:
+    with pytest.raises(errors.ConfigurationError, match="is not a Kubernetes client"):
+        resolver(object())

@@ -859,7 +859,7 @@ class TestConnections:
         self, loopback: Loopback, quick_retries: None
     ) -> None:
         loopback.server.inject(Hang())
-        resolver = loopback.resolver()
+        resolver = loopback.resolver(max_concurrency=1)
         async with resolver:
             call = asyncio.ensure_future(resolver.cluster_spec(timeout=5))
             await asyncio.to_thread(loopback.server.until, lambda: len(loopback.requests) == 1)

@@ -337,7 +337,7 @@ async def test_body_of_a_failure_is_limited(served: Loopback, monkeypatch: pytes
     served.server.inject(Answer(500, b"x" * (1 << 21)))
     async with transport_to(served) as transport:
         error = await error_from(transport.stream(PODS, NEW_ONLY, JSON).__aenter__())
-    assert type(error) is ProtocolError
+    assert isinstance(error, ProtocolError)
     assert "exceeds the limit of 1 MiB" in str(error)
 
 

@@ -1,6 +1,6 @@
 """Real programs, started by `aioresolve exec` in the pods of a loopback cluster.
 
-Each process is a pod because of its `$POD_UID`. The programs are installed by the extra `programs`.
+Each process is a pod because of its `$POD_UID`. Their libraries are in the extras `test` and `programs`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def run_in_pods(server: ThreadedKubernetesServer, tmp_path: Path, *arguments: st
     return sorted(line for line in lines if line.startswith("RESULT"))
 
 
-@pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed (extra programs)")
+@pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed (extra test)")
 def test_jax_processes_find_each_other(server: ThreadedKubernetesServer, tmp_path: Path) -> None:
     lines = run_in_pods(server, tmp_path, "--for", "jax", "--", sys.executable, "-c", JAX_PROGRAM)
     assert lines == ["RESULT 0 2 3.0", "RESULT 1 2 3.0"]

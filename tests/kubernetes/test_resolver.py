@@ -822,8 +822,8 @@ class TestConnections:
         async with resolver:
             spec = await resolver.cluster_spec()
             assert [spec.num_tasks(f"job{job}") for job in range(6)] == [2] * 6
-            # A connection carries one request at a time, and none was closed.
-            assert loopback.server.connections == limit
+            # A connection carries one request at a time. One that was replaced may not be closed yet.
+            assert limit <= loopback.server.connections <= limit + 1
         assert kinds(loopback) == {"rows": 6, "others": 6, "named": 12}
 
     async def test_concurrent_calls_share_the_connections(self, loopback: Loopback) -> None:

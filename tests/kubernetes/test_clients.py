@@ -253,7 +253,9 @@ async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str
 @both_clients
 async def test_certificate_that_the_client_rejects_is_a_tls_error(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, ssl_ca_cert=None) as client:
-        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
+        # One request: uvloop logs the error of a second one that is cancelled in its TLS handshake.
+        resolver = resolver_of(client, loopback, not_running="skip")
+        error = await outcome(resolver.cluster_spec(), within=25)
     assert type(error) is TLSError
     assert not error.retryable
     assert loopback.server.url in str(error)
@@ -266,7 +268,8 @@ async def test_redirect_does_not_leak_the_token(loopback: Loopback, kind: str, t
     with run_loopback(folder) as elsewhere:
         loopback.server.inject(Redirect(f"{elsewhere.server.url}/api/v1/pods"), times=None)
         async with client_of(kind, loopback) as client:
-            error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
+            resolver = resolver_of(client, loopback, not_running="skip")  # one request, as above
+            error = await outcome(resolver.cluster_spec(), within=25)
         assert isinstance(error, ResolveError)
         assert not elsewhere.requests
     assert TOKEN not in all_text(error)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
+from aioresolve._core.http.errors import BodyTooLongError
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -254,14 +255,14 @@ PERMANENT = {
     "a pod that is a number": not_a_list(*json_body({**POD_LIST, "items": [7]}), words="$.items[0]"),
     "JSON nested without end": not_a_list(Answer(200, b'{"kind":"PodList","items":' + b"[" * 100_000)),
     "an endless body": Case(
-        (Endless(), AT_ONCE), ProtocolError, ("exceeds the limit of 1 MiB", "Narrow the selector")
+        (Endless(), AT_ONCE), BodyTooLongError, ("exceeds the limit of 1 MiB", "Narrow the selector")
     ),
     "an endless body that is not JSON": Case(
-        (Endless(head=b""), AT_ONCE), ProtocolError, ("exceeds the limit of 1 MiB",)
+        (Endless(head=b""), AT_ONCE), BodyTooLongError, ("exceeds the limit of 1 MiB",)
     ),
     "a small body that is too large after decompression": Case(
         (Answer(200, gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"}),),
-        ProtocolError, ("exceeds the limit of 1 MiB",),
+        BodyTooLongError, ("exceeds the limit of 1 MiB",),
     ),
     "pages without end": Case(
         (EndlessPages(2),), ProtocolError, ("more than 5 pages (10 pods)", "Narrow the selector"), limit=5
@@ -380,10 +381,11 @@ async def test_retry_waits_for_retry_after(loopback: Loopback, header: Callable[
 async def test_no_request_is_sent_to_the_location_of_a_redirect(loopback: Loopback, tmp_path: Path) -> None:
     elsewhere_folder = tmp_path / "elsewhere"
     elsewhere_folder.mkdir()
+    resolver = loopback.resolver(not_running="skip")  # which sends one request at a time
     with run_loopback(elsewhere_folder) as elsewhere:
         for location in (f"{elsewhere.server.url}/api/v1/pods", f"//127.0.0.1:{elsewhere.server.port}/"):
             loopback.server.inject(Redirect(location, 307))
-            error = await outcome(loopback.resolver().cluster_spec(), within=25)
+            error = await outcome(resolver.cluster_spec(), within=25)
             assert type(error) is ProtocolError
             assert elsewhere.server.url in str(error)
         assert elsewhere.requests == []

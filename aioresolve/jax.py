@@ -75,9 +75,6 @@ DEFAULT_PORT = 55527
 DEFAULT_TIMEOUT = 300
 """Seconds. The `initialization_timeout` of JAX, which JAX does not pass if it has a coordinator address."""
 
-MIN_TIMEOUT = 0.001
-"""Seconds. If looking up the own pod used up the deadline, the wait still reports which pods are missing."""
-
 COUNT, ID = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
@@ -167,9 +164,9 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         order_by="index",
     )
     # Pods may become ready only after their processes have found one another.
-    state = await resolver.wait(count, ready=False, timeout=max(deadline.left, MIN_TIMEOUT))
+    state = await resolver.wait(count, ready=False, timeout=deadline.next_timeout)
     _validate_members(state, selector, count)
-    task = await resolver.this_task(state, timeout=max(deadline.left, MIN_TIMEOUT))
+    task = await resolver.this_task(state, timeout=deadline.next_timeout)
     return _Processes(state.tasks[0].address, count, task.rank)
 
 

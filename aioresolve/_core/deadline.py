@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MIN_TIMEOUT = 0.001
+"""The shortest timeout of a step, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -37,6 +40,14 @@ class Deadline:
     def left(self) -> float:
         """The remaining seconds, never negative."""
         return max(0.0, self.ends - time.monotonic())
+
+    @property
+    def next_timeout(self) -> float:
+        """The timeout of the next step, in seconds: what is left, but always enough to be valid.
+
+        If earlier steps used up the deadline, the next one still starts, and its error says what is missing.
+        """
+        return max(self.left, MIN_TIMEOUT)
 
 
 @dataclass(slots=True)

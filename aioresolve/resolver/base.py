@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from .this_task import TaskClaim
 
-MIN_PROBE_TIMEOUT = 0.001
-"""Seconds. If resolving used up the deadline, the probe still gets a valid timeout and lists the workers."""
-
 
 class ClusterResolver(abc.ABC):
     """Returns the members of a cluster and their addresses.
@@ -326,8 +323,7 @@ class ClusterResolver(abc.ABC):
 
         deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
         spec = await self.cluster_spec(timeout=deadline.timeout)
-        left = max(deadline.left, MIN_PROBE_TIMEOUT)
-        return await accelerators_per_worker(spec, task_type, task_id, timeout=left)
+        return await accelerators_per_worker(spec, task_type, task_id, timeout=deadline.next_timeout)
 
     async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
         """Return the task of the calling process: its job, task index, address and rank.
@@ -368,8 +364,7 @@ class ClusterResolver(abc.ABC):
             process = await run_in_thread("identify this process", read_process, found)
             return identify_task(found, process, self._claim_task())
 
-        left = max(deadline.left, MIN_PROBE_TIMEOUT)
-        return await within_deadline(left, f"this_task() of {self!r}", identify)
+        return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
 
     def _claim_task(self) -> TaskClaim:
         """Return what this resolver knows about the task of this process. Override it to know more."""

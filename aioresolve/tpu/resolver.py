@@ -57,9 +57,6 @@ ChoiceT = TypeVar("ChoiceT", bound=str)
 INITIALIZATION_TIMEOUT = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
 
-MIN_TIMEOUT = 0.001
-"""Seconds left for the second step of a call whose first step used up its deadline."""
-
 
 class TPUClusterResolver(ClusterResolver):
     """Resolves Cloud TPUs to the addresses of their workers: one job, slice after slice.
@@ -488,14 +485,14 @@ class TPUClusterResolver(ClusterResolver):
         slices = await self.slices(timeout=deadline.timeout)
         if slices:
             # TensorFlow would wait forever for a worker that does not respond.
-            await verify_tensorflow_servers(slices, max(deadline.left, MIN_TIMEOUT))
+            await verify_tensorflow_servers(slices, deadline.next_timeout)
         addresses = [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
         async def initialize(progress: Progress) -> None:
             progress.waiting("TensorFlow", "it has not initialized the TPU system")
             await tensorflow_runtime.initialize_system(addresses, self.get_job_name())
 
-        await self._call(max(deadline.left, MIN_TIMEOUT), "initialize_system()", initialize)
+        await self._call(deadline.next_timeout, "initialize_system()", initialize)
 
     # Sharing connections with other resolvers
 
@@ -563,7 +560,7 @@ class TPUClusterResolver(ClusterResolver):
 
         deadline = Deadline.after(timeout)
         slices = await self.slices(timeout=timeout)
-        left = max(deadline.left, MIN_TIMEOUT)
+        left = deadline.next_timeout
         async with self._lease.acquire() as connections:
             return slices, await probe_slices(slices, left, await connections.channels()), left
 

@@ -128,8 +128,6 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
     before TensorFlow is connected to them.
     """
 
-    _tpu_topology: Any = None
-
     @staticmethod
     def connect(  # type: ignore[override]
         tpu: str | Sequence[str] | None = None,
@@ -153,9 +151,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
             ResolveError: the workers could not be resolved, or do not respond.
         """
         resolver = TPUClusterResolver(tpu, zone, project)
-        for worker in resolver.probe(timeout=timeout):
-            if worker.error is not None:
-                raise worker.error
+        resolver._shared.call("_verify_servers", timeout=timeout)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return resolver
@@ -179,10 +175,6 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
         """What TensorFlow takes for the name of the TPU; `"local"` for the TPU of this host."""
         resolver: Any = self._shared.resource
         return "local" if isinstance(resolver._source(), LocalTPU) else repr(resolver)
-
-    set_tpu_topology = _theirs.TPUClusterResolver.set_tpu_topology
-    tpu_hardware_feature = _theirs.TPUClusterResolver.tpu_hardware_feature  # pyright: ignore[reportIncompatibleMethodOverride]
-    get_coordination_service_leader = _theirs.TPUClusterResolver.get_coordination_service_leader
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # as in TensorFlow

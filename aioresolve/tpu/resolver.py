@@ -479,20 +479,27 @@ class TPUClusterResolver(ClusterResolver):
         Raises:
             ResolveError: see `connect`.
         """
-        from .probing import verify_tensorflow_servers
-
         deadline = Deadline.after(self._deadline(timeout))
-        slices = await self.slices(timeout=deadline.timeout)
-        if slices:
-            # TensorFlow would wait forever for a worker that does not respond.
-            await verify_tensorflow_servers(slices, deadline.next_timeout)
-        addresses = [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
+        addresses = await self._verify_servers(timeout=deadline.timeout)
 
         async def initialize(progress: Progress) -> None:
             progress.waiting("TensorFlow", "it has not initialized the TPU system")
             await tensorflow_runtime.initialize_system(addresses, self.get_job_name())
 
         await self._call(deadline.next_timeout, "initialize_system()", initialize)
+
+    async def _verify_servers(self, *, timeout: float) -> list[str]:
+        """Return the addresses of the workers after the TensorFlow server of each has responded.
+
+        TensorFlow would wait forever for one that does not respond.
+        """
+        from .probing import verify_tensorflow_servers
+
+        deadline = Deadline.after(timeout)
+        slices = await self.slices(timeout=timeout)
+        if slices:
+            await verify_tensorflow_servers(slices, deadline.next_timeout)
+        return [endpoint.address for tpu_slice in slices for endpoint in tpu_slice.endpoints]
 
     # Sharing connections with other resolvers
 

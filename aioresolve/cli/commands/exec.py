@@ -213,8 +213,8 @@ Examples:
   aioresolve exec tpu slice-0 slice-1 --for megascale --port 8080 -- python train.py
 
 \b
-  # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8476
-  aioresolve exec tpu my-tpu --for jax --port 8476 -- python train.py
+  # on each VM of a slice; JAX's own port for its coordinator on TPUs is 8482
+  aioresolve exec tpu my-tpu --for jax --port 8482 -- python train.py
 
 {EPILOG}""",
 )

@@ -105,7 +105,7 @@ def jax(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = N
         port: the port on which process 0 runs the coordinator; by default, that of its address.
 
     Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or there is no port.
+        LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "jax")
     return {
@@ -135,7 +135,7 @@ def torchrun(
             which means 1.
 
     Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or there is no port.
+        LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "torchrun")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torchrun"))
@@ -161,7 +161,7 @@ def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None =
         port: the port of the store, on the host of rank 0; by default, that of its address.
 
     Raises:
-        LaunchError: there are several jobs, the task indices have gaps, or there is no port.
+        LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "torch")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torch"))
@@ -274,7 +274,7 @@ def ray(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 6379) ->
     """
     variables = leader_worker(cluster, task)
     if task.rank:
-        variables["RAY_ADDRESS"] = _with_port(_tasks(cluster, task, "ray")[0], port, "ray")
+        variables["RAY_ADDRESS"] = _with_port(_spec(cluster).tasks[0], port, "ray")
     return variables
 
 
@@ -361,22 +361,22 @@ def _equal_tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str)
     return tasks
 
 
-def _host(task: Task) -> str:
-    """Return the host of a task's address, an IPv6 address without brackets."""
+def _split(task: Task) -> tuple[str, int]:
+    """Return the host of a task's address, an IPv6 address without brackets, and its port or 0."""
     try:
-        return split_host_port(task.address)[0]
+        return split_host_port(task.address)
     except ValueError:
-        return task.address.strip("[]")
+        return task.address.strip("[]"), 0
+
+
+def _host(task: Task) -> str:
+    return _split(task)[0]
 
 
 def _with_port(task: Task, port: int | None, consumer: str) -> str:
     """Return `host:port` of a task, with `port` if it is given, else with the port of its address."""
-    host = _host(task)
-    if port is None:
-        try:
-            port = split_host_port(task.address)[1]
-        except ValueError:
-            port = 0
+    host, own_port = _split(task)
+    port = own_port if port is None else port
     if not 0 < port <= 65535:
         raise LaunchError(
             f"{consumer} needs a port on {host}, the host of {task}, but {port or task.address!r} is not one",

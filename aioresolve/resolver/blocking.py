@@ -77,10 +77,7 @@ class BlockingResolver(ClusterResolver):
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Call `cluster_spec` in a thread."""
-        progress.waiting(repr(self), "cluster_spec() has not returned")
-        spec = await run_in_thread(
-            f"call cluster_spec() of {self!r}", lambda: ClusterSpec(self._resolver.cluster_spec())
-        )
+        spec = ClusterSpec(await self._call("cluster_spec", progress))
         progress.done(repr(self), f"jobs {spec.jobs}")
         return spec
 
@@ -90,27 +87,22 @@ class BlockingResolver(ClusterResolver):
 
     async def master(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> str:
         """Call `master` in a thread."""
-
-        async def call(progress: Progress) -> str:
-            progress.waiting(repr(self), "master() has not returned")
-            master: str = await run_in_thread(
-                f"call master() of {self!r}", self._resolver.master, *args, **kwargs
-            )
-            return master
-
-        return await within_deadline(self._deadline(timeout), f"master() of {self!r}", call)
+        master: str = await self._call_within(timeout, "master", *args, **kwargs)
+        return master
 
     async def num_accelerators(
         self, *args: Any, timeout: float | None = None, **kwargs: Any
     ) -> dict[str, int]:
         """Call `num_accelerators` in a thread."""
+        return dict(await self._call_within(timeout, "num_accelerators", *args, **kwargs))
 
-        async def call(progress: Progress) -> dict[str, int]:
-            progress.waiting(repr(self), "num_accelerators() has not returned")
-            return dict(
-                await run_in_thread(
-                    f"call num_accelerators() of {self!r}", self._resolver.num_accelerators, *args, **kwargs
-                )
-            )
+    async def _call_within(self, timeout: float | None, method: str, *args: Any, **kwargs: Any) -> Any:
+        async def call(progress: Progress) -> Any:
+            return await self._call(method, progress, *args, **kwargs)
 
-        return await within_deadline(self._deadline(timeout), f"num_accelerators() of {self!r}", call)
+        return await within_deadline(self._deadline(timeout), f"{method}() of {self!r}", call)
+
+    async def _call(self, method: str, progress: Progress, *args: Any, **kwargs: Any) -> Any:
+        progress.waiting(repr(self), f"{method}() has not returned")
+        function = getattr(self._resolver, method)
+        return await run_in_thread(f"call {method}() of {self!r}", function, *args, **kwargs)

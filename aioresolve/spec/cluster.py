@@ -162,11 +162,8 @@ class ClusterSpec:
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such job, or the job has no such task.
         """
-        address = self.task_address(job_name, task_index)
-        jobs = jobs_by_rank(self.jobs)
-        before = sum(len(self._tasks[job]) for job in jobs[: jobs.index(job_name)])
-        rank = before + list(self._tasks[job_name]).index(task_index)
-        return Task(job_name, task_index, address, rank, sum(map(len, self._tasks.values())))
+        self.task_address(job_name, task_index)  # raises if the task does not exist
+        return next(task for task in self.tasks if (task.job, task.index) == (job_name, task_index))
 
     def __bool__(self) -> bool:
         """Return whether there are any jobs."""

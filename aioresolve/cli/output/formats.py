@@ -40,9 +40,6 @@ ABSENT = "<none>"
 TASK = ("JOB", "TASK", "ADDRESS")
 IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS")
 
-EVALUATOR = "evaluator"
-"""TensorFlow does not list the evaluator in the cluster, but TF_CONFIG names its task all the same."""
-
 MAX_MISSING_ROWS = 20
 """How many reasons a wait report lists at most."""
 
@@ -268,6 +265,9 @@ def find_task(spec: ClusterSpec, name: TaskName) -> Task:
 
     TensorFlow's evaluator need not be in the cluster. It then has no address and no rank of its own.
     """
+    # Imported now because few commands need it.
+    from aioresolve.launch import EVALUATOR
+
     if name.job == EVALUATOR and EVALUATOR not in spec.jobs:
         from aioresolve.spec import Task
 

@@ -37,6 +37,7 @@ from tests.kubernetes.kubeconfigs import (
     write_file,
     write_plugin,
 )
+from tests.kubernetes.loopback import attributes_of, error_chain
 from tests.kubernetes.peers import peer, read_head, responder
 
 if TYPE_CHECKING:
@@ -61,17 +62,8 @@ def forms(secret: str) -> set[str]:
 def all_text(error: BaseException) -> str:
     """Return every text that a report of the error may contain."""
     texts = []
-    chain: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while chain:
-        link = chain.pop()
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        texts += [repr(link), str(link), repr(vars(link)), repr(link.args)]
-        chain += [link.__cause__, link.__context__]
-        if isinstance(link, BaseExceptionGroup):
-            chain += link.exceptions
+    for link in error_chain(error):
+        texts += attributes_of(link)
         report = traceback.TracebackException.from_exception(link, capture_locals=True)
         for frame in report.stack:
             if not frame.filename.startswith(TESTS):

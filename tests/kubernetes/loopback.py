@@ -169,6 +169,13 @@ async def outcome(call: Awaitable[Any], *, within: float) -> Any:
 def all_text(error: BaseException) -> str:
     """Return all text of an error and its causes: tracebacks, reprs and attributes."""
     texts = ["".join(traceback.format_exception(error))]
+    for link in error_chain(error):
+        texts += attributes_of(link)
+    return "\n".join(texts)
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its causes and contexts, and the members of groups among them, each once."""
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
     while chain:
@@ -176,8 +183,12 @@ def all_text(error: BaseException) -> str:
         if link is None or id(link) in seen:
             continue
         seen.add(id(link))
-        texts += [repr(link), str(link), repr(vars(link)), repr(link.args)]
+        yield link
         chain += [link.__cause__, link.__context__]
         if isinstance(link, BaseExceptionGroup):
             chain += link.exceptions
-    return "\n".join(texts)
+
+
+def attributes_of(error: BaseException) -> list[str]:
+    """Return the texts of one error, without its traceback."""
+    return [repr(error), str(error), repr(vars(error)), repr(error.args)]

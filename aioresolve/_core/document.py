@@ -427,7 +427,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_first_json(text: str) -> Any:
-    """Return the JSON value that `text` starts with, whatever follows it; None if there is no such value."""
+    """Return the JSON value that `text` starts with, whatever follows it; None if it starts with none."""
     try:
         return json.JSONDecoder().raw_decode(text.lstrip())[0]
     except (ValueError, RecursionError):

@@ -442,7 +442,7 @@ def observation_of(
 ) -> Observation:
     """Return the state of the slices that are ready, and the workers that are missing.
 
-    If there is no slice, the state has the job without tasks. For the other arguments see `cluster_of`.
+    Without slices, the state has the job without tasks. For the other arguments see `cluster_of`.
     """
     if isinstance(source, LocalTPU):
         reason = "the TPU of this host has no workers to wait for"

@@ -43,9 +43,9 @@ class Deadline:
 
     @property
     def next_timeout(self) -> float:
-        """The timeout of the next step, in seconds: what is left, but always enough to be valid.
+        """The timeout of the next step, in seconds: the remaining time, but at least `MIN_TIMEOUT`.
 
-        If earlier steps used up the deadline, the next one still starts, and its error says what is missing.
+        If earlier steps used up the deadline, the next one still starts, and its error says what failed.
         """
         return max(self.left, MIN_TIMEOUT)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +23,8 @@ SECONDS = 300
 
 RUN_IN_POD = """\
 import runpy, sys
-from aioresolve.kubernetes.auth import discovery
-discovery.SERVICE_ACCOUNT_FOLDER = sys.argv.pop(1)
+from aioresolve._core import service_account
+service_account.FOLDER = sys.argv.pop(1)
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -28,11 +32,26 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def free_port() -> int:
-    """Return a port that is free. Another process may take it in the meantime."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a port that is free."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> range:
+    """Return consecutive ports that are free.
+
+    They are below those that Linux chooses for connections, so that a connection that is opened in the
+    meantime does not take them.
+    """
+    for _ in range(100):
+        first = random.randrange(20000, 32768 - count)
+        with contextlib.ExitStack() as listeners:
+            try:
+                for port in range(first, first + count):
+                    listeners.enter_context(socket.socket()).bind(("", port))
+            except OSError:
+                continue
+            return range(first, first + count)
+    raise AssertionError(f"{count} consecutive free ports were not found between 20000 and 32767")
 
 
 def start(
@@ -47,7 +66,10 @@ def start(
 
 
 def start_command(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a command with these variables in addition to those of the tests, and without accelerators."""
+    """Start a command with these variables in addition to those of the tests, and without accelerators.
+
+    Its process group contains only the command and what it starts.
+    """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command,
@@ -55,17 +77,30 @@ def start_command(command: Sequence[str], environment: Mapping[str, str]) -> sub
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
 def last_lines(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """Wait for the programs, and return the last line that each of them printed."""
-    try:
-        outputs = [process.communicate(timeout=SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            with process:
-                process.kill()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors[-4000:]
-    return [output.splitlines()[-1] for output, _ in outputs]
+    """Wait for the programs, and return the last line that each of them printed.
+
+    If one fails, the others are killed: they may be waiting for it.
+    """
+    with ThreadPoolExecutor(len(processes)) as threads:
+        lines = [threads.submit(last_line, process) for process in processes]
+        try:
+            ended, _ = wait(lines, timeout=SECONDS, return_when=FIRST_EXCEPTION)
+        finally:
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    for line in [*ended, *lines]:
+        line.result()
+    return [line.result() for line in lines]
+
+
+def last_line(process: subprocess.Popen[str]) -> str:
+    """Wait for a program, and return the last line that it printed."""
+    output, errors = process.communicate()
+    assert process.returncode == 0, f"exit code {process.returncode}\n{output[-4000:]}\n{errors[-4000:]}"
+    return output.splitlines()[-1]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +23,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = ROOT / "examples"
 MANIFESTS = sorted(EXAMPLES.glob("*/*.yaml"))
+
+WITHOUT_MANIFEST = ("tensorflow-sagemaker", "tensorflow-tf-config", "torchrun-instance-group")
+"""Examples for platforms whose jobs are not described by a file."""
 
 each_manifest = pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.parent.name)
 
@@ -55,10 +65,15 @@ def command_lines(manifest: Path) -> Iterator[list[str]]:
 @pytest.mark.parametrize("folder", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
 def test_folder_is_complete_and_listed(folder: str) -> None:
     assert f"]({folder})" in (EXAMPLES / "README.md").read_text()
-    lines = (EXAMPLES / folder / "README.md").read_text().splitlines()
-    assert 10 <= len(lines) <= 25
-    [manifest] = (EXAMPLES / folder).glob("*.yaml")
-    assert f"kubectl apply -f {manifest.name}" in "\n".join(lines)
+    page = (EXAMPLES / folder / "README.md").read_text()
+    assert len(page.splitlines()) <= 25
+    files = {path.name for path in (EXAMPLES / folder).iterdir()} - {"README.md"}
+    manifests = {name for name in files if name.endswith((".yaml", ".sbatch"))}
+    assert len(manifests) == (0 if folder in WITHOUT_MANIFEST else 1)
+    for name in manifests:
+        assert f"{'sbatch' if name.endswith('.sbatch') else 'kubectl apply -f'} {name}" in page
+    for name in files if folder in WITHOUT_MANIFEST else ():
+        assert name in page
 
 
 @each_manifest
@@ -90,17 +105,19 @@ def test_stateful_sets_have_their_headless_service(manifest: Path) -> None:
 
 
 @each_manifest
-def test_service_account_exists_and_may_list_and_watch_pods(manifest: Path) -> None:
+def test_service_account_exists_and_may_list_and_watch_what_is_resolved(manifest: Path) -> None:
     by_kind: dict[str, dict[str, Any]] = {}
     for document in documents(manifest):
         by_kind.setdefault(document["kind"], {})[document["metadata"]["name"]] = document
     used = {spec["serviceAccountName"] for spec, _ in containers(manifest) if "serviceAccountName" in spec}
     assert used == set(by_kind["ServiceAccount"])
+    by_service = any(word.startswith("--service") for line in command_lines(manifest) for word in line)
+    group, resource = ("discovery.k8s.io", "endpointslices") if by_service else ("", "pods")
     granted = set()
     for binding in by_kind["RoleBinding"].values():
-        assert by_kind["Role"][binding["roleRef"]["name"]]["rules"] == [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-        ]
+        first, *others = by_kind["Role"][binding["roleRef"]["name"]]["rules"]
+        assert first == {"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]}
+        assert all(rule["verbs"] == ["get"] for rule in others)  # of controllers
         granted |= {each["name"] for each in binding["subjects"] if each["kind"] == "ServiceAccount"}
     assert granted == used
 
@@ -136,3 +153,181 @@ def test_selectors_of_command_lines_are_labels_of_the_pods() -> None:
             selector = line[line.index("-l") + 1] if "-l" in line else line[2].removeprefix("--selector=")
             if selector.startswith("app="):
                 assert f"labels: {{app: {selector.removeprefix('app=')}}}" in text
+
+
+def test_services_of_command_lines_have_the_port_and_name_the_pods() -> None:
+    found = []
+    for manifest in MANIFESTS:
+        services = [each for each in documents(manifest) if each["kind"] == "Service"]
+        specs = {each["metadata"]["name"]: each["spec"] for each in services}
+        for line in command_lines(manifest):
+            for name in (word.removeprefix("--service=") for word in line if word.startswith("--service=")):
+                service, _, port = name.partition(":")
+                found.append(manifest.parent.name)
+                assert port in [each["name"] for each in specs[service]["ports"]]
+                assert f"subdomain: {service}" in manifest.read_text()
+    assert found == ["torchrun-service"]
+
+
+POD_TEMPLATE = "V1PodTemplateSpec"
+
+CUSTOM_FIELDS: dict[str, Any] = {
+    # https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
+    "jobset.x-k8s.io/v1alpha2/JobSet": {
+        "replicatedJobs": [{"name": "str", "replicas": "int", "template": "V1JobTemplateSpec"}]
+    },
+    # https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
+    "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet": {
+        "replicas": "int",
+        "leaderWorkerTemplate": {
+            "size": "int",
+            "restartPolicy": "str",
+            "leaderTemplate": POD_TEMPLATE,
+            "workerTemplate": POD_TEMPLATE,
+        },
+    },
+    # https://ray-project.github.io/kuberay/reference/api/
+    "ray.io/v1/RayCluster": {
+        "rayVersion": "str",
+        "headGroupSpec": {"rayStartParams": "Dict[str, str]", "template": POD_TEMPLATE},
+        "workerGroupSpecs": [
+            {
+                "groupName": "str",
+                "replicas": "int",
+                "minReplicas": "int",
+                "maxReplicas": "int",
+                "rayStartParams": "Dict[str, str]",
+                "template": POD_TEMPLATE,
+            }
+        ],
+    },
+    # https://volcano.sh/en/docs/vcjob/
+    "batch.volcano.sh/v1alpha1/Job": {
+        "schedulerName": "str",
+        "minAvailable": "int",
+        "tasks": [{"name": "str", "replicas": "int", "template": POD_TEMPLATE}],
+    },
+}
+"""The fields of the custom resources in examples/, of the many that they have, and their types."""
+
+
+def unknown_fields(value: Any, kind: Any, where: str) -> Iterator[str]:
+    """Yield each field of `value` that its type does not have, and each value of another type.
+
+    Args:
+        value: a part of a manifest.
+        kind: its type: the name of a model of the Kubernetes client (`V1PodSpec`, `List[V1EnvVar]`, `str`),
+            or the types of the fields of a custom resource.
+        where: its place in the manifest.
+    """
+    client = pytest.importorskip("kubernetes.client")
+    if isinstance(kind, str) and (model := getattr(client, kind, None)):
+        kind = {name: model.openapi_types[attribute] for attribute, name in model.attribute_map.items()}
+    elif isinstance(kind, str) and (items := re.fullmatch(r"[Ll]ist\[(.*)\]", kind)):
+        kind = [items[1]]
+    match kind:
+        case dict() if isinstance(value, dict):
+            for name, inner in value.items():
+                if name in kind:
+                    yield from unknown_fields(inner, kind[name], f"{where}.{name}")
+                else:
+                    yield f"{where}.{name}"
+        case list() if isinstance(value, list):
+            for number, inner in enumerate(value):
+                yield from unknown_fields(inner, kind[0], f"{where}[{number}]")
+        case "str" | "int" | "bool" if type(value).__name__ == kind:
+            pass
+        case "object":
+            pass
+        case str() if kind.lower().startswith("dict") and isinstance(value, dict):
+            yield from (
+                f"{where}.{name}" for name, inner in value.items() if not isinstance(inner, str | int)
+            )
+        case _:
+            yield f"{where}: {value!r} is not {kind}"
+
+
+@each_manifest
+def test_every_field_exists_and_has_its_type(manifest: Path) -> None:
+    found: list[str] = []
+    for document in documents(manifest):
+        kind = f"{document['apiVersion']}/{document['kind']}"
+        where = document["kind"]
+        if kind in CUSTOM_FIELDS:
+            assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
+            found += unknown_fields(document["metadata"], "V1ObjectMeta", f"{where}.metadata")
+            found += unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
+        else:
+            found += unknown_fields(document, f"V1{document['kind']}", where)
+    assert found == []
+
+
+def test_every_field_of_the_recipes_exists() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert list(unknown_fields(yaml.safe_load(block), "V1PodSpec", "recipes")) == []
+
+
+class Discovery(BaseHTTPRequestHandler):
+    """An API server that lists the kinds of the manifests; kubectl needs nothing else for a dry run."""
+
+    def do_GET(self) -> None:
+        self._reply(self._found())
+
+    def _found(self) -> dict[str, Any] | None:
+        kinds: dict[str, set[str]] = {}
+        for manifest in MANIFESTS:
+            for document in documents(manifest):
+                kinds.setdefault(document["apiVersion"], set()).add(document["kind"])
+        match self.path.partition("?")[0].strip("/").split("/"):
+            case ["api"]:
+                return {"kind": "APIVersions", "versions": ["v1"]}
+            case ["apis"]:
+                groups = []
+                for version in kinds:
+                    if "/" in version:
+                        latest = {"groupVersion": version, "version": version.partition("/")[2]}
+                        group = version.partition("/")[0]
+                        groups.append({"name": group, "versions": [latest], "preferredVersion": latest})
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+            case ["api" | "apis", *version]:
+                resources = [
+                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["create"]}
+                    for kind in sorted(kinds.get("/".join(version), ()))
+                ]
+                return {"kind": "APIResourceList", "groupVersion": "/".join(version), "resources": resources}
+        return None
+
+    def _reply(self, found: dict[str, Any] | None) -> None:
+        body = json.dumps(found).encode()
+        self.send_response(404 if found is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
+        pass
+
+
+@pytest.fixture(scope="module")
+def discovery() -> Iterator[str]:
+    """Run the API server, and return its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Discovery) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+@each_manifest
+def test_kubectl_accepts_the_manifest(manifest: Path, discovery: str, tmp_path: Path) -> None:
+    command = ["kubectl", f"--server={discovery}", f"--cache-dir={tmp_path}", "create", "-o", "name"]
+    options = ["--dry-run=client", "--validate=false", "-f", str(manifest)]
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "none")}
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(documents(manifest))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aioresolve import ClusterSpec, launch
-from aioresolve.testing import KubernetesServer, pod
-from tests.programs import free_port, last_lines, start, start_command
+from aioresolve.testing import GoogleServer, KubernetesServer, instance, pod
+from tests.programs import free_port, free_ports, last_lines, start, start_command
 
-from .test_manifests import EXAMPLES, command_lines
+from .test_manifests import EXAMPLES, command_lines, documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
 
@@ -61,10 +61,84 @@ def test_tensorflow_worker_trains(server: ThreadedKubernetesServer, account: Pat
     assert lines == ["worker 0 of 1 improved True"]
 
 
+SRUN = """\
+#!/bin/sh
+# Starts the tasks of a step as srun does on one node: the command, with the variables of each task. If one
+# fails, it kills all.
+export SLURM_STEP_NODELIST=localhost SLURMD_NODENAME=localhost
+export SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NUM_TASKS=2
+for rank in 0 1; do
+    { SLURM_PROCID=$rank SLURM_LOCALID=$rank "$2" "$3" >"$OUTPUT/$rank" || kill 0; } &
+done
+wait
+"""
+
+
+@needs("tensorflow")
+def test_tensorflow_workers_of_a_slurm_step_train(tmp_path: Path) -> None:
+    folder = EXAMPLES / "tensorflow-slurm"
+    script = (folder / "train.sbatch").read_text()
+    assert "\nsrun --kill-on-bad-exit=1 python train.py\n" in script
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    port = free_ports(2)[0]
+    environment = {
+        "SLURM_JOB_ID": str(port - 20000),
+        "OUTPUT": str(tmp_path),
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+    last_lines([start_command(["sh", "-c", f"cd {folder} && sh train.sbatch && echo ended"], environment)])
+    for rank in range(2):
+        line = (tmp_path / str(rank)).read_text().splitlines()[-1]
+        assert line == f"worker {rank} of 2 at localhost:{port + rank} improved True"
+
+
+@needs("tensorflow")
+def test_tensorflow_workers_with_tf_config_train() -> None:
+    spec = ClusterSpec({"worker": [f"localhost:{port}" for port in free_ports(2)]})
+    program = EXAMPLES / "tensorflow-tf-config" / "train.py"
+    processes = [
+        start(program, environment=launch.environment("tensorflow", spec, task)) for task in spec.tasks
+    ]
+    assert last_lines(processes) == [
+        f"worker {task.rank} of 2 at {task.address} improved True" for task in spec.tasks
+    ]
+
+
+@needs("tensorflow")
+def test_tensorflow_worker_on_sagemaker_trains() -> None:
+    environment = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost"}
+    program = EXAMPLES / "tensorflow-sagemaker" / "train.py"
+    [line] = last_lines([start(program, environment=environment)])
+    assert line == "worker 0 of 1 at localhost:2223 improved True"
+
+
+def test_startup_script_of_an_instance_group_starts_torchrun(tmp_path: Path) -> None:
+    commands = {
+        "aioresolve": f'exec {sys.executable} -m aioresolve "$@"',
+        "torchrun": 'echo "$PET_NNODES $PET_NODE_RANK $PET_MASTER_ADDR $PET_MASTER_PORT" "$@"',
+    }
+    for name, line in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    instances = [instance("trainers-0", ip="10.0.0.1"), instance("trainers-1", ip="127.0.0.1")]
+    with GoogleServer(instances).in_thread() as google:
+        google.instance_groups["trainers"] = ["trainers-0", "trainers-1"]
+        group = "projects/demo-project/zones/us-central2-b/instanceGroupManagers/trainers"
+        google.metadata["instance/attributes/created-by"] = group
+        environment = {**google.environ(), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+        script = EXAMPLES / "torchrun-instance-group" / "start.sh"
+        [line] = last_lines([start_command(["sh", str(script)], environment)])
+    assert line == "2 1 10.0.0.1 29500 /opt/train.py"
+
+
 @needs("jax")
 def test_jax_processes_of_two_jobs_are_connected(server: ThreadedKubernetesServer, account: Path) -> None:
     variables = server.in_cluster(account, namespace="ml")
     port = str(free_port())
+    jobset = documents(EXAMPLES / "jax-jobset" / "jobset.yaml")[-1]
+    jobset["spec"]["replicatedJobs"][0]["template"]["spec"] |= {"completions": 1, "parallelism": 1}
+    server.add_controllers({**jobset, "metadata": {"name": "jax-example", "namespace": "ml"}})
     environments = []
     for job in range(2):
         labels = {
@@ -79,7 +153,6 @@ def test_jax_processes_of_two_jobs_are_connected(server: ThreadedKubernetesServe
             {
                 **variables,
                 **own,
-                "AIORESOLVE_COUNT": "2",
                 "JAX_COORDINATOR_PORT": port,
                 "JAX_PLATFORMS": "cpu",
             }

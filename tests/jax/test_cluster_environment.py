@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aioresolve._core import service_account
 from aioresolve.errors import ConfigurationError, IncompleteClusterError, LaunchError
-from aioresolve.kubernetes.auth import discovery
 from aioresolve.testing import KubernetesServer, pod
 
 pytest.importorskip("jax", reason="JAX is not installed")
@@ -83,7 +83,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedKubernetesServer]:
     """The API server of the cluster in which this process is a pod: the one with the address 127.0.0.1."""
     account = tmp_path / "serviceaccount"
-    monkeypatch.setattr(discovery, "SERVICE_ACCOUNT_FOLDER", str(account))
+    monkeypatch.setattr(service_account, "FOLDER", str(account))
     with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
         put(monkeypatch, server.in_cluster(account, namespace="ml"))
         yield server
@@ -164,6 +164,40 @@ def test_pods_of_a_job_are_processes_by_index(
     assert detect() == ("10.9.0.2:55527", 3, 1)
     monkeypatch.setenv("JAX_COORDINATOR_PORT", "1234")
     assert detect() == ("10.9.0.2:1234", 3, 1)
+
+
+def job_pod(index: int, ip: str, **more: Any) -> dict[str, Any]:
+    """Return a pod of the Job `train`, with a reference to it."""
+    built = pod(f"train-{index}", "ml", labels=JOB, index=index, ip=ip, **more)
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
+    built["metadata"]["ownerReferences"] = [reference]
+    return built
+
+
+def job(size: int) -> dict[str, Any]:
+    spec = {"completions": size, "parallelism": size, "completionMode": "Indexed"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": "ml"},
+        "spec": spec,
+    }
+
+
+def test_number_of_processes_is_that_of_the_job(server: ThreadedKubernetesServer) -> None:
+    server.add_controllers(job(2))
+    server.add(job_pod(0, IPS[0]))
+    with pytest.raises(IncompleteClusterError, match="1 of 2 tasks"):
+        detect(timeout=2)
+    server.add(job_pod(1, IPS[1]))
+    assert detect() == ("127.0.0.1:55527", 2, 0)
+
+
+def test_processes_that_have_ended_are_missing(server: ThreadedKubernetesServer) -> None:
+    server.add_controllers(job(2))
+    server.add(job_pod(0, IPS[0]), job_pod(1, IPS[1], phase="Succeeded"))
+    with pytest.raises(IncompleteClusterError, match="1 of 2 tasks"):
+        detect(timeout=2)
 
 
 def test_pods_of_a_replicated_job_are_processes(
@@ -277,7 +311,7 @@ def test_missing_or_invalid_variable_in_a_pod_is_named(
 
 def test_pod_without_a_workload_needs_a_selector(server: ThreadedKubernetesServer) -> None:
     server.add(pod("alone", "ml", ip="127.0.0.1"))
-    with pytest.raises(ConfigurationError, match="pod ml/alone does not belong to a Job, JobSet"):
+    with pytest.raises(ConfigurationError, match="pod ml/alone does not belong to a workload"):
         detect()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aioresolve import ClusterSpec, launch
 from aioresolve.testing import KubernetesServer, pod
-from tests.programs import free_port, last_lines, start
+from tests.programs import free_port, free_ports, last_lines, start
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,7 +22,7 @@ LINES = ["process 0 of 2 sum 11.0", "process 1 of 2 sum 11.0"]
 
 
 def test_processes_with_the_variables_of_exec_are_connected() -> None:
-    spec = ClusterSpec({"worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]})
+    spec = ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]})
     processes = [start(PROGRAM, environment=launch.environment("jax", spec, task)) for task in spec.tasks]
     assert last_lines(processes) == LINES
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.testing import KubernetesServer, pod
-from tests.programs import free_port, last_lines, start
+from tests.programs import free_ports, last_lines, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def tensorflow_servers(cluster: dict[str, list[str]]) -> Iterator[None]:
 
 @pytest.mark.parametrize(("number", "loss"), [(1, 4.0), (2, 2.5)])
 def test_workers_on_kubernetes_train_together(number: int, loss: float, tmp_path: Path) -> None:
-    ports = [free_port() for _ in range(number)]
+    ports = free_ports(number)
     pods = [
         pod(
             f"worker-{index}",
@@ -78,10 +78,8 @@ def test_workers_on_kubernetes_train_together(number: int, loss: float, tmp_path
 
 @pytest.mark.parametrize("union", ["ours", "theirs"])
 def test_parameter_servers_and_workers_of_a_union_train(union: str) -> None:
-    cluster = {
-        "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)],
-        "ps": [f"127.0.0.1:{free_port()}"],
-    }
+    first, second, third = (f"127.0.0.1:{port}" for port in free_ports(3))
+    cluster = {"worker": [first, second], "ps": [third]}
     with tensorflow_servers(cluster):
         program = start(
             PROGRAMS / "parameter_server.py", ",".join(cluster["worker"]), ",".join(cluster["ps"]), union
@@ -91,7 +89,7 @@ def test_parameter_servers_and_workers_of_a_union_train(union: str) -> None:
 
 
 def test_operations_run_on_every_task_after_connecting_to_the_cluster() -> None:
-    cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
     with tensorflow_servers(cluster):
         [line] = last_lines([start(PROGRAMS / "connect.py", ",".join(cluster["worker"]))])
     assert line == "task 1 42"

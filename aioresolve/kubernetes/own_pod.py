@@ -2,14 +2,17 @@
 
 Where each controller writes what the pods of one workload have in common:
 
-- LeaderWorkerSet: labels `leaderworkerset.sigs.k8s.io/name` and `.../group-index`; the number of pods of a
-  group is the annotation `leaderworkerset.sigs.k8s.io/size`.
+- LeaderWorkerSet: labels `leaderworkerset.sigs.k8s.io/name` and `.../group-index`.
 - JobSet: labels `jobset.sigs.k8s.io/jobset-name` and `.../replicatedjob-name`.
+- Kubeflow training operator and MPI operator: label `training.kubeflow.org/job-name`. The launcher of an
+  MPIJob is not one of its workers.
+- Volcano: label `volcano.sh/job-name`.
 - Job: label `batch.kubernetes.io/job-name`, `job-name` before Kubernetes 1.27.
 - StatefulSet: label `controller-revision-hash`, which begins with the name of the StatefulSet. It changes
   with the pod template, so that during a rolling update new pods do not join old ones.
+- Kueue pod group: label `kueue.x-k8s.io/pod-group-name`.
 
-The order matters: a pod of a JobSet or LeaderWorkerSet has the labels of the inner controller too.
+The order matters: a pod of a JobSet, LeaderWorkerSet or MPIJob has the labels of the inner controller too.
 """
 
 from __future__ import annotations
@@ -26,17 +29,23 @@ from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import TaskIdentityError
 
+from .api.client import AiohttpTransport, ObjectAPI
+from .api.objects import PodQuery
 from .auth import CredentialCache, ExecutableLocation, find_connection
-from .client import AiohttpTransport, PodAPI
-from .objects import PodQuery
-from .pod_index import JOBSET_REPLICATED_JOB, LWS_GROUP
+from .tasks.controllers import (
+    JOBSET_NAME,
+    LWS_NAME,
+    MPI_LAUNCHER,
+    POD_GROUP_NAME,
+    VOLCANO_JOB,
+)
+from .tasks.pod_index import JOBSET_REPLICATED_JOB, KUBEFLOW_ROLES, LWS_GROUP
 
 if TYPE_CHECKING:
-    from .objects import Pod
+    from .api.objects import Pod
 
-LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
-LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+KUBEFLOW_NAME = "training.kubeflow.org/job-name"
+KUBEFLOW_OPERATOR = "training.kubeflow.org/operator-name"
 JOB_NAME = "batch.kubernetes.io/job-name"
 OLD_JOB_NAME = "job-name"
 REVISION = "controller-revision-hash"
@@ -56,13 +65,11 @@ class Workload:
         kind: the kind of the controller, such as `JobSet`.
         name: the name of the controller.
         selector: the label selector of the pods.
-        count: the number of the pods; None if the pod does not say it.
     """
 
     kind: str
     name: str
     selector: str
-    count: int | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
@@ -71,26 +78,38 @@ class Workload:
 def workload_of(pod: Pod) -> Workload | None:
     """Return the workload of a pod, as its labels describe it; None if it has none of those known here.
 
-    The workload is one group of a LeaderWorkerSet, or one replicated job of a JobSet.
+    The workload is one group of a LeaderWorkerSet, or one replicated job of a JobSet; of other controllers it
+    is all of their pods.
     """
     labels = pod.metadata.labels
     if LWS_NAME in labels and LWS_GROUP in labels:
-        size = pod.metadata.annotations.get(LWS_SIZE, "")
-        return Workload(
-            "LeaderWorkerSet",
-            labels[LWS_NAME],
-            _selector(pod, LWS_NAME, LWS_GROUP),
-            int(size) if size.isascii() and size.isdigit() else None,
-        )
+        return Workload("LeaderWorkerSet", labels[LWS_NAME], _selector(pod, LWS_NAME, LWS_GROUP))
     if JOBSET_NAME in labels:
         return Workload("JobSet", labels[JOBSET_NAME], _selector(pod, JOBSET_NAME, JOBSET_REPLICATED_JOB))
+    if KUBEFLOW_NAME in labels:
+        return _kubeflow_workload(pod)
+    if VOLCANO_JOB in labels:
+        return Workload("Volcano Job", labels[VOLCANO_JOB], _selector(pod, VOLCANO_JOB))
     for key in (JOB_NAME, OLD_JOB_NAME):
         if key in labels:
             return Workload("Job", labels[key], _selector(pod, key))
     for owner in pod.metadata.owner_references or ():
         if owner.controller and owner.kind == "StatefulSet" and REVISION in labels:
             return Workload(owner.kind, owner.name, _selector(pod, REVISION))
+    if POD_GROUP_NAME in labels:
+        return Workload("pod group", labels[POD_GROUP_NAME], _selector(pod, POD_GROUP_NAME))
     return None
+
+
+def _kubeflow_workload(pod: Pod) -> Workload:
+    labels, selector = pod.metadata.labels, _selector(pod, KUBEFLOW_NAME)
+    # The launcher belongs to a Job of the MPIJob; its operator is called mpi-operator or mpijob-controller.
+    is_mpi = labels.get(KUBEFLOW_OPERATOR, "").startswith("mpi")
+    if is_mpi:
+        selector += "".join(f",{key}!={MPI_LAUNCHER}" for key in KUBEFLOW_ROLES if key in labels)
+    owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
+    owned = owner.kind if owner is not None and owner.api_version.startswith("kubeflow.org/") else None
+    return Workload(owned or ("MPIJob" if is_mpi else "Kubeflow job"), labels[KUBEFLOW_NAME], selector)
 
 
 def _selector(pod: Pod, *keys: str) -> str:
@@ -111,10 +130,11 @@ async def find_own_pod(*, timeout: float) -> Pod:
         TaskIdentityError: there is no such pod, or several have this address, as with `hostNetwork`.
         ResolveError: the pods could not be listed.
     """
-    return await within_deadline(timeout, "the lookup of the pod of this process", _find_own_pod)
+    return await within_deadline(timeout, "the lookup of the pod of this process", fetch_own_pod)
 
 
-async def _find_own_pod(progress: Progress) -> Pod:
+async def fetch_own_pod(progress: Progress) -> Pod:
+    """Return the pod that this process runs in, as `find_own_pod`, without a deadline of its own."""
     connection = await find_connection(
         executable_location=ExecutableLocation.WITHIN_CLUSTER, cache=CredentialCache()
     )
@@ -123,14 +143,14 @@ async def _find_own_pod(progress: Progress) -> Pod:
     if name is None:
         server = URL(connection.server)
         ip = await run_in_thread(f"look up {server.host}", _source_address, server)
-    query = PodQuery("", connection.namespace or "default", name, ip)
-    api = PodAPI(AiohttpTransport(connection), max_concurrency=1)
+    query = PodQuery("", connection.namespace or "default", name=name, ip=ip)
+    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
     found: list[Pod] = []
     try:
         for _ in range(LOOKUPS):
             found = [
                 pod
-                for pod in (await api.pods(query, progress)).pods
+                for pod in (await api.objects(query, progress)).items
                 if pod.status.phase not in ("Succeeded", "Failed")  # they keep an address that others get
                 and uid in (None, pod.metadata.uid)
             ]

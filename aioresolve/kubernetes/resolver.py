@@ -1,4 +1,4 @@
-"""`KubernetesClusterResolver`: the pods that match label selectors, as a cluster."""
+"""`KubernetesClusterResolver`: pods that match label selectors, or endpoints of Services, as a cluster."""
 
 from __future__ import annotations
 
@@ -11,42 +11,49 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+import anyio
+
 from aioresolve._core.concurrency import gather, stream_latest
-from aioresolve._core.deadline import Progress
+from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve._core.shared_context import PoolLease
-from aioresolve._core.validation import validate_count
-from aioresolve.errors import APIError, ConfigurationError
+from aioresolve._core.validation import validate_count, validate_seconds
+from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState
 
-from .api_errors import is_expired
+from .api.client import AiohttpTransport, ConnectionPool, Found, ObjectAPI
+from .api.errors import is_expired
+from .api.objects import CONTEXT_NAMESPACE, PodQuery
+from .api.override_client import client_transport
 from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location, validate_overrides
-from .client import AiohttpTransport, ConnectionPool, FoundPods, PodAPI
-from .objects import PodQuery
-from .override_client import client_transport
-from .pod_cache import PodCache
-from .pods import ADDRESSES, ListedMembers, raise_not_running
-from .reflector import PodReflector, WatchPolicy
-from .task_order import addresses_by_name
+from .tasks.accelerators import device_counts
+from .tasks.controllers import ControllerSizes
+from .tasks.nodes import ALL_NODES, labels_by_node
+from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
+from .tasks.resource_claims import read_devices
+from .tasks.task_order import LabelOrdering, addresses_by_name, validate_order_by
+from .watch.pod_cache import PodCache
+from .watch.reflector import Reflector, WatchPolicy
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.shared_context import Pool
+    from aioresolve.probe.accelerators import Declared
+    from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.spec import Observation
 
-    from .objects import Pod
-    from .pods import Rows
+    from .api.objects import Pod, Query, Rows
+    from .auth import Connection
+    from .tasks.task_order import MatchedPod
+    from .watch.cluster_cache import ClusterCache
 
 T = TypeVar("T")
-
-CONTEXT_NAMESPACE = "CONTEXT_NAMESPACE"
-"""As `namespace=`: the namespace that kubectl would use. That is the one of the kubeconfig's context, or in a
-pod without a kubeconfig that of the pod; `default` if neither names one. No namespace can have this name."""
 
 MAX_NAMED_REQUESTS = 8
 """The maximum number of pods with inconclusive rows that are requested by name; with more, all are listed."""
@@ -73,6 +80,11 @@ class KubernetesClusterResolver(ClusterResolver):
             it.
         executable_location: `ExecutableLocation.WITHIN_CLUSTER` or `OFF_CLUSTER`, to use the service account
             or the kubeconfig only. By default, the resolver looks for both.
+        service: Services whose EndpointSlices are read instead of pods, for users that may only list and
+            watch `endpointslices`. `"trainer"` has the workers; a mapping has the Services of each job, such
+            as `{"worker": "trainer", "ps": ["ps-a", "ps-b"]}`. `"trainer:grpc"` names one of several ports,
+            `"trainer:8470"` a number. The default is the only TCP port of the Service, or `tf_server_port`
+            if it has none. Excludes `job_to_label_mapping`.
         namespace: one namespace or several; None for all namespaces, `CONTEXT_NAMESPACE` for the one that
             kubectl would use.
         context: a context of the kubeconfig; None for its current context.
@@ -85,11 +97,15 @@ class KubernetesClusterResolver(ClusterResolver):
         impersonate_groups: the group or groups to act as, as with `kubectl --as-group`.
         address: which address of a pod: `"pod_ip"`, `"pod_ipv4"`, `"pod_ipv6"` (of a dual-stack pod),
             `"host_ip"`, `"hostname"` (`hostname.subdomain.namespace.svc`), or a callable that takes the `Pod`
-            and returns a host, a `(host, port)`, or None if the pod has no address yet.
+            and returns a host, a `(host, port)`, or None if the pod has no address yet. With `service`, one
+            of `"pod_ip"` (IPv4 if there are both), `"pod_ipv4"`, `"pod_ipv6"` and `"hostname"`.
         order_by: how the pods of one selector become tasks: `"name"`, which compares numbers as numbers,
-            or `"index"`, each pod at the task index that its controller gave it. Several selectors of a job
-            follow one another in the order given.
-        not_running: what to do with matching pods that are not running: `"raise"` or `"skip"`.
+            or `"index"`, each pod at the task index that its controller gave it (with `service`, the one at
+            the end of its host name or name); or labels, one or several, the most important one first:
+            `"label:KEY"` of the pod, `"node-label:KEY"` of the node that it runs on, for an order by
+            topology. Several selectors of a job follow one another in the order given.
+        not_running: what to do with matching pods that are not running, and endpoints that are not ready:
+            `"raise"` or `"skip"`.
         timeout: the total deadline of a call, in seconds.
         max_concurrency: the maximum number of concurrent requests.
 
@@ -105,6 +121,7 @@ class KubernetesClusterResolver(ClusterResolver):
         override_client: Any = None,
         executable_location: str | None = None,
         *,
+        service: str | Mapping[str, str | Sequence[str]] | None = None,
         namespace: str | Sequence[str] | None = None,
         context: str | None = None,
         kubeconfig: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
@@ -113,17 +130,23 @@ class KubernetesClusterResolver(ClusterResolver):
         impersonate: str | None = None,
         impersonate_groups: str | Sequence[str] | None = None,
         address: str | Callable[[Pod], str | tuple[str, int] | None] = "pod_ip",
-        order_by: Literal["name", "index"] = "name",
+        order_by: str | Sequence[str] = "name",
         not_running: Literal["raise", "skip"] = "raise",
         timeout: float = 30.0,
         max_concurrency: int = 16,
     ) -> None:
         super().__init__(rpc_layer=rpc_layer, timeout=timeout)
-        self._jobs = validate_jobs(job_to_label_mapping)
+        self._reads_slices = service is not None
+        if service is None:
+            self._jobs = validate_jobs(job_to_label_mapping)
+        else:
+            from .endpoint_slices import validate_services
+
+            self._jobs = validate_services(service, job_to_label_mapping, address, order_by)
         self._port = validate_port(tf_server_port)
         self._namespaces = validate_namespaces(namespace)
         self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
-        self._order_by = validate_choice("order_by", order_by, ("name", "index"))
+        self._order_by = validate_order_by(order_by)
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._executable_location = validate_location(
@@ -151,7 +174,21 @@ class KubernetesClusterResolver(ClusterResolver):
             )
         self._override_client = override_client
         # Raises for an unsupported client here rather than at the first call.
-        self._can_watch = override_client is None or client_transport(override_client).can_stream
+        transport = None if override_client is None else client_transport(override_client)
+        if self._reads_slices and transport is not None and not transport.reads_any_path:
+            raise ConfigurationError(
+                "the client has only methods that list pods",
+                argument="override_client",
+                hint="Pass an ApiClient, or leave out {service}.",
+            )
+        by_nodes = isinstance(self._order_by, tuple) and LabelOrdering(self._order_by).node_keys
+        if by_nodes and transport is not None and not transport.reads_any_path:
+            raise ConfigurationError(
+                "the client has only methods that list pods, not nodes",
+                argument="override_client",
+                hint="Pass an ApiClient, or order by other things than labels of nodes ({order_by}).",
+            )
+        self._can_watch = transport is None or transport.can_stream
         self._context = context
         self._kubeconfig = kubeconfig
         self._credentials = CredentialCache()
@@ -162,7 +199,8 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def __repr__(self) -> str:
         where = "all namespaces" if self._namespaces == (None,) else f"namespaces {list(self._namespaces)}"
-        return f"<{type(self).__name__} {dict(self._jobs)} in {where}>"
+        services = "Services " if self._reads_slices else ""
+        return f"<{type(self).__name__} {services}{dict(self._jobs)} in {where}>"
 
     @property
     def known_jobs(self) -> Sequence[str]:
@@ -171,8 +209,9 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Request rows of a Table if they are sufficient, which is many times cheaper than whole pods."""
-        if self._address != "pod_ip" or self._order_by != "name":
-            return (await self.fetch_state(progress)).spec
+        if self._reads_slices or self._address != "pod_ip" or self._order_by != "name":
+            cache = await self._fill_running(progress, reads_claims=False)
+            return cache.state(datetime.now(UTC)).spec
         async with self._connected(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
         if self._not_running == "raise":
@@ -191,43 +230,131 @@ class KubernetesClusterResolver(ClusterResolver):
         )
 
     async def fetch_state(self, progress: Progress) -> ClusterState:
-        """Request the pods, which have names, uids, nodes and indices."""
-        cache = await self._fill_cache(progress, allow_gaps=False)
+        """Request the pods or slices, which have names, uids, nodes and indices."""
+        return (await self._fill_running(progress)).state(datetime.now(UTC))
+
+    async def _fill_running(self, progress: Progress, *, reads_claims: bool = True) -> ClusterCache[Any, Any]:
+        """Return a cache with what all queries match now; raise if pods must run and do not."""
+        cache = await self._fill_cache(progress, allow_gaps=False, reads_claims=reads_claims)
         if self._not_running == "raise":
-            raise_not_running(cache.not_running)
-        return cache.state(datetime.now(UTC))
+            cache.raise_not_running()
+        return cache
 
     async def fetch_observation(self, progress: Progress) -> Observation:
-        """Request the pods, and report those that are not members or not ready too."""
+        """Request the pods or slices, and report those that are not members or not ready too."""
         cache = await self._fill_cache(progress, allow_gaps=True)
         return cache.observation(datetime.now(UTC))
 
     async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """List the pods and watch them, with one watch for each selector and namespace.
+        """List the pods or slices and watch them, with one watch for each selector and namespace.
 
         A blocking `override_client` cannot watch; it is polled every `interval` seconds instead.
         """
+        async with aclosing(self._observe(interval, None)) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield `observations` with the number of pods that their controllers want.
+
+        Each controller is read when its first pod is found, every `watch_policy.size_interval` seconds, and
+        before an observation that has all of its pods. While one cannot be reached, observations have an
+        error. The number of one that may not be read is unknown, and so is that of the endpoints of a
+        Service, which do not name their controller.
+        """
+        async with aclosing(self._observe(interval, ControllerSizes())) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def _observe(
+        self, interval: float, sizes: ControllerSizes | None
+    ) -> AsyncGenerator[Observation, None]:
+        """Yield observations; with `sizes`, read the controllers into it."""
         if not self._can_watch:
-            async with aclosing(super().observations(interval=interval)) as polled:
+
+            async def fetch(progress: Progress) -> Observation:
+                cache = await self._fill_cache(progress, allow_gaps=True, sizes=sizes)
+                return cache.observation(datetime.now(UTC))
+
+            call = partial(within_deadline, self._timeout, f"a poll of {self!r}", fetch)
+            async with aclosing(poll(call, validate_seconds("interval", interval))) as polled:
                 async for observation in polled:
                     yield observation
+        opened: tuple[ObjectAPI, ClusterCache[Any, Any]] | None = None
 
         async def follow(newest: LatestValue[Callable[[], Observation]]) -> None:
+            nonlocal opened
             # The connection is opened in the task that uses it, because the generator around it may be closed
             # in another task.
             async with self._connected(Progress()) as api:
-                await PodReflector(
-                    api,
-                    self._new_cache(api, allow_gaps=True),
-                    self._all_queries(api),
-                    newest,
-                    self.watch_policy,
-                    timeout=self._timeout,
-                ).run()
+                cache = self._new_cache(api, allow_gaps=True, sizes=sizes)
+                opened = api, cache
+                queries = self._all_queries(api)
+                reflector = Reflector(api, cache, queries, newest, self.watch_policy, timeout=self._timeout)
+                calls = [reflector.run]
+                if sizes is not None:
+                    calls.append(partial(_repeat, reflector, newest, self.watch_policy.size_interval))
+                await gather(calls, limit=len(calls))
 
         async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
+                assert opened is not None
+                api, cache = opened
+                was_read = False  # whether the sizes are those of this observation
+                while True:
+                    try:
+                        if isinstance(cache, PodCache) and cache.has_unknown_nodes:
+                            read = partial(_read_nodes, api, cache)
+                            await within_deadline(self._timeout, "the labels of the nodes", read)
+                        elif isinstance(cache, PodCache) and (pods := cache.with_claims):
+                            await _read_claims(api, cache, pods)
+                        elif sizes is not None and (controllers := cache.unread_controllers):
+                            await sizes.read(api, controllers)
+                            was_read = True
+                        elif (
+                            sizes is not None
+                            and not was_read
+                            and sizes.is_outdated(observe(), self.watch_policy.size_interval)
+                        ):
+                            await sizes.read(api, list(sizes.roles))
+                            was_read = True
+                        else:
+                            break
+                    except ResolveError as error:
+                        if not error.retryable:
+                            raise
+                        yield observe().stale(error, datetime.now(UTC))
                 yield observe()
+
+    def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
+        if self._override_client is not None:
+            return super()._checks()
+        # Imported here because only `aioresolve.doctor` needs it.
+        from .checks import CheckedPods, open_checks
+
+        pods = CheckedPods(
+            jobs=self._jobs,
+            namespaces=self._namespaces,
+            address=self._address,
+            port=self._port,
+            order_by=self._order_by,
+            not_running=self._not_running,
+            reads_slices=self._reads_slices,
+        )
+        return open_checks(pods, self._find_connection, self.fetch_observation, self.this_task)
+
+    async def _declared_accelerators(
+        self, task_type: str | None, task_id: int | None, timeout: float
+    ) -> Declared:
+        from aioresolve.probe.accelerators import declared_by_all
+
+        call = f"num_accelerators() of {self!r}"
+        cache = await within_deadline(timeout, call, self._fill_running)
+        declared = declared_by_all(cache.state(datetime.now(UTC)), task_type, task_id, device_counts)
+        if declared.counts is None and isinstance(cache, PodCache) and cache.claim_faults:
+            faults = "; ".join(cache.claim_faults.values())
+            declared = declared._replace(reason=f"{declared.reason}: ResourceClaims were not read ({faults})")
+        return declared
 
     def _claim_task(self) -> TaskClaim:
         return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
@@ -254,22 +381,22 @@ class KubernetesClusterResolver(ClusterResolver):
         """Close the connections that the calls inside `async with` share."""
         await self._lease.aclose()
 
-    async def _run_queries(self, api: PodAPI, call: Callable[[PodQuery], Awaitable[T]]) -> dict[PodQuery, T]:
+    async def _run_queries(self, api: ObjectAPI, call: Callable[[Any], Awaitable[T]]) -> dict[Query[Any], T]:
         """Return what `call` returns for each distinct selector and namespace; the calls run concurrently."""
         queries = self._all_queries(api)
         results = await gather([partial(call, query) for query in queries], limit=self._max_concurrency)
         return dict(zip(queries, results, strict=True))
 
-    async def _list_members(self, api: PodAPI, query: PodQuery, progress: Progress) -> ListedMembers:
+    async def _list_members(self, api: ObjectAPI, query: PodQuery, progress: Progress) -> ListedMembers:
         """Return the members among the pods that `query` matches, in the cheapest way that is exact."""
         members = await self._list_members_as_rows(api, query, progress) if api.has_tables else None
         if members is None:
             members = ListedMembers()
-            members.add_pods((await api.pods(query, progress)).pods, self._address, self._port)
+            members.add_pods((await api.objects(query, progress)).items, self._address, self._port)
         return members
 
     async def _list_members_as_rows(
-        self, api: PodAPI, query: PodQuery, progress: Progress
+        self, api: ObjectAPI, query: PodQuery, progress: Progress
     ) -> ListedMembers | None:
         """List the running pods as rows and all others in full, as of one version.
 
@@ -277,15 +404,15 @@ class KubernetesClusterResolver(ClusterResolver):
         inconclusive, or the server no longer has their version.
         """
         running, others = query.in_phase_running(True), query.in_phase_running(False)
-        rows: Rows | FoundPods | None = None
-        listed: list[FoundPods] = []
+        rows: Rows | Found[Pod] | None = None
+        listed: list[Found[Pod]] = []
 
         async def list_running() -> None:
             nonlocal rows
             rows = await api.rows(running, progress)
 
         async def list_others() -> None:
-            listed.append(await api.pods(others, progress))
+            listed.append(await api.objects(others, progress))
 
         # The others are an error, or are skipped.
         calls = [list_running, list_others] if self._not_running == "raise" else [list_running]
@@ -293,8 +420,8 @@ class KubernetesClusterResolver(ClusterResolver):
         if rows is None:
             return None
         members = ListedMembers()
-        if isinstance(rows, FoundPods):
-            members.add_pods(rows.pods, self._address, self._port)
+        if isinstance(rows, Found):
+            members.add_pods(rows.items, self._address, self._port)
             inconclusive: set[str] = set()
         else:
             inconclusive = rows.inconclusive
@@ -309,7 +436,7 @@ class KubernetesClusterResolver(ClusterResolver):
             missing.append(others)
         try:
             listed += await gather(
-                [partial(api.pods, each.at(rows.version), progress) for each in missing],
+                [partial(api.objects, each.at(rows.version), progress) for each in missing],
                 limit=self._max_concurrency,
             )
         except APIError as error:
@@ -319,7 +446,7 @@ class KubernetesClusterResolver(ClusterResolver):
         if any(each.version != rows.version for each in listed):  # not every server supports exact versions
             return None
         for each in listed:
-            members.add_pods(each.pods, self._address, self._port)
+            members.add_pods(each.items, self._address, self._port)
         return members
 
     def _addresses(self, listed: Sequence[ListedMembers]) -> list[str]:
@@ -327,58 +454,126 @@ class KubernetesClusterResolver(ClusterResolver):
         names = list(chain.from_iterable(members.names for members in listed))
         return addresses_by_name(names, list(chain.from_iterable(members.addresses for members in listed)))
 
-    async def _fill_cache(self, progress: Progress, *, allow_gaps: bool) -> PodCache:
-        """Return a cache with the pods that all queries match now."""
+    async def _fill_cache(
+        self,
+        progress: Progress,
+        *,
+        allow_gaps: bool,
+        sizes: ControllerSizes | None = None,
+        reads_claims: bool = True,
+    ) -> ClusterCache[Any, Any]:
+        """Return a cache with what all queries match now; with `sizes`, read the controllers."""
         async with self._connected(progress) as api:
-            found = await self._run_queries(api, lambda query: api.pods(query, progress))
-        cache = self._new_cache(api, allow_gaps=allow_gaps)
-        for query, listed in found.items():
-            cache.replace(query, listed.pods, listed.version)
+            cache = self._new_cache(api, allow_gaps=allow_gaps, sizes=sizes)
+            found = await self._run_queries(
+                api, lambda query: api.objects(query, progress, convert=partial(cache.match, query))
+            )
+            for query, listed in found.items():
+                cache.replace(query, listed.items, listed.version)
+            if isinstance(cache, PodCache) and cache.has_unknown_nodes:
+                await _read_nodes(api, cache, progress)
+            if isinstance(cache, PodCache) and reads_claims and (pods := cache.with_claims):
+                await _read_claims(api, cache, pods)
+            if sizes is not None and sizes.roles:  # of the previous poll
+                await sizes.read(api, list(sizes.roles))
+            while sizes is not None and (controllers := cache.unread_controllers):
+                await sizes.read(api, controllers)
         return cache
 
-    def _new_cache(self, api: PodAPI, *, allow_gaps: bool) -> PodCache:
-        jobs = {
+    def _new_cache(
+        self, api: ObjectAPI, *, allow_gaps: bool, sizes: ControllerSizes | None = None
+    ) -> ClusterCache[Any, Any]:
+        jobs: dict[str, list[Sequence[Any]]] = {
             job: [self._queries(api, each) for each in selectors] for job, selectors in self._jobs.items()
         }
+        if self._reads_slices:
+            from .endpoint_slices import SliceCache
+
+            assert isinstance(self._address, str)
+            assert isinstance(self._order_by, str)
+            return SliceCache(
+                jobs,
+                address=self._address,
+                port=self._port,
+                order_by=self._order_by,
+                allow_gaps=allow_gaps,
+            )
         return PodCache(
-            jobs, address=self._address, port=self._port, order_by=self._order_by, allow_gaps=allow_gaps
+            jobs,
+            address=self._address,
+            port=self._port,
+            order_by=self._order_by if isinstance(self._order_by, str) else LabelOrdering(self._order_by),
+            allow_gaps=allow_gaps,
+            sizes=sizes,
         )
 
-    def _all_queries(self, api: PodAPI) -> list[PodQuery]:
+    def _all_queries(self, api: ObjectAPI) -> list[Query[Any]]:
         """Return the query for each distinct selector and namespace."""
         selectors = [selector for selectors in self._jobs.values() for selector in selectors]
         return list(dict.fromkeys(query for selector in selectors for query in self._queries(api, selector)))
 
-    def _queries(self, api: PodAPI, selector: str) -> list[PodQuery]:
-        namespaces = (api.namespace if each == CONTEXT_NAMESPACE else each for each in self._namespaces)
+    def _queries(self, api: ObjectAPI, selector: str) -> Sequence[Query[Any]]:
+        """Return the queries for a selector, or for a Service."""
         # Another namespace of the list may be that of the context.
-        return [PodQuery(selector, namespace) for namespace in dict.fromkeys(namespaces)]
+        namespaces = dict.fromkeys(
+            api.namespace if each == CONTEXT_NAMESPACE else each for each in self._namespaces
+        )
+        if self._reads_slices:
+            from .endpoint_slices import SliceQuery
+
+            return [SliceQuery.of(selector, namespace) for namespace in namespaces]
+        return [PodQuery(selector, namespace) for namespace in namespaces]
 
     @asynccontextmanager
-    async def _connected(self, progress: Progress) -> AsyncIterator[PodAPI]:
-        """Yield the shared PodAPI inside `async with`, and a separate one for this call outside it."""
+    async def _connected(self, progress: Progress) -> AsyncIterator[ObjectAPI]:
+        """Yield the shared ObjectAPI inside `async with`, and a separate one for this call outside it."""
         async with self._lease.acquire() as pool:
             yield await pool.get(partial(self._connect, progress))
 
-    async def _connect(self, progress: Progress) -> PodAPI:
+    async def _connect(self, progress: Progress) -> ObjectAPI:
         if self._override_client is not None:
             transport = client_transport(self._override_client)
-            return PodAPI(transport, max_concurrency=self._max_concurrency)
+            return ObjectAPI(transport, max_concurrency=self._max_concurrency)
         scope = "the API server's address and credentials"
         progress.waiting(scope, "reading the kubeconfig or the service account")
-        connection = await find_connection(
+        connection = await self._find_connection()
+        progress.ready(scope)
+        return ObjectAPI(
+            AiohttpTransport(connection),
+            max_concurrency=self._max_concurrency,
+            namespace=connection.namespace or "default",
+        )
+
+    async def _find_connection(self) -> Connection:
+        return await find_connection(
             kubeconfig=self._kubeconfig,
             context=self._context,
             executable_location=self._executable_location,
             overrides=self._overrides,
             cache=self._credentials,
         )
-        progress.ready(scope)
-        return PodAPI(
-            AiohttpTransport(connection),
-            max_concurrency=self._max_concurrency,
-            namespace=connection.namespace or "default",
-        )
+
+
+async def _read_nodes(api: ObjectAPI, cache: PodCache, progress: Progress) -> None:
+    """Read the labels of all nodes by which the members are ordered."""
+    convert = partial(labels_by_node, cache.node_label_keys)
+    found = await api.objects(ALL_NODES, progress, convert=convert)
+    cache.set_nodes(dict(found.items))
+
+
+async def _repeat(
+    reflector: Reflector, latest: LatestValue[Callable[[], Observation]], interval: float
+) -> None:
+    """Repeat the observation every `interval` seconds; never returns."""
+    while True:
+        await anyio.sleep(interval)
+        latest.put(reflector.observe)
+
+
+async def _read_claims(api: ObjectAPI, cache: PodCache, pods: Sequence[MatchedPod]) -> None:
+    """Read the devices of `pods`, which have ResourceClaims that were not read."""
+    counted, cache.claim_faults = await read_devices(api, pods, members=cache.num_members)
+    cache.set_devices(pods, counted)
 
 
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -99,14 +99,15 @@ def google_command(provider: AuthProvider) -> GoogleCommand | None:
 
 def _jwt_expiry(token: str, where: str) -> float | None:
     """Return the claim `exp` of a JSON Web Token (RFC 7519), in seconds of Unix time."""
-    claims = _claims(token)
+    claims = jwt_claims(token)
     if claims is None:
         raise ConfigurationError(f"{where}: its id-token is not a JSON Web Token", hint="Log in again.")
     expires = claims.get("exp")
     return float(expires) if isinstance(expires, (int, float)) else None
 
 
-def _claims(token: str) -> SecretMapping | None:
+def jwt_claims(token: str) -> SecretMapping | None:
+    """Return the claims of a JSON Web Token (RFC 7519), which is not verified; None for any other token."""
     claims = None
     if token.isascii() and token.count(".") == 2:
         payload = token.split(".")[1]

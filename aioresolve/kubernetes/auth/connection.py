@@ -129,6 +129,7 @@ class DiscoveredServer:
     Attributes:
         trust: how to verify the server's certificate; None for plain http.
         headers: headers of every request, without credentials; several may have the same name.
+        user: the name of the user and the kind of credentials, as text.
         plugin: the command that provides the credentials, if a command does.
         identity: the credentials from files; empty if a command provides them.
         reread: returns what the files contain now.
@@ -143,6 +144,7 @@ class DiscoveredServer:
     tls_server_name: str | None = None
     trust: Trust | None
     headers: tuple[tuple[str, str], ...] = ()
+    user: str = "no credentials"
     plugin: CredentialPlugin | None = None
     identity: Identity
     reread: Callable[[], DiscoveredServer] = field(repr=False)
@@ -167,6 +169,7 @@ class Connection:
         server: the URL, such as `https://10.0.0.1:6443`, possibly with a path; without a trailing slash.
         source: where it was found, as text: `kubeconfig /home/me/.kube/config, context 'dev'`.
         namespace: the default namespace of the context or service account, if any.
+        user: the name of the user and the kind of credentials, as text: `user 'dev': client certificate`.
         proxy: the URL of the proxy, if any; it may contain a password and belongs in no message.
         tls_server_name: the name in the certificate of the server, if it is not the host.
         fixed_headers: headers of every request that are not credentials: they impersonate another user, or
@@ -177,6 +180,7 @@ class Connection:
         self.server = discovered.server
         self.source = discovered.source
         self.namespace = discovered.namespace
+        self.user = discovered.user
         self.proxy = None if discovered.proxy is None else SecretText(discovered.proxy)
         self.tls_server_name = discovered.tls_server_name
         self._trusts: TokenCache[Trust] | None = None
@@ -202,6 +206,21 @@ class Connection:
         """
         identity = await self._identities.get(self._fetch)
         return self._headers_of(identity), await self._ssl_context_of(identity)
+
+    async def identity(self) -> Identity:
+        """Return what authenticates the client, renewed if it has expired."""
+        return await self._identities.get(self._fetch)
+
+    async def server_verification(self) -> ssl.SSLContext | None:
+        """Return a TLS context that verifies the server, without waiting for a plugin; None for http.
+
+        It has the client certificate that is known so far, which some servers require.
+        """
+        if self._trusts is None:
+            return None
+        known = self._identities.token
+        parts = await self._trusts.get(self._fetch_trust), None if known is None else known.certificate
+        return await run_in_thread(f"load the certificates for {self.server}", new_ssl_context, *parts)
 
     async def headers(self) -> dict[str, str]:
         """Return only the headers of `credentials`."""

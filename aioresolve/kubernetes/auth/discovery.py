@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aioresolve._core import service_account
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.redaction import SecretBytes, SecretMapping
 from aioresolve.errors import ConfigurationError, CredentialsError
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .connection import CredentialCache
-
-SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""The folder in which the kubelet mounts a pod's token, ca.crt and namespace:
-https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
 
 SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """The variables that the kubelet sets in every container: the address of the API server."""
@@ -345,7 +342,7 @@ def _from_given_server(
     server: str, environ: Mapping[str, str], overrides: ConnectionOverrides
 ) -> DiscoveredServer:
     """Return a server without a kubeconfig, verified by the CA certificates of the system, as for kubectl."""
-    where = "no kubeconfig"
+    where = "an empty kubeconfig"
     selection = overrides.apply(Selection("", where, None, Cluster(where, server), User(where)))
     return _from_selection(selection, environ, partial(_from_given_server, server, environ, overrides))
 
@@ -361,7 +358,7 @@ def _from_service_account(
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         "the address in KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
     )
-    token, authorities = (os.path.join(SERVICE_ACCOUNT_FOLDER, name) for name in ("token", "ca.crt"))
+    token, authorities = (os.path.join(service_account.FOLDER, name) for name in ("token", "ca.crt"))
     for path in (token, authorities) if overrides.token_file is None else (authorities,):
         if _read_if_exists(path) is None:
             return f"{path}: no such file (automountServiceAccountToken may be false)"
@@ -369,7 +366,7 @@ def _from_service_account(
     selection = Selection(
         context="",
         where=where,
-        namespace=_pod_namespace(environ),
+        namespace=service_account.pod_namespace(environ),
         cluster=Cluster(where, server, PEMSource(where, path=authorities)),
         user=User(where, token_file=token),
     )
@@ -384,20 +381,10 @@ def _reread_service_account(environ: Mapping[str, str], overrides: ConnectionOve
     return found
 
 
-def _pod_namespace(environ: Mapping[str, str]) -> str | None:
-    """Return the namespace of the pod that this process runs in, as client-go; None if it is not known."""
-    if environ.get("POD_NAMESPACE"):
-        return environ["POD_NAMESPACE"]
-    with suppress(ConfigurationError):
-        content = _read_if_exists(os.path.join(SERVICE_ACCOUNT_FOLDER, "namespace"))
-        return (content or b"").decode("ascii", "replace").strip() or None
-    return None
-
-
 def _is_in_pod(environ: Mapping[str, str]) -> bool:
     """Whether there is a service account, as client-go checks it."""
     return all(map(environ.get, SERVICE_VARIABLES)) and os.path.isfile(
-        os.path.join(SERVICE_ACCOUNT_FOLDER, "token")
+        os.path.join(service_account.FOLDER, "token")
     )
 
 
@@ -411,7 +398,7 @@ def _from_kubeconfigs(
     selection = overrides.apply(select_context(config, context))
     if selection.namespace is None and _is_in_pod(environ):
         # As for kubectl, also if the context is that of another cluster than the pod's.
-        selection = replace(selection, namespace=_pod_namespace(environ))
+        selection = replace(selection, namespace=service_account.pod_namespace(environ))
     reread = partial(_reread_kubeconfigs, config.paths, selection.context, environ, overrides)
     return _from_selection(selection, environ, reread)
 
@@ -452,6 +439,7 @@ def _from_selection(
         tls_server_name=cluster.tls_server_name,
         trust=trust,
         headers=headers,
+        user=str(user),
         plugin=plugin,
         identity=Identity() if plugin is not None else _identity(user),
         reread=reread,

@@ -104,6 +104,11 @@ async def run_command(
         if not child.overflowed:
             with anyio.move_on_after(EOF_GRACE):
                 await child.pipes_closed.wait()
+    except NotImplementedError:
+        raise CredentialsError(
+            f"cannot start {what}: this event loop starts no processes",
+            hint="Use the default event loop; on Windows, that is the ProactorEventLoop.",
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
         reason = getattr(error, "strerror", None) or type(error).__name__
         # Without its traceback, whose frames hold the arguments.

@@ -186,6 +186,22 @@ class User:
         """Whether it has credentials other than those of a plugin, which client-go then does not run."""
         return bool(self.token or self.token_file or self.username or self.client_certificate)
 
+    def __str__(self) -> str:
+        """Return its name, if it has one, and the kinds of its credentials: never the credentials."""
+        kinds = [
+            "client certificate" if self.client_certificate else "",
+            f"token file {self.token_file}" if self.token_file else "token" if self.token else "",
+            "user name and password" if self.username else "",
+        ]
+        if not any(kinds) and self.exec_plugin is not None:
+            kinds = [f"exec plugin {os.path.basename(self.exec_plugin.command)!r}"]
+        elif not any(kinds) and self.auth_provider is not None:
+            kinds = [f"auth-provider {self.auth_provider.name!r}"]
+        kind = " and ".join(filter(None, kinds)) or "no credentials"
+        name = self.where.partition(", user ")[2]
+        acting = dict(self.impersonation).get("Impersonate-User")
+        return f"{f'user {name}: ' if name else ''}{kind}{f', acting as {acting!r}' if acting else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:

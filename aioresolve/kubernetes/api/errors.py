@@ -21,14 +21,14 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 
-from .objects import Status, decode_status
+from .objects import PODS, PROTOBUF_MAGIC, Status, status_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve._core.http.client import Response
 
-    from .objects import PodQuery
+    from .objects import Query, Resource
 
 LIST_VERBS = ("list",)
 """The RBAC verbs that a single list needs."""
@@ -47,8 +47,17 @@ MAX_MESSAGE = 500
 """The maximum length of a server's message that is quoted, in characters."""
 
 
+def decode_status(body: bytes) -> Status:
+    """Return the body of a failure as a Status; an empty one if it is something else."""
+    if body.startswith(PROTOBUF_MAGIC):
+        from .protobuf import status_from_protobuf
+
+        return status_from_protobuf(body)
+    return status_from_json(body)
+
+
 def error_from_response(
-    response: Response, query: PodQuery, *, host: str, source: str, verbs: Sequence[str] = LIST_VERBS
+    response: Response, query: Query[Any], *, host: str, source: str, verbs: Sequence[str] = LIST_VERBS
 ) -> ResolveError:
     """Return the error for a response whose status is not 200.
 
@@ -71,14 +80,16 @@ def error_from_response(
     return _error(response.status, status, response.retry_after, query, host, source, verbs)
 
 
-def error_from_watch_response(response: Response, query: PodQuery, *, host: str, source: str) -> ResolveError:
+def error_from_watch_response(
+    response: Response, query: Query[Any], *, host: str, source: str
+) -> ResolveError:
     """Return the error for a watch that did not start; for the arguments see `error_from_response`."""
     if response.status in EXPIRED:
         return _version_expired(response.status, decode_status(response.body), query, host)
     return error_from_response(response, query, host=host, source=source, verbs=WATCH_VERBS)
 
 
-def error_from_watch_event(status: Status, query: PodQuery, *, host: str, source: str) -> ResolveError:
+def error_from_watch_event(status: Status, query: Query[Any], *, host: str, source: str) -> ResolveError:
     """Return the error for an ERROR event; for the arguments see `error_from_response`."""
     if status.code in EXPIRED:
         return _version_expired(status.code, status, query, host)
@@ -90,11 +101,11 @@ def is_expired(error: ResolveError) -> bool:
     return isinstance(error, APIError) and error.status in EXPIRED
 
 
-def _version_expired(code: int, status: Status, query: PodQuery, host: str) -> APIError:
+def _version_expired(code: int, status: Status, query: Query[Any], host: str) -> APIError:
     # A 400 cannot be about the selector here, because the list before the watch accepted it.
     return APIError(
         f"{host} returned {code} for the watch of {query.scope} ({_quoted(status)}):"
-        " it cannot resume from the last resourceVersion, so the pods are listed again",
+        f" it cannot resume from the last resourceVersion, so the {query.resource.name} are listed again",
         hint="If this repeats, check the log of the API server.",
         host=host,
         scope=query.scope,
@@ -107,7 +118,7 @@ def _error(
     code: int,
     status: Status,
     retry_after: float | None,
-    query: PodQuery,
+    query: Query[Any],
     host: str,
     source: str,
     verbs: Sequence[str],
@@ -139,7 +150,7 @@ def _error(
         case 403:
             return _forbidden(status, query, host, verbs)
         case 404:
-            summary = f"{summary}: there is no pods API at that address"
+            summary = f"{summary}: there is no {query.resource.name} API at that address"
             hint = "Correct the server in the kubeconfig."
         case 410:
             summary = f"{summary}: the pages of the list expired faster than they could be read"
@@ -167,7 +178,7 @@ def _quoted(status: Status) -> str:
     return f"{status.message[:MAX_MESSAGE]!r}" if status.message else "no reason given"
 
 
-def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str]) -> ForbiddenError:
+def _forbidden(status: Status, query: Query[Any], host: str, verbs: Sequence[str]) -> ForbiddenError:
     attributes: dict[str, Any] = {"host": host, "scope": query.scope, "status": 403, "reason": status.reason}
     denial = parse_denial(status.message)
     if denial is None or not denial.user:
@@ -179,12 +190,12 @@ def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str])
         )
     if denial.user == ANONYMOUS:
         return ForbiddenError(
-            f"an unknown user may not {denial.verb or verbs[-1]} pods in {query.where}: {host} returned 403"
-            f" for {query.scope}; no credentials were accepted",
+            f"an unknown user may not {denial.verb or verbs[-1]} {query.resource.name} in {query.where}:"
+            f" {host} returned 403 for {query.scope}; no credentials were accepted",
             hint="Check that the kubeconfig has a user with credentials.",
             **attributes,
         )
-    if denial.resource != "pods" or denial.verb not in WATCH_VERBS:
+    if denial.resource != query.resource.name or denial.verb not in WATCH_VERBS:
         impersonation = "remove the impersonation (`as` in the kubeconfig, or {impersonate}), or "
         prefix = impersonation if denial.verb == "impersonate" else ""
         hint = f"{prefix}have a cluster administrator grant user {{user}} that permission."
@@ -193,13 +204,13 @@ def _forbidden(status: Status, query: PodQuery, host: str, verbs: Sequence[str])
             hint=Hint(hint[0].upper() + hint[1:], values={"user": repr(denial.user)}),
             **attributes,
         )
-    manifest = rbac_manifest(denial.user, query.namespace, verbs)
-    alternative = "" if query.namespace else ", or pass {namespace}, for which a Role is sufficient"
+    manifest = rbac_manifest(denial.user, query.namespace, verbs, query.resource)
     return ForbiddenError(
-        f"user {denial.user!r} may not {denial.verb} pods in {query.where}: {host} returned 403 for"
-        f" {query.scope}",
+        f"user {denial.user!r} may not {denial.verb} {query.resource.name} in {query.where}: {host}"
+        f" returned 403 for {query.scope}",
         hint=Hint(
-            f"Have a cluster administrator apply this (`kubectl apply -f -`){alternative}:\n{{manifest}}",
+            "Have a cluster administrator apply this (`kubectl apply -f -`)"
+            f"{query.alternative}:\n{{manifest}}",
             values={"manifest": manifest},
         ),
         manifest=manifest,
@@ -262,20 +273,28 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(code) if is_character else escape[0]
 
 
-def rbac_manifest(user: str, namespace: str | None, verbs: Sequence[str] = LIST_VERBS) -> str:
-    """Return the smallest RBAC objects that permit `user` to read pods, as YAML for `kubectl apply -f -`.
+def rbac_manifest(
+    user: str,
+    namespace: str | None,
+    verbs: Sequence[str] = LIST_VERBS,
+    resource: Resource[Any] = PODS,
+) -> str:
+    """Return the smallest RBAC objects that permit `user` to read objects, as YAML for `kubectl apply -f -`.
 
     Applying them never changes the permissions of another user, nor those that the user already has: the
-    names have the verbs, and that of the binding a hash of the user. (A binding cannot change its role.)
+    names have the verbs, the resource unless it is pods, and that of the binding a hash of the user. (A
+    binding cannot change its role.)
 
     Args:
         user: the user as the API server names it; `system:serviceaccount:NAMESPACE:NAME` is a ServiceAccount.
         namespace: the namespace of a Role and RoleBinding; None for a ClusterRole and ClusterRoleBinding.
         verbs: the verbs to permit.
+        resource: what the verbs apply to.
     """
     cluster = "Cluster" if namespace is None else ""
     where = "" if namespace is None else f", namespace: {json.dumps(namespace)}"
-    role = "-".join(["aioresolve", *verbs])
+    of_resource = [] if resource is PODS else [resource.name]
+    role = "-".join(["aioresolve", *of_resource, *verbs])
     readable = re.sub("[^A-Za-z0-9.-]+", "-", user.removeprefix(SERVICE_ACCOUNT))[:MAX_READABLE]
     binding = f"{role}-{readable}-{hashlib.sha256(user.encode()).hexdigest()[:8]}"
     return f"""\
@@ -283,8 +302,8 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: {cluster}Role
 metadata: {{name: {role}{where}}}
 rules:
-- apiGroups: [""]
-  resources: [pods]
+- apiGroups: [{json.dumps(resource.group)}]
+  resources: [{resource.name}]
   verbs: [{", ".join(verbs)}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1

@@ -7,20 +7,15 @@ members become tasks is in `task_order`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, Hint, PodNotRunningError, ResolveError
 from aioresolve.spec import host_port
 
-from .objects import MAX_NAME
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
-    from .objects import Condition, ContainerStatus, Pod, Table, Terminated
-
-NO_VALUE = "<none>"
-"""The content of a Table cell if the pod has no such value."""
+    from aioresolve.kubernetes.api.objects import Condition, ContainerStatus, Pod, Rows, Terminated
 
 ENDED = frozenset({"Failed", "Succeeded"})
 """The phases in which no container runs or will run again."""
@@ -30,55 +25,6 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 MAX_REASON = 1000
 """The maximum length of a reason, in characters."""
-
-
-class Rows(NamedTuple):
-    """The columns of a Table of pods that are used, and the resourceVersion of the list.
-
-    An IP is `<none>` if the pod has none yet.
-    """
-
-    names: list[str]
-    statuses: list[str]
-    ips: list[str]
-    version: str
-
-    @classmethod
-    def from_table(cls, table: Table) -> Self:
-        """Return the rows of `table`. Columns are found by name, because their positions are not an API.
-
-        Raises:
-            ValueError: a column is missing, or a row is too short, has a cell that is not a string, or has a
-                name that is too long.
-        """
-        columns = [column.name for column in table.column_definitions or ()]
-        table_rows = table.rows or ()
-        try:
-            positions = [columns.index(name) for name in ("Name", "Status", "IP")]
-        except ValueError:
-            raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
-        if {len(row.cells) for row in table_rows} - {len(columns)}:
-            raise ValueError(f"a row does not have one cell for each of the {len(columns)} columns")
-        names, statuses, ips = ([row.cells[position] for row in table_rows] for position in positions)
-        if any(set(map(type, column)) - {str} for column in (names, statuses, ips)):
-            raise ValueError("the Name, Status and IP of a row are not all strings")
-        if max(map(len, names), default=0) > MAX_NAME:
-            raise ValueError(f"a name is longer than {MAX_NAME} characters")
-        return cls(names, statuses, ips, table.metadata.resource_version)
-
-    @property
-    def inconclusive(self) -> set[str]:
-        """The names of the pods of phase Running whose rows do not prove that they are members.
-
-        For such a pod the server writes `Running` only if it is not being deleted. With any other status, or
-        without an IP, the pod itself has to be read. In other phases the status proves nothing: it is the
-        reason of the pod or of a container, which may be any word.
-        """
-        return {
-            name
-            for name, status, ip in zip(self.names, self.statuses, self.ips, strict=True)
-            if status != "Running" or ip == NO_VALUE
-        }
 
 
 def membership(
@@ -161,17 +107,25 @@ MAX_SHOWN = 20
 """How many pods a message names; `PodNotRunningError.pods` has all of them."""
 
 
-def raise_not_running(pods: Mapping[str, str]) -> None:
-    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any."""
+NOT_RUNNING = Hint("Wait until they run, or pass {not_running=skip} to leave them out.")
+
+
+def raise_not_running(
+    pods: Mapping[str, str], noun: str = "matching pod", state: str = "running", hint: Hint = NOT_RUNNING
+) -> None:
+    """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any.
+
+    The message says that this many of `noun` are not in `state`.
+    """
     if not pods:
         return
     shown = [f"{name}: {fault}" for name, fault in list(pods.items())[:MAX_SHOWN]]
     if len(pods) > len(shown):
         shown.append(f"and {len(pods) - len(shown)} more")
-    subject = "1 matching pod is" if len(pods) == 1 else f"{len(pods)} matching pods are"
+    subject = f"1 {noun} is" if len(pods) == 1 else f"{len(pods)} {noun}s are"
     raise PodNotRunningError(
-        f"{subject} not running: {'; '.join(shown)}",
-        hint=Hint("Wait until they run, or pass {not_running=skip} to leave them out."),
+        f"{subject} not {state}: {'; '.join(shown)}",
+        hint=hint,
         pods=pods,
     )
 

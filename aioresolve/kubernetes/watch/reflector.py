@@ -1,6 +1,8 @@
-"""The reflector: keeps a `PodCache` up to date with a list and a watch for each query, as client-go's does.
+"""The reflector: keeps a cache up to date with a list and a watch for each query, as client-go's does.
 
-After a list, a watch reports each change since the version of that list. Every watch ends sooner or later:
+A watch begins with an event for each object that exists, and continues with each change (WatchList,
+KEP-3157). If a server does not support that, the objects are listed first, and a watch reports each change
+since the version of that list. Every watch ends sooner or later:
 the server ends it after a while, connections break, versions expire. The next watch resumes from the last
 version that was reported. If that version is too old (410), the pods are listed again. No change is missed or
 applied twice.
@@ -9,7 +11,7 @@ The cached pods are current only while the watch of each query is established. B
 a list, they count as current for `WatchPolicy.max_gap` seconds; after that, observations have an error until
 the watch is established and has reported what it missed.
 
-`WatchState` decides what follows after a watch ends or fails: resume, list again, or give up. `PodReflector`
+`WatchState` decides what follows after a watch ends or fails: resume, list again, or give up. `Reflector`
 does the I/O.
 """
 
@@ -22,7 +24,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -39,21 +41,29 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
+from aioresolve.kubernetes.api.client import split_events
+from aioresolve.kubernetes.api.errors import WATCH_VERBS, error_from_watch_event, is_expired
+from aioresolve.kubernetes.api.objects import (
+    Added,
+    Bookmark,
+    Deleted,
+    Failed,
+    Modified,
+    WatchEvent,
+    redact_status,
+)
 from aioresolve.spec import Observation
 
-from .api_errors import WATCH_VERBS, error_from_watch_event, is_expired
-from .objects import EventLines, Failed, WatchEvent, redact_status
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http.client import StreamingResponse
+    from aioresolve.kubernetes.api.client import EventSplitter, Found, ObjectAPI
+    from aioresolve.kubernetes.api.objects import Query
 
-    from .client import FoundPods, PodAPI
-    from .objects import PodQuery
-    from .pod_cache import PodCache
+    from .cluster_cache import ClusterCache
 
 logger = logging.getLogger("aioresolve.watch")
 
@@ -76,6 +86,15 @@ MAX_FAILED_RESUMES = 3
 Events in between reset the count.
 """
 
+REFUSALS = frozenset({405, 406, 415, 422, 501})
+"""The statuses with which a server refuses a watch that begins with the existing objects.
+
+Without the feature gate WatchList it is 422.
+"""
+
+MAX_OBJECTS = 200_000
+"""The maximum number of objects before the first bookmark: more pods than Kubernetes supports (150,000)."""
+
 UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
 """Failure statuses whose cause cannot be the version to resume from."""
 
@@ -94,11 +113,14 @@ class WatchPolicy:
         max_silence: how long a watch may receive nothing before its connection counts as broken. An API
             server sends a bookmark about once a minute.
         response_timeout: how long the response to a watch may take to begin.
+        max_initial_silence: how long a watch that begins with the existing objects may receive nothing before
+            the bookmark that follows them. After that, they are listed.
         max_gap: how long the pods count as current while no watch is established: after a list, and after a
             watch has ended.
         max_replay: how long a watch that is established after a failure may take to report the changes that
             it missed; nothing marks the last of them.
         max_transit: how long to wait for a pod that left one selector by its labels to appear in another one.
+        size_interval: the time after which `wait` without a number reads the controllers of the pods again.
         backoff: the waits between attempts after failures.
     """
 
@@ -106,9 +128,11 @@ class WatchPolicy:
     max_lifetime: float = 600.0
     max_silence: float = 150.0
     response_timeout: float = 30.0
+    max_initial_silence: float = 5.0
     max_gap: float = 2.0
     max_replay: float = 0.2
     max_transit: float = 0.05
+    size_interval: float = 10.0
     backoff: RetryPolicy = BACKOFF
 
 
@@ -127,7 +151,7 @@ class WatchState:
         stale_since: since when it fails.
     """
 
-    def __init__(self, query: PodQuery, backoff: RetryPolicy, outage: Outage) -> None:
+    def __init__(self, query: Query[Any], backoff: RetryPolicy, outage: Outage) -> None:
         self.query = query
         self.is_listed = False
         self.error: ResolveError | None = None
@@ -266,8 +290,8 @@ def _restart_reason(error: ResolveError | None) -> str:
     return "failed"
 
 
-class PodReflector:
-    """Keeps a `PodCache` up to date.
+class Reflector:
+    """Keeps a `ClusterCache` up to date.
 
     Args:
         api: the API server.
@@ -280,9 +304,9 @@ class PodReflector:
 
     def __init__(
         self,
-        api: PodAPI,
-        cache: PodCache,
-        queries: Iterable[PodQuery],
+        api: ObjectAPI,
+        cache: ClusterCache[Any, Any],
+        queries: Iterable[Query[Any]],
         latest: LatestValue[Callable[[], Observation]],
         policy: WatchPolicy,
         *,
@@ -342,9 +366,10 @@ class PodReflector:
         while True:
             error: ResolveError | None = None
             try:
-                if not watch.is_listed:
-                    await self._list(watch)
-                await self._watch(watch, ends_waits=has_waited)
+                if watch.is_listed or not await self._list_by_watch(watch, ends_waits=has_waited):
+                    if not watch.is_listed:
+                        await self._list(watch)
+                    await self._watch(watch, ends_waits=has_waited)
             except ResolveError as failure:
                 error = failure
             lifetime = watch.on_close(anyio.current_time())
@@ -377,56 +402,167 @@ class PodReflector:
             watch.mark_stale(error)
             self._notify()
 
-        async def request(progress: Progress) -> FoundPods:
+        def match(objects: list[Any]) -> list[Any]:
+            with self._updating_cache():
+                return self._cache.match(watch.query, objects)
+
+        async def request(progress: Progress) -> Found[Any]:
             progress.on_failure = on_failed_attempt
-            return await self._api.pods(watch.query, progress, verbs=WATCH_VERBS)
+            return await self._api.objects(watch.query, progress, convert=match, verbs=WATCH_VERBS)
 
         found = await within_deadline(self._timeout, f"the list of {watch.query.scope}", request)
         with self._updating_cache():
-            self._cache.replace(watch.query, found.pods, found.version)
+            self._cache.replace(watch.query, found.items, found.version)
         watch.on_list()
         self._set_timer(watch, self._policy.max_gap, self._on_gap)
         self._notify()
         # From now on the watch reports everything, and the next list may be hours away.
         await self._api.close_idle()
 
+    async def _list_by_watch(self, watch: WatchState, *, ends_waits: bool) -> bool:
+        """Read one watch that begins with the existing objects until it ends.
+
+        Returns:
+            Whether it reported the objects. If not, they have to be listed: a list has more retries, and its
+            error is the one to report.
+        """
+        if not self._api.sends_initial_events:
+            return False
+        try:
+            await self._watch(watch, ends_waits=ends_waits)
+        except ResolveError as error:
+            if watch.is_listed or error is self._cache_error or self._api.is_closed:
+                raise
+            is_refused = isinstance(error, APIError) and error.status in REFUSALS
+            if is_refused or isinstance(error, DeadlineExceededError):
+                self._api.sends_initial_events = False
+            logger.debug(
+                "%s: the pods are listed, because a watch did not report them: %s", watch.query.scope, error
+            )
+        return watch.is_listed
+
     async def _watch(self, watch: WatchState, *, ends_waits: bool) -> None:
-        """Read one watch until it ends.
+        """Read one watch until it ends. If the query is not listed, it begins with the existing objects.
 
         If it `ends_waits`, it ends the backoff of all queries of this server as soon as it is open. Only a
         query that waited as long as its own backoff required may do that. Otherwise, queries would repeat one
         another without end at a server that opens every watch and breaks it.
         """
         lifetime = random.uniform(self._policy.min_lifetime, self._policy.max_lifetime)  # noqa: S311
-        lines = EventLines()
+        is_initial = not watch.is_listed
         async with AsyncExitStack() as stack:
-            stream = None
-            with anyio.move_on_after(self._policy.response_timeout):
+            if watch.is_listed:
                 version = self._cache.version(watch.query)
-                opening = self._api.watch(watch.query, version, lifetime)
-                stream = await stack.enter_async_context(opening)
-            if stream is None:
-                timeout = self._policy.response_timeout
-                raise self._broken(watch, f"the server did not respond within {timeout:g} s")
-            opened_at = anyio.current_time()
+                stream = await self._open(stack, watch, version, lifetime, self._policy.response_timeout)
+                opened_at, events = anyio.current_time(), list[WatchEvent[Any]]()
+                splitter = split_events(watch.query, stream.response)
+            else:
+                async with self._api.limiter:  # as for a list
+                    timeout = min(self._policy.max_initial_silence, self._policy.response_timeout)
+                    stream = await self._open(stack, watch, None, lifetime, timeout)
+                    opened_at = anyio.current_time()
+                    splitter = split_events(watch.query, stream.response)
+                    events = await self._replace(watch, splitter, stream)
             if ends_waits:
                 self._api.end_sleeps(within=self._policy.backoff.first_wait)
-            if watch.on_open(opened_at):
+            is_stale = watch.on_open(opened_at)
+            if is_initial:
+                self._cancel_timer(watch)
+                self._on_replay(watch)
+            elif is_stale:
                 self._set_timer(watch, self._policy.max_replay, self._on_replay)
             else:
                 self._cancel_timer(watch)
             # If the server does not end the watch in time, the connection is closed from here.
             deadline = opened_at + lifetime + self._policy.max_silence
+            self._apply(watch, events, stream)
             while anyio.current_time() < deadline and (chunk := await self._read(stream, watch, deadline)):
-                self._apply(watch, lines, chunk, stream)
-        if not lines.at_boundary:
+                self._apply(watch, self._decode(watch, splitter, chunk, stream), stream)
+        if not splitter.at_boundary:
             raise self._broken(watch, "it ended in the middle of an event")
         if anyio.current_time() - opened_at < MIN_LIFETIME:
             raise self._broken(watch, f"it ended within {MIN_LIFETIME:g} s")
 
-    async def _read(self, stream: StreamingResponse, watch: WatchState, deadline: float) -> bytes:
+    async def _open(
+        self, stack: AsyncExitStack, watch: WatchState, version: str | None, lifetime: float, timeout: float
+    ) -> StreamingResponse:
+        """Return the stream of a watch, which `stack` will close; see `ObjectAPI.watch`."""
+        with anyio.move_on_after(timeout):
+            return await stack.enter_async_context(self._api.watch(watch.query, version, lifetime))
+        if version is None:
+            # A proxy may hold the events back, so that no list by watch would succeed.
+            self._api.sends_initial_events = False
+        raise self._broken(watch, f"the server did not respond within {timeout:g} s")
+
+    async def _replace(
+        self, watch: WatchState, splitter: EventSplitter[Any], stream: StreamingResponse
+    ) -> list[WatchEvent[Any]]:
+        """Read the events of the existing objects up to the bookmark after them, and put them into the cache.
+
+        Returns:
+            The events that arrived together with the bookmark, after it.
+        """
+        found: dict[str, Any] = {}
+        silence = min(self._policy.max_initial_silence, self._policy.max_silence)
+        deadline = anyio.current_time() + self._timeout  # as for a list
+        while chunk := await self._read(stream, watch, deadline, max_silence=silence):
+            events = self._decode(watch, splitter, chunk, stream)
+            for position, event in enumerate(events):
+                if isinstance(event, Bookmark):
+                    if not event.ends_initial_events:
+                        self._api.sends_initial_events = False
+                        raise self._broken(watch, "it does not mark the end of the existing objects")
+                    self._collect(watch, events[:position], found, stream)
+                    # Lists are ordered by name, but these events may be in any order.
+                    listed = [found[name] for name in sorted(found)]
+                    with self._updating_cache():
+                        self._cache.replace(watch.query, listed, event.object.metadata.resource_version)
+                    watch.on_list()
+                    return events[position + 1 :]
+            self._collect(watch, events, found, stream)
+            if len(found) > MAX_OBJECTS:
+                raise self._api.invalid_event(watch.query, f"more than {MAX_OBJECTS} objects exist")
+        if anyio.current_time() >= deadline:
+            self._api.sends_initial_events = False
+        raise self._broken(watch, "it did not report all objects")
+
+    def _collect(
+        self,
+        watch: WatchState,
+        events: Sequence[WatchEvent[Any]],
+        found: dict[str, Any],
+        stream: StreamingResponse,
+    ) -> None:
+        """Add the objects that `events` report to `found`, by `namespace/name`."""
+        added: dict[str, Any] = {}
+
+        def match_added() -> None:
+            with self._updating_cache():
+                matched = self._cache.match(watch.query, list(added.values()))
+            found.update(zip(added, matched, strict=True))
+            added.clear()
+
+        for event in events:
+            match event:
+                case Added(object=each) | Modified(object=each):
+                    added[f"{each.metadata.namespace}/{each.metadata.name}"] = each
+                case Deleted(object=each):  # changes may be reported before the bookmark too
+                    match_added()
+                    found.pop(f"{each.metadata.namespace}/{each.metadata.name}", None)
+                case Failed():
+                    raise self._failure(watch, event, stream)
+        match_added()
+
+    async def _read(
+        self,
+        stream: StreamingResponse,
+        watch: WatchState,
+        deadline: float,
+        *,
+        max_silence: float | None = None,
+    ) -> bytes:
         """Return the next bytes of the watch, empty at its end and at the deadline."""
-        max_silence = self._policy.max_silence
+        max_silence = self._policy.max_silence if max_silence is None else max_silence
         with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):
             return await stream.read()
         if anyio.current_time() >= deadline:
@@ -437,15 +573,19 @@ class PodReflector:
             timeout=max_silence,
         )
 
-    def _apply(self, watch: WatchState, lines: EventLines, chunk: bytes, stream: StreamingResponse) -> None:
-        """Apply the events that end in `chunk` to the cache."""
-        events, invalid = list[WatchEvent](), ""
+    def _decode(
+        self, watch: WatchState, splitter: EventSplitter[Any], chunk: bytes, stream: StreamingResponse
+    ) -> list[WatchEvent[Any]]:
+        """Return the events that end in `chunk`."""
         try:
-            events = lines.feed(chunk)
+            return splitter.feed(chunk)
         except ValueError as error:
             invalid = stream.response.redact(str(error))
-        if invalid:  # raised here, because the cause would show what was redacted
-            raise self._api.invalid_event(watch.query, invalid)
+        # Outside of `except`: the context would show what was redacted.
+        raise self._api.invalid_event(watch.query, invalid)
+
+    def _apply(self, watch: WatchState, events: Sequence[WatchEvent[Any]], stream: StreamingResponse) -> None:
+        """Apply events to the cache."""
         changes = [event for event in events if not isinstance(event, Failed)]
         if changes:
             watch.on_event()
@@ -457,11 +597,13 @@ class PodReflector:
                 raise self._api.invalid_event(watch.query, "its resourceVersion decreased")
         for event in events:
             if isinstance(event, Failed):
-                # The server may quote the request, including the token.
-                status = redact_status(event.object, stream.response.redact)
-                raise error_from_watch_event(
-                    status, watch.query, host=self._api.host, source=self._api.source
-                )
+                raise self._failure(watch, event, stream)
+
+    def _failure(self, watch: WatchState, event: Failed, stream: StreamingResponse) -> ResolveError:
+        """Return the error of an ERROR event."""
+        # The server may quote the request, including the token.
+        status = redact_status(event.object, stream.response.redact)
+        return error_from_watch_event(status, watch.query, host=self._api.host, source=self._api.source)
 
     @contextmanager
     def _updating_cache(self) -> Iterator[None]:
@@ -507,7 +649,7 @@ class PodReflector:
         watch.on_replay()
         self._notify()
 
-    def _outage(self, query: PodQuery) -> Outage:
+    def _outage(self, query: Query[Any]) -> Outage:
         host = self._api.host
         return Outage(logger, f"{query.scope} at {host}", server=host, scope=query.scope)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import anyio
+from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.http.client import (
@@ -24,18 +25,20 @@ from aioresolve._core.http.client import (
     StreamingResponse,
     check_length,
     origin,
+    secrets_of,
     timeout_to_connect_only,
     translate_errors,
     without_secrets,
 )
 from aioresolve._core.http.errors import FAILURES, RequestContext
+from aioresolve._core.redaction import SecretMapping, redact
 from aioresolve._core.retry import parse_retry_after
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ResolveError, TLSError
 
 from .client import HINTS, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
 AUTH = ["BearerToken"]
@@ -87,6 +90,15 @@ def client_transport(client: Any) -> Transport:
     )
 
 
+def _userinfo(url: str | None) -> set[str]:
+    """Return the user and the password in a URL."""
+    try:
+        parts = URL(url or "")
+    except ValueError:
+        return set()
+    return {part for part in (parts.user, parts.password) if part}
+
+
 def _is_api_client_of(package: str, client: Any) -> bool:
     # A user with such a client has imported its package, which takes two seconds; we need not import it.
     module = sys.modules.get(f"{package}.client")
@@ -112,11 +124,14 @@ class ClientTransport(Transport):
         return RequestContext(f"GET {path}", self.host, where, HINTS, is_closed=lambda: False)
 
     @property
-    def _secrets(self) -> list[str]:
-        """The secrets in the configuration of the client, without a scheme such as `Bearer`."""
+    def _secrets(self) -> set[str]:
+        """The secrets that the client is configured with, without a scheme such as `Bearer`."""
         configuration = self._api_client.configuration
-        secrets = [*(configuration.api_key or {}).values(), configuration.password]
-        return [secret.split()[-1] for secret in secrets if isinstance(secret, str) and secret.strip()]
+        values = [*(configuration.api_key or {}).values(), configuration.password]
+        secrets = {value.split()[-1] for value in values if isinstance(value, str) and value.strip()}
+        for headers in (self._api_client.default_headers, configuration.proxy_headers or {}):
+            secrets |= secrets_of(headers)
+        return secrets | _userinfo(configuration.proxy)
 
     def _not_sent(self, error: Exception, scope: str) -> ConnectionFailedError:
         """Return our error for one of the client: it is closed, a setting is invalid, or a hook failed."""
@@ -130,8 +145,21 @@ class ClientTransport(Transport):
         )
 
     def _safe_cause(self, error: Exception) -> Exception | None:
-        """Return `error`, or None if it contains a secret: http.client quotes invalid headers."""
-        return None if any(secret in f"{error!r} {error}" for secret in self._secrets) else error
+        """Return `error` without its frames, which hold headers; None if it quotes a secret.
+
+        http.client quotes invalid headers, and texts that a server sends instead of a status or a size.
+        """
+        links: list[BaseException] = [error]
+        for link in links:
+            for each in (link.__cause__, link.__context__):
+                if each is not None and each not in links:
+                    links.append(each)
+        text = " ".join(f"{link!r} {link}" for link in links)
+        if redact(text, self._secrets) != text:
+            return None
+        for link in links:
+            link.__traceback__ = None
+        return error
 
 
 class AsyncClientTransport(ClientTransport):
@@ -225,12 +253,14 @@ class ThreadedClientTransport(ClientTransport):
         except ResolveError:
             raise
         except ApiException as error:
-            if not error.status:
-                raise self._not_reached(error.reason, scope) from error
-            # kubernetes before 36 raises a failure status, later versions return it.
-            return without_secrets(self._response_of(error))
+            if error.status:
+                # kubernetes before 36 raises a failure status, later versions return it.
+                return without_secrets(self._response_of(error))
+            not_reached, cause = self._not_reached(error, scope), self._safe_cause(error)
         except (HTTPError, OSError) as error:
-            raise self._not_reached(getattr(error, "reason", None) or error, scope) from error
+            not_reached, cause = self._not_reached(error, scope), self._safe_cause(error)
+        # Outside of `except`: the context would be the error of the client, which may quote a secret.
+        raise not_reached from cause
 
     def _call(
         self,
@@ -244,15 +274,17 @@ class ThreadedClientTransport(ClientTransport):
         client = self._api_client
         options: dict[str, Any] = {
             "query_params": list(query.items()),
-            "header_params": {"Accept": accept},
+            "header_params": SecretMapping(Accept=accept),  # the client adds its own headers to it
             "auth_settings": AUTH,
         }
         try:
             # To connect, and for each chunk; kubernetes before 36 ignores a single float.
             timeouts = timeout, timeout
             if hasattr(client, "param_serialize"):
-                request = client.param_serialize("GET", path, **options)
-                return client.call_api(*request, _request_timeout=timeouts).response
+                # Not in a variable, which a traceback might show: it contains the headers.
+                return client.call_api(
+                    *client.param_serialize("GET", path, **options), _request_timeout=timeouts
+                ).response
             # kubernetes before 36
             options |= {"_preload_content": False, "_return_http_data_only": True}
             return client.call_api(path, "GET", **options, _request_timeout=timeouts)
@@ -264,11 +296,11 @@ class ThreadedClientTransport(ClientTransport):
 
     def _read(self, response: Any, deadline: float, context: RequestContext) -> Response:
         body = bytearray()
-        for chunk in response.stream(CHUNK):
+        for chunk in _chunks(response):
             body += chunk
             check_length(len(body), context)
             if time.monotonic() > deadline:
-                # The timeout of urllib3 is for each chunk, and a slow server may send any number of them.
+                # The timeout of urllib3 is for each read, and a slow server may cause any number of them.
                 raise TimeoutError("the response was not complete in time")
         headers = response.headers
         retry_after = parse_retry_after(headers.get("Retry-After"))
@@ -280,12 +312,14 @@ class ThreadedClientTransport(ClientTransport):
         retry_after = parse_retry_after(headers.get("Retry-After"))
         return Response(error.status, content, headers, retry_after, secrets=self._secrets)
 
-    def _not_reached(self, reason: object, scope: str) -> ConnectionFailedError:
+    def _not_reached(self, error: Exception, scope: str) -> ConnectionFailedError:
+        reason = getattr(error, "reason", None) or error
         # An error of urllib3, or its text from kubernetes, which starts with the type.
-        is_tls = "SSLError" in (type(reason).__name__, str(reason).split("\n")[0])
+        text = redact(str(reason), self._secrets)
+        is_tls = "SSLError" in (type(reason).__name__, text.split("\n")[0])
         kind = TLSError if is_tls else ConnectionFailedError
         return kind(
-            f"{self.host} (from {self.source}) was not reached, or its response was incomplete: {reason}",
+            f"{self.host} (from {self.source}) was not reached, or its response was incomplete: {text}",
             hint="Check that the server runs, and that the client is configured with its address and CA.",
             host=self.host,
             scope=scope,
@@ -301,6 +335,7 @@ class ListingClientTransport(Transport):
 
     can_stream = False
     has_tables = False
+    reads_any_path = False
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -354,6 +389,15 @@ class ListingClientTransport(Transport):
         items = [_as_json(pod, POD_FIELDS) for pod in listed.items]
         content = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata or {}, "items": items}
         return Response(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+
+def _chunks(response: Any) -> Iterator[bytes]:
+    """Yield the body of a urllib3 response as it arrives."""
+    if not hasattr(response, "read1"):  # urllib3 before 2.2, where a slow server can delay each chunk
+        yield from response.stream(CHUNK)
+        return
+    while chunk := response.read1(CHUNK):
+        yield chunk
 
 
 def _as_json(value: Any, fields: Mapping[str, Any]) -> Any:

@@ -12,21 +12,26 @@ import operator
 import re
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from aioresolve.errors import ConfigurationError
+from aioresolve.kubernetes.api.objects import Record
 from aioresolve.spec import Endpoint, Missing
 
-from .objects import Record
+from .accelerators import claims_of, declared_accelerators
+from .controllers import PodSet, SelectedPods, pod_set
 from .pod_index import IndexLabel, PodIndex, group_starts, index_label, index_order_error
 from .pods import is_final, is_replaced, membership, not_ready_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from .objects import Pod
+    from aioresolve.kubernetes.api.objects import Pod
 
-K = TypeVar("K", str, tuple[PodIndex, str])
+K = TypeVar("K", str, tuple[PodIndex, str], tuple[tuple[str, ...], str])
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -79,6 +84,92 @@ def addresses_by_name(names: Sequence[str], addresses: Sequence[str]) -> list[st
     return [addresses[position] for _, _, position in sorted(keys)]
 
 
+# Order by labels
+
+POD_LABEL, NODE_LABEL = "label:", "node-label:"
+"""The prefixes of the key of a label of a pod, and of the node that it runs on."""
+
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+"""An optional DNS subdomain and a name: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"""
+
+
+def validate_order_by(order_by: object) -> str | tuple[str, ...]:
+    """Return `"name"`, `"index"`, or the labels to order by, each with its prefix.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    terms = (order_by,) if isinstance(order_by, str) else order_by
+    if not isinstance(terms, Sequence) or not terms:
+        raise _order_error(order_by)
+    for term in terms:
+        if term in ("name", "index") and len(terms) == 1:
+            return str(term)
+        if not isinstance(term, str):
+            raise _order_error(term)
+        prefix, colon, key = term.partition(":")
+        if prefix + colon not in (POD_LABEL, NODE_LABEL) or not _LABEL_KEY.fullmatch(key):
+            raise _order_error(term)
+    return tuple(terms)
+
+
+def _order_error(order_by: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{order_by!r} is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'",
+        argument="order_by",
+        hint="Only labels can be combined, as in ['node-label:topology.kubernetes.io/zone', 'label:rank'].",
+    )
+
+
+class LabelOrdering:
+    """The order by the labels of pods and of their nodes; pods with the same labels are ordered by name.
+
+    Values are compared as names are: numbers in them as numbers.
+
+    Args:
+        terms: the labels, the most important one first, each with its prefix.
+
+    Attributes:
+        pod_keys: the keys of the labels of pods.
+        node_keys: the keys of the labels of nodes.
+        nodes: the values of the labels of each node by its name, as far as they were read.
+        absent: the names of nodes that did not exist when the nodes were read.
+    """
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        self._terms = [term.partition(":") for term in terms]
+        self.pod_keys = tuple(key for prefix, _, key in self._terms if prefix + ":" == POD_LABEL)
+        self.node_keys = tuple(key for prefix, _, key in self._terms if prefix + ":" == NODE_LABEL)
+        self.nodes: Mapping[str, tuple[str | None, ...]] = {}
+        self.absent: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """Return the labels as text for messages."""
+        kinds = {"label": "label {!r}", "node-label": "label {!r} of the node"}
+        return " and ".join(kinds[prefix].format(key) for prefix, _, key in self._terms)
+
+    def unknown_node(self, pod: MatchedPod) -> str | None:
+        """Return the node of a member if its labels were not read yet."""
+        if not self.node_keys or pod.endpoint is None:
+            return None
+        node = pod.endpoint.node or ""
+        return None if node in self.nodes or node in self.absent else node
+
+    def rank(self, pod: MatchedPod) -> tuple[str, ...] | None:
+        """Return the position of a pod; None if it or its node lacks a label."""
+        of_node = iter(self.nodes.get((pod.endpoint and pod.endpoint.node) or "", (None,) * len(self._terms)))
+        of_pod = iter(pod.labels)
+        values = [next(of_node if prefix == "node-label" else of_pod) for prefix, _, _ in self._terms]
+        return None if None in values else tuple(_natural_key(value or "") for value in values)
+
+
+@lru_cache(maxsize=4096)
+def _natural_key(value: str) -> str:
+    return natural_keys([value])[0]
+
+
 # Pods
 
 
@@ -95,6 +186,10 @@ class MatchedPod(Record, frozen=True):
         is_final: whether the pod will never be a member.
         is_replaced: whether the pod has ended and its controller decides what follows.
         label: the index that the pod's labels give it.
+        labels: the values of the labels by which the pods are ordered, if they are.
+        pod_set: the pods of its controller that have the same template; None if the controller is unknown.
+        has_succeeded: whether all containers of the pod have succeeded.
+        claims: the names of the ResourceClaims of a member whose devices are not among its accelerators yet.
     """
 
     key: str
@@ -106,6 +201,10 @@ class MatchedPod(Record, frozen=True):
     is_final: bool
     is_replaced: bool
     label: IndexLabel
+    labels: tuple[str | None, ...] = ()
+    pod_set: PodSet | None = None
+    has_succeeded: bool = False
+    claims: tuple[str, ...] = ()
 
     def equals(self, other: MatchedPod) -> bool:
         """Whether both are equal, including node and readiness, which the comparison of endpoints ignores."""
@@ -121,7 +220,12 @@ class MatchedPod(Record, frozen=True):
 
 
 def match_pods(
-    pods: Sequence[Pod], choice: str | Callable[[Pod], Any], port: int, *, scope: int = 0
+    pods: Sequence[Pod],
+    choice: str | Callable[[Pod], Any],
+    port: int,
+    *,
+    scope: int = 0,
+    label_keys: Sequence[str] = (),
 ) -> list[MatchedPod]:
     """Return the part of each pod that is kept; one selector matched all `pods`.
 
@@ -131,16 +235,22 @@ def match_pods(
         port: the port to append to a host.
         scope: the position of the queried namespace among those of the selector. Pods of equal names are in
             the order of these, and within one scope in that of their namespaces, as the server lists them.
+        label_keys: the keys of the labels to keep.
 
     Raises:
         ConfigurationError: a running pod cannot have such an address.
     """
     keys = natural_keys([pod.metadata.name for pod in pods])
-    return [_match(pod, key, choice, port, scope) for pod, key in zip(pods, keys, strict=True)]
+    return [_match(pod, key, choice, port, scope, label_keys) for pod, key in zip(pods, keys, strict=True)]
 
 
 def _match(
-    pod: Pod, natural_key: str, choice: str | Callable[[Pod], Any], port: int, scope: int
+    pod: Pod,
+    natural_key: str,
+    choice: str | Callable[[Pod], Any],
+    port: int,
+    scope: int,
+    label_keys: Sequence[str],
 ) -> MatchedPod:
     metadata = pod.metadata
     name, namespace = metadata.name, metadata.namespace
@@ -157,7 +267,8 @@ def _match(
             node=pod.spec.node_name,
             ready=unready is None,
             status=unready or "Running",
-            index=None if label.in_job is None else label.in_job.member,
+            index=None if label.in_role is None else label.in_role.member,
+            accelerators=declared_accelerators(pod),
         )
     return MatchedPod(
         # The slash is part of the key because the server lists `a-b/name` before `a/name`.
@@ -170,6 +281,10 @@ def _match(
         endpoint is None and is_final(pod),
         endpoint is None and is_replaced(pod),
         label,
+        tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),
+        pod_set(pod),
+        pod.status.phase == "Succeeded",
+        () if endpoint is None else claims_of(pod),
     )
 
 
@@ -298,7 +413,7 @@ class IndexOrder:
     def __init__(self, job: str) -> None:
         self._job = job
         self._pods: dict[str, MatchedPod] = {}
-        self._replicated_jobs: Counter[str | None] = Counter()
+        self._roles: Counter[str | None] = Counter()
         self._members: SortedValues[tuple[PodIndex, str], Endpoint] = SortedValues()
         self._others: dict[str, PodIndex] = {}  # the indices of pods that are not members, by key
         self._unindexed: dict[str, str] = {}  # the names of members without an index, by key
@@ -317,7 +432,7 @@ class IndexOrder:
 
     def fill(self, pods: Sequence[MatchedPod]) -> None:
         self._pods = {pod.key: pod for pod in pods}
-        self._replicated_jobs = Counter(pod.label.replicated_job for pod in pods)
+        self._roles = Counter(pod.label.role for pod in pods if pod.label.in_role is not None)
         self._order_all()
 
     def put(self, pod: MatchedPod) -> None:
@@ -343,16 +458,18 @@ class IndexOrder:
         self._count(previous, -1)
 
     def _index(self, pod: MatchedPod) -> PodIndex | None:
-        return pod.label.among(len(self._replicated_jobs))
+        return pod.label.among(len(self._roles))
 
     def _count(self, pod: MatchedPod, change: int) -> None:
-        """Count the pods of a replicated job. With a second one, indices count over the whole JobSet."""
-        before = len(self._replicated_jobs)
-        name = pod.label.replicated_job
-        self._replicated_jobs[name] += change
-        if not self._replicated_jobs[name]:
-            del self._replicated_jobs[name]
-        if (before > 1) != (len(self._replicated_jobs) > 1):
+        """Count the pods of a role. With a second role, indices count over all of them."""
+        if pod.label.in_role is None:
+            return
+        before = len(self._roles)
+        role = pod.label.role
+        self._roles[role] += change
+        if not self._roles[role]:
+            del self._roles[role]
+        if (before > 1) != (len(self._roles) > 1):
             self._order_all()
 
     def _order_all(self) -> None:
@@ -402,6 +519,67 @@ class IndexOrder:
         return Numbering(addresses, first, starts[-1], duplicates, list(self._unindexed.values()))
 
 
+class LabelOrder:
+    """The members among the pods of one selector, ordered by labels and numbered without gaps.
+
+    It has the methods of `NameOrder`.
+    """
+
+    def __init__(self, ordering: LabelOrdering) -> None:
+        self._ordering = ordering
+        self._members: SortedValues[tuple[tuple[str, ...], str], Endpoint] = SortedValues()
+        self._ranks: dict[str, tuple[str, ...]] = {}  # of the members, by key
+        self._unindexed: dict[str, str] = {}  # the names of members without a label, by key
+        self._unknown: dict[str, str] = {}  # the nodes of members whose labels were not read, by key
+        self._numbering: Numbering | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._members.values
+
+    @property
+    def unknown_nodes(self) -> set[str]:
+        """The nodes of members whose labels were not read yet."""
+        return set(self._unknown.values())
+
+    @property
+    def numbering(self) -> Numbering:
+        if self._numbering is None:
+            addresses = dict(enumerate(endpoint.address for endpoint in self._members.values))
+            self._numbering = Numbering(addresses, 0, len(addresses), {}, list(self._unindexed.values()))
+        return self._numbering
+
+    def fill(self, pods: Sequence[MatchedPod]) -> None:
+        members = [pair for pod in pods if (pair := self._rank(pod)) is not None]
+        self._members = SortedValues(sorted(members, key=operator.itemgetter(0)))
+
+    def put(self, pod: MatchedPod) -> None:
+        self.discard(pod)
+        if (pair := self._rank(pod)) is not None:
+            self._members.put(*pair)
+
+    def discard(self, pod: MatchedPod) -> None:
+        rank = self._ranks.pop(pod.key, None)
+        if rank is not None:
+            self._members.discard((rank, pod.key))
+        self._unindexed.pop(pod.key, None)
+        self._unknown.pop(pod.key, None)
+        self._numbering = None
+
+    def _rank(self, pod: MatchedPod) -> tuple[tuple[tuple[str, ...], str], Endpoint] | None:
+        """Return the key and the endpoint of a member that can be ordered."""
+        if pod.endpoint is None:
+            return None
+        if (node := self._ordering.unknown_node(pod)) is not None:
+            self._unknown[pod.key] = node
+        rank = self._ordering.rank(pod)
+        if rank is None:
+            self._unindexed[pod.key] = pod.full_name
+            return None
+        self._ranks[pod.key] = rank
+        return (rank, pod.key), pod.endpoint
+
+
 class SelectorTasks:
     """The pods of one selector of a job: the members in task order, and the other pods with the reasons.
 
@@ -409,9 +587,11 @@ class SelectorTasks:
     until `fill` is called; until then, `put` and `discard` have no effect.
     """
 
-    def __init__(self, job: str, *, order_by: str) -> None:
+    def __init__(self, job: str, *, order_by: str | LabelOrdering, selector: str = "") -> None:
         self._job = job
+        self._selector = selector
         self._order_by = order_by
+        self._selection: SelectedPods | None = None
         self.fill(())
         self.is_stale = True
 
@@ -430,6 +610,28 @@ class SelectorTasks:
         return self._order.numbering
 
     @property
+    def unknown_nodes(self) -> set[str]:
+        """The nodes of members by whose labels they are ordered, and which were not read yet."""
+        return self._order.unknown_nodes if isinstance(self._order, LabelOrder) else set()
+
+    @property
+    def with_claims(self) -> Collection[MatchedPod]:
+        """The members whose ResourceClaims were not read yet."""
+        return self._with_claims.values()
+
+    @property
+    def order(self) -> str:
+        """By what the members are ordered, as text for messages."""
+        return str(self._order_by)
+
+    @property
+    def selected(self) -> SelectedPods:
+        """The pods by pod set; the same object until the pod sets change."""
+        if self._selection is None:
+            self._selection = SelectedPods(self._selector, tuple(self._live), dict(self._succeeded))
+        return self._selection
+
+    @property
     def absent(self) -> tuple[Missing, ...]:
         """The pods that may become members, by name; the same tuple until one of them changes."""
         return self._absent.values
@@ -443,9 +645,15 @@ class SelectorTasks:
         """Replace all pods."""
         self.is_stale = False
         by_key = sorted(pods, key=operator.attrgetter("key"))
-        by_index = self._order_by == "index"
-        self._order: NameOrder | IndexOrder = IndexOrder(self._job) if by_index else NameOrder()
+        self._order = self._new_order()
         self._order.fill(by_key)
+        self._pods = {pod.key: pod for pod in by_key}
+        self._with_claims = {pod.key: pod for pod in by_key if pod.claims}
+        self._live: Counter[PodSet | None] = Counter()
+        self._succeeded: Counter[PodSet | None] = Counter()
+        self._selection = None
+        for pod in by_key:
+            self._count(pod, 1)
         self._absent: SortedValues[str, Missing] = SortedValues(
             (pod.key, self._missing(pod, pod.fault))
             for pod in by_key
@@ -460,6 +668,12 @@ class SelectorTasks:
         if self.is_stale:
             return
         self._order.put(pod)
+        self._count(self._pods.get(pod.key), -1)
+        self._count(pod, 1)
+        self._pods[pod.key] = pod
+        self._with_claims.pop(pod.key, None)
+        if pod.claims:
+            self._with_claims[pod.key] = pod
         self._absent.discard(pod.key)
         self._unready.discard(pod.key)
         if pod.fault is not None and not pod.is_replaced:
@@ -472,8 +686,32 @@ class SelectorTasks:
         if self.is_stale:
             return
         self._order.discard(pod)
+        self._count(self._pods.pop(pod.key, None), -1)
+        self._with_claims.pop(pod.key, None)
         self._absent.discard(pod.key)
         self._unready.discard(pod.key)
+
+    def _count(self, pod: MatchedPod | None, change: int) -> None:
+        """Count a pod for `selected`."""
+        if pod is None:
+            return
+        if pod.has_succeeded:
+            counts = self._succeeded
+        elif pod.endpoint is not None or (pod.fault is not None and not pod.is_replaced):
+            counts = self._live
+        else:  # being deleted, or failed and replaced
+            return
+        before = counts[pod.pod_set]
+        counts[pod.pod_set] += change
+        if not counts[pod.pod_set]:
+            del counts[pod.pod_set]
+        if pod.has_succeeded or pod.pod_set not in counts or not before:
+            self._selection = None
+
+    def _new_order(self) -> NameOrder | IndexOrder | LabelOrder:
+        if isinstance(self._order_by, LabelOrdering):
+            return LabelOrder(self._order_by)
+        return IndexOrder(self._job) if self._order_by == "index" else NameOrder()
 
     def _missing(self, pod: MatchedPod, reason: str) -> Missing:
         return Missing(self._job, pod.full_name, reason, is_final=pod.is_final)
@@ -553,7 +791,13 @@ class JobTasks:
         }
         unindexed = [name for numbering in numberings for name in numbering.unindexed]
         if missing or duplicates or unindexed:
-            raise index_order_error(self._job, missing=missing, duplicates=duplicates, unindexed=unindexed)
+            raise index_order_error(
+                self._job,
+                missing=missing,
+                duplicates=duplicates,
+                unindexed=unindexed,
+                order=self._selectors[0].order,
+            )
         return addresses
 
 

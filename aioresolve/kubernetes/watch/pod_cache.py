@@ -1,16 +1,13 @@
-"""The pods that lists and watches returned, and the cluster state that follows from them.
-
-One store for each query (client-go: `Store`), updated by lists and event by event. Does no I/O: the resolver
-fills the cache once, and `reflector` keeps it up to date.
-"""
+"""The pods that lists and watches returned: the cache of the resolver of pods."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.spec import ClusterSpec, ClusterState, Observation
+import msgspec
 
-from .objects import (
+from aioresolve.kubernetes.api.objects import (
     Added,
     Bookmark,
     Deleted,
@@ -19,21 +16,23 @@ from .objects import (
     Record,
     is_newer,
     is_older,
-    oldest_version,
     version_number,
 )
-from .task_order import Concatenation, JobTasks, MatchedPod, SelectorTasks, are_identical, match_pods
+from aioresolve.kubernetes.tasks.controllers import ControllerSizes
+from aioresolve.kubernetes.tasks.task_order import LabelOrdering, MatchedPod, are_identical, match_pods
+
+from .cluster_cache import ClusterCache, QueryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from aioresolve.spec import Missing
+    from aioresolve.kubernetes.api.objects import Pod, PodQuery, Query, WatchEvent
+    from aioresolve.kubernetes.tasks.controllers import Controller, SelectedPods
+    from aioresolve.spec import ExpectedTasks, Observation
 
-    from .objects import Pod, PodQuery, WatchEvent
 
-
-class _CachedPod(Record, frozen=True):
+class CachedPod(Record, frozen=True):
     """A pod that a query matches.
 
     Attributes:
@@ -47,41 +46,31 @@ class _CachedPod(Record, frozen=True):
     reported: int | None
 
 
-class _QueryStore:
+class _PodStore(QueryStore):
     """The pods that one query matches.
 
     Attributes:
         pods: by `namespace/name`.
-        version: the resourceVersion up to which every change is known; empty before the first list.
-        version_decreased: whether the watch reported an older version than that since the last list.
-        selectors: the selectors of jobs that this query is part of.
         neighbors: the stores of the other queries that may match the same pods.
     """
 
     def __init__(self, query: PodQuery, scope: int) -> None:
+        super().__init__()
         self.query = query
         self.scope = scope
-        self.is_listed = False
-        self.pods: dict[str, _CachedPod] = {}
-        self.version = ""
-        self.version_number: int | None = None
-        self.version_decreased = False
-        self.selectors: list[SelectorTasks] = []
-        self.neighbors: list[_QueryStore] = []
+        self.pods: dict[str, CachedPod] = {}
+        self.neighbors: list[_PodStore] = []
 
-    def advance(self, version: str) -> None:
-        """Record that every change up to `version` is known."""
-        number = version_number(version)
-        self.version_decreased |= is_older(number, self.version_number)
-        if version and is_newer(number, self.version_number):
-            self.version, self.version_number = version, number
+    @property
+    def matched(self) -> Iterable[MatchedPod]:
+        return (cached.pod for cached in self.pods.values())
 
-    def put(self, new: _CachedPod) -> bool:
+    def put(self, new: CachedPod) -> bool:
         """Add or replace a pod; return whether anything changed but the versions."""
         key = new.pod.full_name
         old = self.pods.get(key)
         if old is not None and old.pod.equals(new.pod):
-            self.pods[key] = _CachedPod(old.pod, new.version, new.reported)
+            self.pods[key] = CachedPod(old.pod, new.version, new.reported)
             return False
         self.pods[key] = new
         for selector in self.selectors:
@@ -98,7 +87,7 @@ class _QueryStore:
         return True
 
 
-class PodCache:
+class PodCache(ClusterCache["Pod", _PodStore]):
     """The pods of all queries, and the cluster state that follows from them.
 
     A pod that several queries match is the same in all of them: the newest version that any query reported.
@@ -109,9 +98,15 @@ class PodCache:
         jobs: job to its selectors in order, each as its queries, one for each namespace.
         address: the kind of address; see `pod_address`.
         port: the port to append to the host of each pod.
-        order_by: `name` or `index`: how the pods of one selector become tasks.
+        order_by: `name`, `index` or labels: how the pods of one selector become tasks.
         allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
+        sizes: how many pods the controllers want, as far as they were read.
+
+    Attributes:
+        claim_faults: why devices of ResourceClaims are not known, by namespace, when they were read last.
     """
+
+    claim_faults: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -119,10 +114,12 @@ class PodCache:
         *,
         address: str | Callable[[Pod], Any],
         port: int,
-        order_by: str,
+        order_by: str | LabelOrdering,
         allow_gaps: bool = True,
+        sizes: ControllerSizes | None = None,
     ) -> None:
         self._address, self._port = address, port
+        self._ordering = order_by if isinstance(order_by, LabelOrdering) else LabelOrdering(())
         queries = dict.fromkeys(
             query for selectors in jobs.values() for of_selector in selectors for query in of_selector
         )
@@ -130,31 +127,23 @@ class PodCache:
         # A pod has one scope, whichever query matches it. With all namespaces, there is only one.
         all_namespaces = None in namespaces
         scopes = {name: 0 if all_namespaces else position for position, name in enumerate(namespaces)}
-        self._stores = {query: _QueryStore(query, scopes[query.namespace]) for query in queries}
+        stores = {query: _PodStore(query, scopes[query.namespace]) for query in queries}
         # By namespace, because there may be thousands of queries, and only those of one namespace overlap.
-        in_namespace: dict[str | None, list[_QueryStore]] = {}
-        for query, store in self._stores.items():
+        in_namespace: dict[str | None, list[_PodStore]] = {}
+        for query, store in stores.items():
             in_namespace.setdefault(query.namespace, []).append(store)
-        for query, store in self._stores.items():
+        for query, store in stores.items():
             overlapping = namespaces if query.namespace is None else (query.namespace, None)
             store.neighbors = [
                 other for name in overlapping for other in in_namespace.get(name, ()) if other is not store
             ]
-        self._selectors: list[tuple[SelectorTasks, list[_QueryStore]]] = []
-        self._jobs: dict[str, JobTasks] = {}
-        for job in ClusterSpec(dict.fromkeys(jobs, ())).jobs:
-            selectors = [self._selector(job, of_selector, order_by) for of_selector in jobs[job]]
-            self._jobs[job] = JobTasks(job, selectors, allow_gaps=allow_gaps)
+        super().__init__(jobs, stores, order_by=order_by, allow_gaps=allow_gaps)
+        selectors = iter(self._selectors)
+        self._selectors_of = {job: [next(selectors)[0] for _ in jobs[job]] for job in self._jobs}
+        self._sizes = ControllerSizes() if sizes is None else sizes
+        self._expected: Mapping[str, ExpectedTasks] = {}
+        self._expected_from: list[object] = []
         self._unsettled: set[str] = set()  # `namespace/name` of pods about which queries disagree
-        self._spec = ClusterSpec({})
-        self._addresses: list[dict[int, str]] = []
-        self._absent: Concatenation[Missing] = Concatenation()
-        self._unready: Concatenation[Missing] = Concatenation()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every query has been listed; there is no state before that."""
-        return all(store.is_listed for store in self._stores.values())
 
     @property
     def in_transit(self) -> bool:
@@ -166,70 +155,32 @@ class PodCache:
         """
         return bool(self._unsettled)
 
-    @property
-    def not_running(self) -> dict[str, str]:
-        """`namespace/name` of each pod that is not running, with the reason, in the order of the queries."""
-        return {
-            name: cached.pod.fault
-            for store in self._stores.values()
-            for name, cached in store.pods.items()
-            if cached.pod.fault is not None
-        }
+    def match(self, query: Query[Pod], objects: Sequence[Pod]) -> list[CachedPod]:
+        versions = [version_number(pod.metadata.resource_version) for pod in objects]
+        matched = self._match(self._stores[query], objects)
+        return [CachedPod(pod, version, version) for pod, version in zip(matched, versions, strict=True)]
 
-    def version(self, query: PodQuery) -> str:
-        """Return the resourceVersion to resume the watch of `query` from; empty before the first list."""
-        return self._stores[query].version
-
-    def version_decreased(self, query: PodQuery) -> bool:
-        """Return whether the watch of `query` reported an older version than before since the last list.
-
-        This happens when a server is restored from a backup; only a list shows what it has now.
-        """
-        return self._stores[query].version_decreased
-
-    def replace(self, query: PodQuery, pods: Sequence[Pod], version: str) -> None:
-        """Apply a list: the query matches these pods and no others.
-
-        Args:
-            query: the query that was listed.
-            pods: all pods of the list.
-            version: the resourceVersion of the list.
-
-        Raises:
-            ConfigurationError: a running pod cannot have an address of that kind; nothing was changed.
-        """
+    def replace(self, query: Query[Pod], listed: Sequence[CachedPod], version: str) -> None:
         store = self._stores[query]
-        listed = self._match(store, pods)
         number = version_number(version)
         if is_older(number, store.version_number):
             self._forget_versions()
         for selector in store.selectors:
             selector.is_stale = True
-        for key in store.pods.keys() - {pod.full_name for pod in listed}:
+        for key in store.pods.keys() - {new.pod.full_name for new in listed}:
             store.discard(key)
             self._unsettled.discard(key)
         known = set(store.pods).union(*(other.pods for other in store.neighbors))
-        for matched, pod in zip(listed, pods, strict=True):
-            key = matched.full_name
-            pod_version = version_number(pod.metadata.resource_version)
+        for new in listed:
+            key = new.pod.full_name
             if key in known or key in store.pods:
-                self._update(store, matched, pod_version)
+                self._update(store, new.pod, new.version)
             else:  # the fast path of the first list: there is nothing to compare with
-                store.pods[key] = _CachedPod(matched, pod_version, pod_version)
+                store.pods[key] = new
                 self._unsettled.discard(key)
-        store.version, store.version_number = version, number
-        store.is_listed, store.version_decreased = True, False
+        store.list_at(version)
 
-    def apply(self, query: PodQuery, events: Iterable[WatchEvent]) -> bool:
-        """Apply events in order, and return whether an observation would differ.
-
-        Events that were reported before, such as after a watch was resumed, have no effect. An ERROR event is
-        ignored, because it does not describe a pod.
-
-        Raises:
-            ConfigurationError: a running pod cannot have an address of that kind; the events before it were
-                applied.
-        """
+    def apply(self, query: Query[Pod], events: Iterable[WatchEvent[Pod]]) -> bool:
         store = self._stores[query]
         has_changed = False
         for event in events:
@@ -244,66 +195,80 @@ class PodCache:
                     pass
         return has_changed
 
-    def state(self, now: datetime) -> ClusterState:
-        """Return the cluster state. What has not changed since the last one is the same object.
-
-        Args:
-            now: the current time, in UTC.
-
-        Raises:
-            PodIndexError: with `order_by="index"`, a member has no index, two have the same one, or one is
-                missing and may not be.
-        """
-        for selector, stores in self._selectors:
-            if selector.is_stale:
-                selector.fill(cached.pod for store in stores for cached in store.pods.values())
-        addresses = [job.addresses() for job in self._jobs.values()]
-        if not are_identical(addresses, self._addresses):
-            self._spec = ClusterSpec._trusted(dict(zip(self._jobs, addresses, strict=True)))
-            self._addresses = addresses
-        return ClusterState._trusted(
-            {name: job.endpoints() for name, job in self._jobs.items()},
-            self._spec,
-            oldest_version(store.version for store in self._stores.values()),
-            now,
-        )
-
     def observation(self, now: datetime) -> Observation:
-        """Return the state and the pods that are not members or not ready; without a state until complete.
-
-        Args:
-            now: the current time, in UTC.
-
-        Raises:
-            PodIndexError: see `state`.
-        """
         self._unsettled.clear()
-        if not self.is_complete:
-            return Observation(None)
-        return Observation(
-            self.state(now),
-            absent=self._absent.of([selector.absent for selector, _ in self._selectors]),
-            unready=self._unready.of([selector.unready for selector, _ in self._selectors]),
-        )
+        observation = super().observation(now)
+        return observation if observation.state is None else replace(observation, expected=self._expect())
 
-    def _selector(self, job: str, queries: Sequence[PodQuery], order_by: str) -> SelectorTasks:
-        selector = SelectorTasks(job, order_by=order_by)
-        stores = [self._stores[query] for query in queries]
-        self._selectors.append((selector, stores))
-        for store in stores:
-            store.selectors.append(selector)
-        return selector
+    @property
+    def has_unknown_nodes(self) -> bool:
+        """Whether members cannot be ordered before the labels of their nodes are read."""
+        self._fill_selectors()
+        return any(selector.unknown_nodes for selector, _ in self._selectors)
 
-    def _match(self, store: _QueryStore, pods: Sequence[Pod]) -> list[MatchedPod]:
-        return match_pods(pods, self._address, self._port, scope=store.scope)
+    @property
+    def with_claims(self) -> list[MatchedPod]:
+        """The members whose ResourceClaims were not read yet, each once."""
+        self._fill_selectors()
+        pods = {pod.full_name: pod for selector, _ in self._selectors for pod in selector.with_claims}
+        return list(pods.values())
+
+    @property
+    def num_members(self) -> int:
+        """The number of members."""
+        return sum(len(selector.endpoints) for selector, _ in self._selectors)
+
+    def set_devices(self, pods: Iterable[MatchedPod], counted: Iterable[MatchedPod]) -> None:
+        """Replace members, as `with_claims` returned them, by those with the devices of their claims."""
+        for pod, new in zip(pods, counted, strict=True):
+            for store in self._stores.values():
+                cached = store.pods.get(pod.full_name)
+                if cached is None or cached.pod.uid != pod.uid or not cached.pod.claims:
+                    continue
+                # It may have changed while the claims were read.
+                newest = new if cached.pod is pod else with_devices_of(cached.pod, new)
+                store.put(CachedPod(newest, cached.version, cached.reported))
+
+    @property
+    def node_label_keys(self) -> Sequence[str]:
+        """The keys of the labels of nodes by which the members are ordered."""
+        return self._ordering.node_keys
+
+    def set_nodes(self, nodes: Mapping[str, tuple[str | None, ...]]) -> None:
+        """Order the members by the labels of these nodes; no others exist."""
+        unknown = set().union(*(selector.unknown_nodes for selector, _ in self._selectors))
+        self._ordering.nodes = nodes
+        self._ordering.absent = frozenset(unknown - nodes.keys())
+        for selector, _ in self._selectors:
+            selector.is_stale = True
+
+    @property
+    def unread_controllers(self) -> list[Controller]:
+        self._fill_selectors()
+        return self._sizes.unread(self._selected())
+
+    def _expect(self) -> Mapping[str, ExpectedTasks]:
+        """Return how many tasks each job will have; the same object until that may have changed."""
+        selected = [selector.selected for selector, _ in self._selectors]
+        source: list[object] = [*selected, *self._sizes.roles.values()]
+        if not are_identical(source, self._expected_from):
+            self._expected_from, self._expected = source, self._sizes.expected(self._selected())
+        return self._expected
+
+    def _selected(self) -> dict[str, list[SelectedPods]]:
+        return {job: [one.selected for one in selectors] for job, selectors in self._selectors_of.items()}
+
+    def _match(self, store: _PodStore, pods: Sequence[Pod]) -> list[MatchedPod]:
+        keys = self._ordering.pod_keys
+        return match_pods(pods, self._address, self._port, scope=store.scope, label_keys=keys)
 
     def _forget_versions(self) -> None:
         """Forget the versions of all pods, so that whatever is reported next counts as newer."""
         for store in self._stores.values():
             for key, cached in store.pods.items():
-                store.pods[key] = _CachedPod(cached.pod, None, None)
+                store.pods[key] = CachedPod(cached.pod, None, None)
 
-    def _on_match(self, store: _QueryStore, pod: Pod) -> bool:
+    def _on_match(self, store: _PodStore, pod: Pod) -> bool:
         """Apply that a query matches a pod, new or changed; return whether an observation would differ."""
         number = version_number(pod.metadata.resource_version)
         if not is_newer(number, store.version_number):
@@ -314,7 +279,7 @@ class PodCache:
         store.advance(pod.metadata.resource_version)
         return has_changed
 
-    def _on_mismatch(self, store: _QueryStore, pod: Pod) -> bool:
+    def _on_mismatch(self, store: _PodStore, pod: Pod) -> bool:
         """Apply that a query no longer matches a pod; return whether an observation would differ."""
         key, number = pod.full_name, version_number(pod.metadata.resource_version)
         has_changed = False
@@ -335,25 +300,28 @@ class PodCache:
             for other in store.neighbors:
                 its = other.pods.get(key)
                 if its is not None and its.pod.uid == deleted.uid and is_newer(number, its.version):
-                    has_changed |= other.put(_CachedPod(deleted, number, its.reported))
+                    has_changed |= other.put(CachedPod(deleted, number, its.reported))
         store.advance(pod.metadata.resource_version)
         return has_changed
 
-    def _update(self, store: _QueryStore, reported: MatchedPod, version: int | None) -> bool:
+    def _update(self, store: _PodStore, reported: MatchedPod, version: int | None) -> bool:
         """Put a reported pod into all stores that have it; return whether an observation would differ."""
         key = reported.full_name
         cached = store.pods.get(key)
         others = [(other, other.pods[key]) for other in store.neighbors if key in other.pods]
-        newest = _CachedPod(reported, version, version)
+        for known in (cached, *(its for _, its in others)):
+            if known is not None and reported.claims and known.pod.uid == reported.uid:
+                reported = with_devices_of(reported, known.pod)
+        newest = CachedPod(reported, version, version)
         for known in (cached, *(its for _, its in others)):
             if known is not None and is_older(newest.version, known.version):
                 newest = known
         if newest.pod.uid != reported.uid:  # the reported pod is gone: a newer pod has its name
             return cached is not None and cached.pod.uid == reported.uid and store.discard(key)
-        has_changed = store.put(_CachedPod(newest.pod, newest.version, version))
+        has_changed = store.put(CachedPod(newest.pod, newest.version, version))
         for other, its in others:
             if its.pod.uid == reported.uid:
-                has_changed |= other.put(_CachedPod(newest.pod, newest.version, its.reported))
+                has_changed |= other.put(CachedPod(newest.pod, newest.version, its.reported))
             else:
                 has_changed |= other.discard(key)
         self._settle(key, is_settled=not any(is_older(its.reported, version) for _, its in others))
@@ -366,7 +334,15 @@ class PodCache:
             self._unsettled.add(key)
 
 
-def _is_settled(store: _QueryStore, pod: Pod, version: int | None) -> bool:
+def with_devices_of(pod: MatchedPod, other: MatchedPod) -> MatchedPod:
+    """Return `pod` with the accelerators of another version of it whose ResourceClaims were read."""
+    if pod.endpoint is None or other.endpoint is None or other.claims:
+        return pod
+    endpoint = replace(pod.endpoint, accelerators=other.endpoint.accelerators)
+    return msgspec.structs.replace(pod, endpoint=endpoint, claims=())
+
+
+def _is_settled(store: _PodStore, pod: Pod, version: int | None) -> bool:
     """Whether no other query may be about to match `pod`, which left this one without being deleted."""
     candidates = [
         other for other in store.neighbors if other.query.namespace in (None, pod.metadata.namespace)

@@ -1,0 +1,755 @@
+"""The objects of the Kubernetes API that are used, decoded from JSON into the few fields that are read.
+
+Formats: Pod, PodList and Status of `v1`, Table and WatchEvent of `meta.k8s.io/v1`, as Kubernetes 1.36 writes
+them. EndpointSlices are in `endpoint_slices`.
+
+Five more things belong to these objects: the requests for them, `Query` and `PodQuery`; `Rows`, the columns
+of a Table that are used; `ListSplitter`, which decodes a list while it arrives; `EventLines`, which splits
+the bytes of a watch into events; and the comparison of resourceVersions.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+T = TypeVar("T")
+
+
+CONTEXT_NAMESPACE = "CONTEXT_NAMESPACE"
+"""As `namespace=`: the namespace that kubectl would use. That is the one of the kubeconfig's context, or in a
+pod without a kubeconfig that of the pod; `default` if neither names one. No namespace can have this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[T]):
+    """A kind of object that can be listed and watched.
+
+    Attributes:
+        group: the API group; empty for the core group.
+        name: the plural in URLs and RBAC rules, such as `pods`.
+        noun: one object in messages, such as `pod`.
+        decode_page: returns one page of a list, or raises a ValueError.
+        decode_event: returns one line of a watch, or raises a ValueError.
+        decode_items: returns a JSON array of items of a list, or raises a ValueError; None to decode a list
+            only when it is complete.
+        version: the version of the API.
+    """
+
+    group: str
+    name: str
+    noun: str
+    decode_page: Callable[[bytes], ObjectList[T]]
+    decode_event: Callable[[bytes], WatchEvent[T]]
+    decode_items: Callable[[bytes], list[T]] | None = None
+    version: str = "v1"
+
+    @property
+    def prefix(self) -> str:
+        """The path of the API that has the resource."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query(abc.ABC, Generic[T]):
+    """A request for the objects of one resource that a label selector matches.
+
+    Attributes:
+        selector: a label selector in the grammar of the API; empty for any labels.
+        namespace: the namespace to search; None for all namespaces.
+        version: the resourceVersion as of which to list them; empty for the most recent one.
+        limit: the maximum number of objects in one page; None for all objects in one response.
+        continue_: the token of the page to continue from.
+    """
+
+    selector: str
+    namespace: str | None = None
+    _: KW_ONLY
+    version: str = ""
+    limit: int | None = None
+    continue_: str = ""
+
+    @property
+    @abc.abstractmethod
+    def resource(self) -> Resource[T]:
+        """The resource."""
+
+    @property
+    def fields(self) -> list[str]:
+        """The terms of the field selector."""
+        return []
+
+    @property
+    def matches_few(self) -> bool:
+        """Whether few objects are expected to match."""
+        return False
+
+    @property
+    def path(self) -> str:
+        """The path of the URL."""
+        namespaced = "" if self.namespace is None else f"/namespaces/{self.namespace}"
+        return f"{self.resource.prefix}{namespaced}/{self.resource.name}"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The query of the URL."""
+        parameters = {"labelSelector": self.selector}
+        if fields := self.fields:
+            parameters["fieldSelector"] = ",".join(fields)
+        if self.version and not self.continue_:  # a token contains the version of its list
+            parameters |= {"resourceVersion": self.version, "resourceVersionMatch": "Exact"}
+        if self.limit is not None:
+            parameters["limit"] = str(self.limit)
+        if self.continue_:
+            parameters["continue"] = self.continue_
+        return parameters
+
+    @property
+    def where(self) -> str:
+        """The namespaces as text for messages."""
+        return "all namespaces" if self.namespace is None else f"namespace {self.namespace!r}"
+
+    @property
+    def scope(self) -> str:
+        """The request as text for messages."""
+        return self.selection
+
+    @property
+    def selection(self) -> str:
+        """The selector and the namespaces as text for messages."""
+        return f"selector {self.selector!r} in {self.where}" if self.selector else self.where
+
+    @property
+    def alternative(self) -> str:
+        """What to do instead of permitting the request, as the end of a hint."""
+        return "" if self.namespace else ", or pass {namespace}, for which a Role is sufficient"
+
+    def at(self, version: str) -> Self:
+        """Return the request for the objects as they were at this resourceVersion."""
+        return replace(self, version=version)
+
+    def page(self, limit: int | None, continue_: str) -> Self:
+        """Return the request for one page; for all objects in one response if `limit` is None."""
+        return replace(self, limit=limit, continue_=continue_)
+
+
+@dataclass(frozen=True, slots=True)
+class PodQuery(Query["Pod"]):
+    """A request for pods.
+
+    Attributes:
+        name: the name of the pods; None for any name.
+        ip: the first IP address of the pods; None for any address.
+        is_running: whether their phase is Running, or is not; None for any phase.
+    """
+
+    _: KW_ONLY
+    name: str | None = None
+    ip: str | None = None
+    is_running: bool | None = None
+
+    @property
+    def resource(self) -> Resource[Pod]:
+        return PODS
+
+    @property
+    def fields(self) -> list[str]:
+        fields = [] if self.name is None else [f"metadata.name={self.name}"]
+        if self.ip is not None:
+            fields.append(f"status.podIP={self.ip}")
+        if self.is_running is not None:
+            fields.append("status.phase=Running" if self.is_running else "status.phase!=Running")
+        return fields
+
+    @property
+    def matches_few(self) -> bool:
+        return self.name is not None or self.ip is not None or self.is_running is False
+
+    @property
+    def scope(self) -> str:
+        prefix = "" if self.name is None else f"pod {self.name!r} of "
+        if self.ip is not None:
+            prefix = f"pod with IP address {self.ip} of "
+        suffix = ", phase other than Running" if self.is_running is False else ""
+        return f"{prefix}{self.selection}{suffix}"
+
+    def named(self, name: str) -> PodQuery:
+        """Return the request for the pods of one name."""
+        return replace(self, name=name)
+
+    def in_phase_running(self, is_running: bool) -> PodQuery:
+        """Return the request for the pods whose phase is Running, or for all others."""
+        return replace(self, is_running=is_running)
+
+
+MAX_NAME = 253
+"""The maximum length of the name of a pod, in characters: a DNS subdomain, RFC 1123."""
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A frozen value that the garbage collector does not track, because it is never part of a cycle."""
+
+
+class Struct(Record, frozen=True, rename="camel"):
+    """A part of an object, with names in camel case in JSON."""
+
+
+class OwnerReference(Struct, kw_only=True, frozen=True):
+    """One entry of `metadata.ownerReferences`."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(Struct, kw_only=True, frozen=True):
+    """The fields of `metadata` that are read."""
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Resources(Struct, frozen=True):
+    """The `resources` of a container; a quantity is a string such as `4`."""
+
+    limits: dict[str, Any] | None = None
+
+
+class Container(Struct, kw_only=True, frozen=True):
+    """One entry of `spec.containers` or `spec.initContainers`."""
+
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodResourceClaim(Struct, kw_only=True, frozen=True):
+    """One entry of `spec.resourceClaims` or `status.resourceClaimStatuses`."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodSpec(Struct, kw_only=True, frozen=True):
+    """The fields of `spec` that are read."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
+    node_name: str | None = None
+    hostname: str | None = None
+    subdomain: str | None = None
+
+
+class PodIP(Struct, frozen=True):
+    """One entry of `status.podIPs`."""
+
+    ip: str = ""
+
+
+class Condition(Struct, kw_only=True, frozen=True):
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+
+
+class Waiting(Struct, kw_only=True, frozen=True):
+    """Why a container waits."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+class Terminated(Struct, kw_only=True, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str | None = None
+    message: str | None = None
+
+
+class ContainerState(Struct, kw_only=True, frozen=True):
+    """The fields of a container's `state` or `lastState` that are read."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct, kw_only=True, frozen=True):
+    """One entry of `status.containerStatuses` or `status.initContainerStatuses`."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+
+
+class PodStatus(Struct, kw_only=True, frozen=True):
+    """The fields of `status` that are read."""
+
+    phase: str = ""
+    reason: str | None = None
+    message: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ips: list[PodIP] | None = msgspec.field(default=None, name="podIPs")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodResourceClaim] | None = None
+
+
+class Pod(Struct, kw_only=True, frozen=True):
+    """A pod with the fields that aioresolve reads, under the API's names in snake case.
+
+    A callable that is passed as `address=` gets one of these.
+    """
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the pod's `Ready` condition is true."""
+        for condition in self.status.conditions or ():
+            if condition.type == "Ready" and condition.status == "True":
+                return True
+        return False
+
+
+class ListMeta(Struct, kw_only=True, frozen=True):
+    """The `metadata` of a list or a Table."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ObjectList(Struct, Generic[T], kw_only=True, frozen=True):
+    """One page of a list."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
+
+
+class PodList(ObjectList[Pod], kw_only=True, tag_field="kind", tag="PodList", frozen=True):
+    """One page of pods."""
+
+
+class Column(Struct, frozen=True):
+    """One entry of `columnDefinitions`."""
+
+    name: str
+
+
+class TableRow(Struct, frozen=True):
+    """One row of a Table. Most cells are strings; some columns have numbers."""
+
+    cells: list[Any]
+
+
+class Table(Struct, kw_only=True, tag_field="kind", tag="Table", frozen=True):
+    """Pods as rows, the way `kubectl get pods -o wide` prints them."""
+
+    metadata: ListMeta = ListMeta()
+    column_definitions: list[Column] | None = None
+    rows: list[TableRow] | None = None
+
+
+NO_VALUE = "<none>"
+"""The content of a Table cell if the pod has no such value."""
+
+
+class Rows(NamedTuple):
+    """The columns of a Table of pods that are used, and the resourceVersion of the list.
+
+    An IP is `<none>` if the pod has none yet.
+    """
+
+    names: list[str]
+    statuses: list[str]
+    ips: list[str]
+    version: str
+
+    def __repr__(self) -> str:
+        # Without the cells, which a traceback with local variables would show: a server may echo a secret.
+        return f"<{type(self).__name__} of {len(self.names)} pods, version={self.version!r}>"
+
+    @classmethod
+    def from_table(cls, table: Table) -> Self:
+        """Return the rows of `table`. Columns are found by name, because their positions are not an API.
+
+        Raises:
+            ValueError: a column is missing, or a row is too short, has a cell that is not a string, or has a
+                name that is too long.
+        """
+        columns = [column.name for column in table.column_definitions or ()]
+        table_rows = table.rows or ()
+        try:
+            positions = [columns.index(name) for name in ("Name", "Status", "IP")]
+        except ValueError:
+            raise ValueError(f"the Table has no column Name, Status or IP, only {columns}") from None
+        if {len(row.cells) for row in table_rows} - {len(columns)}:
+            raise ValueError(f"a row does not have one cell for each of the {len(columns)} columns")
+        names, statuses, ips = ([row.cells[position] for row in table_rows] for position in positions)
+        if any(set(map(type, column)) - {str} for column in (names, statuses, ips)):
+            raise ValueError("the Name, Status and IP of a row are not all strings")
+        if max(map(len, names), default=0) > MAX_NAME:
+            raise ValueError(f"a name is longer than {MAX_NAME} characters")
+        return cls(names, statuses, ips, table.metadata.resource_version)
+
+    @property
+    def inconclusive(self) -> set[str]:
+        """The names of the pods of phase Running whose rows do not prove that they are members.
+
+        For such a pod the server writes `Running` only if it is not being deleted. With any other status, or
+        without an IP, the pod itself has to be read. In other phases the status proves nothing: it is the
+        reason of the pod or of a container, which may be any word.
+        """
+        return {
+            name
+            for name, status, ip in zip(self.names, self.statuses, self.ips, strict=True)
+            if status != "Running" or ip == NO_VALUE
+        }
+
+
+class StatusDetails(Struct, frozen=True):
+    """The fields of a Status's `details` that are read."""
+
+    # Not decoded with the Status: a number that is out of range would make the whole Status invalid.
+    retry_after_seconds: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def retry_after(self) -> float | None:
+        """The seconds to wait before the next attempt, if the server requests a wait."""
+        try:
+            return float(bytes(self.retry_after_seconds))
+        except ValueError:
+            return None
+
+
+class Status(Struct, frozen=True):
+    """The body of a failure response."""
+
+    message: str = ""
+    reason: str | None = None
+    code: int | None = None
+    details: StatusDetails | None = None
+
+
+class _Event(Struct, tag_field="type", frozen=True):
+    pass
+
+
+class Added(_Event, Generic[T], tag="ADDED", frozen=True):
+    """An object now matches: it was created, or its labels changed."""
+
+    object: T
+
+
+class Modified(_Event, Generic[T], tag="MODIFIED", frozen=True):
+    """An object that already matched has changed."""
+
+    object: T
+
+
+class Deleted(_Event, Generic[T], tag="DELETED", frozen=True):
+    """An object no longer matches: it was deleted, or its labels changed.
+
+    The object is the one before the change, with the resourceVersion of the change.
+    """
+
+    object: T
+
+
+class BookmarkMeta(Struct, kw_only=True, frozen=True):
+    """The `metadata` of the object of a bookmark."""
+
+    resource_version: str = ""
+    annotations: dict[str, str] = {}
+
+
+class BookmarkObject(Struct, frozen=True):
+    """The object of a bookmark; only its resourceVersion has a meaning."""
+
+    metadata: BookmarkMeta = BookmarkMeta()
+
+
+class Bookmark(_Event, tag="BOOKMARK", frozen=True):
+    """Every change up to this resourceVersion has been reported."""
+
+    object: BookmarkObject
+
+    @property
+    def ends_initial_events(self) -> bool:
+        """Whether every object that existed when the watch began has been reported (KEP-3157)."""
+        return self.object.metadata.annotations.get("k8s.io/initial-events-end") == "true"
+
+
+class Failed(_Event, tag="ERROR", frozen=True):
+    """The watch cannot continue. Code 410 means that its resourceVersion is too old: list again."""
+
+    object: Status
+
+
+WatchEvent: TypeAlias = Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed
+
+_items_decoder = msgspec.json.Decoder(list[Pod])
+_list_decoder = msgspec.json.Decoder(Table | PodList)
+_PodEvent: TypeAlias = WatchEvent[Pod]
+_event_decoder = msgspec.json.Decoder(_PodEvent)
+_status_decoder = msgspec.json.Decoder(Status)
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
+    """Return `body` as `decoder` decodes it.
+
+    Raises:
+        ValueError: it is something else; the message says where it differs.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+def decode_list(body: bytes | bytearray) -> Table | PodList:
+    """Return `body` as a Table or a PodList.
+
+    Raises:
+        ValueError: it is neither; the message says where it differs.
+    """
+    pods: Table | PodList = decode_json(_list_decoder, body)
+    return pods
+
+
+def decode_page(body: bytes | bytearray) -> PodList:
+    """Return `body` as a PodList.
+
+    Raises:
+        ValueError: it is not one; the message says where it differs.
+    """
+    page = decode_list(body)
+    if not isinstance(page, PodList):
+        raise ValueError("a Table was returned in place of a PodList")
+    return page
+
+
+def decode_items(body: bytes | bytearray) -> list[Pod]:
+    """Return `body`, a JSON array, as pods.
+
+    Raises:
+        ValueError: it is something else; the message says where it differs.
+    """
+    pods: list[Pod] = decode_json(_items_decoder, body)
+    return pods
+
+
+def redact_status(status: Status, redact: Callable[[str], str]) -> Status:
+    """Return `status` with `redact` applied to its texts."""
+    reason = None if status.reason is None else redact(status.reason)
+    return msgspec.structs.replace(status, message=redact(status.message), reason=reason)
+
+
+def decode_event(line: bytes | bytearray) -> WatchEvent[Pod]:
+    """Return one line of a watch as an event.
+
+    Raises:
+        ValueError: it is not an event; the message says where it differs.
+    """
+    event: WatchEvent[Pod] = decode_json(_event_decoder, line)
+    return event
+
+
+def status_from_json(body: bytes | bytearray) -> Status:
+    """Return `body` as a Status; an empty one if it is something else, such as the error page of a proxy."""
+    try:
+        status: Status = _status_decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Status()
+    return status
+
+
+PODS = Resource("", "pods", "pod", decode_page, decode_event, decode_items)
+
+
+class ListSplitter(Generic[T]):
+    """Decodes the items of a list from its bytes, which arrive in arbitrary chunks.
+
+    An API server writes `{"kind":"PodList",...,"items":[{"metadata":{...},...},{"metadata":...` without
+    spaces. In valid JSON the bytes between two such items never occur inside a string, where quotation marks
+    are escaped. The item before them is complete, unless they are nested in it. If a server writes lists
+    in another way, nothing is decoded before the end.
+
+    Args:
+        resource: the kind of the items.
+    """
+
+    _BEGIN = b'"items":['
+    _BETWEEN = b'},{"metadata":'
+
+    def __init__(self, resource: Resource[T]) -> None:
+        self._decode = resource.decode_items
+        self._decode_page = resource.decode_page
+        self._head = b""  # up to the first item
+        self._tail = bytearray()  # what was not decoded yet
+        self._enough = 0  # do not try to decode less than this
+
+    @property
+    def pending(self) -> int:
+        """The number of bytes that were not decoded yet."""
+        return len(self._tail)
+
+    def feed(self, data: bytes | memoryview) -> list[T]:
+        """Return the items that are complete with `data`."""
+        tail = self._tail
+        tail += data
+        if len(tail) < self._enough or self._decode is None:
+            return []
+        if not self._head:
+            begin = tail.find(self._BEGIN)
+            if begin < 0:
+                return self._wait_for_more()
+            begin += len(self._BEGIN)
+            self._head = bytes(tail[:begin])
+            del tail[:begin]
+        end = tail.rfind(self._BETWEEN)
+        if end < 0:
+            return self._wait_for_more()
+        try:
+            items = self._decode(b"".join((b"[", memoryview(tail)[:end], b"}]")))
+        except ValueError:
+            # More bytes show whether it is invalid, or only not the end of an item.
+            return self._wait_for_more()
+        del tail[: end + 2]
+        self._enough = 0
+        return items
+
+    def finish(self) -> ObjectList[T]:
+        """Return the list without the items that were returned before.
+
+        Raises:
+            ValueError: it is not a list of such items; the message says where it differs.
+        """
+        return self._decode_page(self._head + self._tail)
+
+    def _wait_for_more(self) -> list[T]:
+        self._enough = 2 * len(self._tail)
+        return []
+
+
+PROTOBUF_MAGIC = b"k8s\0"
+"""The first bytes of an object in protobuf."""
+
+MAX_EVENT = 8 << 20
+"""The maximum length of an event, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""
+
+
+class EventLines(Generic[T]):
+    """Splits the bytes of a watch, which arrive in arbitrary chunks, into events.
+
+    After an error it cannot be used again: start a new watch.
+
+    Args:
+        decode: see `Resource.decode_event`.
+    """
+
+    def __init__(self, decode: Callable[[bytes], WatchEvent[T]]) -> None:
+        self._decode = decode
+        self._pieces: list[bytes] = []  # of the incomplete line at the end
+        self._length = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether there is no incomplete line."""
+        return not self._length
+
+    def feed(self, data: bytes) -> list[WatchEvent[T]]:
+        """Return the events of the lines that end in `data`, in order. Empty lines are ignored.
+
+        Raises:
+            ValueError: a line is longer than MAX_EVENT, or is not an event; the message says where it
+                differs.
+        """
+        first, *others = data.split(b"\n")
+        self._add(first)
+        if not others:
+            return []
+        *complete, rest = others
+        lines = [b"".join(self._pieces), *complete]
+        self._pieces, self._length = [], 0
+        self._add(rest)
+        events = []
+        for line in lines:
+            if line and not line.isspace():
+                _check_length(len(line))
+                events.append(self._decode(line))
+        return events
+
+    def _add(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._length += len(piece)
+        _check_length(self._length)
+        self._pieces.append(piece)
+
+
+def _check_length(length: int) -> None:
+    if length > MAX_EVENT:
+        raise ValueError(f"a line of more than {MAX_EVENT >> 20} MiB, longer than any event")
+
+
+# resourceVersions of one resource type compare as whole numbers (KEP-5504, "Comparable Resource Version").
+# Those of a server that does not use numbers do not compare.
+
+MAX_DIGITS = 40
+"""More digits than a version of 128 bits has."""
+
+
+def version_number(version: str) -> int | None:
+    """Return a resourceVersion as a number; None if it is not one."""
+    if version.isascii() and version.isdigit() and len(version) <= MAX_DIGITS:
+        return int(version)
+    return None
+
+
+def is_newer(number: int | None, than: int | None) -> bool:
+    """Whether one version is newer than a previous one, or does not compare with it: the later one counts."""
+    return number is None or than is None or number > than
+
+
+def is_older(number: int | None, than: int | None) -> bool:
+    """Whether one version is known to be older than another."""
+    return number is not None and than is not None and number < than
+
+
+def oldest_version(versions: Iterable[str]) -> str | None:
+    """Return the oldest resourceVersion of several lists, None if they do not compare.
+
+    A state that is made of these lists is at least as new as that.
+    """
+    numbers = {version: version_number(version) for version in versions}
+    if len(numbers) == 1:
+        return next(iter(numbers)) or None
+    known = {version: number for version, number in numbers.items() if number is not None}
+    return min(known, key=known.__getitem__) if known and len(known) == len(numbers) else None

@@ -1,0 +1,449 @@
+"""The checks of a `KubernetesClusterResolver` for `aioresolve.doctor`, from the kubeconfig to the devices."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from aioresolve._core.concurrency import gather
+from aioresolve._core.tcp import look_up
+from aioresolve.errors import ForbiddenError, Hint, PodIndexError, ResolveError
+from aioresolve.resolver.checks import (
+    SHARE,
+    Finding,
+    FoundTasks,
+    PlannedCheck,
+    cluster_checks,
+    failed,
+    some,
+    task_checks,
+    time_left,
+)
+from aioresolve.resolver.wait import MAX_CONNECTIONS
+
+from .api.client import AS_LIST, ObjectAPI
+from .api.objects import CONTEXT_NAMESPACE, PodQuery, decode_page
+from .auth.discovery import SERVICE_VARIABLES
+from .endpoint_slices import SliceQuery
+from .own_pod import workload_of
+from .server_checks import AUTHENTICATION, VERBS, ServerChecks
+from .tasks.controllers import ControllerSizes
+from .tasks.nodes import ALL_NODES
+from .tasks.pods import is_replaced, not_ready_reason, not_running_reason
+from .tasks.resource_claims import ClaimQuery, read_devices
+from .tasks.task_order import NODE_LABEL
+from .watch.pod_cache import PodCache
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve._core.http.client import Response
+    from aioresolve.resolver.checks import Result
+    from aioresolve.spec import ClusterState, Observation, Task
+
+    from .api.client import Found
+    from .api.objects import Pod
+    from .auth import Connection
+    from .tasks.task_order import MatchedPod
+
+MAX_SERVICES = 16
+"""The number of Services that are requested."""
+
+UNREACHABLE = Hint(
+    "Check that the program in each pod runs and listens on that port, or pass {tf_server_port}. Pods can"
+    " usually be reached only from inside the cluster: run this in a pod there. Check its NetworkPolicies."
+)
+
+UNKNOWN_DEVICES = Hint("`Endpoint.accelerators` of these pods has only what their limits declare.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPods:
+    """The arguments of a resolver that say which pods are its tasks; see `KubernetesClusterResolver`.
+
+    The values of `jobs` are label selectors, or with `reads_slices` Services.
+    """
+
+    jobs: Mapping[str, Sequence[str]]
+    namespaces: Sequence[str | None]
+    address: str | Callable[[Pod], Any]
+    port: int
+    order_by: str | tuple[str, ...]
+    not_running: str
+    reads_slices: bool
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether the tasks are ordered by labels of nodes."""
+        return any(key.startswith(NODE_LABEL) for key in self.order_by)
+
+    def name(self, what: str, namespace: str | None) -> str:
+        """Return the name of a check, with the namespace only if there are several."""
+        return what if len(self.namespaces) == 1 else f"{what} ({namespace})"
+
+
+@asynccontextmanager
+async def open_checks(
+    pods: CheckedPods,
+    find_connection: Callable[[], Awaitable[Connection]],
+    fetch_observation: Callable[[Progress], Awaitable[Observation]],
+    this_task: Callable[[ClusterState], Awaitable[Task]],
+) -> AsyncIterator[list[PlannedCheck]]:
+    """Yield the checks, which share one client inside the block.
+
+    Args:
+        pods: the pods of the resolver.
+        find_connection: returns the API server and the credentials.
+        fetch_observation: returns the cluster as the resolver orders it.
+        this_task: returns which task this process is.
+    """
+    server = ServerChecks(find_connection)
+    permissions = _plan_permissions(server, pods)
+    plan = [*server.plan(), *permissions.values()]
+    try:
+        if pods.reads_slices:
+            lists = tuple(check.name for (verb, _), check in permissions.items() if verb == "list")
+            plan += cluster_checks(fetch_observation, this_task, after=lists, remedy=UNREACHABLE)
+        else:
+            listed = {
+                namespace: check.name for (verb, namespace), check in permissions.items() if verb == "list"
+            }
+            plan += _PodChecks(pods, server, fetch_observation).plan(listed, this_task)
+        yield plan
+    finally:
+        await server.aclose()
+
+
+def _plan_permissions(server: ServerChecks, pods: CheckedPods) -> dict[tuple[str, str | None], PlannedCheck]:
+    """Return the checks of the permissions that the resolver needs, by verb and namespace."""
+
+    async def check(verb: str, namespace: str | None, _: Progress) -> Finding:
+        where = _real_namespace(server, namespace)
+        service = next(iter(pods.jobs.values()))[0]
+        query = SliceQuery.of(service, where) if pods.reads_slices else PodQuery("", where)
+        return await server.check_permission(verb, query)
+
+    async def check_nodes(_: Progress) -> Finding:
+        return await server.check_permission("list", ALL_NODES)
+
+    resource = "endpointslices" if pods.reads_slices else "pods"
+    plan = {
+        (verb, namespace): PlannedCheck(
+            pods.name(f"{verb} {resource}", namespace), partial(check, verb, namespace), (AUTHENTICATION,)
+        )
+        for verb in VERBS
+        for namespace in pods.namespaces
+    }
+    if pods.needs_nodes:
+        plan["nodes", None] = PlannedCheck("list nodes", check_nodes, (AUTHENTICATION,))
+    return plan
+
+
+def _real_namespace(server: ServerChecks, namespace: str | None) -> str | None:
+    return server.namespace if namespace == CONTEXT_NAMESPACE else namespace
+
+
+@dataclass
+class _PodChecks:
+    """The checks of the pods, and what they have found so far for one another."""
+
+    pods: CheckedPods
+    server: ServerChecks
+    fetch_observation: Callable[[Progress], Awaitable[Observation]]
+    tasks: FoundTasks = field(default_factory=FoundTasks)
+    found: dict[PodQuery, Found[Pod]] = field(default_factory=dict)
+
+    def plan(
+        self, permissions: Mapping[str | None, str], this_task: Callable[[ClusterState], Awaitable[Task]]
+    ) -> list[PlannedCheck]:
+        """Return the checks in the order in which a user reads them.
+
+        Args:
+            permissions: namespace to the name of the check whether pods may be listed there.
+            this_task: returns which task this process is.
+        """
+        plan: list[PlannedCheck] = []
+        lists: dict[str, list[str]] = {}  # selector to the names of its checks
+        for selector in dict.fromkeys(each for selectors in self.pods.jobs.values() for each in selectors):
+            for namespace in self.pods.namespaces:
+                name = self.pods.name(f"pods with {selector}" if selector else "pods", namespace)
+                check = partial(self._check_pods, selector, namespace)
+                plan.append(PlannedCheck(name, check, (permissions[namespace],)))
+                lists.setdefault(selector, []).append(name)
+        for job, selectors in self.pods.jobs.items():
+            after = tuple(name for selector in selectors for name in lists[selector])
+            plan.append(PlannedCheck(f"indices of {job}", partial(self._check_indices, job), after))
+        after = tuple(dict.fromkeys(name for names in lists.values() for name in names))
+        plan += [
+            PlannedCheck("tasks", self._check_tasks, after),
+            PlannedCheck("size", self._check_size, ("tasks",)),
+            PlannedCheck("ResourceClaims", self._check_claims, ("tasks",)),
+            PlannedCheck("headless Service", self._check_services, after),
+            PlannedCheck("DNS names", self._check_dns_names, after),
+        ]
+        return [*plan, *task_checks(self.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)]
+
+    def _query(self, selector: str, namespace: str | None) -> PodQuery:
+        return PodQuery(selector, _real_namespace(self.server, namespace))
+
+    async def _check_pods(self, selector: str, namespace: str | None, progress: Progress) -> Finding:
+        query = self._query(selector, namespace)
+        api = ObjectAPI(self.server.api, max_concurrency=1)
+        self.found[query] = listed = await api.objects(query, progress)
+        if not listed.items:
+            others = await self.server.api.get(query.path, {"limit": "1"}, AS_LIST)
+            nothing = "; it has no pods" if query.namespace is None else "; it has no pods, or does not exist"
+            return Finding(
+                f"no pod in {query.where} has these labels{'' if _has_pods(others) else nothing}",
+                "failed",
+                Hint(
+                    "Compare the selector with the labels that `kubectl get pods --show-labels` prints, or"
+                    " select another {namespace} or {context}."
+                ),
+            )
+        return self._describe_pods(query, listed.items)
+
+    def _describe_pods(self, query: PodQuery, pods: Sequence[Pod]) -> Finding:
+        absent = {pod.full_name: reason for pod in pods if (reason := _absence(pod))}
+        faults = [pod.full_name for pod in pods if pod.full_name in absent and not _is_left_out(pod)]
+        unready = {
+            pod.full_name: reason
+            for pod in pods
+            if pod.full_name not in absent and (reason := not_ready_reason(pod))
+        }
+        running = len(pods) - len(absent)
+        parts = [f"{running} running" + (f", {len(unready)} of them not ready" if unready else "")]
+        parts += _grouped({**absent, **unready})
+        noun = "pod" if len(pods) == 1 else "pods"
+        found = f"{len(pods)} {noun} in {query.where}: {'; '.join(parts)}"
+        if not faults and not unready:
+            return Finding(found)
+        namespace, _, name = [*faults, *unready][0].partition("/")
+        describe = f"Run `kubectl describe pod -n {namespace} {name}`, or wait until"
+        if faults and self.pods.not_running == "raise":
+            hint = f"{describe} they run, or pass {{not_running=skip}} to leave them out."
+            return Finding(found, "failed", Hint(hint))
+        return Finding(found, "warning", Hint(f"{describe} they are ready."))
+
+    async def _check_indices(self, job: str, _: Progress) -> Finding:
+        found = self._found_pods([job])
+        pods = [pod for listed in found.values() for pod in listed.items]
+        if not pods:
+            return Finding("the job has no pods", "skipped")
+        workloads = list(dict.fromkeys(str(workload) for pod in pods if (workload := workload_of(pod))))
+        of = f" ({some(workloads)})" if workloads else ""
+        is_used = self.pods.order_by == "index"
+        try:
+            state = self._cache([job], "index").state(datetime.now(UTC))
+        except PodIndexError as error:
+            members = self._cache([job], "name").state(datetime.now(UTC)).members
+            if len(error.unindexed) == len(members) and not is_used:
+                return Finding(f"the pods have no index{of}; their tasks are in the order of their names")
+            if is_used:
+                return Finding(f"{error.summary}{of}", "failed", error.hint)
+            hint = Hint("Wait until every pod exists, or narrow the selector to one controller.")
+            return Finding(f"{error.summary}{of}", "warning", hint)
+        indices = state.spec.task_indices(job)
+        shown = f"{indices[0]} to {indices[-1]}" if indices else "none"
+        return Finding(f"{shown}, without gaps{of}")
+
+    async def _check_tasks(self, progress: Progress) -> Finding:
+        # By name: pods without a valid index have addresses too.
+        self.tasks.state = self._cache(self.pods.jobs, "name").state(datetime.now(UTC))
+        if self.pods.order_by != "name":
+            # The check of the indices, or of the permission to list nodes, reports an error.
+            with suppress(ResolveError):
+                self.tasks.state = (await self.fetch_observation(progress)).state or self.tasks.state
+        return Finding(self.tasks.counts)
+
+    async def _check_size(self, _: Progress) -> Finding:
+        sizes = ControllerSizes()
+        cache = self._cache(self.pods.jobs, "name", sizes)
+        while controllers := cache.unread_controllers:
+            await sizes.read(ObjectAPI(self.server.api, max_concurrency=4), controllers)
+        expected = cache.observation(datetime.now(UTC)).expected
+        if not expected:
+            return Finding("not known: no controller of the pods states it, or it may not be read")
+        spec = self.tasks.state.spec
+        found = ", ".join(
+            f"{job}: {spec.num_tasks(job)} of {size.number} ({size.source})" for job, size in expected.items()
+        )
+        if all(spec.num_tasks(job) >= size.number for job, size in expected.items()):
+            return Finding(found)
+        return Finding(found, "warning", Hint("Wait until all pods run: `aioresolve wait`."))
+
+    async def _check_claims(self, _: Progress) -> Finding:
+        cache = self._cache(self.pods.jobs, "name")
+        pods = cache.with_claims
+        if not pods:
+            return Finding("no running pod has one")
+        for namespace in list(dict.fromkeys(pod.full_name.partition("/")[0] for pod in pods))[:MAX_SERVICES]:
+            try:
+                await self.server.check_permission("list", ClaimQuery("", namespace))
+            except ForbiddenError as error:  # they only have the number of devices
+                return failed(error)._replace(result="warning")
+        counted, faults = await read_devices(
+            ObjectAPI(self.server.api, max_concurrency=4), pods, members=cache.num_members
+        )
+        if faults:
+            return Finding(some(list(faults.values())), "warning", UNKNOWN_DEVICES)
+        of_pods = Counter(_devices(pod) for pod in counted)
+        return Finding("; ".join(f"{number} pods with {devices}" for devices, number in of_pods.items()))
+
+    def _cache(
+        self,
+        jobs: Sequence[str] | Mapping[str, object],
+        order_by: str,
+        sizes: ControllerSizes | None = None,
+    ) -> PodCache:
+        """Return a cache with the pods of these jobs."""
+        queries = {job: [self._queries(each) for each in self.pods.jobs[job]] for job in jobs}
+        cache = PodCache(
+            queries,
+            address=self.pods.address,
+            port=self.pods.port,
+            order_by=order_by,
+            allow_gaps=False,
+            sizes=sizes,
+        )
+        for query, listed in self._found_pods(jobs).items():
+            cache.replace(query, cache.match(query, listed.items), listed.version)
+        return cache
+
+    def _found_pods(self, jobs: Sequence[str] | Mapping[str, object]) -> dict[PodQuery, Found[Pod]]:
+        queries = [query for job in jobs for each in self.pods.jobs[job] for query in self._queries(each)]
+        return {query: self.found[query] for query in queries}
+
+    def _queries(self, selector: str) -> list[PodQuery]:
+        return list(dict.fromkeys(self._query(selector, namespace) for namespace in self.pods.namespaces))
+
+    # Names of pods
+
+    @property
+    def _named_pods(self) -> list[Pod]:
+        """The running pods that have a DNS name, each once."""
+        pods = {pod.full_name: pod for listed in self.found.values() for pod in listed.items}
+        return [
+            pod for pod in pods.values() if pod.spec.hostname and pod.spec.subdomain and not _absence(pod)
+        ]
+
+    async def _check_services(self, _: Progress) -> Finding:
+        names = list(
+            dict.fromkeys(
+                (pod.metadata.namespace, pod.spec.subdomain)
+                for listed in self.found.values()
+                for pod in listed.items
+                if pod.spec.subdomain
+            )
+        )
+        if not names:
+            return Finding("no pod names one in spec.subdomain, so that no pod has a DNS name")
+        calls = [partial(self._service_fault, *name) for name in names[:MAX_SERVICES]]
+        faults = await gather(calls, limit=len(calls))
+        wrong = [fault for fault in faults if fault is not None]
+        shown = ", ".join(f"{namespace}/{name}" for namespace, name in names[:MAX_SERVICES])
+        if not wrong:
+            return Finding(f"{shown} exists, and is headless")
+        if all(fault.startswith("unknown") for fault in wrong):
+            hint = Hint("Give the user the permission to get services, to check this.")
+            return Finding(some(wrong), "warning", hint)
+        return Finding(
+            some(wrong),
+            "failed",
+            Hint(
+                "Create a Service of that name with `clusterIP: None`, whose selector matches the pods, or"
+                " correct spec.subdomain of the pods."
+            ),
+        )
+
+    async def _service_fault(self, namespace: str, name: str) -> str | None:
+        """Return the defect of a Service that pods name; None without one."""
+        path = f"/api/v1/namespaces/{namespace}/services/{name}"
+        response = await self.server.api.get(path, {}, AS_LIST)
+        if response.status == 404:
+            return f"there is no Service {namespace}/{name}, which pods name in spec.subdomain"
+        if response.status != 200:
+            return f"unknown: the server returned status {response.status} for Service {namespace}/{name}"
+        with suppress(ValueError, TypeError, KeyError):
+            if json.loads(response.body)["spec"].get("clusterIP") == "None":
+                return None
+        return f"Service {namespace}/{name} is not headless, so that its pods have no DNS names"
+
+    async def _check_dns_names(self, _: Progress) -> Finding:
+        pods = self._named_pods[:MAX_CONNECTIONS]
+        if not pods:
+            return Finding("no running pod has a DNS name (spec.hostname and spec.subdomain)", "skipped")
+        if not all(map(os.environ.get, SERVICE_VARIABLES)):
+            hint = Hint("Run this in a pod of the cluster.")
+            return Finding("names of pods are found only inside the cluster", "skipped", hint)
+        calls = [partial(_name_fault, pod, SHARE * time_left()) for pod in pods]
+        faults = [fault for fault in await gather(calls, limit=len(calls)) if fault is not None]
+        if not faults:
+            return Finding(f"the names of {len(pods)} pods are found, with the pods' addresses")
+        result: Result = "failed" if self.pods.address == "hostname" else "warning"
+        return Finding(
+            f"{len(faults)} of {len(pods)} names are not right: {some(faults)}",
+            result,
+            Hint(
+                "Check that the headless Service selects these pods, and has publishNotReadyAddresses if they"
+                " are not ready yet; then wait until the DNS cache has expired."
+            ),
+        )
+
+
+async def _name_fault(pod: Pod, timeout: float) -> str | None:
+    """Return why the DNS name of a pod does not lead to the pod; None if it does."""
+    name = f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
+    found: list[str] | None = None
+    with anyio.move_on_after(timeout):
+        try:
+            found = [address.host for address in await look_up(name, 0)]
+        except OSError as error:
+            return f"{name}: {error.strerror or error}"
+    if found is None:
+        return f"{name}: no response within {timeout:.3g} s"
+    ips = {entry.ip for entry in pod.status.pod_ips or ()} | {pod.status.pod_ip}
+    return None if ips & set(found) else f"{name} is {', '.join(found)}, but the pod has {pod.status.pod_ip}"
+
+
+def _devices(pod: MatchedPod) -> str:
+    """Return the accelerators of a member as text."""
+    accelerators = (pod.endpoint and pod.endpoint.accelerators) or {}
+    return ", ".join(f"{number} {name}" for name, number in accelerators.items()) or "no accelerators"
+
+
+def _has_pods(response: Response) -> bool:
+    with suppress(ValueError):
+        return bool(decode_page(response.body).items)
+    return True
+
+
+def _absence(pod: Pod) -> str | None:
+    """Return why a pod is not running; None if it is."""
+    if pod.metadata.deletion_timestamp is not None:
+        return "being deleted"
+    return not_running_reason(pod, pod.status.pod_ip)
+
+
+def _is_left_out(pod: Pod) -> bool:
+    """Whether a resolver leaves the pod out without an error: it is being deleted, or is replaced."""
+    return pod.metadata.deletion_timestamp is not None or (pod.status.phase == "Failed" and is_replaced(pod))
+
+
+def _grouped(reasons: Mapping[str, str]) -> list[str]:
+    """Return each reason with the number of its pods and the name of the first one."""
+    first: dict[str, str] = {}
+    for name, reason in reasons.items():
+        first.setdefault(reason, name)
+    counts = Counter(reasons.values()).most_common()
+    shown = [f"{number} {reason}: {first[reason]}" for reason, number in counts]
+    return [some(shown)] if shown else []

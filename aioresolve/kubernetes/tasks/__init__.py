@@ -1,0 +1,1 @@
+"""How pods become tasks: which are members, at which address, and in which order."""

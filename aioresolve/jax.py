@@ -10,12 +10,13 @@ It works in two places, and has no effect elsewhere:
 - Under `aioresolve exec --for jax`, which sets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
   `JAX_PROCESS_ID`. JAX reads only the first of them itself.
 - In a pod, with one process per pod. The processes are the pods of the same Job, JobSet (replicated job),
-  LeaderWorkerSet (group) or StatefulSet, in the order of their indices. `initialize()` waits for all of them
-  within its `initialization_timeout`.
+  LeaderWorkerSet (group), StatefulSet, Kubeflow job, Volcano Job or Kueue pod group, in the order of their
+  indices. `initialize()` waits for all of them within its `initialization_timeout`.
 
 In a pod, these variables matter:
 
-- `AIORESOLVE_COUNT`: the number of processes. Only the pods of a LeaderWorkerSet do not need it.
+- `AIORESOLVE_COUNT`: the number of processes; by default, that of the controller, if it may be read
+  (docs/permissions.md).
 - `AIORESOLVE_SELECTOR`: the label selector of the pods, instead of those of the same workload. They must have
   indices, and be in the namespace of this pod.
 - `JAX_COORDINATOR_PORT`: the port on which process 0 runs the coordinator; 55527 by default, as in JAX.
@@ -36,11 +37,12 @@ Raises:
 from __future__ import annotations
 
 import os
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aioresolve._core.deadline import Deadline
+from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import ConfigurationError, LaunchError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import find_own_pod, workload_of
@@ -65,6 +67,7 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
     from aioresolve.spec import ClusterState
 
 __all__ = ["AioresolveCluster"]
@@ -155,7 +158,7 @@ def _resolve(port: str | None, timeout: float | None) -> _Processes:
 
 async def _wait_for_processes(port: int, timeout: float) -> _Processes:
     deadline = Deadline.after(timeout)
-    selector, count = await _find_peers(timeout)
+    selector, peers = await _find_peers(timeout)
     resolver = KubernetesClusterResolver(
         {"worker": selector},
         port,
@@ -163,6 +166,11 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         namespace=CONTEXT_NAMESPACE,
         order_by="index",
     )
+    if os.environ.get("AIORESOLVE_COUNT"):
+        count = _number_in("AIORESOLVE_COUNT")
+    else:
+        read = partial(_read_count, resolver, peers)
+        count = await within_deadline(deadline.next_timeout, f"the number of {peers}", read)
     # Pods may become ready only after their processes have found one another.
     state = await resolver.wait(count, ready=False, timeout=deadline.next_timeout)
     _validate_members(state, selector, count)
@@ -170,30 +178,37 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
     return _Processes(state.tasks[0].address, count, task.rank)
 
 
-async def _find_peers(timeout: float) -> tuple[str, int]:
-    """Return the label selector and the number of the processes."""
+async def _find_peers(timeout: float) -> tuple[str, str]:
+    """Return the label selector of the pods of the processes, and what they are, as text."""
     selector = os.environ.get("AIORESOLVE_SELECTOR")
-    count = _number_in("AIORESOLVE_COUNT") if os.environ.get("AIORESOLVE_COUNT") else None
     if selector:
-        whose = f"the pods of AIORESOLVE_SELECTOR, {selector!r}"
-    else:
-        pod = await find_own_pod(timeout=timeout)
-        workload = workload_of(pod)
-        if workload is None:
-            raise ConfigurationError(
-                f"pod {pod.full_name} does not belong to a Job, JobSet, LeaderWorkerSet or StatefulSet",
-                hint="Set AIORESOLVE_SELECTOR to a label selector of the pods, and AIORESOLVE_COUNT to their"
-                " number, in the pod template.",
-            )
-        selector, whose = workload.selector, f"the pods of {workload}"
-        if count is None:
-            count = workload.count
-    if count is None:
+        return selector, f"the pods of AIORESOLVE_SELECTOR, {selector!r}"
+    pod = await find_own_pod(timeout=timeout)
+    workload = workload_of(pod)
+    if workload is None:
         raise ConfigurationError(
-            f"the number of {whose} is not known: their labels do not have it",
-            hint="Set AIORESOLVE_COUNT in the pod template.",
+            f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet",
+            hint="Set AIORESOLVE_SELECTOR to a label selector of the pods, and AIORESOLVE_COUNT to their"
+            " number, in the pod template.",
         )
-    return selector, count
+    return workload.selector, f"the pods of {workload}"
+
+
+async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress: Progress) -> int:
+    """Return how many pods their controllers want, including those that have succeeded."""
+    async with aclosing(resolver.sized_observations()) as observations:
+        async for observation in observations:
+            if observation.error is not None:
+                progress.failed(peers, observation.error)
+            elif observation.state is not None:
+                expected = observation.expected.get("worker")
+                if expected is not None:
+                    return expected.number + expected.succeeded
+                break
+    raise ConfigurationError(
+        f"the number of {peers} is not known: no controller states it, or it may not be read",
+        hint="Set AIORESOLVE_COUNT in the pod template, or let the service account get the controller.",
+    )
 
 
 def _validate_members(state: ClusterState, selector: str, count: int) -> None:

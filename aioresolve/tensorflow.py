@@ -21,6 +21,7 @@ Raises:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from aioresolve import sync
@@ -42,9 +43,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClusterResolver",
+    "GCEClusterResolver",
     "KubernetesClusterResolver",
     "KubernetesExecutableLocation",
+    "SageMakerClusterResolver",
     "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
     "TPUClusterResolver",
     "UnionResolver",
     "from_async_resolver",
@@ -52,8 +57,16 @@ __all__ = [
 
 _theirs: Any = tf.distribute.cluster_resolver
 
+# TensorFlow does not export it.
+_their_sagemaker: Any = import_module(
+    "tensorflow.python.distribute.cluster_resolver.sagemaker_cluster_resolver"
+)
+
 ClusterResolver = _theirs.ClusterResolver
+"""`tf.distribute.cluster_resolver.ClusterResolver` itself."""
+
 KubernetesExecutableLocation = _theirs.KubernetesExecutableLocation
+"""`tf.distribute.cluster_resolver.KubernetesExecutableLocation` itself."""
 
 
 class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
@@ -87,7 +100,7 @@ class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
     def __getstate__(self) -> dict[str, Any]:
         # The event loop thread and its connections belong to this process.
         state = {name: value for name, value in vars(self).items() if name != "_shared"}
-        return state | {"_task": (self.task_type, self.task_id, self.rpc_layer)}
+        return state | {"_task": self._settings()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         task_type, task_id, rpc_layer = state.pop("_task")
@@ -99,8 +112,32 @@ class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
             )
         self._init_from(self._factory)
         self.rpc_layer = rpc_layer
-        if (task_type, task_id) != (self.task_type, self.task_id):
-            self.task_type, self.task_id = task_type, task_id
+        if task_type != self._settings()[0]:
+            self.task_type = task_type
+        if task_id != self._settings()[1]:
+            self.task_id = task_id
+
+    def _settings(self) -> tuple[str | None, int | None, str | None]:
+        """Return the attributes that can be set, as a copy has them."""
+        return self.task_type, self.task_id, self.rpc_layer
+
+
+class GCEClusterResolver(_TensorFlowResolver, sync.GCEClusterResolver, _theirs.GCEClusterResolver):
+    """`tf.distribute.cluster_resolver.GCEClusterResolver`, over `aioresolve.GCEClusterResolver`.
+
+    See there for the arguments and errors.
+    """
+
+    @property
+    def task_type(self) -> str | None:
+        """The job of the instances."""
+        return super().task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        raise RuntimeError(
+            "You cannot reset the task_type of the GCEClusterResolver after it has been created."
+        )
 
 
 class KubernetesClusterResolver(
@@ -119,6 +156,55 @@ class SimpleClusterResolver(_TensorFlowResolver, sync.SimpleClusterResolver, _th
     """
 
     num_accelerators = sync.SimpleClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
+
+
+class _EnvironmentResolver(_TensorFlowResolver):
+    """A resolver that reads variables. A copy reads those of its own process, and keeps what was set."""
+
+    def num_accelerators(  # type: ignore[override]
+        self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
+    ) -> Any:
+        """Return the number of accelerators of a task by type, as TensorFlow counts them.
+
+        Args:
+            task_type: the job of the task; that of this process by default.
+            task_id: the task index; that of this process by default.
+            config_proto: the configuration of the session that lists the devices in graph mode.
+        """
+        task_type = self.task_type if task_type is None else task_type
+        task_id = self.task_id if task_id is None else task_id
+        return super().num_accelerators(task_type, task_id, config_proto)
+
+    def _settings(self) -> tuple[str | None, int | None, str | None]:
+        resolver = self._shared.resource
+        return resolver._task_type, resolver._task_id, resolver._rpc_layer
+
+
+class TFConfigClusterResolver(
+    _EnvironmentResolver, sync.TFConfigClusterResolver, _theirs.TFConfigClusterResolver
+):
+    """`tf.distribute.cluster_resolver.TFConfigClusterResolver`, over `aioresolve.TFConfigClusterResolver`.
+
+    See there for the arguments and errors.
+    """
+
+
+class SlurmClusterResolver(_EnvironmentResolver, sync.SlurmClusterResolver, _theirs.SlurmClusterResolver):
+    """`tf.distribute.cluster_resolver.SlurmClusterResolver`, over `aioresolve.SlurmClusterResolver`.
+
+    See there for the arguments and errors.
+    """
+
+    num_accelerators = sync.SlurmClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
+
+
+class SageMakerClusterResolver(
+    _EnvironmentResolver, sync.SageMakerClusterResolver, _their_sagemaker.SageMakerClusterResolver
+):
+    """TensorFlow's `SageMakerClusterResolver`, over `aioresolve.SageMakerClusterResolver`.
+
+    See there for the arguments and errors. TensorFlow does not export its class under a public name.
+    """
 
 
 class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.TPUClusterResolver):

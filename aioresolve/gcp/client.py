@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import anyio
 from yarl import URL
@@ -22,7 +22,7 @@ from aioresolve._core.http.client import (
     send_with_retries,
 )
 from aioresolve._core.retry import RetryPolicy
-from aioresolve.errors import ConfigurationError, CredentialsError
+from aioresolve.errors import ConfigurationError, CredentialsError, ProtocolError
 
 from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, NOT_MODIFIED, connection_hints
 from .credentials import CLOUD_PLATFORM, GoogleCredentials
@@ -30,7 +30,7 @@ from .google_errors import Principal, error_from_response
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http.client import Response
@@ -39,6 +39,22 @@ if TYPE_CHECKING:
     from .credentials import AnyCredentials
 
 logger = logging.getLogger("aioresolve.gcp")
+
+
+class Page(Protocol):
+    """One page of a list."""
+
+    @property
+    def next_page_token(self) -> str:
+        """The token of the next page; empty after the last one."""
+        ...
+
+
+T = TypeVar("T")
+PageT = TypeVar("PageT", bound=Page)
+
+MAX_PAGES = 1000
+"""Maximum number of pages of a list: half a million items."""
 
 ENDPOINTS = {"tpu": "https://tpu.googleapis.com", "compute": "https://compute.googleapis.com"}
 """The default base URL of each API."""
@@ -102,11 +118,7 @@ class GoogleSession:
 
         Its status is 200; or 304, without a body, if `request.known_tag` is still current.
         """
-        opened = self._open
-        if opened is None or opened.loop is not asyncio.get_running_loop():
-            raise ConfigurationError(
-                f"{self!r} is not open in this event loop", hint="Use it inside its `async with`."
-            )
+        opened = self._opened()
         response = await send_with_retries(
             lambda attempts: self._send(opened.client, request, attempts, progress),
             scope=request.scope,
@@ -117,6 +129,59 @@ class GoogleSession:
         )
         progress.done(request.scope, "received")
         return response
+
+    async def send_pages(
+        self, request: APIRequest, decode: Callable[[bytes], PageT], api: str, progress: Progress
+    ) -> list[PageT]:
+        """Send a request for a list, and those for its further pages, and return the pages.
+
+        Args:
+            request: the request for the first page.
+            decode: returns the page in the body of a response; raises a ValueError for another format.
+            api: the name and version of the API, for messages.
+            progress: where the requests are noted.
+        """
+        pages: list[PageT] = []
+        token, seen = "", set[str]()
+        while True:
+            page = self.decode(decode, await self.send(request.page(token), progress), request, api)
+            pages.append(page)
+            token = page.next_page_token
+            if not token:
+                return pages
+            # A server that repeats a token would be requested until the deadline.
+            if token in seen or len(pages) == MAX_PAGES:
+                raise self._invalid_response(request, api, "its pages do not end")
+            seen.add(token)
+
+    def decode(self, decode: Callable[[bytes], T], response: Response, request: APIRequest, api: str) -> T:
+        """Return the decoded body of a response; a ProtocolError if `decode` raises a ValueError."""
+        try:
+            return decode(response.body)
+        except ValueError as error:
+            reason = response.redact(str(error))
+        # Outside of `except`: the context would show what was redacted.
+        raise self._invalid_response(request, api, reason)
+
+    def _invalid_response(self, request: APIRequest, api: str, reason: str) -> ProtocolError:
+        host = self.host(request.service)
+        return ProtocolError(
+            f"{host} returned an invalid response for {request.scope}, different from the {api}: {reason}",
+            hint="Check that the endpoint is that API, without a login page in between.",
+            host=host,
+            scope=request.scope,
+        )
+
+    async def identify(self, service: str, progress: Progress) -> tuple[Principal, AccessToken]:
+        """Return the identity of requests to an API and their access token. The API gets no request.
+
+        Raises:
+            ResolveError: no token is available.
+        """
+        if self.host(service).startswith("http:"):
+            return NO_PRINCIPAL, ANONYMOUS
+        token = await self._credentials.token(self._opened().client, progress)
+        return self._credentials.principal, token
 
     async def aclose(self) -> None:
         """Close every connection. Closing twice has no effect."""
@@ -141,6 +206,14 @@ class GoogleSession:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    def _opened(self) -> _OpenSession:
+        opened = self._open
+        if opened is None or opened.loop is not asyncio.get_running_loop():
+            raise ConfigurationError(
+                f"{self!r} is not open in this event loop", hint="Use it inside its `async with`."
+            )
+        return opened
 
     async def _send(
         self, client: HTTPClient, request: APIRequest, attempts: Iterator[int], progress: Progress

@@ -8,6 +8,8 @@ are ours, and a cancelled refresh ends at once. Its exceptions are translated.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import ssl
 import time
 import urllib.parse
@@ -15,10 +17,6 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from google.auth import exceptions, transport
-from google.auth.aio import transport as aio_transport
-from google.auth.aio.credentials import AnonymousCredentials as AsyncAnonymousCredentials
-from google.auth.credentials import AnonymousCredentials
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread
@@ -30,11 +28,23 @@ from aioresolve.errors import (
     ConfigurationError,
     ConnectionFailedError,
     CredentialsError,
+    MissingDependencyError,
     ResolveError,
 )
 
 from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, AccessToken, connection_hints
 from .metadata_server import is_metadata_host
+
+try:
+    from google.auth import exceptions, transport
+    from google.auth.aio import transport as aio_transport
+    from google.auth.aio.credentials import AnonymousCredentials as AsyncAnonymousCredentials
+    from google.auth.credentials import AnonymousCredentials
+except ImportError as error:
+    raise MissingDependencyError(
+        "credentials of Google Cloud need google-auth, which is not installed",
+        hint="Run `pip install google-auth`.",
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -52,9 +62,10 @@ FAILURES = (exceptions.GoogleAuthError, OSError, ValueError, TypeError, KeyError
 def credentials_error(error: Exception, source: str) -> ResolveError:
     """Return our error for `error`, one of FAILURES, of the credentials from `source`.
 
-    The response of the token server is removed from `error`: it may contain a secret.
+    The response of the token server and the output of an executable are removed from `error`: they may
+    contain a secret.
     """
-    _remove_responses(error)
+    _remove_secrets(error)
     text = str(error).partition("\n")[0][:500].rstrip(". ") or type(error).__name__
     retryable = bool(getattr(error, "retryable", False))
     match error:
@@ -66,7 +77,8 @@ def credentials_error(error: Exception, source: str) -> ResolveError:
         case exceptions.RefreshError():
             return CredentialsError(
                 f"{source} got no access token: {text}",
-                hint=_refresh_hint(text),
+                hint="Log in again with `gcloud auth application-default login`; for a service account, check"
+                " that it and its key still exist, and that the clock is correct.",
                 tried=[f"{source}: {text}"],
                 retryable=retryable,
             )
@@ -82,21 +94,20 @@ def credentials_error(error: Exception, source: str) -> ResolveError:
     )
 
 
-def _remove_responses(error: BaseException | None) -> None:
+OUTPUT = re.compile(
+    r"^(Executable (?:exited with non-zero return code -?\d+|returned unsuccessful response)).*", re.DOTALL
+)
+"""The output of the executable of an external account, in the message of google-auth."""
+
+
+def _remove_secrets(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None  # the local variables of its frames are keys and tokens
         if isinstance(error, exceptions.GoogleAuthError):
-            error.args = error.args[:1]
+            error.args = tuple(OUTPUT.sub(r"\1", str(text)) for text in error.args[:1])
+        elif isinstance(error, json.JSONDecodeError):
+            error.doc = ""
         error = error.__cause__ or error.__context__
-
-
-def _refresh_hint(text: str) -> str:
-    login = "Log in again with `gcloud auth application-default login`"
-    if "invalid_grant" in text or "eauth" in text:
-        return (
-            f"{login}; for a service account, check that its key still exists and that the clock is correct."
-        )
-    return f"{login}, or check the account."
 
 
 HINTS = connection_hints(

@@ -184,11 +184,11 @@ def _login_hint(principal: Principal) -> Hint:
     return Hint("Log in again with `gcloud auth application-default login`.")
 
 
-def _list_hint(request: APIRequest) -> Hint | None:
-    if request.service != "tpu":
-        return None
+def _list_hint(request: APIRequest) -> Hint:
+    is_tpu = request.service == "tpu"
+    kind, zone = ("tpus tpu-vm", " --zone=-") if is_tpu else ("instance-groups", "")
     return Hint(
-        "List the existing ones with `gcloud compute tpus tpu-vm list --project={project_id} --zone=-`.",
+        f"List the existing ones with `gcloud compute {kind} list --project={{project_id}}{zone}`.",
         values={"project_id": request.project},
     )
 

@@ -1,8 +1,9 @@
 """Names in Google Cloud, validated before they become part of a URL. No I/O.
 
 Grammar: https://cloud.google.com/resource-manager/docs/creating-managing-projects for projects,
-`google/cloud/tpu/v2/cloud_tpu.proto` for resource names. The checks make sure that a name cannot change
-more than its own segment of a path; the server decides whether it exists.
+`google/cloud/tpu/v2/cloud_tpu.proto` for names of TPUs, and the URLs of Compute Engine's resources
+(https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroups). The checks make sure that a name
+cannot change more than its own segment of a path; the server decides whether it exists.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ _ZONE = re.compile(r"[a-z0-9][a-z0-9-]*")
 # The first character excludes `.` and `..`, which would name another path.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~+-]*")
 _FULL_NAME = re.compile(r"projects/([^/]*)/locations/([^/]*)/(nodes|queuedResources)/([^/]*)")
+_GROUP_NAME = re.compile(
+    r"(?:https://[^/]+/compute/[^/]+/)?projects/([^/]*)/(zones|regions)/([^/]*)"
+    r"/(?:instanceGroups|instanceGroupManagers)/([^/]*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,31 @@ class QueuedResourceName(ResourceName):
     collection = "queuedResources"
 
 
+@dataclass(frozen=True, slots=True)
+class InstanceGroupName:
+    """The full name of an instance group of Compute Engine.
+
+    Attributes:
+        project: project id or number.
+        location: the zone, such as `us-central1-a`, or the region, such as `us-central1`.
+        name: the name of the group.
+        is_regional: whether the location is a region.
+    """
+
+    project: str
+    location: str
+    name: str
+    is_regional: bool = False
+
+    def __str__(self) -> str:
+        return self.path()
+
+    def path(self, collection: str = "instanceGroups") -> str:
+        """Return `projects/P/zones/Z/COLLECTION/NAME`, or that with `regions/R`."""
+        kind = "regions" if self.is_regional else "zones"
+        return f"projects/{self.project}/{kind}/{self.location}/{collection}/{self.name}"
+
+
 def is_full_name(text: str) -> bool:
     """Return whether `text` is a full resource name, which contains its project and zone."""
     return "/" in text
@@ -83,6 +113,56 @@ def queued_resource_name(
     Arguments and errors: see `node_name`.
     """
     return QueuedResourceName(*_parse(text, QueuedResourceName.collection, "queued resource", project, zone))
+
+
+def instance_group_name(
+    text: str, project: str | None = None, zone: str | None = None, region: str | None = None
+) -> InstanceGroupName:
+    """Return the name of an instance group.
+
+    Args:
+        text: its name alone, which requires a project, and a zone or a region; or the URL or full name of the
+            group or of its manager. With a full name the others may be given too, and must be the same.
+        project: the project.
+        zone: the zone.
+        region: the region, of a regional group.
+
+    Raises:
+        ConfigurationError: a part is invalid, or missing, or contradicts another.
+    """
+    kind = "instance group"
+    if is_full_name(text):
+        match = _GROUP_NAME.fullmatch(text)
+        if match is None:
+            raise _invalid_group(text)
+        project = _agreed(kind, text, "project", match[1], project)
+        if match[2] == "zones":
+            zone = _agreed(kind, text, "zone", match[3], zone)
+        else:
+            region = _agreed(kind, text, "region", match[3], region)
+        text = match[4]
+    if zone and region:
+        raise ConfigurationError(
+            f"{kind} {text!r} cannot be in the zone {zone!r} and in the region {region!r}",
+            hint="Pass {zone} for a zonal group, or {region} for a regional one.",
+        )
+    if _ID.fullmatch(text) is None:
+        raise _invalid_group(text)
+    location = zone or region
+    if not project or not location:
+        missing = [name for name, value in (("project", project), ("zone", location)) if not value]
+        raise ConfigurationError(
+            f"unknown {' and '.join(missing)} of {kind} {text!r}",
+            hint=Hint(
+                f"Pass {' and '.join(f'{{{name}}}' for name in missing)}, or the full name of the group."
+            ),
+        )
+    if location == ALL_ZONES or _ZONE.fullmatch(location) is None:
+        raise ConfigurationError(
+            f"{location!r} is not a valid {'region' if region else 'zone'}",
+            hint="Use the name of a zone such as 'us-central1-a', or of a region such as 'us-central1'.",
+        )
+    return InstanceGroupName(validate_project(project), location, text, bool(region))
 
 
 def validate_project(text: str) -> str:
@@ -143,6 +223,15 @@ def _agreed(kind: str, text: str, part: str, named: str, given: str | None) -> s
             hint=f"Leave out {{{part}}}, or correct the name.",
         )
     return named
+
+
+def _invalid_group(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{text!r} is not a valid name of an instance group",
+        argument="instance_group",
+        hint="Use its name, such as 'workers', or projects/PROJECT/zones/ZONE/instanceGroups/NAME, or that"
+        " with regions/REGION.",
+    )
 
 
 def _invalid_name(text: str, collection: str, kind: str) -> ConfigurationError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from aioresolve.errors import ConfigurationError, ProtocolError
+from aioresolve.errors import ConfigurationError
 
 from .api_request import NOT_MODIFIED, APIRequest, CachedResponse
 from .resource_names import ALL_ZONES, NodeName, validate_project, validate_zone
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioresolve._core.deadline import Progress
-    from aioresolve._core.http.client import Response
 
-    from .api_request import ETagCache
+    from .api_request import AccessToken, ETagCache
     from .client import GoogleSession
+    from .google_errors import Principal
     from .resource_names import QueuedResourceName
 
 TPUVersion = Literal["v1", "v2"]
@@ -35,9 +35,6 @@ VIEWER = "roles/tpu.viewer"
 
 PAGE_SIZE = 500
 """Requested items per page; the server may send fewer."""
-
-MAX_PAGES = 1000
-"""Maximum number of pages: half a million nodes."""
 
 MAX_SLICES = 10_000
 """Maximum number of nodes of one queued resource."""
@@ -287,7 +284,17 @@ class TPUAPI:
             raise ConfigurationError(f"{version!r} is not 'v2' or 'v1'", argument="api_version")
         self._session = session
         self._version: TPUVersion = version
+        self._name = f"Cloud TPU API {version}"
         self._cache = cache
+
+    @property
+    def host(self) -> str:
+        """The endpoint of the API, `scheme://host:port`."""
+        return self._session.host("tpu")
+
+    async def identify(self, progress: Progress) -> tuple[Principal, AccessToken]:
+        """Return the identity of the requests and their access token. The API gets no request."""
+        return await self._session.identify("tpu", progress)
 
     def with_cache(self, cache: ETagCache) -> TPUAPI:
         """Return the same API, which requests one node or queued resource conditionally."""
@@ -303,7 +310,8 @@ class TPUAPI:
         parent = f"projects/{validate_project(project)}/locations/{validate_zone(zone)}"
         where = f"project {project}" if zone == ALL_ZONES else parent
         request = self._request(f"{parent}/nodes", f"TPU nodes of {where}", "tpu.nodes.list", project)
-        pages = await self._get_node_pages(replace(request, query={"pageSize": str(PAGE_SIZE)}), progress)
+        request = request.with_query(pageSize=str(PAGE_SIZE))
+        pages = await self._session.send_pages(request, decode_node_page, self._name, progress)
         nodes = tuple(node for page in pages for node in page.nodes)
         # Several pages may name the same location.
         unreachable = dict.fromkeys(location for page in pages for location in page.unreachable)
@@ -338,46 +346,13 @@ class TPUAPI:
         if cached is not None and response.status == NOT_MODIFIED:
             unchanged: T = cached.decoded
             return unchanged
-        decoded = self._decode(decode, response, request)
+        decoded = self._session.decode(decode, response, request, self._name)
         if self._cache is not None:
             self._cache[request.path] = CachedResponse(response.headers.get("ETag", ""), decoded)
         return decoded
 
-    async def _get_node_pages(self, request: APIRequest, progress: Progress) -> list[NodePage]:
-        pages: list[NodePage] = []
-        token, seen = "", set[str]()
-        while True:
-            response = await self._session.send(request.page(token), progress)
-            page = self._decode(decode_node_page, response, request)
-            pages.append(page)
-            token = page.next_page_token
-            if not token:
-                return pages
-            # A server that repeats a token would be requested until the deadline.
-            if token in seen or len(pages) == MAX_PAGES:
-                raise self._invalid_response(request, "its pages do not end")
-            seen.add(token)
 
-    def _decode(self, decode: Callable[[bytes], T], response: Response, request: APIRequest) -> T:
-        try:
-            return decode(response.body)
-        except ValueError as error:
-            reason = response.redact(str(error))
-        # Outside of `except`: the context would show what was redacted.
-        raise self._invalid_response(request, reason)
-
-    def _invalid_response(self, request: APIRequest, reason: str) -> ProtocolError:
-        host = self._session.host(request.service)
-        return ProtocolError(
-            f"{host} returned an invalid response for {request.scope}, different from the Cloud TPU API"
-            f" {self._version}: {reason}",
-            hint="Check that the endpoint is that API, without a login page in between.",
-            host=host,
-            scope=request.scope,
-        )
-
-
-def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
     """Return a function that decodes JSON; it raises a ValueError that names the malformed field."""
     # Not strict: protojson writes 64-bit numbers as strings, and older servers also 32-bit ones.
     decoder = msgspec.json.Decoder(kind, strict=False)
@@ -391,6 +366,6 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
     return decode
 
 
-decode_node = _decoder(Node)
-decode_node_page = _decoder(NodePage)
-decode_queued_resource = _decoder(QueuedResource)
+decode_node = decoder(Node)
+decode_node_page = decoder(NodePage)
+decode_queued_resource = decoder(QueuedResource)

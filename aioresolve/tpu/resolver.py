@@ -37,13 +37,14 @@ from .tensorflow_runtime import Coordinator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.shared_context import Pool
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
+    from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.spec import ClusterState, Observation
 
     from .discovery import Source
@@ -251,6 +252,14 @@ class TPUClusterResolver(ClusterResolver):
     def task_id(self, task_id: int | None) -> None:
         self._task_id = task_id
         self._is_task_id_set = True
+
+    def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
+        # Imported here because only `aioresolve.doctor` needs it.
+        from .checks import open_checks
+
+        return open_checks(
+            self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
+        )
 
     def _claim_task(self) -> TaskClaim:
         # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.

@@ -199,7 +199,7 @@ class SliceFinder:
 
         What several names stand for, such as a node and the queued resource it belongs to, is returned once.
         """
-        project, zone = await self._find_location(source, connections, progress)
+        project, zone = await self.find_location(source, connections, progress)
         api = await connections.api()
         if self.cache is not None:
             api = api.with_cache(self.cache)
@@ -228,10 +228,10 @@ class SliceFinder:
         is_neither = any(isinstance(tpu, NodeNotFound) and tpu.path == name.path for tpu in queued)
         return [node] if is_neither else queued
 
-    async def _find_location(
+    async def find_location(
         self, source: NamedTPUs, connections: Connections, progress: Progress
     ) -> tuple[str | None, str | None]:
-        """Return project and zone: those given, else those of this VM."""
+        """Return project and zone: those given, else those of this VM; None if full names need none."""
         if self._location is not None:
             return self._location
         project, zone = self.project or source.project, self.zone or source.zone

@@ -1,0 +1,1 @@
+"""Clusters that the platform describes to a process: variables, Slurm, SageMaker, Compute Engine."""

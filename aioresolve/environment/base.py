@@ -1,0 +1,177 @@
+"""The base class of the resolvers that read the cluster and the task of this process from variables."""
+
+from __future__ import annotations
+
+import abc
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aioresolve.errors import ConfigurationError, EnvironmentVariableError, UnknownTaskError
+from aioresolve.resolver.base import ClusterResolver, master_url
+
+if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
+    from aioresolve.errors import Hint
+    from aioresolve.spec import ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What variables say about a cluster and the task of this process; None for what they do not say.
+
+    Attributes:
+        state: the cluster.
+        task_type: the job of this process.
+        task_id: the task index of this process in that job.
+        rpc_layer: the protocol of the tasks, such as `"grpc"`.
+        session_master: the result of `master()`, if it does not depend on the task.
+    """
+
+    state: ClusterState
+    task_type: str | None = None
+    task_id: int | None = None
+    rpc_layer: str | None = None
+    session_master: str | None = None
+
+
+class EnvironmentClusterResolver(ClusterResolver):
+    """Resolves a cluster that environment variables describe. Every call and every property reads them again.
+
+    Args:
+        task_type: overrides the job of this process.
+        task_id: overrides the task index of this process.
+        rpc_layer: overrides the protocol of the tasks.
+        environment: the value of the `environment` property.
+        timeout: the default total deadline of a call, in seconds.
+
+    Raises:
+        ConfigurationError: (a ValueError) an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        super().__init__(
+            task_type=task_type, task_id=_validate_task_id(task_id), rpc_layer=rpc_layer, timeout=timeout
+        )
+        self._environment = environment or ""
+
+    @abc.abstractmethod
+    def _read(self) -> Description:
+        """Return what the variables say now; an EnvironmentVariableError if they are invalid."""
+
+    @property
+    def task_type(self) -> str | None:
+        """The job of this process: the override, or else as the variables say. Can be set.
+
+        Raises:
+            EnvironmentVariableError: there is no override, and the variables are invalid.
+        """
+        return self._read().task_type if self._task_type is None else self._task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._task_type = task_type
+
+    @property
+    def task_id(self) -> int | None:
+        """The task index of this process: the override, or else as the variables say. Can be set.
+
+        Raises:
+            EnvironmentVariableError: there is no override, and the variables are invalid.
+        """
+        return self._read().task_id if self._task_id is None else self._task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = _validate_task_id(task_id)
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """The protocol of the tasks: the override, or else as the variables say. Can be set.
+
+        Raises:
+            EnvironmentVariableError: there is no override, and the variables are invalid.
+        """
+        return self._read().rpc_layer if self._rpc_layer is None else self._rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, rpc_layer: str | None) -> None:
+        self._rpc_layer = rpc_layer
+
+    @property
+    def environment(self) -> str:
+        """The `environment` given to the constructor; an empty string by default."""
+        return self._environment
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Return the cluster that the variables describe now."""
+        return self._read().state
+
+    async def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> str:
+        """Return `rpc_layer://host:port` of one task.
+
+        As in TensorFlow, it is `""` if the cluster has at most one task, and the session master if the
+        variables give one.
+
+        Args:
+            task_type: the job of the task; that of this process by default.
+            task_id: the task index; that of this process by default.
+            rpc_layer: the protocol before the address; the resolver's `rpc_layer` by default.
+            timeout: the total deadline of the call, in seconds; the resolver's `timeout` by default.
+
+        Raises:
+            UnknownTaskError: (a ValueError) the cluster has no such task, or no task is given.
+            EnvironmentVariableError: (a RuntimeError) the variables are invalid.
+        """
+        self._deadline(timeout)  # raises if it is invalid; nothing here waits
+        description = self._read()
+        if description.session_master is not None:
+            return description.session_master
+        spec = description.state.spec
+        if sum(map(spec.num_tasks, spec.jobs)) <= 1 and len(spec.jobs) <= 1:
+            return ""
+        task_type = self.task_type if task_type is None else task_type
+        task_id = self.task_id if task_id is None else task_id
+        if task_type is None or task_id is None:
+            raise UnknownTaskError(
+                f"the environment does not say which task of jobs {spec.jobs} this process is",
+                hint="Pass {task_type} and {task_id}.",
+            )
+        layer = rpc_layer if rpc_layer is not None else self.rpc_layer
+        return master_url(spec.task_address(task_type, task_id), layer)
+
+
+def reject(variable: str, problem: str, hint: Hint | str) -> EnvironmentVariableError:
+    """Return the error for an environment variable; `problem` follows its name in the summary."""
+    return EnvironmentVariableError(f"${variable} {problem}", variable=variable, hint=hint)
+
+
+def shorten(value: object) -> str:
+    """Return a value of a variable as text of limited length."""
+    return reprlib.repr(value)
+
+
+def _validate_task_id(task_id: Any) -> int | None:
+    if task_id is None:
+        return None
+    # TensorFlow converts it, so that the text of a variable works too.
+    if isinstance(task_id, str) and task_id.isascii() and task_id.isdigit() and len(task_id) <= 10:
+        return int(task_id)
+    if isinstance(task_id, bool) or not isinstance(task_id, int) or task_id < 0:
+        raise ConfigurationError(f"{shorten(task_id)} is not an integer from 0", argument="task_id")
+    return task_id

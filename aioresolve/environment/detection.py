@@ -1,0 +1,439 @@
+"""Which source describes the cluster of this process: variables, the API server of its pod, or its VM.
+
+`examine` collects the evidence about each source, `choose` decides, and `detect` does both. What was set for
+this process precedes what describes its machine (`SOURCES`). A source that is found but invalid is an error,
+because another one could describe another cluster.
+
+A source that needs a request is requested only if no variable decides. In a pod, the metadata server of
+Google Cloud is that of the node, and is not used.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+import anyio
+
+from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.deadline import within_deadline
+from aioresolve._core.validation import validate_count, validate_seconds
+from aioresolve.errors import (
+    ConfigurationError,
+    CredentialsError,
+    EnvironmentVariableError,
+    ProtocolError,
+    ResolveError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve.gcp.metadata_server import MetadataServer
+    from aioresolve.kubernetes import Pod
+    from aioresolve.resolver.base import ClusterResolver
+    from aioresolve.spec import ClusterSpec
+
+    NewResolver: TypeAlias = Callable[[], ClusterResolver]
+
+ResolverT_co = TypeVar("ResolverT_co", covariant=True)
+
+TF_CONFIG = "TF_CONFIG"
+SLURM = "Slurm"
+SAGEMAKER = "SageMaker"
+TPU_VARIABLES = "TPU variables"
+TPU_VM = "TPU VM"
+KUBERNETES = "Kubernetes"
+COMPUTE_ENGINE = "Compute Engine"
+
+SOURCES = (TF_CONFIG, SLURM, SAGEMAKER, TPU_VARIABLES, TPU_VM, KUBERNETES, COMPUTE_ENGINE)
+"""The names of the sources, in the order of precedence."""
+
+ABSENT_TIMEOUT = 1.0
+"""Seconds that the metadata server has to respond, unless this machine is known to have one."""
+
+PRODUCT_FILE = Path("/sys/class/dmi/id/product_name")
+"""Contains the name of the machine's product, `Google Compute Engine` on a VM of Google Cloud."""
+
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
+SELECTOR = "AIORESOLVE_SELECTOR"
+
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found out about one source.
+
+    Attributes:
+        source: its name, one of those in the documentation of `aioresolve.detect`.
+        found: whether it describes a cluster of this process; None if it was not requested.
+        reason: why, as text. It contains no secret.
+    """
+
+    source: str
+    found: bool | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The evidence about one source, and the resolver for it.
+
+    Attributes:
+        evidence: the evidence.
+        new_resolver: makes the resolver, if the source was found.
+        error: why the source cannot be used although it was found.
+        is_partial: whether it knows only a part of the cluster.
+    """
+
+    evidence: Evidence
+    new_resolver: NewResolver | None = None
+    error: ResolveError | None = None
+    is_partial: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether no source after it needs to be checked."""
+        return bool(self.evidence.found) and not self.is_partial
+
+
+@dataclass(frozen=True, slots=True)
+class Detection(Generic[ResolverT_co]):
+    """The source that describes the cluster of this process, and its resolver.
+
+    Attributes:
+        source: its name, as in the evidence.
+        resolver: its resolver.
+        evidence: the evidence for and against each source, in the order of precedence.
+    """
+
+    source: str
+    resolver: ResolverT_co
+    evidence: tuple[Evidence, ...]
+
+
+async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[ClusterResolver]:
+    """Return the resolver of the cluster that this process is part of, and why it is that one.
+
+    >>> cluster = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
+    >>> os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+    >>> detection = await aioresolve.detect()
+    >>> detection.source, detection.evidence[0].reason
+    ('TF_CONFIG', '$TF_CONFIG has 2 tasks of worker')
+    >>> await detection.resolver.this_task()
+    Task(job='worker', index=1, address='10.0.0.2:2222', rank=1, num_tasks=2)
+
+    The sources, in the order of precedence:
+
+    1. `TF_CONFIG`: `$TF_CONFIG` describes tasks.
+    2. `Slurm`: a job step, a batch script or a shell of `salloc`.
+    3. `SageMaker`: `$SM_HOSTS`.
+    4. `TPU variables`: those of the pods of a TPU slice on GKE, `$TPU_NAME` or `$TPU_CONFIG`.
+    5. `TPU VM`: the metadata server of this VM reports a slice.
+    6. `Kubernetes`: in a pod, the pods of the same workload (Job, JobSet, LeaderWorkerSet, StatefulSet,
+       Kubeflow job, Volcano Job or Kueue pod group), or those of `$AIORESOLVE_SELECTOR`.
+    7. `Compute Engine`: the managed instance group that this VM belongs to.
+
+    The first that is found is used. A source that knows only a part of the cluster, such as the variables of
+    one slice of several, is used only if no other is found. Sources that need a request are requested only if
+    no variable decides. Outside Google Cloud, the metadata server costs at most a second.
+
+    Args:
+        port: the port of each task, for the sources that do not have it: Slurm (of the first task of each
+            node), SageMaker, Kubernetes and Compute Engine; by default, that of their resolvers.
+        timeout: the total deadline of the call, in seconds.
+
+    Raises:
+        ConfigurationError: (a ValueError) no source was found; it lists all of them. Or an argument is
+            invalid.
+        EnvironmentVariableError: (a RuntimeError) a variable that decides is malformed.
+        ResolveError: the source that decides could not be requested, such as the API server of the pod.
+    """
+    findings = await examine(port=port, timeout=timeout)
+    chosen, new_resolver = choose(findings)
+    return Detection(chosen.source, new_resolver(), tuple(finding.evidence for finding in findings))
+
+
+async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Finding, ...]:
+    """Return what was found out about each source, in the order of precedence."""
+    if port is not None and not 0 < validate_count("port", port) < 65536:
+        raise ConfigurationError(
+            f"{port} is not a valid port", argument="port", hint="Pass a number up to 65535."
+        )
+    collect = partial(collect_findings, port=port)
+    return await within_deadline(validate_seconds("timeout", timeout), "detect()", collect)
+
+
+def choose(findings: Sequence[Finding]) -> tuple[Evidence, NewResolver]:
+    """Return the evidence of the source that is used, and a function that makes its resolver.
+
+    Raises:
+        ConfigurationError: no source was found; it lists all of them.
+        ResolveError: the source that is used is invalid, or could not be requested.
+    """
+    chosen = decisive(findings)
+    if chosen is None:
+        listed = "; ".join(f"{finding.evidence.source}: {finding.evidence.reason}" for finding in findings)
+        raise ConfigurationError(
+            f"nothing describes the cluster of this process: {listed}",
+            hint="Use the resolver of your cluster, such as KubernetesClusterResolver.",
+        )
+    if chosen.error is not None:
+        raise chosen.error
+    assert chosen.new_resolver is not None
+    return chosen.evidence, chosen.new_resolver
+
+
+def decisive(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding about the source that is used; None if no source was found."""
+    found = [finding for finding in findings if finding.evidence.found]
+    return next((finding for finding in found if not finding.is_partial), found[0] if found else None)
+
+
+async def collect_findings(progress: Progress, *, port: int | None = None) -> tuple[Finding, ...]:
+    """Return what was found out about each source, as `examine`, without a deadline of its own."""
+    findings = [
+        _examine_tf_config(),
+        _examine_slurm(port),
+        _examine_sagemaker(port),
+        _examine_tpu_variables(),
+    ]
+    decided = next((finding.evidence.source for finding in findings if finding.decides), None)
+    if decided is not None:
+        reason = f"not requested, because of {decided}"
+        unknown = [Finding(Evidence(source, None, reason)) for source in (TPU_VM, KUBERNETES, COMPUTE_ENGINE)]
+        return (*findings, *unknown)
+    if os.environ.get(SERVICE_HOST):
+        kubernetes = await _examine_pod(progress, port)
+        reason = "this is a pod: the metadata server would be that of its node"
+        tpu_vm, compute_engine = _absent(TPU_VM, reason), _absent(COMPUTE_ENGINE, reason)
+    else:
+        kubernetes = _absent(KUBERNETES, f"${SERVICE_HOST} is not set")
+        tpu_vm, compute_engine = await _examine_vm(progress, port)
+    return (*findings, tpu_vm, kubernetes, compute_engine)
+
+
+def _given(name: str, port: int | None) -> dict[str, Any]:
+    """Return the argument of that name; without a port no argument, so that the resolver has its default."""
+    return {} if port is None else {name: port}
+
+
+def _absent(source: str, reason: str) -> Finding:
+    return Finding(Evidence(source, False, reason))
+
+
+def _invalid(source: str, error: ResolveError) -> Finding:
+    return Finding(Evidence(source, True, error.summary), error=error)
+
+
+# Variables
+
+
+def _examine_tf_config() -> Finding:
+    from .tf_config import VARIABLE, TFConfigClusterResolver, parse_tf_config
+
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return _absent(TF_CONFIG, f"${VARIABLE} is not set")
+    try:
+        spec = parse_tf_config(text).state.spec
+    except EnvironmentVariableError as error:
+        return _invalid(TF_CONFIG, error)
+    if not spec.tasks:
+        return _absent(TF_CONFIG, f"${VARIABLE} has no tasks")
+    return Finding(
+        Evidence(TF_CONFIG, True, f"${VARIABLE} has {_sizes(spec)}"), new_resolver=TFConfigClusterResolver
+    )
+
+
+def _examine_slurm(port: int | None) -> Finding:
+    from .slurm import SlurmClusterResolver
+    from .slurm.tasks import JOB, STEP, read_tasks
+
+    if not any(name.startswith((STEP.hosts, JOB.hosts)) for name in os.environ):
+        return _absent(SLURM, f"${STEP.hosts} and ${JOB.hosts} are not set")
+    try:
+        tasks = read_tasks(os.environ)
+    except ConfigurationError as error:
+        return _invalid(SLURM, error)
+    own = "" if tasks.process_id is None else f"; this is task {tasks.process_id}"
+    return Finding(
+        Evidence(SLURM, True, f"{tasks.source} has {_number(len(tasks.tasks), 'task')}{own}"),
+        # Detection must not change the environment of the process.
+        new_resolver=lambda: SlurmClusterResolver(auto_set_gpu=False, **_given("port_base", port)),
+    )
+
+
+def _examine_sagemaker(port: int | None) -> Finding:
+    from .sagemaker import HOSTS, SageMakerClusterResolver
+
+    if not os.environ.get(HOSTS):
+        return _absent(SAGEMAKER, f"${HOSTS} is not set")
+    try:
+        spec = SageMakerClusterResolver()._read().state.spec
+    except EnvironmentVariableError as error:
+        return _invalid(SAGEMAKER, error)
+    if not spec.tasks:
+        return _absent(SAGEMAKER, f"${HOSTS} has no hosts")
+    return Finding(
+        Evidence(SAGEMAKER, True, f"${HOSTS} has {_number(len(spec.tasks), 'host')}"),
+        new_resolver=lambda: SageMakerClusterResolver(**_given("port", port)),
+    )
+
+
+def _examine_tpu_variables() -> Finding:
+    from aioresolve.spec import split_host_port
+    from aioresolve.tpu.discovery import GivenWorkers, LocalTPU, NamedTPUs, tpu_source
+
+    try:
+        source = tpu_source((), os.environ)
+    except ConfigurationError as error:
+        return _invalid(TPU_VARIABLES, error)
+    match source:
+        case LocalTPU():
+            return _absent(TPU_VARIABLES, f"{source.origin} names the TPU of this host only")
+        case NamedTPUs():
+            # KubeRay sets $TPU_NAME to another name, and operators may do the same.
+            is_in_pod = bool(os.environ.get(SERVICE_HOST))
+            doubt = ", which in a pod need not be the name of a Cloud TPU" if is_in_pod else ""
+            reason, is_partial = f"{source.origin} names {', '.join(source.names)}{doubt}", is_in_pod
+        case GivenWorkers():
+            hosts = {split_host_port(address)[0] for address in source.addresses}
+            reason = f"{source.origin} has {_number(len(source.addresses), 'worker')}"
+            if source.num_slices > 1:
+                reason += f", of slice {source.slice_index} of {source.num_slices} only"
+            elif hosts <= LOCAL_HOSTS:
+                reason += ", this host only"
+            is_partial = source.num_slices > 1 or hosts <= LOCAL_HOSTS
+        case _:
+            return _absent(
+                TPU_VARIABLES, "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set"
+            )
+    return Finding(Evidence(TPU_VARIABLES, True, reason), _new_tpu_resolver, is_partial=is_partial)
+
+
+def _new_tpu_resolver() -> ClusterResolver:
+    from aioresolve.tpu import TPUClusterResolver
+
+    return TPUClusterResolver()
+
+
+# Kubernetes
+
+
+async def _examine_pod(progress: Progress, port: int | None) -> Finding:
+    """Return whether the pod of this process belongs to a workload; requests the pod."""
+    from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
+
+    try:
+        pod = await fetch_own_pod(progress)
+    except CredentialsError as error:
+        return _absent(KUBERNETES, f"this is a pod, but {error.summary}")
+    except ResolveError as error:
+        return _invalid(KUBERNETES, error)
+    workload, selector = workload_of(pod), os.environ.get(SELECTOR)
+    if selector:
+        reason = f"pod {pod.full_name}, and ${SELECTOR} is {selector!r}"
+    elif workload is not None:
+        reason = f"pod {pod.full_name} belongs to {workload}"
+        selector = workload.selector
+    else:
+        reason = (
+            f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet, and"
+            f" ${SELECTOR} is not set"
+        )
+        return _absent(KUBERNETES, reason)
+    return Finding(Evidence(KUBERNETES, True, reason), lambda: _new_pod_resolver(selector, pod, port))
+
+
+def _new_pod_resolver(selector: str, pod: Pod, port: int | None) -> ClusterResolver:
+    from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
+    from aioresolve.kubernetes.tasks.pod_index import index_label
+
+    return KubernetesClusterResolver(
+        {"worker": selector},
+        executable_location=ExecutableLocation.WITHIN_CLUSTER,
+        namespace=CONTEXT_NAMESPACE,
+        order_by="name" if index_label(pod).in_role is None else "index",
+        **_given("tf_server_port", port),
+    )
+
+
+# Google Cloud
+
+
+async def _examine_vm(progress: Progress, port: int | None) -> tuple[Finding, Finding]:
+    """Return whether this is a TPU VM, and whether it belongs to a managed instance group."""
+    from aioresolve.gcp.metadata_server import MetadataServer
+
+    from .gce import CREATED_BY
+
+    is_known = any(os.environ.get(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"))
+    is_known = is_known or await run_in_thread("read the product name of this machine", _is_google_vm)
+    found: tuple[Finding, Finding] | None = None
+    reason = f"no metadata server responded within {ABSENT_TIMEOUT:g} s: this machine is not on Google Cloud"
+    try:
+        with anyio.move_on_after(None if is_known else ABSENT_TIMEOUT):
+            async with MetadataServer() as metadata:
+                compute_engine = _managed_vm(await metadata.attribute(CREATED_BY, progress), port)
+                found = await _examine_tpu_vm(metadata, progress), compute_engine
+    except ResolveError as error:
+        if is_known and error.retryable:
+            raise
+        reason = error.summary
+    return found or (_absent(TPU_VM, reason), _absent(COMPUTE_ENGINE, reason))
+
+
+def _is_google_vm() -> bool:
+    try:
+        return PRODUCT_FILE.read_text().startswith("Google")
+    except (OSError, UnicodeError):
+        return False
+
+
+async def _examine_tpu_vm(metadata: MetadataServer, progress: Progress) -> Finding:
+    try:
+        environment = await metadata.tpu_env(progress)
+        hosts = await metadata.worker_network_endpoints(progress)
+    except ProtocolError as error:
+        return _invalid(TPU_VM, error)
+    if environment is None and hosts is None:
+        return _absent(TPU_VM, "the metadata server reports that this VM is not a TPU VM")
+    node = environment.node_id if environment is not None else None
+    number = 1 if hosts is None else len(hosts)
+    reason = f"the metadata server reports TPU {node or 'without a name'} with {_number(number, 'worker')}"
+    slices = environment.num_slices if environment is not None else None
+    is_partial = (slices or 1) > 1
+    if is_partial:
+        reason += f", one slice of {slices} only"
+    return Finding(Evidence(TPU_VM, True, reason), _new_tpu_resolver, is_partial=is_partial)
+
+
+def _managed_vm(created_by: str | None, port: int | None) -> Finding:
+    from aioresolve.gcp.resource_names import instance_group_name
+
+    from .gce import GCEClusterResolver
+
+    if created_by is None:
+        return _absent(COMPUTE_ENGINE, "this VM does not belong to a managed instance group")
+    try:
+        group = instance_group_name(created_by)
+    except ConfigurationError:
+        return _absent(COMPUTE_ENGINE, "this VM was not created by a managed instance group")
+    return Finding(
+        Evidence(COMPUTE_ENGINE, True, f"this VM belongs to the instance group {group}"),
+        lambda: GCEClusterResolver(instance_group=created_by, **_given("port", port)),
+    )
+
+
+def _sizes(spec: ClusterSpec) -> str:
+    return ", ".join(f"{_number(spec.num_tasks(job), 'task')} of {job}" for job in spec.jobs)
+
+
+def _number(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

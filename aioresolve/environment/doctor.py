@@ -1,0 +1,151 @@
+"""`doctor`: checks of a resolver one by one, or of this machine, each with a result and a remedy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import ssl
+from contextlib import nullcontext, suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aioresolve._core.deadline import Progress
+from aioresolve._core.validation import validate_seconds
+from aioresolve._version import __version__
+from aioresolve.errors import CredentialsError, InvalidClusterError, ResolveError
+from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.checks import SHARE, Finding, PlannedCheck, run_checks, time_left
+
+if TYPE_CHECKING:
+    from aioresolve.resolver.checks import Check
+
+PACKAGES = (
+    *("aiohttp", "anyio", "click", "google-auth", "grpcio", "msgspec", "opentelemetry-api", "protobuf"),
+    *("pyyaml", "rich", "tenacity", "tensorflow"),
+)
+"""The packages that may change how aioresolve works."""
+
+EXTRAS = {"cli": "click", "otel": "opentelemetry", "tensorflow": "tensorflow", "testing": "trustme"}
+"""The optional parts of aioresolve, and a module that each of them needs."""
+
+
+async def doctor(
+    resolver: ClusterResolver | None = None,
+    *,
+    timeout: float = 30.0,
+    check_timeout: float = 10.0,
+    progress: Progress | None = None,
+) -> tuple[Check, ...]:
+    """Return the result of each check of a resolver: what was found, and what to change if it is wrong.
+
+    >>> from aioresolve import ClusterSpec, SimpleClusterResolver
+    >>> checks = await aioresolve.doctor(SimpleClusterResolver(ClusterSpec({"worker": ["127.0.0.1:1"]})))
+    >>> [(check.name, check.result) for check in checks]
+    [('tasks', 'ok'), ('addresses', 'failed'), ('devices', 'skipped'), ('this task', 'ok')]
+
+    For Kubernetes it checks the configuration, the connection to the API server, the clock, the credentials
+    and permissions, what each selector matches, indices, names and addresses of the pods; for TPUs the
+    metadata server, the credentials, the API and each TPU; for each task a TCP connection and its devices.
+    Checks that do not need one another run concurrently. Failures are results, not exceptions.
+
+    Args:
+        resolver: the resolver to check. Without one, this machine is checked: versions, extras, and which
+            credentials and metadata server there are.
+        timeout: the deadline of all checks, in seconds.
+        check_timeout: the deadline of each check, in seconds.
+        progress: is updated with each check, if given.
+
+    Raises:
+        ConfigurationError: (a ValueError) an argument is invalid.
+        InvalidClusterError: (a TypeError) `resolver` is not an async resolver.
+    """
+    if resolver is not None and not isinstance(resolver, ClusterResolver):
+        raise InvalidClusterError(
+            f"doctor takes an async resolver; got {type(resolver).__name__}",
+            hint="Call aioresolve.sync.doctor with a resolver of aioresolve.sync.",
+        )
+    timeout = validate_seconds("timeout", timeout)
+    check_timeout = validate_seconds("check_timeout", check_timeout)
+    async with nullcontext(_machine_checks()) if resolver is None else resolver._checks() as plan:
+        checks = await run_checks(
+            plan, timeout=timeout, check_timeout=check_timeout, progress=progress or Progress()
+        )
+    return tuple(checks)
+
+
+def installed_versions() -> list[str]:
+    """Return the name and version of aioresolve, Python, OpenSSL and the packages that may matter."""
+    lines = [
+        f"aioresolve {__version__}",
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}",
+        ssl.OPENSSL_VERSION,
+    ]
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            lines.append(f"{package} {version(package)}")
+    return lines
+
+
+# The checks of this machine. Without a resolver nothing is required, so that nothing that is absent is wrong.
+
+
+def _machine_checks() -> list[PlannedCheck]:
+    return [
+        PlannedCheck("versions", _check_versions),
+        PlannedCheck("extras", _check_extras),
+        PlannedCheck("Kubernetes", _check_kubernetes),
+        PlannedCheck("metadata server", _check_metadata_server),
+        PlannedCheck("this process", _check_this_process),
+    ]
+
+
+async def _check_versions(_: Progress) -> Finding:
+    return Finding(", ".join(installed_versions()))
+
+
+async def _check_extras(_: Progress) -> Finding:
+    installed = {extra: find_spec(module) is not None for extra, module in EXTRAS.items()}
+    parts = [f"{extra}{'' if is_there else ' (not installed)'}" for extra, is_there in installed.items()]
+    return Finding(", ".join(parts))
+
+
+async def _check_kubernetes(_: Progress) -> Finding:
+    # Imported here because it loads aiohttp and msgspec.
+    from aioresolve.kubernetes.auth import CredentialCache, find_connection
+
+    try:
+        connection = await find_connection(cache=CredentialCache())
+    except CredentialsError as error:
+        if not error.tried:
+            raise
+        return Finding(f"no cluster is configured: {'; '.join(error.tried)}")
+    return Finding(f"{connection.server} from {connection.source} ({connection.user})")
+
+
+async def _check_metadata_server(_: Progress) -> Finding:
+    from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
+
+    project: str | None = None
+    reason = "no response"
+    with anyio.move_on_after(SHARE * time_left()):
+        try:
+            project = await MetadataServer().project_id()
+        except ResolveError as error:
+            reason = error.summary
+    if project is None:
+        return Finding(f"not found, so this machine does not seem to be on Google Cloud: {reason}")
+    return Finding(f"{metadata_host(os.environ)} responds, for the project {project}")
+
+
+async def _check_this_process(progress: Progress) -> Finding:
+    from .detection import collect_findings, decisive
+
+    used = decisive(await collect_findings(progress))
+    if used is None:
+        return Finding("nothing describes the cluster of this process")
+    if used.error is not None:
+        raise used.error
+    return Finding(f"is part of the cluster of {used.evidence.source}: {used.evidence.reason}")

@@ -1,0 +1,630 @@
+"""GCEClusterResolver: the instances of an instance group of Compute Engine as the tasks of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import anyio
+
+from aioresolve._core.concurrency import gather
+from aioresolve._core.deadline import within_deadline
+from aioresolve._core.shared_context import PoolLease
+from aioresolve._core.validation import validate_seconds
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    Hint,
+    InstanceNotRunningError,
+    ProtocolError,
+    ResolveError,
+)
+from aioresolve.gcp.compute_api import (
+    RUNNING,
+    ComputeAPI,
+    InstanceName,
+    UserComputeClient,
+    batches,
+    instance_name,
+)
+from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name, is_full_name
+from aioresolve.kubernetes.tasks.task_order import natural_keys
+from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.polling import poll
+from aioresolve.resolver.this_task import TaskClaim
+from aioresolve.spec import (
+    ClusterState,
+    Endpoint,
+    ExpectedTasks,
+    Missing,
+    Observation,
+    ReadOnlyMapping,
+    host_port,
+)
+from aioresolve.tpu.resolver import validate_choice, validate_text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from aioresolve._core.deadline import Progress
+    from aioresolve._core.shared_context import Pool
+    from aioresolve.gcp.compute_api import GroupMember, Instance, InstanceAPI, ManagedInstance
+    from aioresolve.gcp.credentials import AnyCredentials
+    from aioresolve.gcp.metadata_server import MetadataServer
+    from aioresolve.probe.accelerators import Declared
+
+DEFAULT_PORT = 8470
+"""The port of a TensorFlow server, the default in TensorFlow's documentation of this resolver."""
+
+MAX_CONCURRENT_REQUESTS = 16
+
+MAX_SHOWN = 20
+"""How many instances a message names; `InstanceNotRunningError.instances` has all of them."""
+
+STOPPED = frozenset(
+    {"DEPROVISIONING", "PENDING_STOP", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
+)
+"""The states of an instance that do not end without user action, or that of its group.
+
+Life cycle: https://cloud.google.com/compute/docs/instances/instance-lifecycle."""
+
+LEAVING = frozenset({"ABANDONING", "DELETING"})
+"""The actions of the manager of a group after which an instance is not part of the group any longer."""
+
+GPU_PREFIX = "nvidia-"
+"""The beginning of the types of accelerators that are GPUs, such as `nvidia-h100-80gb`."""
+
+CREATED_BY = "created-by"
+"""The attribute of an instance of a managed group that contains the full name of its manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentInstance:
+    """An instance of the group that cannot be used.
+
+    Attributes:
+        name: its zone and name.
+        reason: why it cannot be used.
+        is_stopped: whether it does not run again without user action, or that of its group.
+    """
+
+    name: InstanceName
+    reason: str
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInstances:
+    """The instances of a group: those that run, in the order of their tasks, and all others."""
+
+    running: tuple[tuple[InstanceName, Instance], ...]
+    absent: tuple[AbsentInstance, ...]
+
+
+class GCEClusterResolver(ClusterResolver):
+    """Resolves an instance group of Compute Engine to the addresses of its instances: one job.
+
+    ```
+    resolver = GCEClusterResolver("my-project", "us-central1-a", "workers", 8470)
+    spec = await resolver.cluster_spec()
+    ```
+
+    The group is managed or unmanaged, zonal or regional. Its instances are the tasks in the order of their
+    names, with numbers compared as numbers. One request lists the group, and one more for about 40 instances,
+    all at once, returns their addresses and accelerators. A group without instances is a job without tasks.
+
+    `watch` and `wait` poll the API. For an instance of a managed group, `wait` also reports what the group
+    does with it, and why that fails. Without a number, it waits for all instances that the group will have.
+
+    `task_id` is 0 by default, as in TensorFlow, but `this_task()` determines the task of this process by its
+    host name or address, unless `task_id` is given.
+
+    Args:
+        project: the id or number of the project; if None, that of this VM, as its metadata server reports it.
+        zone: the zone of the group; if None, that of this VM.
+        instance_group: the name of the group, or its full name or URL, which contains project and zone or
+            region. If None, the managed group that this VM belongs to.
+        port: the port of each task.
+        task_type: the job of the tasks; `"worker"` if None.
+        task_id: the task index of this process, if known.
+        rpc_layer: the protocol of the tasks, which `master` puts before the address.
+        credentials: google-auth credentials; `"default"` and None mean application default credentials.
+        service: what `googleapiclient.discovery.build("compute", "v1")` returned. It is called in worker
+            threads, in place of `credentials`. The caller closes it.
+        region: the region of a regional group, in place of `zone`.
+        address: which address of an instance to use: `"internal_ip"` or `"external_ip"` of its first network
+            interface, or `"hostname"`, its internal DNS name.
+        not_running: what to do with instances that are not `RUNNING`. `"raise"`: calls raise
+            InstanceNotRunningError, which lists all of them, except those that their group deletes.
+            `"skip"`: they are left out, as in TensorFlow.
+        timeout: the default total deadline of a call, in seconds.
+
+    Raises:
+        ConfigurationError: (a ValueError) an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        zone: str | None = None,
+        instance_group: str | None = None,
+        port: int = DEFAULT_PORT,
+        task_type: str | None = "worker",
+        task_id: int | None = None,
+        rpc_layer: str | None = "grpc",
+        credentials: AnyCredentials = "default",
+        service: Any = None,
+        *,
+        region: str | None = None,
+        address: Literal["internal_ip", "external_ip", "hostname"] = "internal_ip",
+        not_running: Literal["raise", "skip"] = "raise",
+        timeout: float = 30.0,
+    ) -> None:
+        super().__init__(
+            task_type="worker" if task_type is None else task_type,
+            task_id=task_id,
+            rpc_layer=rpc_layer,
+            timeout=timeout,
+        )
+        self._project = validate_text("project", project)
+        self._zone = validate_text("zone", zone)
+        self._region = validate_text("region", region)
+        self._group = validate_text("instance_group", instance_group)
+        if self._group is None and (self._zone or self._region):
+            raise ConfigurationError(
+                "no group is given",
+                argument="instance_group",
+                hint="Pass its name, or leave out {zone} and {region} too: then it is the group of this VM.",
+            )
+        if self._group is not None:
+            # Raises for an invalid name now, not in the first call.
+            other = None if is_full_name(self._group) else "unknown"
+            zone = self._zone if self._is_located else other
+            instance_group_name(self._group, self._project or other, zone, self._region)
+        self._port = validate_port(port)
+        self._address = validate_choice("address", address, ("internal_ip", "external_ip", "hostname"))
+        self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
+        self._configuration = ComputeConfiguration(credentials, service)
+        self._lease = PoolLease(self, self.new_pool)
+
+    def __repr__(self) -> str:
+        location = self._zone or self._region
+        where = f" in {location}" if location else ""
+        return f"<{type(self).__name__} of {self._group or 'the group of this VM'}{where}>"
+
+    async def __aenter__(self) -> Self:
+        self._lease.enter()
+        return self
+
+    async def aclose(self) -> None:
+        """Close the connections that the calls inside `async with` shared."""
+        await self._lease.aclose()
+
+    @property
+    def known_jobs(self) -> Sequence[str]:
+        """The job of the instances."""
+        return [self._job]
+
+    @property
+    def task_id(self) -> int | None:
+        """The task index of this process, 0 if it was not given. Can be set."""
+        return 0 if self._task_id is None else self._task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id
+
+    def _claim_task(self) -> TaskClaim:
+        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+        return TaskClaim(self._job, self._task_id)
+
+    @property
+    def _job(self) -> str:
+        return self.task_type or ""
+
+    @property
+    def _is_located(self) -> bool:
+        """Whether the location of the group is given."""
+        return bool(self._zone or self._region or (self._group and is_full_name(self._group)))
+
+    # Resolving
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Request the instances of the group, and return those that run.
+
+        Raises:
+            InstanceNotRunningError: with `not_running="raise"`, some do not, and their group does not delete
+                them.
+        """
+        async with self._lease.acquire() as connections:
+            group = await self._find_group(connections, progress)
+            api = await connections.api()
+            members = await api.group_members(group, progress)
+            found = await self._find_instances(api, group, members, progress)
+            if found.absent and self._not_running == "raise":
+                managed = await _managed_instances(api, group, progress)
+                leaving = {
+                    name for name, one in managed.by_name(group).items() if one.current_action in LEAVING
+                }
+                if absent := [one for one in found.absent if one.name not in leaving]:
+                    raise not_running_error(group, absent)
+        return self._state(group, found)
+
+    async def fetch_observation(self, progress: Progress) -> Observation:
+        """Request the instances of the group, and return those that run and the missing ones."""
+        async with self._lease.acquire() as connections:
+            group = await self._find_group(connections, progress)
+            return await self._observe(await connections.api(), group, progress)
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield the instances that run, and which are missing and why, after each poll.
+
+        The group is determined once, when the watch starts.
+        """
+        interval = validate_seconds("interval", interval)
+        found: list[InstanceGroupName] = []
+        async with self._lease.acquire() as connections:
+
+            async def observe(progress: Progress) -> Observation:
+                if not found:
+                    found.append(await self._find_group(connections, progress))
+                return await self._observe(await connections.api(), found[0], progress)
+
+            async def fetch() -> Observation:
+                return await within_deadline(self._timeout, f"an observation of {self!r}", observe)
+
+            async with aclosing(poll(fetch, interval)) as observations:
+                async for observation in observations:
+                    yield observation
+
+    async def _observe(self, api: InstanceAPI, group: InstanceGroupName, progress: Progress) -> Observation:
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            partial(api.group_members, group, progress),
+            partial(_managed_instances, api, group, progress),
+        ]
+        try:
+            members, managed = await gather(calls, limit=len(calls))
+        except APIError as error:
+            if error.status != 404:
+                raise
+            # As for a TPU, it may be created (again) under that name.
+            absent = Missing(
+                self._job, group.name, f"{group} does not exist (yet): check its name", tasks=None
+            )
+            return Observation(ClusterState.of({self._job: []}, observed_at=datetime.now(UTC)), (absent,))
+        found = await self._find_instances(api, group, members, progress)
+        return self._observation(group, found, managed)
+
+    def _observation(
+        self, group: InstanceGroupName, found: FoundInstances, managed: _ManagedGroup
+    ) -> Observation:
+        missing = {
+            absent.name: Missing(
+                self._job,
+                absent.name.name,
+                absent.reason,
+                is_final=absent.is_stopped and not managed.may_be_managed,
+            )
+            for absent in found.absent
+        }
+        running = {name for name, _ in found.running}
+        number = 0
+        for name, instance in managed.by_name(group).items():
+            if instance.current_action in LEAVING:
+                missing.pop(name, None)
+                continue
+            number += 1
+            if name not in running:
+                known = missing[name].reason if name in missing else instance.instance_status or "not created"
+                missing[name] = Missing(self._job, name.name, managed_reason(known, instance))
+        # A group that is scaled to zero is not complete: it is waited for.
+        expected = {self._job: ExpectedTasks(number, f"the instances of {group}")} if number else {}
+        return Observation(
+            self._state(group, found),
+            tuple(missing[name] for name in in_order(missing)),
+            expected=expected,
+        )
+
+    def _state(self, group: InstanceGroupName, found: FoundInstances) -> ClusterState:
+        addresses = [self._host(group, name, instance) for name, instance in found.running]
+        without = [name.name for (name, _), host in zip(found.running, addresses, strict=True) if not host]
+        if without:
+            raise ConfigurationError(
+                f"instances without an external address: {', '.join(without[:MAX_SHOWN])}",
+                argument="address",
+                hint="Leave it out, or create the instances with external addresses.",
+            )
+        endpoints = [
+            Endpoint(
+                host_port(host, self._port),
+                name=name.name,
+                uid=str(instance.id) or None,
+                node=name.zone,
+                status=instance.status or None,
+                accelerators=ReadOnlyMapping(counts) if (counts := instance.accelerators) else None,
+            )
+            for (name, instance), host in zip(found.running, addresses, strict=True)
+        ]
+        return ClusterState.of({self._job: endpoints}, observed_at=datetime.now(UTC))
+
+    def _host(self, group: InstanceGroupName, name: InstanceName, instance: Instance) -> str:
+        match self._address:
+            case "internal_ip":
+                return instance.internal_ip
+            case "external_ip":
+                return instance.external_ip
+        return instance.hostname or internal_dns_name(name, instance.self_link, group.project)
+
+    async def _find_instances(
+        self, api: InstanceAPI, group: InstanceGroupName, members: Sequence[GroupMember], progress: Progress
+    ) -> FoundInstances:
+        """Return the members of a group, after requesting those that run."""
+        absent: dict[InstanceName, AbsentInstance] = {}
+        zones: dict[str, dict[str, None]] = {}
+        for member in members:
+            name = _parse_url(member.instance, group)
+            # Clients for tests may leave the status out.
+            if member.status in ("", RUNNING):
+                zones.setdefault(name.zone, {})[name.name] = None
+            else:
+                absent[name] = AbsentInstance(name, member.status, member.status in STOPPED)
+        calls = [
+            partial(_instances_by_name, api, group, zone, batch, progress)
+            for zone, names in zones.items()
+            for batch in batches(names)
+        ]
+        running: dict[InstanceName, Instance] = {}
+        for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
+            for name, instance in found.items():
+                if instance is not None and instance.status == RUNNING and instance.internal_ip:
+                    running[name] = instance
+                else:
+                    absent[name] = _absent_instance(name, instance)
+        return FoundInstances(
+            tuple((name, running[name]) for name in in_order(running)),
+            tuple(absent[name] for name in in_order(absent)),
+        )
+
+    async def _find_group(self, connections: ComputeConnections, progress: Progress) -> InstanceGroupName:
+        """Return the full name of the group; the metadata server is requested for what was not given."""
+        if self._group is None:
+            return await find_own_group(await connections.metadata(), progress)
+        project, zone = self._project, self._zone
+        unknown = [] if project or is_full_name(self._group) else ["project"]
+        unknown += [] if self._is_located else ["zone"]
+        if unknown:
+            metadata = await connections.metadata()
+            calls = {"project": metadata.project_id, "zone": metadata.zone}
+            try:
+                values = await gather([partial(calls[name], progress) for name in unknown], limit=2)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+                raise ConfigurationError(
+                    f"unknown {' and '.join(unknown)} of instance group {self._group!r}: the metadata server"
+                    f" of this machine did not report it: {error.summary}",
+                    hint=Hint(f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}."),
+                ) from error
+            found = dict(zip(unknown, values, strict=True))
+            project, zone = found.get("project", project), found.get("zone", zone)
+        return instance_group_name(self._group, project, zone, self._region)
+
+    async def _declared_accelerators(
+        self, task_type: str | None, task_id: int | None, timeout: float
+    ) -> Declared:
+        from aioresolve.probe.accelerators import declared_by_all
+
+        def gpus(accelerators: Mapping[str, int]) -> dict[str, int] | None:
+            is_known = all(kind.startswith(GPU_PREFIX) for kind in accelerators)
+            return {"GPU": sum(accelerators.values())} if is_known else None
+
+        state = await self.cluster_state(timeout=timeout)
+        return declared_by_all(state, task_type, task_id, gpus)
+
+    # Sharing connections with other resolvers
+
+    @property
+    def pool_key(self) -> Hashable:
+        """The credentials and service: resolvers with equal keys may share connections."""
+        return self._configuration.key
+
+    def new_pool(self) -> ComputeConnections:
+        """Return connections, and their access tokens, for the resolvers that have this `pool_key`."""
+        return ComputeConnections(self._configuration)
+
+    def using(self, pool: Pool) -> AbstractContextManager[None]:
+        """Use `pool` for the calls and watches inside the block. Its owner closes it.
+
+        Raises:
+            ConfigurationError: the resolver is already entered, or the pool has another `pool_key`.
+        """
+        if not isinstance(pool, ComputeConnections) or pool.key != self._configuration.key:
+            raise self._lease.mismatch(pool)
+        return self._lease.using(pool)
+
+
+class ComputeConfiguration:
+    """How to reach the Compute Engine API.
+
+    `service` is what `googleapiclient.discovery.build` returned, to use instead of an own client; or None.
+    """
+
+    def __init__(self, credentials: AnyCredentials, service: Any) -> None:
+        from aioresolve.gcp.credentials import GoogleCredentials
+
+        self.user_client = None if service is None else UserComputeClient(service)
+        is_default = service is not None or credentials in (None, "default")
+        # The user's client has its own credentials: ours are not even validated then, as in TensorFlow.
+        self.credentials = GoogleCredentials("default" if is_default else credentials)
+        self.key = "compute", id(service), "default" if is_default else id(credentials)
+
+
+class ComputeConnections:
+    """The session and metadata server of one event loop, each opened when it is first used."""
+
+    def __init__(self, configuration: ComputeConfiguration) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._configuration = configuration
+        self._stack = AsyncExitStack()
+        # Concurrent calls must share one session, not open one each.
+        self._opening = anyio.Lock()
+        self._api: InstanceAPI | None = configuration.user_client
+        self._metadata: MetadataServer | None = None
+        self._is_closed = False
+
+    @property
+    def key(self) -> Hashable:
+        """The `ComputeConfiguration.key` of the resolvers that may use these connections."""
+        return self._configuration.key
+
+    async def api(self) -> InstanceAPI:
+        """Return the Compute Engine API."""
+        from aioresolve.gcp.client import GoogleSession
+
+        async with self._opening:
+            if self._api is None:
+                self._check_open()
+                session = GoogleSession(self._configuration.credentials)
+                self._api = ComputeAPI(await self._stack.enter_async_context(session))
+            return self._api
+
+    async def metadata(self) -> MetadataServer:
+        """Return the metadata server of this machine."""
+        from aioresolve.gcp.metadata_server import MetadataServer
+
+        async with self._opening:
+            if self._metadata is None:
+                self._check_open()
+                self._metadata = await self._stack.enter_async_context(MetadataServer())
+            return self._metadata
+
+    async def aclose(self) -> None:
+        """Close everything that was opened. Closing twice does nothing."""
+        self._is_closed = True
+        await self._stack.aclose()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConfigurationError("the resolver was closed while this call was running")
+
+
+def validate_port(port: Any) -> int:
+    """Return `port` if it is one; a ConfigurationError otherwise."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+        raise ConfigurationError(f"{port!r} is not a port from 1 to 65535", argument="port")
+    return port
+
+
+async def find_own_group(metadata: MetadataServer, progress: Progress) -> InstanceGroupName:
+    """Return the managed group that this VM belongs to, as its metadata server reports it.
+
+    Raises:
+        ConfigurationError: this is not a VM of Compute Engine, or not one of a managed group.
+    """
+    hint = "Pass {instance_group}."
+    try:
+        created_by = await metadata.attribute(CREATED_BY, progress)
+    except ResolveError as error:
+        if error.retryable:
+            raise
+        raise ConfigurationError(
+            f"no instance group was given, and this machine does not report one: {error.summary}", hint=hint
+        ) from error
+    if created_by is None:
+        raise ConfigurationError(
+            "no instance group was given, and this VM does not belong to a managed one: its metadata server"
+            f" has no attribute {CREATED_BY}",
+            hint=hint,
+        )
+    return instance_group_name(created_by)
+
+
+def not_running_error(group: InstanceGroupName, absent: Sequence[AbsentInstance]) -> InstanceNotRunningError:
+    """Return the error that lists these instances; there is at least one."""
+    shown = [f"{one.name.name}: {one.reason}" for one in absent[:MAX_SHOWN]]
+    if len(absent) > len(shown):
+        shown.append(f"and {len(absent) - len(shown)} more")
+    subject = "1 instance" if len(absent) == 1 else f"{len(absent)} instances"
+    return InstanceNotRunningError(
+        f"{subject} of {group} not running: {'; '.join(shown)}",
+        hint="Wait until they run, or pass {not_running=skip} to leave them out.",
+        instances={one.name.name: one.reason for one in absent},
+        retryable=not any(one.is_stopped for one in absent),
+    )
+
+
+def managed_reason(status: str, instance: ManagedInstance) -> str:
+    """Return why an instance does not run, given its status, and what its group does about it."""
+    action = instance.current_action if instance.current_action != "NONE" else ""
+    causes = "; ".join(f"{error.code}: {error.message[:300]}".strip(": ") for error in instance.errors[:3])
+    reason = f"{status}, {action} by its group" if action else status
+    return f"{reason} ({causes})" if causes else reason
+
+
+def internal_dns_name(name: InstanceName, self_link: str, project: str) -> str:
+    """Return the zonal DNS name of an instance.
+
+    Format: https://cloud.google.com/compute/docs/internal-dns. It contains the id of the project, which the
+    URL of the instance has even if `project` is the number.
+    """
+    _, found, rest = self_link.partition("/projects/")
+    own = rest.partition("/")[0] if found else project
+    # The domain of a project such as example.com:my-project follows its id.
+    return ".".join([name.name, name.zone, "c", *reversed(own.split(":")), "internal"])
+
+
+def in_order(names: Iterable[InstanceName]) -> list[InstanceName]:
+    """Return names in the order of tasks: by name, with numbers compared as numbers, and then by zone."""
+    listed = list(names)
+    keys = natural_keys([name.name for name in listed])
+    return [name for _, name in sorted(zip(keys, listed, strict=True))]
+
+
+@dataclass(frozen=True, slots=True)
+class _ManagedGroup:
+    """What the manager of a group reports; `may_be_managed` is False only if it has no manager."""
+
+    instances: tuple[ManagedInstance, ...] = ()
+    may_be_managed: bool = True
+
+    def by_name(self, group: InstanceGroupName) -> dict[InstanceName, ManagedInstance]:
+        """Return the instances by their names."""
+        return {_parse_url(one.instance, group): one for one in self.instances}
+
+
+async def _managed_instances(api: InstanceAPI, group: InstanceGroupName, progress: Progress) -> _ManagedGroup:
+    try:
+        return _ManagedGroup(tuple(await api.managed_instances(group, progress)))
+    except APIError as error:
+        # Without permission, or with a client of the user, only the instances that exist are known.
+        if error.status not in (403, 404, 501) or error.retryable:
+            raise
+        return _ManagedGroup(may_be_managed=error.status != 404)
+
+
+async def _instances_by_name(
+    api: InstanceAPI, group: InstanceGroupName, zone: str, names: Sequence[str], progress: Progress
+) -> dict[InstanceName, Instance | None]:
+    """Return the instances with these names; None for one that does not exist."""
+    found = {one.name: one for one in await api.instances(group.project, zone, names, progress)}
+    return {InstanceName(zone, name): found.get(name) for name in names}
+
+
+def _absent_instance(name: InstanceName, instance: Instance | None) -> AbsentInstance:
+    if instance is None:
+        return AbsentInstance(name, "listed by its group, but not found: it was just deleted")
+    if instance.status == RUNNING:
+        return AbsentInstance(name, "RUNNING, but it has no internal address yet")
+    return AbsentInstance(name, instance.status or "status unknown", instance.status in STOPPED)
+
+
+def _parse_url(url: str, group: InstanceGroupName) -> InstanceName:
+    try:
+        return instance_name(url, "" if group.is_regional else group.location)
+    except ValueError as error:
+        raise ProtocolError(f"the list of {group} is invalid: {error}", scope=str(group)) from error

@@ -1,0 +1,116 @@
+"""Slurm's host lists, such as `n[1-2],m5,o[006-011]`, and its counts per node, such as `3(x2),2,1`. No I/O.
+
+The grammar is that of `scontrol show hostnames` (https://slurm.schedmd.com/scontrol.html), and also permits
+text after brackets: `n[1-2]-ib0`. What Slurm accepts but never writes, such as unbalanced brackets, spaces
+and empty entries, is an error. Sizes are limited, because a few characters can stand for any number of hosts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import reprlib
+
+MAX_HOSTS = 65_536
+"""The most hosts of a list. Slurm has this limit for one range."""
+
+MAX_TASKS = 262_144
+"""The most tasks of all nodes."""
+
+MAX_NAME_LENGTH = 255
+"""The longest host name, in characters: that of DNS."""
+
+_ENTRY = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_LITERAL = re.compile(r"[A-Za-z0-9._-]+")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
+
+
+def expand_host_list(text: str) -> list[str]:
+    """Return the hosts of a list, in its order, with repetitions.
+
+    Raises:
+        ValueError: the list is malformed, or has more than `MAX_HOSTS` hosts.
+    """
+    hosts: list[str] = []
+    position = 0
+    while True:
+        entry = _ENTRY.match(text, position)
+        if entry is None:
+            raise ValueError(f"an entry is expected at {_excerpt(text, position)}")
+        hosts += _expand_entry(entry[0], MAX_HOSTS - len(hosts))
+        position = entry.end()
+        if position == len(text):
+            return hosts
+        if text[position] != ",":
+            raise ValueError(f"unbalanced brackets at {_excerpt(text, position)}")
+        position += 1
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return the number of each node, in the order of the nodes: `3(x2),2,1` is `[3, 3, 2, 1]`.
+
+    Raises:
+        ValueError: the text is malformed, or there are more than `MAX_HOSTS` nodes or `MAX_TASKS` in total.
+    """
+    counts: list[int] = []
+    total = 0
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{reprlib.repr(part)} is not a number such as 2, or 2(x3) for three nodes")
+        count, repetitions = int(match[1]), int(match[2] or 1)
+        total += count * repetitions
+        if len(counts) + repetitions > MAX_HOSTS or total > MAX_TASKS:
+            raise ValueError(f"more than {MAX_HOSTS} nodes or {MAX_TASKS} tasks")
+        counts += [count] * repetitions
+    return counts
+
+
+def _expand_entry(entry: str, limit: int) -> list[str]:
+    """Return the hosts of one entry: `a[1-2]b[3,5]` has four. The last bracket varies fastest."""
+    parts: list[list[str]] = []
+    number, length = 1, 0
+    for match in _PART.finditer(entry):
+        ranges, literal = match[1], match[2]
+        if literal is None:
+            part = _expand_ranges(ranges, limit)
+        elif _LITERAL.fullmatch(literal):
+            part = [literal]
+        else:
+            raise ValueError(f"{reprlib.repr(literal)} is not part of a host name")
+        parts.append(part)
+        # Checked before the hosts are generated.
+        number *= len(part)
+        length += max(map(len, part))
+        if number > limit:
+            raise _too_many()
+        if length > MAX_NAME_LENGTH:
+            raise ValueError(f"a host name of more than {MAX_NAME_LENGTH} characters")
+    return ["".join(name) for name in itertools.product(*parts)]
+
+
+def _expand_ranges(text: str, limit: int) -> list[str]:
+    """Return the numbers between brackets, with the width of the first number of each range: `006-008,11`."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{reprlib.repr(part)} between brackets is not a number, or a range such as 1-4")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"the range {part} is descending")
+        if len(numbers) + last - first + 1 > limit:
+            raise _too_many()
+        width = len(match[1])
+        numbers += [f"{number:0{width}}" for number in range(first, last + 1)]
+    return numbers
+
+
+def _too_many() -> ValueError:
+    return ValueError(f"more than {MAX_HOSTS} hosts")
+
+
+def _excerpt(text: str, position: int) -> str:
+    return f"character {position + 1}: {reprlib.repr(text[position : position + 40])}"

@@ -18,16 +18,24 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._core.deadline import Progress
+    from .environment.detection import Detection, Evidence, detect
+    from .environment.doctor import doctor
+    from .environment.gce import GCEClusterResolver
+    from .environment.sagemaker import SageMakerClusterResolver
+    from .environment.slurm import SlurmClusterResolver
+    from .environment.tf_config import TFConfigClusterResolver
     from .errors import (
         APIError,
         ConfigurationError,
         ConnectionFailedError,
         CredentialsError,
         DeadlineExceededError,
+        EnvironmentVariableError,
         FailedClusterError,
         ForbiddenError,
         Hint,
         IncompleteClusterError,
+        InstanceNotRunningError,
         InvalidClusterError,
         LaunchError,
         MissingDependencyError,
@@ -48,11 +56,13 @@ if TYPE_CHECKING:
     from .fleet import Fleet, TargetStatus
     from .kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver, Pod
     from .resolver import ClusterResolver, SimpleClusterResolver, UnionClusterResolver
+    from .resolver.checks import Check
     from .spec import (
         ClusterDiff,
         ClusterSpec,
         ClusterState,
         Endpoint,
+        ExpectedTasks,
         Member,
         Missing,
         Move,
@@ -64,6 +74,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTEXT_NAMESPACE",
     "APIError",
+    "Check",
     "ClusterDiff",
     "ClusterResolver",
     "ClusterSpec",
@@ -72,13 +83,19 @@ __all__ = [
     "ConnectionFailedError",
     "CredentialsError",
     "DeadlineExceededError",
+    "Detection",
     "Endpoint",
+    "EnvironmentVariableError",
+    "Evidence",
     "ExecutableLocation",
+    "ExpectedTasks",
     "FailedClusterError",
     "Fleet",
     "ForbiddenError",
+    "GCEClusterResolver",
     "Hint",
     "IncompleteClusterError",
+    "InstanceNotRunningError",
     "InvalidClusterError",
     "KubernetesClusterResolver",
     "LaunchError",
@@ -95,7 +112,10 @@ __all__ = [
     "Progress",
     "ProtocolError",
     "ResolveError",
+    "SageMakerClusterResolver",
     "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
     "TLSError",
     "TPUClusterResolver",
     "TPUNotFoundError",
@@ -111,17 +131,24 @@ __all__ = [
     "UnionClusterResolver",
     "UnknownTaskError",
     "__version__",
+    "detect",
+    "doctor",
 ]
 
 _MODULES = {
     "CONTEXT_NAMESPACE": "kubernetes",
+    "Check": "resolver.checks",
     "ClusterDiff": "spec",
     "ClusterResolver": "resolver",
     "ClusterSpec": "spec",
     "ClusterState": "spec",
+    "Detection": "environment.detection",
     "Endpoint": "spec",
+    "Evidence": "environment.detection",
+    "ExpectedTasks": "spec",
     "ExecutableLocation": "kubernetes",
     "Fleet": "fleet",
+    "GCEClusterResolver": "environment.gce",
     "KubernetesClusterResolver": "kubernetes",
     "Member": "spec",
     "Missing": "spec",
@@ -130,13 +157,18 @@ _MODULES = {
     "Pod": "kubernetes",
     "Progress": "_core.deadline",
     "TargetStatus": "fleet",
+    "SageMakerClusterResolver": "environment.sagemaker",
     "SimpleClusterResolver": "resolver",
+    "SlurmClusterResolver": "environment.slurm",
+    "TFConfigClusterResolver": "environment.tf_config",
     "TPUClusterResolver": "tpu",
     "TPUSlice": "tpu",
     "TPUSystemMetadata": "tpu",
     "TPUTopology": "tpu",
     "Task": "spec",
     "UnionClusterResolver": "resolver",
+    "doctor": "environment.doctor",
+    "detect": "environment.detection",
 }
 
 

@@ -3,6 +3,8 @@
 ```
 ResolveError                                   the root: `except ResolveError` catches everything below
 ├── ConfigurationError     (ValueError)        an argument, file or variable is invalid
+│   └── EnvironmentVariableError               a variable that describes the cluster is missing or invalid;
+│                          (RuntimeError)      a ValueError too
 ├── InvalidClusterError    (TypeError,         the value does not describe a cluster
 │                           ValueError)
 ├── UnknownTaskError       (ValueError)        the cluster has no such job or task
@@ -23,6 +25,7 @@ ResolveError                                   the root: `except ResolveError` c
 ├── ProtocolError          (RuntimeError)      the response is malformed, too large, or a redirect
 ├── ProbeError             (RuntimeError)      a worker did not report its devices, or workers differ
 ├── PodNotRunningError     (RuntimeError)      pods match the selector but are not running
+├── InstanceNotRunningError (RuntimeError)     instances of a group are not running
 ├── TPUNotReadyError       (RuntimeError)      TPUs exist but are not ready, or not healthy
 ├── TPUNotFoundError       (ValueError,        no TPU was named, or the named TPU does not exist
 │                           RuntimeError)
@@ -51,10 +54,12 @@ __all__ = [
     "ConnectionFailedError",
     "CredentialsError",
     "DeadlineExceededError",
+    "EnvironmentVariableError",
     "FailedClusterError",
     "ForbiddenError",
     "Hint",
     "IncompleteClusterError",
+    "InstanceNotRunningError",
     "InvalidClusterError",
     "LaunchError",
     "MissingDependencyError",
@@ -168,6 +173,27 @@ class ConfigurationError(ResolveError, ValueError):
         """Return the argument, the summary and the hint as text (see `ResolveError.render`)."""
         text = super().render(spell)
         return text if self.argument is None else f"{spell(self.argument, None)}: {text}"
+
+
+class EnvironmentVariableError(ConfigurationError, RuntimeError):
+    """An environment variable that describes the cluster is missing or malformed, or contradicts another one.
+
+    It is a RuntimeError too, which TensorFlow's `SlurmClusterResolver` raises.
+
+    Attributes:
+        variable: the name of the variable.
+    """
+
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        variable: str | None = None,
+        argument: str | None = None,
+        **details: Unpack[_Details],
+    ) -> None:
+        super().__init__(summary, argument=argument, **details)
+        self.variable = variable
 
 
 class InvalidClusterError(ResolveError, TypeError, ValueError):
@@ -284,8 +310,11 @@ class IncompleteClusterError(DeadlineExceededError):
 
     Attributes:
         found: job name to the number of its usable tasks.
-        wanted: job name to the number of tasks that was requested; `""` for the total of all jobs.
+        wanted: job name to the number of tasks that was requested, or that the source expects; `""` for the
+            total of all jobs.
         missing: `namespace/name` of each missing pod, or the name of the TPU, to the reason.
+        sources: job name to what states the number that the source expects, such as
+            `spec.replicas of StatefulSet ml/trainer`; empty if a number was requested.
     """
 
     def __init__(
@@ -296,10 +325,11 @@ class IncompleteClusterError(DeadlineExceededError):
         found: Mapping[str, int] | None = None,
         wanted: Mapping[str, int] | None = None,
         missing: Mapping[str, str] | None = None,
+        sources: Mapping[str, str] | None = None,
         **details: Unpack[_Details],
     ) -> None:
         super().__init__(summary, timeout=timeout, missing=missing, **details)
-        self.found, self.wanted = dict(found or {}), dict(wanted or {})
+        self.found, self.wanted, self.sources = dict(found or {}), dict(wanted or {}), dict(sources or {})
 
 
 class FailedClusterError(ResolveError, RuntimeError):
@@ -312,10 +342,12 @@ class FailedClusterError(ResolveError, RuntimeError):
         found: Mapping[str, int] | None = None,
         wanted: Mapping[str, int] | None = None,
         missing: Mapping[str, str] | None = None,
+        sources: Mapping[str, str] | None = None,
         **details: Unpack[_Details],
     ) -> None:
         super().__init__(summary, **details)
         self.found, self.wanted, self.missing = dict(found or {}), dict(wanted or {}), dict(missing or {})
+        self.sources = dict(sources or {})
 
 
 class _RequestDetails(_Details, total=False):
@@ -480,7 +512,7 @@ class ProbeDeadlineError(DeadlineExceededError, ProbeError):
 
 
 class PodNotRunningError(ResolveError, RuntimeError):
-    """Pods match a selector but are not running.
+    """Pods match a selector but are not running, or endpoints of a Service are not ready.
 
     Attributes:
         pods: `namespace/name` of every such pod to its phase and reason, in the order of the selectors.
@@ -493,6 +525,22 @@ class PodNotRunningError(ResolveError, RuntimeError):
     ) -> None:
         super().__init__(summary, **details)
         self.pods = dict(pods or {})
+
+
+class InstanceNotRunningError(ResolveError, RuntimeError):
+    """Instances of a group of Compute Engine are not running, or have no address.
+
+    The error is `retryable` if each of them may run without user action, such as one that is being created.
+
+    Attributes:
+        instances: the name of every such instance to the reason, in the order of the names.
+    """
+
+    def __init__(
+        self, summary: str = "", *, instances: Mapping[str, str] | None = None, **details: Unpack[_Details]
+    ) -> None:
+        super().__init__(summary, **details)
+        self.instances = dict(instances or {})
 
 
 class TPUNotReadyError(ResolveError, RuntimeError):
@@ -549,11 +597,13 @@ class TPUNotFoundError(ResolveError, ValueError, RuntimeError):
 class PodIndexError(ResolveError, RuntimeError):
     """With `order_by="index"`: a pod has no index, an index is missing, or two pods claim the same one.
 
+    With an order by labels: a pod or its node lacks the label.
+
     Attributes:
         job: the job whose tasks were being ordered.
         missing: task indices that no pod has.
         duplicates: task index to the `namespace/name` of the pods that claim it.
-        unindexed: `namespace/name` of the pods without a known index.
+        unindexed: `namespace/name` of the pods without a known index or label.
     """
 
     retryable = True

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, MissingDependencyError
 
 from .validation import parse_duration
 
@@ -491,8 +491,12 @@ def parse_yaml(
 
 
 def _compose(text: str, source: str, *, show_text: bool, only_first: bool) -> yaml.Node | None:
-    import yaml
-
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{source} is YAML, and PyYAML is not installed", hint="Run `pip install pyyaml`."
+        ) from error
     try:
         composer = _composer_class()(text)
         root: yaml.Node | None = composer.get_node() if composer.check_node() else None

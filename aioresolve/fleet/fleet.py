@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.validation import validate_count, validate_seconds
@@ -19,13 +20,14 @@ from .sharding import shard_of, validate_shard
 from .target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from aioresolve._core.concurrency import LatestValue
 
     from .poller import TargetWork
     from .target import TargetStatus
 
+T = TypeVar("T")
 
 MAX_NAMES = 10
 """Targets that an error message names."""
@@ -66,7 +68,8 @@ class Fleet:
 
     Raises:
         ConfigurationError: (a ValueError) an argument is invalid.
-        InvalidClusterError: (a TypeError) a target is not an `aioresolve.ClusterResolver`.
+        InvalidClusterError: (a TypeError) the targets are not a mapping, or one is not an
+            `aioresolve.ClusterResolver`.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Fleet:
         self._streams: set[StatusStream] = set()
         self._poller: Poller | None = None
         self._entered: AsyncExitStack | None = None
-        for name, resolver in (targets or {}).items():
+        for name, resolver in named_resolvers(targets).items():
             self.add(name, resolver)
 
     def __repr__(self) -> str:
@@ -129,7 +132,8 @@ class Fleet:
         if not isinstance(resolver, ClusterResolver):
             raise InvalidClusterError(
                 f"target {name!r} is not an aioresolve.ClusterResolver:"
-                f" {type(resolver).__name__} {resolver!r}"
+                f" {type(resolver).__name__} {resolver!r}",
+                hint="aioresolve.sync.Fleet takes the resolvers of aioresolve.sync.",
             )
         if name in self._targets:
             raise ConfigurationError(
@@ -272,6 +276,22 @@ class Fleet:
             return True
         index, number = self._shard
         return shard_of(name, number) == index
+
+
+def named_resolvers(targets: Mapping[str, T] | None) -> Mapping[str, T]:
+    """Return the targets of a fleet by name, none by default.
+
+    Raises:
+        InvalidClusterError: they are not a mapping, such as a list of resolvers.
+    """
+    if targets is None:
+        return {}
+    if not isinstance(targets, Mapping):
+        raise InvalidClusterError(
+            f"the targets of a fleet are a mapping of names to resolvers; got {type(targets).__name__}",
+            hint="Give each resolver a name, such as Fleet(dict(trainers=resolver)).",
+        )
+    return targets
 
 
 def _is_name(name: Any) -> bool:

@@ -6,7 +6,7 @@ accelerator types to their number per worker; `task_type` and `task_id` select t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioresolve.errors import ConfigurationError, ProbeDeadlineError, ProbeError, UnknownTaskError
 from aioresolve.spec import ClusterSpec
@@ -14,7 +14,9 @@ from aioresolve.spec import ClusterSpec
 from .workers import LIBTPU_PORTS, probe_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aioresolve.spec import ClusterState
 
     from .channels import ProbeChannels
     from .devices import WorkerProbe
@@ -60,6 +62,39 @@ def tasks_to_probe(spec: ClusterSpec, task_type: str | None, task_id: int | None
     if not tasks:
         raise UnknownTaskError(f"{spec!r} has no task to probe for accelerators")
     return tasks
+
+
+class Declared(NamedTuple):
+    """The number of accelerators that the source declares for each worker, by type, or why it is unknown."""
+
+    counts: dict[str, int] | None = None
+    reason: str = ""
+
+
+def declared_by_all(
+    state: ClusterState,
+    task_type: str | None,
+    task_id: int | None,
+    count: Callable[[Mapping[str, int]], dict[str, int] | None],
+) -> Declared:
+    """Return the number of accelerators that each of the selected tasks declares, by accelerator type.
+
+    It is unknown if a task declares none, or they differ. `count` returns the number by type for
+    `Endpoint.accelerators`, None if a name there is not known.
+    """
+    probed = tasks_to_probe(state.spec, task_type, task_id)
+    declared = {
+        task: None if member.endpoint.accelerators is None else count(member.endpoint.accelerators)
+        for member in state.members
+        if (task := f"/job:{member.job}/task:{member.task_index}") in probed
+    }
+    without = next((task for task, counts in declared.items() if counts is None), None)
+    if without is not None:
+        return Declared(reason=f"{without} declares none")
+    counts = next(iter(declared.values()), None)
+    if any(other != counts for other in declared.values()):
+        return Declared(reason="the tasks declare different ones")
+    return Declared(counts)
 
 
 def common_accelerators(probes: Mapping[str, WorkerProbe], timeout: float) -> dict[str, int]:

@@ -13,16 +13,22 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import grpc
-import grpc.aio
 from anyio.streams.tls import TLSStream
 
 from aioresolve._core.tcp import connect
-from aioresolve.errors import ConfigurationError, ProbeError
+from aioresolve.errors import ConfigurationError, MissingDependencyError, ProbeError
 from aioresolve.spec import split_host_port
 
 from .grpc_errors import deadline_error, status_error, tls_required_error
 from .grpc_loop import loop_guard
+
+try:
+    import grpc
+    import grpc.aio
+except ImportError as error:
+    raise MissingDependencyError(
+        "probing workers needs gRPC, which is not installed", hint="Run `pip install grpcio`."
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("aioresolve.probe")
 
 LIBTPU_PORTS = (8431,)
+"""The ports of libtpu that are requested by default."""
 
 METHODS = {"tensorflow": GET_STATUS, "libtpu": GET_METRIC}
 """The gRPC method that returns the devices, by source."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
+import logging
 import math
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.spec import Observation
 
 from .polling import poll
@@ -18,13 +19,22 @@ from .wait import reject_impossible, validate_condition, wait_until_complete
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from types import TracebackType
 
     from aioresolve._core.shared_context import Pool
+    from aioresolve.probe.accelerators import Declared
     from aioresolve.spec import ClusterSpec, ClusterState, Task
 
+    from .checks import PlannedCheck
     from .this_task import TaskClaim
+    from .wait import WaitCondition
+
+
+logger = logging.getLogger("aioresolve.probe")
+
+NO_SERVER = frozenset({"refused", "unimplemented"})
+"""The codes of a ProbeError of workers that run no server which reports devices."""
 
 
 class ClusterResolver(abc.ABC):
@@ -160,6 +170,16 @@ class ClusterResolver(abc.ABC):
             async for observation in observations:
                 yield observation
 
+    def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Return `observations`, with `expected` even where only further requests show it.
+
+        `wait` without a number uses this method. Override it if the source has such requests.
+
+        Args:
+            interval: see `observations`.
+        """
+        return self.observations(interval=interval)
+
     async def watch(self, *, interval: float = 30.0) -> AsyncGenerator[ClusterState, None]:
         """Yield the current cluster, and then the cluster after each change of its members. Does not end.
 
@@ -208,9 +228,10 @@ class ClusterResolver(abc.ABC):
         """Return the cluster as soon as it is complete.
 
         With `count` or `jobs`, the cluster is complete when there are that many tasks. Without them, it is
-        complete when each job has as many tasks as its source expects; where the source expects no number,
-        at least one, and no member is missing. All these tasks must also meet `ready`,
-        `reachable` and `stable_for`. Sources that report changes are watched; others are polled.
+        complete when each job has as many tasks as its source expects (on Kubernetes: as its controllers
+        want); where the source expects no number, at least one, and no member is missing. All these tasks
+        must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are watched; others
+        are polled.
 
         Args:
             count: the minimum number of tasks of all jobs together.
@@ -227,7 +248,8 @@ class ClusterResolver(abc.ABC):
             ConfigurationError: (a ValueError) an argument is invalid, or cannot be met: a job that is not in
                 `known_jobs`, or a `stable_for` that is not shorter than `timeout`.
             IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
-                and why: unschedulable, crashing, pulling its image, preempted.
+                and why: unschedulable, crashing, pulling its image, preempted; and what states how many
+                tasks a job should have, unless `count` or `jobs` does.
             FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted, or
                 pods have ended and no controller replaces them.
             ResolveError: another error that is not retryable.
@@ -236,11 +258,19 @@ class ClusterResolver(abc.ABC):
         timeout = validate_seconds("timeout", timeout)
         reject_impossible(condition, timeout=timeout, known_jobs=self.known_jobs)
         return await wait_until_complete(
-            self.observations(interval=validate_seconds("interval", interval)),
+            self._observations_for(condition, validate_seconds("interval", interval)),
             condition,
             timeout=timeout,
             source=repr(self),
         )
+
+    def _observations_for(
+        self, condition: WaitCondition, interval: float
+    ) -> AsyncGenerator[Observation, None]:
+        """Return the observations that `condition` needs: with sizes only if it has no number."""
+        if condition.has_number:
+            return self.observations(interval=interval)
+        return self.sized_observations(interval=interval)
 
     async def cluster_spec(self, *, timeout: float | None = None) -> ClusterSpec:
         """Return the current address of each task, `host:port`, by job.
@@ -303,7 +333,9 @@ class ClusterResolver(abc.ABC):
     ) -> dict[str, int]:
         """Return the number of accelerators per worker, by accelerator type, without CPUs.
 
-        All workers are probed concurrently, and must report the same accelerators.
+        All workers are probed concurrently, and must report the same accelerators. If none of them runs a
+        server that can be probed, pods and instances count as having those that they declare
+        (`Endpoint.accelerators`); a log record of `aioresolve.probe` says so.
 
         Args:
             task_type: the job to probe; by default the job `worker`, or all jobs if there is no such job.
@@ -323,7 +355,33 @@ class ClusterResolver(abc.ABC):
 
         deadline = Deadline.after(min(self._deadline(timeout), operation_timeout(config_proto) or math.inf))
         spec = await self.cluster_spec(timeout=deadline.timeout)
-        return await accelerators_per_worker(spec, task_type, task_id, timeout=deadline.next_timeout)
+        try:
+            return await accelerators_per_worker(spec, task_type, task_id, timeout=deadline.next_timeout)
+        except ProbeError as error:
+            if error.code not in NO_SERVER:
+                raise
+            declared = await self._declared_accelerators(task_type, task_id, deadline.next_timeout)
+            if declared.counts is not None:
+                logger.info(
+                    "num_accelerators() of %r is what its tasks declare, because no worker can be probed: %s",
+                    self,
+                    declared.counts,
+                )
+                return declared.counts
+            if declared.reason:
+                error.summary = f"{error.summary}; {declared.reason}"
+            raise
+
+    async def _declared_accelerators(
+        self, task_type: str | None, task_id: int | None, timeout: float
+    ) -> Declared:
+        """Return the number of accelerators that the source declares for each worker, or why it is unknown.
+
+        `num_accelerators` calls it if no worker can be probed, because it runs no server for that.
+        """
+        from aioresolve.probe.accelerators import Declared
+
+        return Declared()
 
     async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
         """Return the task of the calling process: its job, task index, address and rank.
@@ -371,6 +429,15 @@ class ClusterResolver(abc.ABC):
         from .this_task import TaskClaim
 
         return TaskClaim(self.task_type, self.task_id)
+
+    def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:
+        """Return the checks that `aioresolve.doctor` runs inside this context, which may open connections.
+
+        Override it in a resolver that can check more than the cluster as a whole.
+        """
+        from .checks import cluster_checks
+
+        return nullcontext(cluster_checks(self.fetch_observation, self.this_task))
 
     @property
     def pool_key(self) -> Hashable | None:

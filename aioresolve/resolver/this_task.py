@@ -10,9 +10,9 @@ import errno
 import os
 import socket
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aioresolve._core.service_account import pod_namespace
 from aioresolve.errors import Hint, TaskIdentityError
 from aioresolve.spec import split_host_port
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from aioresolve.spec import ClusterState, Member, Task
-
-NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-"""The file in which the kubelet writes the namespace of a pod."""
 
 UNASSIGNED = "240.0.0.1"
 """An address that no machine has: reserved, RFC 1112 section 4."""
@@ -75,7 +72,7 @@ def read_process(state: ClusterState) -> Process:
     return Process(
         uid=environ.get("POD_UID") or None,
         name=environ.get("POD_NAME") or None,
-        namespace=environ.get("POD_NAMESPACE") or _read_namespace(),
+        namespace=pod_namespace(environ),
         hostname=socket.gethostname() or None,
         local_hosts=local_addresses(hosts),
         environ=environ,
@@ -128,13 +125,6 @@ def _is_local(host: str) -> bool:
     return True
 
 
-def _read_namespace() -> str | None:
-    try:
-        return Path(NAMESPACE_FILE).read_text().strip() or None
-    except (OSError, UnicodeError):
-        return None
-
-
 def _find_member(state: ClusterState, process: Process, job: str | None) -> Member:
     members = [member for member in state.members if job is None or member.job == job]
     tried: list[str] = []  # for example "the host name 'n7': no member"
@@ -180,7 +170,10 @@ def _is_on_host(member: Member, hostname: str, namespace: str | None) -> bool:
 
 
 def _host(address: str) -> str:
-    return split_host_port(address)[0]
+    try:
+        return split_host_port(address)[0]
+    except ValueError:  # a spec may have addresses without a port
+        return address
 
 
 def _matched(matches: Sequence[Member]) -> str:

@@ -5,26 +5,27 @@ It follows `tf.distribute.cluster_resolver.UnionResolver`.
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
-from aioresolve.spec import ClusterSpec, ClusterState, Observation
+from aioresolve.spec import ClusterSpec, ClusterState, ExpectedTasks, Observation
 
 from .base import ClusterResolver, master_url
 from .blocking import BlockingResolver, is_tensorflow_resolver
 from .this_task import TaskClaim
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve.spec import Endpoint
+
+    from .checks import PlannedCheck
 
 T = TypeVar("T")
 
@@ -120,6 +121,17 @@ class UnionClusterResolver(ClusterResolver):
         """Those of all resolvers, each once."""
         return list(dict.fromkeys(one for resolver in self._resolvers for one in resolver.components))
 
+    @asynccontextmanager
+    async def _checks(self) -> AsyncIterator[Sequence[PlannedCheck]]:
+        # Imported here because only `aioresolve.doctor` needs it.
+        from .checks import cluster_checks, number_checks
+
+        async with AsyncExitStack() as stack:
+            plan: list[PlannedCheck] = []
+            for number, resolver in enumerate(dict.fromkeys(self._resolvers), 1):
+                plan += number_checks(number, await stack.enter_async_context(resolver._checks()))
+            yield [*plan, cluster_checks(self.fetch_observation, self.this_task)[0]]
+
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the addresses of all resolvers, fetched concurrently."""
         calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
@@ -146,17 +158,29 @@ class UnionClusterResolver(ClusterResolver):
             TaskConflictError: two resolvers return the same task in the first state.
             ResolveError: an error of a resolver that is not retryable.
         """
-        async with aclosing(stream_latest(partial(self._follow_all, interval))) as observations:
+        sources = [partial(resolver.observations, interval=interval) for resolver in self._resolvers]
+        async with aclosing(stream_latest(partial(self._follow_all, sources))) as observations:
             async for observation in observations:
                 yield observation
 
-    async def _follow_all(self, interval: float, latest: LatestValue[Observation]) -> None:
+    async def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Yield the merged `sized_observations` of the resolvers; see `observations`."""
+        sources = [partial(resolver.sized_observations, interval=interval) for resolver in self._resolvers]
+        async with aclosing(stream_latest(partial(self._follow_all, sources))) as observations:
+            async for observation in observations:
+                yield observation
+
+    async def _follow_all(
+        self,
+        sources: Sequence[Callable[[], AsyncGenerator[Observation, None]]],
+        latest: LatestValue[Observation],
+    ) -> None:
         parts = [Observation(None)] * len(self._resolvers)
         merged = Observation(None)
 
-        async def follow(position: int, resolver: ClusterResolver) -> None:
+        async def follow(position: int, source: Callable[[], AsyncGenerator[Observation, None]]) -> None:
             nonlocal merged
-            async with aclosing(resolver.observations(interval=interval)) as observations:
+            async with aclosing(source()) as observations:
                 async for observation in observations:
                     parts[position] = observation
                     try:
@@ -167,7 +191,7 @@ class UnionClusterResolver(ClusterResolver):
                         merged = merged.stale(conflict, datetime.now(UTC))
                     latest.put(merged)
 
-        calls = [partial(follow, position, resolver) for position, resolver in enumerate(self._resolvers)]
+        calls = [partial(follow, position, source) for position, source in enumerate(sources)]
         await gather(calls, limit=len(calls))
 
     async def master(
@@ -282,15 +306,24 @@ def _merge_observations(observations: Sequence[Observation]) -> Observation:
     )
 
 
-def _sum_expected(observations: Sequence[Observation]) -> dict[str, int]:
+def _sum_expected(observations: Sequence[Observation]) -> dict[str, ExpectedTasks]:
     """Return the sum for each job, without jobs that a resolver returns although it expects no number."""
-    expected: Counter[str] = Counter()
+    expected: dict[str, list[ExpectedTasks]] = {}
     unknown: set[str] = set()
     for one in observations:
-        expected.update(one.expected)
+        for job, tasks in one.expected.items():
+            expected.setdefault(job, []).append(tasks)
         found = set() if one.state is None else set(one.state.endpoints)
         unknown |= (found | {missing.job for missing in one.absent}) - set(one.expected)
-    return {job: number for job, number in expected.items() if job not in unknown}
+    return {
+        job: ExpectedTasks(
+            sum(each.number for each in parts),
+            ", ".join(dict.fromkeys(each.source for each in parts)),
+            sum(each.succeeded for each in parts),
+        )
+        for job, parts in expected.items()
+        if job not in unknown
+    }
 
 
 def _addresses(spec: ClusterSpec) -> dict[str, dict[int, str]]:

@@ -6,13 +6,14 @@ source until one of them meets the condition for long enough and its tasks are r
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import reprlib
 import socket
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from aioresolve.spec import ClusterState, Member
+
+logger = logging.getLogger("aioresolve.watch")
 
 Reachability: TypeAlias = Literal["tcp", "probe"]
 
@@ -56,6 +59,11 @@ class WaitCondition:
     ready: bool = True
     reachable: Reachability | None = None
     stable_for: float = 0.0
+
+    @property
+    def has_number(self) -> bool:
+        """Whether it says how many tasks there must be."""
+        return self.count is not None or self.jobs is not None
 
 
 def validate_condition(
@@ -122,19 +130,21 @@ def _validate_reachable(reachable: object) -> Reachability | None:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a cluster is not complete. `found` and `wanted` are as in `IncompleteClusterError`."""
+    """Why a cluster is not complete. `found`, `wanted` and `sources` are as in `IncompleteClusterError`."""
 
     found: Mapping[str, int]
     wanted: Mapping[str, int]
     missing: tuple[Missing, ...] = ()
     is_final: bool = False  # the cluster cannot become complete with the tasks that exist now
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return one line: `job 'worker': 14 of 16 tasks; ml/trainer-7: Pending (...)`."""
         counts = []
         for job, found in self.found.items():
             of = f" of {self.wanted[job]}" if job in self.wanted else ""
-            counts.append(f"job {job!r}: {found}{of} task{'' if (found, of) == (1, '') else 's'}")
+            source = f" ({self.sources[job]})" if job in self.sources else ""
+            counts.append(f"job {job!r}: {found}{of} task{'' if (found, of) == (1, '') else 's'}{source}")
         if "" in self.wanted:
             counts.append(f"{sum(self.found.values())} of {self.wanted['']} tasks in total")
         parts = [", ".join(counts) or "no job was found"]
@@ -166,7 +176,7 @@ def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall |
     found = {job: size - sum(one.job == job for one in unready) for job, size in sizes.items()}
     required = _required_numbers(observation, condition)
     is_short, is_final = _compare(sizes, absent, required)
-    if condition.count is None and jobs is None:
+    if not condition.has_number:
         others = [one for one in absent if one.job not in required]
         is_short |= not sizes or bool(others)
         is_short |= any(size == 0 for job, size in sizes.items() if job not in required)
@@ -178,7 +188,7 @@ def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall |
         missing = (Missing("", "the source", observation.error.summary), *missing)
     # Parts of the source that did not respond may still return the tasks that are missing.
     is_known = state is not None and observation.error is None
-    return Shortfall(found, required, missing, is_final and is_known)
+    return Shortfall(found, required, missing, is_final and is_known, _sources(observation, condition))
 
 
 def _sizes(state: ClusterState | None, condition: WaitCondition) -> dict[str, int]:
@@ -200,7 +210,16 @@ def _required_numbers(observation: Observation, condition: WaitCondition) -> dic
     """Return job name to the required number of tasks; `""` for the total of all jobs."""
     if condition.count is not None:
         return {"": condition.count}
-    return dict(observation.expected if condition.jobs is None else condition.jobs)
+    if condition.jobs is not None:
+        return dict(condition.jobs)
+    return {job: expected.number for job, expected in observation.expected.items()}
+
+
+def _sources(observation: Observation, condition: WaitCondition) -> dict[str, str]:
+    """Return job name to what states the required number, unless the caller of `wait` did."""
+    if condition.has_number:
+        return {}
+    return {job: expected.source for job, expected in observation.expected.items()}
 
 
 def _compare(
@@ -253,6 +272,7 @@ async def wait_until_complete(
         found=lacking.found,
         wanted=lacking.wanted,
         missing=lacking.reasons,
+        sources=lacking.sources,
     )
 
 
@@ -301,6 +321,7 @@ class _Waiter:
             self._complete = observation
             newer = await self._change_before_proof()
             if newer is None:
+                self._log_sources()
                 return self._state
             observation = newer
 
@@ -369,6 +390,7 @@ class _Waiter:
             _sizes(self._state, self._condition),
             _required_numbers(self._complete, self._condition),
             (Missing("", "the tasks", reason),),
+            sources=_sources(self._complete, self._condition),
         )
 
     async def _check_reachable(self) -> bool:
@@ -386,8 +408,16 @@ class _Waiter:
         if missing:
             sizes = _sizes(self._state, self._condition)
             found = {job: size - sum(one.job == job for one in missing) for job, size in sizes.items()}
-            self._record(Shortfall(found, _required_numbers(self._complete, self._condition), missing))
+            required = _required_numbers(self._complete, self._condition)
+            sources = _sources(self._complete, self._condition)
+            self._record(Shortfall(found, required, missing, sources=sources))
         return not missing
+
+    def _log_sources(self) -> None:
+        """Log where the required numbers come from, unless the caller of `wait` gave them."""
+        numbers = _required_numbers(self._complete, self._condition)
+        for job, source in _sources(self._complete, self._condition).items():
+            logger.info("%s has all %d tasks of job %r (%s)", self._source, numbers[job], job, source)
 
     def _record(self, lacking: Shortfall) -> None:
         self.lacking = lacking
@@ -400,6 +430,7 @@ class _Waiter:
             found=lacking.found,
             wanted=lacking.wanted,
             missing=lacking.reasons,
+            sources=lacking.sources,
         )
 
 
@@ -438,28 +469,31 @@ class _RemovedTasks:
         return tuple(found)
 
 
-async def find_unreachable(addresses: Sequence[str], reachability: Reachability) -> dict[str, str]:
-    """Return each address that is not reachable to the reason."""
+async def find_unreachable(
+    addresses: Sequence[str], reachability: Reachability, *, timeout: float = CONNECT_TIMEOUT
+) -> dict[str, str]:
+    """Return each address that is not reachable within `timeout` seconds to the reason."""
     if reachability == "probe":
         # Imported here because it loads grpc, which only probing needs.
         from aioresolve.probe import probe_workers
 
-        probes = zip(addresses, await probe_workers(addresses, worker_timeout=CONNECT_TIMEOUT), strict=True)
+        probes = zip(addresses, await probe_workers(addresses, worker_timeout=timeout), strict=True)
         return {address: probe.error.summary for address, probe in probes if probe.error is not None}
-    reasons = await gather([partial(_connect_error, address) for address in addresses], limit=MAX_CONNECTIONS)
+    calls = [partial(_connect_error, address, timeout) for address in addresses]
+    reasons = await gather(calls, limit=MAX_CONNECTIONS)
     return {address: reason for address, reason in zip(addresses, reasons, strict=True) if reason is not None}
 
 
-async def _connect_error(address: str) -> str | None:
-    """Return why no TCP connection to `address` can be opened; None if one can."""
-    with anyio.move_on_after(CONNECT_TIMEOUT):
+async def _connect_error(address: str, timeout: float) -> str | None:
+    """Return why no TCP connection to `address` can be opened within `timeout` seconds; None if one can."""
+    with anyio.move_on_after(timeout):
         try:
             connection = await connect(*split_host_port(address))
         except (OSError, ValueError) as error:
             return f"no TCP connection to {address}: {_system_message(error)}"
         await connection.aclose()
         return None
-    return f"no TCP connection to {address} within {CONNECT_TIMEOUT:g} s"
+    return f"no TCP connection to {address} within {timeout:.3g} s"
 
 
 def _system_message(error: OSError | ValueError) -> str:

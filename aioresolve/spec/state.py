@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
@@ -18,6 +18,30 @@ if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
 
     from .task import Task
+
+
+V = TypeVar("V")
+
+
+class ReadOnlyMapping(Mapping[str, V]):
+    """A read-only mapping that, unlike `types.MappingProxyType`, can be pickled."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, V]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> V:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
 
 
 def host_port(host: str, port: int) -> str:
@@ -50,7 +74,8 @@ def split_host_port(address: str) -> tuple[str, int]:
 class Endpoint:
     """The address and identity of one task. Attributes that the source does not report are None.
 
-    `node`, `ready` and `status` can change during the lifetime of a member, and are ignored by comparisons.
+    `node`, `ready` and `status` can change during the lifetime of a member. They and `accelerators` are
+    ignored by comparisons.
 
     Attributes:
         address: `host:port`, with an IPv6 address in brackets.
@@ -62,6 +87,8 @@ class Endpoint:
         status: as text, `Running` or why the task is not ready, such as `CrashLoopBackOff: 7 restarts`.
         index: the index that the source assigns, such as the completion index of a pod. The task index is
             the position in a `ClusterState`.
+        accelerators: the accelerators that the task declares, by the name of the resource, such as
+            `{"google.com/tpu": 4}`; None if it declares none. Read-only.
     """
 
     address: str
@@ -73,6 +100,7 @@ class Endpoint:
     ready: bool | None = field(default=None, compare=False)
     status: str | None = field(default=None, compare=False)
     index: int | None = None
+    accelerators: Mapping[str, int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def full_name(self) -> str | None:
@@ -134,27 +162,6 @@ class ClusterDiff:
         return "; ".join(f"{verb} {task}" for verb, tasks in changes.items() for task in tasks) or "no change"
 
 
-class _ReadOnlyByJob(Mapping[str, tuple[Endpoint, ...]]):
-    """A read-only mapping that, unlike `types.MappingProxyType`, can be pickled."""
-
-    __slots__ = ("_by_job",)
-
-    def __init__(self, by_job: dict[str, tuple[Endpoint, ...]]) -> None:
-        self._by_job = by_job
-
-    def __getitem__(self, job: str) -> tuple[Endpoint, ...]:
-        return self._by_job[job]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_job)
-
-    def __len__(self) -> int:
-        return len(self._by_job)
-
-    def __repr__(self) -> str:
-        return repr(self._by_job)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterState:
     """The members of a cluster at one time.
@@ -182,7 +189,7 @@ class ClusterState:
     def __post_init__(self) -> None:
         _check_agreement(self.endpoints, self.spec)
         by_job = {job: tuple(self.endpoints[job]) for job in self.spec.jobs}
-        object.__setattr__(self, "endpoints", _ReadOnlyByJob(by_job))
+        object.__setattr__(self, "endpoints", ReadOnlyMapping(by_job))
         if self.observed_at is None:
             return
         if self.observed_at.utcoffset() is None:
@@ -252,7 +259,7 @@ class ClusterState:
         `endpoints` are in the order of `spec.jobs`, and must not be changed afterwards. Times are in UTC.
         """
         state = object.__new__(cls)
-        object.__setattr__(state, "endpoints", _ReadOnlyByJob(endpoints))
+        object.__setattr__(state, "endpoints", ReadOnlyMapping(endpoints))
         object.__setattr__(state, "spec", spec)
         object.__setattr__(state, "version", version)
         object.__setattr__(state, "observed_at", observed_at)
@@ -375,6 +382,21 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedTasks:
+    """How many tasks a job will have, and what that was derived from.
+
+    Attributes:
+        number: the number of tasks.
+        source: what states the number, such as `spec.replicas of StatefulSet ml/trainer`.
+        succeeded: how many other tasks have ended successfully, and are not waited for.
+    """
+
+    number: int
+    source: str
+    succeeded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The state of a cluster at one time, and its missing members.
 
@@ -384,7 +406,7 @@ class Observation:
         unready: the members that are not ready, and why.
         error: why the source cannot be reached at present; everything else is then from its last response.
         stale_since: since when, in UTC; None while the source responds.
-        expected: the number of tasks that each job will have, for the jobs of which the source knows it.
+        expected: how many tasks each job will have, for the jobs of which the source knows it.
     """
 
     state: ClusterState | None
@@ -392,7 +414,7 @@ class Observation:
     unready: tuple[Missing, ...] = ()
     error: ResolveError | None = None
     stale_since: datetime | None = None
-    expected: Mapping[str, int] = field(default_factory=dict, hash=False)
+    expected: Mapping[str, ExpectedTasks] = field(default_factory=dict, hash=False)
 
     def stale(self, error: ResolveError, now: datetime) -> Observation:
         """Return this observation with `error`, because of which the source could not be reached at `now`."""

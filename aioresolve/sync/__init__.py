@@ -20,13 +20,19 @@ The calls of one resolver share its connections. `close()`, the end of `with`, g
 of the interpreter close them, so `with` is optional.
 """
 
+from .checks import doctor
+from .detection import detect
 from .facade import blocking, blocking_iterator
 from .fleet import Fleet
 from .iteration import BlockingIterator
 from .resolvers import (
     ClusterResolver,
+    GCEClusterResolver,
     KubernetesClusterResolver,
+    SageMakerClusterResolver,
     SimpleClusterResolver,
+    SlurmClusterResolver,
+    TFConfigClusterResolver,
     TPUClusterResolver,
     UnionClusterResolver,
 )
@@ -35,10 +41,16 @@ __all__ = [
     "BlockingIterator",
     "ClusterResolver",
     "Fleet",
+    "GCEClusterResolver",
     "KubernetesClusterResolver",
+    "SageMakerClusterResolver",
     "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
     "TPUClusterResolver",
     "UnionClusterResolver",
     "blocking",
     "blocking_iterator",
+    "detect",
+    "doctor",
 ]

@@ -168,14 +168,20 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
     async def fetch_observation(self, progress: Progress) -> Observation:
         return cast("Observation", await self._shared.acall("fetch_observation", progress))
 
-    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        async with aclosing(stream_latest(partial(self._observe, interval))) as observations:
+    def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        return self._stream("observations", interval)
+
+    def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        return self._stream("sized_observations", interval)
+
+    async def _stream(self, method: str, interval: float) -> AsyncGenerator[Observation, None]:
+        async with aclosing(stream_latest(partial(self._observe, method, interval))) as observations:
             async for observation in observations:
                 yield observation
 
-    async def _observe(self, interval: float, latest: LatestValue[Observation]) -> None:
+    async def _observe(self, method: str, interval: float, latest: LatestValue[Observation]) -> None:
         async def follow(resolver: base.ClusterResolver) -> None:
-            async with aclosing(resolver.observations(interval=interval)) as observations:
+            async with aclosing(getattr(resolver, method)(interval=interval)) as observations:
                 async for observation in observations:
                     latest.put(observation)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aioresolve import fleet as fleets
 from aioresolve.errors import InvalidClusterError
+from aioresolve.fleet.fleet import named_resolvers
 
 from .facade import Facade, blocking, blocking_iterator
 from .resolvers import ClusterResolver, resolver_for_fleet
@@ -35,7 +36,7 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
     ) -> None:
         fleet = fleets.Fleet(timeout=timeout, max_concurrency=max_concurrency, shard=shard)
         facades: dict[str, ClusterResolver] = {}
-        for name, facade in (targets or {}).items():
+        for name, facade in named_resolvers(targets).items():
             _add(fleet, facades, name, facade)
 
         def recreate(old: fleets.Fleet) -> fleets.Fleet:

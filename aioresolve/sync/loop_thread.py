@@ -15,7 +15,7 @@ import os
 import threading
 import traceback
 import types
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -36,6 +36,10 @@ INTERNAL_PACKAGES = frozenset(
     | {"google", "grpc", "tenacity", "uvloop"}
 )
 """The packages whose frames a traceback of an expected error does not show."""
+
+WAIT_PERIOD = 0.2
+"""Seconds after which a thread that waits for a call handles signals. On Windows no signal ends a wait;
+elsewhere a signal does not that arrives just before it."""
 
 INTERRUPT_TIMEOUT = 5.0
 """Seconds that an interrupted call may take to clean up before its caller stops waiting for it."""
@@ -87,7 +91,8 @@ class LoopThread:
         call = _Call(function)
         try:
             self._submit(call)
-            call.finished.wait()
+            while not call.finished.wait(WAIT_PERIOD):
+                pass
         except BaseException:
             self.call_soon(call.cancel)
             call.finished.wait(INTERRUPT_TIMEOUT)
@@ -273,6 +278,8 @@ def get_loop_thread() -> LoopThread:
         _thread.start_new_thread(_start, (started,))
     except RuntimeError as error:
         raise _not_started(error) from error
+    while not wait([started], WAIT_PERIOD).done:
+        pass
     return started.result()
 
 

@@ -30,7 +30,7 @@ import anyio.lowlevel
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.concurrency import run_in_thread, wait_until_done
 from aioresolve._core.redaction import SecretBytes, SecretText, redact, redact_bytes
 from aioresolve._core.retry import call_with_retries, parse_retry_after
 from aioresolve._core.tcp import look_up
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from aiohttp.client_proto import ResponseHandler
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
@@ -70,9 +71,12 @@ READ_BUFFER = 1024
 CLOSING_ROUNDS = 3
 """Iterations of the event loop from closing a TLS transport to closing its socket."""
 
+BEGINNING_ROUNDS = 3
+"""Iterations of uvloop from the call that creates a connection to its wait for the TLS handshake."""
+
 USER_AGENT = f"aioresolve/{__version__}"
 
-SECRET_HEADERS = frozenset({"authorization", "x-goog-api-key"})
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-goog-api-key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +242,7 @@ class HTTPClient:
                     body,
                     auth,
                     ssl_context or credentials.ssl_context,
-                    {*secrets, *_secrets(credentials.headers)},
+                    {*secrets, *secrets_of(credentials.headers)},
                     hints,
                 )
                 async with self._open.reading(opening) as opened:
@@ -255,11 +259,20 @@ class HTTPClient:
 
     @asynccontextmanager
     async def stream(
-        self, method: str, url: URL, *, scope: str, headers: Mapping[str, str], auth: Auth = NO_AUTH
+        self,
+        method: str,
+        url: URL,
+        *,
+        scope: str,
+        headers: Mapping[str, str],
+        auth: Auth = NO_AUTH,
+        is_mostly_idle: bool = True,
     ) -> AsyncIterator[StreamingResponse]:
-        """Yield a response whose body is read as it arrives; the connection is closed after the block.
+        """Yield a response whose body is read as it arrives.
 
-        The arguments and errors are those of `send`. The body of a failure is complete.
+        After the block the connection is closed, unless the body was read completely. The body of a failure
+        is complete. With `is_mostly_idle` the buffers of the connection are small until much data arrives.
+        The other arguments and the errors are those of `send`.
         """
         credentials = await auth.credentials()
         for is_last in (False, True):
@@ -271,10 +284,11 @@ class HTTPClient:
                 None,
                 auth,
                 credentials.ssl_context,
-                _secrets(credentials.headers),
+                secrets_of(credentials.headers),
             )
             async with self._open.reading(opening) as opened:
-                opened.shrink()
+                if is_mostly_idle:
+                    opened.shrink()
                 await opened.read_failure()
                 renewed = None
                 if opened.response.status == 401 and not is_last:
@@ -386,7 +400,7 @@ class _Connector(aiohttp.TCPConnector):
     """Does not reuse a connection over which data arrived after its last response.
 
     aiohttp would take that data for the response to the next request. It also reports failures of TLS inside
-    the TLS of a proxy.
+    the TLS of a proxy, and after the handshake, and keeps uvloop from dropping an error.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -404,7 +418,62 @@ class _Connector(aiohttp.TCPConnector):
             connection.close()
         if protocol is not None:
             self._used.add(protocol)
+            await self._check_open(connection, protocol)
         return connection
+
+    async def _check_open(self, connection: Connection, protocol: ResponseHandler) -> None:
+        """Raise the error of a connection that the server closed before the request was sent.
+
+        A server may send a TLS alert as soon as the handshake ends. aiohttp would only report that it cannot
+        write to a connection that is closing.
+        """
+        if connection.transport is None or not connection.transport.is_closing():
+            return
+        try:
+            if protocol.closed is not None:
+                protocol.closed.add_done_callback(_retrieve_exception)
+                await asyncio.wait([protocol.closed])
+            raise protocol.exception() or aiohttp.ServerDisconnectedError()
+        finally:
+            connection.close()
+
+    async def _wrap_create_connection(
+        self, *args: Any, **kwargs: Any
+    ) -> tuple[asyncio.Transport, ResponseHandler]:
+        """Connect; on uvloop, do not cancel that while TLS begins.
+
+        uvloop waits for the connection, which begins the handshake, and then for the handshake. If it is
+        cancelled before it waits for the handshake, it drops its future. If that has failed, the loop logs
+        that its exception was never retrieved.
+        """
+        connect = super()._wrap_create_connection
+        if not type(self._loop).__module__.startswith("uvloop"):
+            return await connect(*args, **kwargs)
+        factory, *others = args
+        has_begun = False
+
+        def new_protocol() -> ResponseHandler:
+            nonlocal has_begun
+            has_begun = True
+            protocol: ResponseHandler = factory()
+            return protocol
+
+        async def abandon() -> None:
+            for _ in range(BEGINNING_ROUNDS if has_begun else 0):
+                await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
+                transport, _ = await task
+                transport.abort()
+
+        task = asyncio.create_task(connect(new_protocol, *others, **kwargs))
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            # In a task of its own, because this one may be cancelled once more.
+            await wait_until_done(asyncio.create_task(abandon()))
+            raise
+        return task.result()
 
     async def _start_tls_connection(
         self, underlying_transport: asyncio.Transport, *args: Any, **kwargs: Any
@@ -504,6 +573,10 @@ class StreamingResponse:
             self._lost.remove_done_callback(self._end_body)
         self._end_body()
         self._aiohttp_response.close()
+
+    def check_length(self, length: int, *, limit: int | None = None) -> None:
+        """Raise a BodyTooLongError if `length` exceeds `limit`, by default MAX_BODY."""
+        check_length(length, self._context, limit=limit)
 
     def shrink(self) -> None:
         """Make the buffers of the connection small until a large chunk arrives."""
@@ -606,10 +679,11 @@ def _retrieve_exception(lost: asyncio.Future[None]) -> None:
         lost.exception()
 
 
-def check_length(length: int, context: RequestContext) -> None:
-    """Raise a ProtocolError if the bytes of a body that were read so far exceed MAX_BODY."""
-    if length > MAX_BODY:
-        raise context.length_error(MAX_BODY)
+def check_length(length: int, context: RequestContext, *, limit: int | None = None) -> None:
+    """Raise a BodyTooLongError if the bytes of a body so far exceed `limit`, by default MAX_BODY."""
+    limit = MAX_BODY if limit is None else limit
+    if length > limit:
+        raise context.length_error(limit)
 
 
 # Secrets and URLs
@@ -623,10 +697,13 @@ def without_secrets(response: Response) -> Response:
     if response.status == 200:
         return response
     location = None if response.location is None else response.redact(response.location)
-    return replace(response, body=redact_bytes(response.body, response.secrets), location=location)
+    # In protobuf, the length of each part is before it.
+    is_binary = "protobuf" in response.headers.get("Content-Type", "")
+    body = redact_bytes(response.body, response.secrets, keep_length=is_binary)
+    return replace(response, body=body, location=location)
 
 
-def _secrets(headers: Mapping[str, str]) -> set[str]:
+def secrets_of(headers: Mapping[str, str]) -> set[str]:
     """Return the secret values of headers, without a scheme such as `Bearer`, and the password of `Basic`."""
     secrets = set[str]()
     for name, value in headers.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import ssl
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
         case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
             kind, hint = TLSError, hints.certificate
             summary = f"the certificate of {where} was not accepted: {_certificate_reason(error)}"
-        case _ if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError) or _is_alert(error):
+        case _ if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError) or _alert(error):
             kind, hint = TLSError, hints.tls
             summary = f"TLS with {where} failed: {_text(error)}"
         case aiohttp.ClientConnectorDNSError():
@@ -148,13 +149,19 @@ def _cause_without_request(error: Exception) -> Exception | None:
     return error
 
 
-def _is_alert(error: Exception) -> bool:
-    """Whether the server closed the connection with a TLS alert.
+def _alert(error: Exception) -> str | None:
+    """Return OpenSSL's reason if the server closed the connection with a TLS alert.
 
     In TLS 1.3 a server can reject the client's certificate only after the handshake, from the client's view.
     """
-    reason = getattr(error.__cause__, "reason", None) if isinstance(error, aiohttp.ClientOSError) else None
-    return isinstance(reason, str) and "_ALERT_" in reason
+    if not isinstance(error, aiohttp.ClientOSError) or isinstance(error, aiohttp.ClientConnectorError):
+        return None
+    reason = getattr(error.__cause__, "reason", None)
+    if not isinstance(reason, str):
+        # aiohttp drops the cause if nothing waited for the response yet. "[SSL: REASON] text (_ssl.c:1)"
+        found = re.match(r"\[\w+: (\w+)\]", error.strerror or "")
+        reason = "" if found is None else found[1]
+    return reason if "_ALERT_" in reason else None
 
 
 def _is_broken(error: Exception) -> bool:
@@ -187,6 +194,8 @@ def _text(error: Exception) -> str:
             return "the server closed the connection"
         case TimeoutError():
             return "timed out"
+    if (alert := _alert(error)) is not None:
+        return alert.replace("_", " ").lower()
     # The texts of aiohttp and asyncio have internals: `ssl:<ssl.SSLContext object at 0x...>`, `(_ssl.c:1)`.
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error.__cause__ or error
     if isinstance(cause, ssl.SSLError):

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from aioresolve._version import __version__
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
     from opentelemetry.trace import Tracer
 
-Attributes = dict[str, str | int]
+Attributes: TypeAlias = dict[str, str | int]
 
 
 @dataclass(slots=True, eq=False)

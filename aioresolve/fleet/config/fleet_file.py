@@ -14,15 +14,24 @@ targets:
       jobs: {worker: app=trainer, ps: [app=ps, app=ps-spare]}
   tpu-a:
     tpu: {name: my-tpu, zone: "${ZONE:-us-central2-b}"}
+  group-a:
+    gce: {group: workers, project: my-project, zone: us-central2-b}
   fixed:
     static: {jobs: {worker: ["10.0.0.1:8470"]}}
+  this-step:
+    slurm: {jobs: {chief: 1, worker: 3}}
+  this-job:
+    sagemaker: {port: 2223}
+  this-task:
+    tf_config: {rpc_layer: grpc}
   both:
     union: [us-east, tpu-a]
 ```
 
 Only `targets` is required. Each target has one kind. Its fields are the arguments of the constructor of its
-resolver that a file can express, by the same names, except `jobs` (label selectors, or addresses), `port`
-(`tf_server_port`) and the `name` of a TPU (`tpu`). `null` removes a default.
+resolver that a file can express, by the same names, except `jobs` (label selectors, addresses, or numbers of
+tasks), `port` (`tf_server_port`, `port_base`), the `name` of a TPU (`tpu`), and the `group`
+(`instance_group`) and `job_name` (`task_type`) of an instance group. `null` removes a default.
 
 In any value, `${NAME}` is replaced by the environment variable, `${NAME:-default}` uses the default if the
 variable is unset or empty, and `$$` is a dollar; between `{ }` and `[ ]` YAML requires quotes around them. No

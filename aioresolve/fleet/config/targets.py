@@ -53,10 +53,25 @@ def read_selectors(node: Node) -> dict[str, tuple[str, ...]]:
     return {job: read_texts(value) for job, value in jobs.values.items()}
 
 
+def read_services(node: Node) -> str | dict[str, tuple[str, ...]]:
+    """Return a Service, or the Services of each job."""
+    if not isinstance(node, MappingNode):
+        return read_text(node)
+    jobs = read_fields(node, "{worker: trainer}")
+    return {job: read_texts(value) for job, value in jobs.values.items()}
+
+
 def read_addresses(node: Node) -> dict[str, tuple[str, ...] | dict[int, str]]:
     """Return the `host:port` of the tasks of each job, as a sequence or by task index."""
     jobs = read_fields(node, '{worker: ["10.0.0.1:8470"]}')
     return {job: _read_tasks(value) for job, value in jobs.values.items()}
+
+
+def read_task_counts(node: Node) -> dict[str, int]:
+    """Return the number of tasks of each job."""
+    read_count = integer_reader(0, 1_000_000)
+    jobs = read_fields(node, "{worker: 4}")
+    return {job: read_count(value) for job, value in jobs.values.items()}
 
 
 def _read_tasks(node: Node) -> tuple[str, ...] | dict[int, str]:
@@ -81,6 +96,7 @@ class Field:
     read: Callable[[Node], Any]
     argument: str | None = None  # the name of the constructor's argument, if it differs
     is_required: bool = False
+    replaces: str | None = None  # the required field that this one makes unnecessary
     is_path: bool = False  # its value or values are paths, which may be relative to the fleet file
 
 
@@ -90,6 +106,11 @@ class Kind:
 
     constructor: Callable[..., ClusterResolver]
     fields: Mapping[str, Field]
+
+    def alternatives(self, name: str) -> list[str]:
+        """Return the fields of which a target has one: `name`, and those that replace it or that it does."""
+        common = self.fields[name].replaces or name
+        return [each for each, known in self.fields.items() if common in (each, known.replaces)]
 
     def make(self, values: Mapping[str, Any], **others: Any) -> ClusterResolver:
         """Return the resolver with these values of fields, and arguments that every constructor takes."""
@@ -125,6 +146,31 @@ def _tpu(**arguments: Any) -> ClusterResolver:
     return TPUClusterResolver(**arguments)
 
 
+def _gce(**arguments: Any) -> ClusterResolver:
+    from aioresolve.environment.gce import GCEClusterResolver
+
+    return GCEClusterResolver(**arguments)
+
+
+def _tf_config(**arguments: Any) -> ClusterResolver:
+    from aioresolve.environment.tf_config import TFConfigClusterResolver
+
+    return TFConfigClusterResolver(**arguments)
+
+
+def _slurm(**arguments: Any) -> ClusterResolver:
+    from aioresolve.environment.slurm import SlurmClusterResolver
+
+    # A fleet is not the program that uses the GPUs.
+    return SlurmClusterResolver(auto_set_gpu=False, **arguments)
+
+
+def _sagemaker(**arguments: Any) -> ClusterResolver:
+    from aioresolve.environment.sagemaker import SageMakerClusterResolver
+
+    return SageMakerClusterResolver(**arguments)
+
+
 def _static(jobs: Any, **arguments: Any) -> ClusterResolver:
     return SimpleClusterResolver(ClusterSpec(jobs), **arguments)
 
@@ -134,6 +180,7 @@ KINDS: Mapping[str, Kind] = {
         _kubernetes,
         {
             "jobs": Field(read_selectors, "job_to_label_mapping", is_required=True),
+            "service": Field(read_services, replaces="jobs"),
             "namespace": Field(read_text_or_texts),
             "context": Field(read_text),
             "kubeconfig": Field(read_texts, is_path=True),
@@ -144,7 +191,7 @@ KINDS: Mapping[str, Kind] = {
             "executable_location": Field(choice_reader("WITHIN_CLUSTER", "OFF_CLUSTER")),
             "port": Field(integer_reader(1, 65535), "tf_server_port"),
             "address": Field(choice_reader("pod_ip", "pod_ipv4", "pod_ipv6", "host_ip", "hostname")),
-            "order_by": Field(choice_reader("name", "index")),
+            "order_by": Field(read_text_or_texts),
             "not_running": Field(choice_reader("raise", "skip")),
             "rpc_layer": Field(read_text),
             "max_concurrency": Field(integer_reader(1, 10_000)),
@@ -161,6 +208,37 @@ KINDS: Mapping[str, Kind] = {
             "api_version": Field(choice_reader("v1", "v2")),
             "not_healthy": Field(choice_reader("raise", "skip", "allow")),
             "address": Field(choice_reader("internal_ip", "external_ip")),
+        },
+    ),
+    "gce": Kind(
+        _gce,
+        {
+            "group": Field(read_text, "instance_group", is_required=True),
+            "project": Field(read_text),
+            "zone": Field(read_text),
+            "region": Field(read_text),
+            "port": Field(integer_reader(1, 65535)),
+            "job_name": Field(read_text, "task_type"),
+            "rpc_layer": Field(read_text),
+            "address": Field(choice_reader("internal_ip", "external_ip", "hostname")),
+            "not_running": Field(choice_reader("raise", "skip")),
+        },
+    ),
+    "tf_config": Kind(_tf_config, {"rpc_layer": Field(read_text)}),
+    "slurm": Kind(
+        _slurm,
+        {
+            "jobs": Field(read_task_counts),
+            "port": Field(integer_reader(1, 65535), "port_base"),
+            "tasks_per_node": Field(integer_reader(1, 10_000)),
+            "rpc_layer": Field(read_text),
+        },
+    ),
+    "sagemaker": Kind(
+        _sagemaker,
+        {
+            "port": Field(integer_reader(1, 65535)),
+            "rpc_layer": Field(read_text),
         },
     ),
     "static": Kind(
@@ -221,11 +299,15 @@ def read_targets(
         if kind == UNION:
             targets[name] = TargetEntry(kind, location, content, {}, {})
             continue
-        fields = {**defaults.get(kind, {}), **_known_fields(kind, content, diagnostics)}
+        own = _known_fields(kind, content, diagnostics)
+        fields = {**_remaining(defaults.get(kind, {}), kind, own), **own}
         fields = {key: child for key, child in fields.items() if not is_null(child)}
         for key, known in KINDS[kind].fields.items():
-            if known.is_required and key not in fields:
-                diagnostics.add(location, f"has no `{key}`; add it here, or under defaults.{kind}")
+            if known.is_required and fields.keys().isdisjoint(KINDS[kind].alternatives(key)):
+                others = [f" and no `{each}`" for each in KINDS[kind].alternatives(key) if each != key]
+                one = "one of them" if others else "it"
+                missing = f"has no `{key}`{''.join(others)}; add {one} here, or under defaults.{kind}"
+                diagnostics.add(location, missing)
         values = _read_values(kind, fields, folder, diagnostics)
         targets[name] = TargetEntry(kind, location, content, fields, values)
     for target in targets.values():
@@ -275,6 +357,12 @@ def _read_kind(kinds: MappingNode, location: Location, diagnostics: Diagnostics)
     else:
         diagnostics.add(location, f"has no kind; add one of {', '.join(known)} below it")
     return None
+
+
+def _remaining(defaults: Fields, kind: str, own: Fields) -> Fields:
+    """Return the defaults that apply to a target with these fields of its own."""
+    replaced = {other for name in own for other in KINDS[kind].alternatives(name)}
+    return {name: value for name, value in defaults.items() if name not in replaced}
 
 
 def _known_fields(kind: str, node: Node, diagnostics: Diagnostics) -> Fields:
@@ -354,7 +442,11 @@ def _locate_rejection(target: TargetEntry, error: ResolveError) -> tuple[Locatio
     The invalid field is the one that is rejected together with nothing but the required fields.
     """
     kind = KINDS[target.kind]
-    required = {name: value for name, value in target.values.items() if kind.fields[name].is_required}
+    required = {
+        name: value
+        for name, value in target.values.items()
+        if kind.fields[name].is_required or kind.fields[name].replaces
+    }
     for name in sorted(target.values, key=lambda name: name not in required):
         rejection = _constructor_error(kind, {**required, name: target.values[name]})
         if rejection is not None:

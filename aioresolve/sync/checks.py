@@ -1,0 +1,56 @@
+"""`doctor`: the checks of `aioresolve.doctor`, for code without an event loop."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aioresolve.errors import InvalidClusterError, ResolveError
+
+from .loop_thread import get_loop_thread, without_internal_frames
+from .resolvers import ClusterResolver
+
+if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
+    from aioresolve.resolver.checks import Check
+
+
+def doctor(
+    resolver: ClusterResolver | None = None,
+    *,
+    timeout: float = 30.0,
+    check_timeout: float = 10.0,
+    progress: Progress | None = None,
+) -> tuple[Check, ...]:
+    """Return the result of each check of a resolver, as `aioresolve.doctor` does. Blocks.
+
+    Args:
+        resolver: a resolver of `aioresolve.sync`; without one, this machine is checked.
+        timeout: the deadline of all checks, in seconds.
+        check_timeout: the deadline of each check, in seconds.
+        progress: is updated with each check, if given.
+
+    Raises:
+        ConfigurationError: (a ValueError) an argument is invalid.
+        InvalidClusterError: (a TypeError) `resolver` is not a resolver of `aioresolve.sync`.
+    """
+    # Imported here because few programs need it.
+    from aioresolve.environment import doctor as checks
+
+    if resolver is not None and not isinstance(resolver, ClusterResolver):
+        raise InvalidClusterError(
+            f"aioresolve.sync.doctor takes a resolver of aioresolve.sync; got {type(resolver).__name__}",
+            hint="Wrap an async resolver in aioresolve.sync.ClusterResolver.",
+        )
+    call = partial(checks.doctor, timeout=timeout, check_timeout=check_timeout, progress=progress)
+
+    async def check() -> tuple[Check, ...]:
+        if resolver is None:
+            return await call()
+        async with resolver._shared.acquire() as entered:
+            return await call(entered)
+
+    try:
+        return get_loop_thread().run(check)
+    except ResolveError as error:
+        raise without_internal_frames(error)  # noqa: B904 - it is the same error

@@ -32,24 +32,8 @@ if TYPE_CHECKING:
 
 NAME = "aioresolve"
 
-COMMANDS = ("kubernetes", "tpu", "watch", "wait", "exec", "poll", "probe", "demo")
+COMMANDS = ("kubernetes", "tpu", "here", "watch", "wait", "exec", "poll", "probe", "doctor", "demo")
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
-
-PACKAGES = (
-    *(
-        "aiohttp",
-        "anyio",
-        "click",
-        "google-auth",
-        "grpcio",
-        "msgspec",
-        "opentelemetry-api",
-        "protobuf",
-        "pyyaml",
-    ),
-    *("rich", "tenacity", "tensorflow"),
-)
-"""The packages whose versions `--version -v` prints, if they are installed."""
 
 T = TypeVar("T")
 
@@ -101,11 +85,13 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
     \b
     aioresolve kubernetes -l app=trainer                   the pods of a label selector, as tasks
     aioresolve tpu my-tpu                                  the workers of a Cloud TPU, as tasks
+    aioresolve here                                        the cluster that this process is part of
     aioresolve watch kubernetes -l app=trainer             tasks as they join and leave
     aioresolve wait tpu my-tpu --timeout 30m               a cluster, once it is complete
     aioresolve exec kubernetes -l app=x --for jax -- CMD   a program, once its cluster is complete
     aioresolve poll fleet.yaml                             many clusters at once
     aioresolve probe 10.0.0.7 10.0.0.8                     the devices of workers
+    aioresolve doctor kubernetes -l app=trainer            which step fails, and what to change
     aioresolve demo                                        a demonstration without a cluster
     """
     if is_version:
@@ -120,19 +106,9 @@ def application(context: click.Context, is_version: bool, is_verbose: bool) -> N
 
 def _versions() -> str:
     """Return the versions of what may change how a command works, one per line."""
-    import platform
-    import ssl
-    from importlib.metadata import PackageNotFoundError, version
+    from aioresolve.environment.doctor import installed_versions
 
-    lines = [
-        f"{NAME} {__version__}",
-        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}",
-        ssl.OPENSSL_VERSION,
-    ]
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            lines.append(f"{package} {version(package)}")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in installed_versions())
 
 
 COMPLETION_EPILOG = """\
@@ -144,19 +120,54 @@ Examples:
 """
 
 
+SCRIPT_CORRECTIONS = (
+    # The fish script of click splits each candidate at all commas, also at those of its description.
+    ('string split "," ', 'string split --max 1 "," '),
+    # bash splits words at `=` too, and replaces only the part after the last one.
+    (
+        """\
+    local response
+
+    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD""",
+        """\
+    local response words=() cword=0 i
+
+    for ((i = 0; i < ${#COMP_WORDS[@]}; i++)); do
+        if ((i > 0)) && [[ ${COMP_WORDS[i]} == =* || ${COMP_WORDS[i - 1]} == *= ]]; then
+            words[-1]+=${COMP_WORDS[i]}
+        else
+            words+=("${COMP_WORDS[i]}")
+        fi
+        ((i == COMP_CWORD)) && cword=$((${#words[@]} - 1))
+    done
+    local word=${words[cword]}
+    local replaced=$word
+    [[ $COMP_WORDBREAKS == *=* ]] && replaced=${word##*=}
+
+    response=$(env COMP_WORDS="${words[*]}" COMP_CWORD=$cword""",
+    ),
+    ("COMPREPLY+=($value)", 'COMPREPLY+=("${value#"${word%"$replaced"}"}")'),
+)
+"""Corrections of the scripts of click: texts, and what replaces them."""
+
+
 @application.command(epilog=COMPLETION_EPILOG, short_help="The completion script for a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete commands, options, choices and contexts."""
+    """Print the script that makes SHELL complete commands, options and their values.
+
+    Contexts are read from the kubeconfig, and namespaces and labels of pods from the cluster.
+    """
     root = context.find_root()
     name = root.info_name or ""
     completer = get_completion_class(shell)
     assert completer is not None
     # The method of the base class: that of bash would first start a bash, to check its version.
     script = ShellComplete.source(completer(root.command, {}, name, f"_{name.upper()}_COMPLETE"))
-    # The fish script of click splits each candidate at all commas, also at those of its description.
-    streams.write_stdout(script.replace('string split "," ', 'string split --max 1 "," '))
+    for old, new in SCRIPT_CORRECTIONS:
+        script = script.replace(old, new)
+    streams.write_stdout(script)
 
 
 def run_command(arguments: Sequence[str] | None) -> int:

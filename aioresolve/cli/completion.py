@@ -1,22 +1,26 @@
-"""What a shell completes as the value of an option: contexts and namespaces."""
+"""What a shell completes as the value of an option: contexts, namespaces and labels of pods."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import click
 
-NAMESPACES_TIMEOUT = 2.0
-"""Seconds that the cluster has to list its namespaces, while the user waits for the shell."""
+    from aioresolve.kubernetes.auth.connection import Connection
 
-MAX_NAMESPACES = 500
+TIMEOUT = 2.0
+"""Seconds that the cluster has to list its namespaces or pods, while the user waits for the shell."""
+
+MAX_OBJECTS = 500
+"""The maximum number of namespaces, or of pods of a namespace, whose names or labels are completed."""
 
 OVERRIDES = ("server", "token_file", "impersonate", "impersonate_groups")
 """The options that replace parts of the kubeconfig, by their arguments of the Python API."""
@@ -42,20 +46,47 @@ def complete_namespaces(context: click.Context, _: click.Parameter, incomplete: 
     """Return the namespaces that start with `incomplete`; none if the cluster does not list them in time."""
     import asyncio
 
-    names = asyncio.run(_namespaces(context.params))
+    namespaces = asyncio.run(_list_metadata(context.params, lambda _: ["/api/v1/namespaces"]))
+    names = {str(namespace["name"]) for namespace in namespaces}
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-async def _namespaces(given: Mapping[str, Any]) -> list[str]:
+def complete_selectors(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return selectors that start with `incomplete` and end with a label of a pod, such as `app=trainer`."""
+    import asyncio
+
+    given = context.params
+
+    def paths(connection: Connection) -> list[str]:
+        if given.get("all_namespaces"):
+            return ["/api/v1/pods"]
+        namespaces = given.get("namespaces") or (connection.namespace or "default",)
+        return [f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" for namespace in namespaces]
+
+    pods = asyncio.run(_list_metadata(given, paths))
+    labels = {f"{key}={value}" for each in pods for key, value in (each.get("labels") or {}).items()}
+    before, comma, term = incomplete.rpartition(",")
+    job, equals, selector = term.partition("=")
+    for start, label_start in (("", term), (job + equals, selector)):
+        found = sorted(label for label in labels if label.startswith(label_start))
+        if found:
+            return [f"{before}{comma}{start}{label}" for label in found]
+    return []
+
+
+async def _list_metadata(
+    given: Mapping[str, Any], paths: Callable[[Connection], Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return the metadata of the objects in lists of the cluster; nothing if it does not respond in time."""
     import anyio
     import msgspec
 
+    from aioresolve.kubernetes.api.client import AiohttpTransport
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
-    from aioresolve.kubernetes.client import AiohttpTransport
 
-    query = {"limit": str(MAX_NAMESPACES)}
+    query = {"limit": str(MAX_OBJECTS)}
     accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-    with anyio.move_on_after(NAMESPACES_TIMEOUT):
+    with anyio.move_on_after(TIMEOUT):
         try:
             connection = await find_connection(
                 kubeconfig=given.get("kubeconfigs") or None,
@@ -65,10 +96,11 @@ async def _namespaces(given: Mapping[str, Any]) -> list[str]:
             )
             transport = AiohttpTransport(connection)
             try:
-                response = await transport.get("/api/v1/namespaces", query, accept)
+                responses = [await transport.get(path, query, accept) for path in paths(connection)]
             finally:
                 await transport.aclose()
-            return [item["metadata"]["name"] for item in msgspec.json.decode(response.body)["items"]]
+            lists = [msgspec.json.decode(response.body)["items"] for response in responses]
+            return [item["metadata"] for items in lists for item in items]
         except (ResolveError, msgspec.DecodeError, KeyError, TypeError):
             return []
     return []

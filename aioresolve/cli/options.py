@@ -10,7 +10,7 @@ import click
 
 from aioresolve._core.validation import parse_duration
 
-from .completion import complete_contexts, complete_namespaces
+from .completion import complete_contexts, complete_namespaces, complete_selectors
 from .output.formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 from .requests import JobSelector
 
@@ -35,6 +35,7 @@ _REQUIREMENT = (
 _SELECTOR = re.compile(f"{_REQUIREMENT}(?:,{_REQUIREMENT})*", re.ASCII)
 """A label selector as kubectl accepts it:
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors"""
+_SERVICE = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)?")
 _JOB = re.compile(r"[^\s=!<>(),]+")
 _SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
 _JOB_AND_COUNT = re.compile(r"(.+)=([1-9][0-9]{0,8})")
@@ -60,6 +61,17 @@ def parse_selector(text: str) -> JobSelector:
         f"{text!r} is not a label selector; write SELECTOR, such as -l app=trainer, or JOB=SELECTOR,"
         " such as -l worker=app=trainer"
     )
+
+
+def parse_service(text: str) -> JobSelector:
+    """Return the job and the Service of `[JOB=]NAME[:PORT]`; raises a ValueError for another format."""
+    job, _, name = text.rpartition("=")
+    if not _SERVICE.fullmatch(name) or (job and not _JOB.fullmatch(job)) or text.startswith("="):
+        raise ValueError(
+            f"{text!r} is not a Service; write NAME or NAME:PORT, such as --service trainer:grpc, or"
+            " JOB=NAME, such as --service ps=ps"
+        )
+    return JobSelector(job or DEFAULT_JOB, name, text, "--service")
 
 
 def parse_count(text: str) -> tuple[str, int]:
@@ -105,6 +117,11 @@ def parse_task(text: str) -> TaskName:
 
 
 # Options
+
+
+def complete_orders(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the orders, and the prefixes of labels."""
+    return [one for one in ("index", "label:", "name", "node-label:") if one.startswith(incomplete)]
 
 
 class CommandGroup(click.Group):
@@ -168,14 +185,16 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in lat
         return self._choice.shell_complete(ctx, param, incomplete)
 
 
-def output_option(formats: Sequence[str]) -> Callable[[C], C]:
+def output_option(formats: Sequence[str], first: str | None = None) -> Callable[[C], C]:
     """Return `-o/--output`, one of `formats`, the first by default, and `--no-headers`.
 
-    If they are `OUTPUTS`, `PROGRAM_OUTPUTS` and templates are possible too.
+    If they are `OUTPUTS`, `PROGRAM_OUTPUTS` and templates are possible too. `first` is an additional format,
+    and the default.
     """
     has_templates = formats == OUTPUTS
     if has_templates:
         formats = (*OUTPUTS, *PROGRAM_OUTPUTS)
+    formats = formats if first is None else (first, *formats)
     names = [*formats, "jsonpath=TEMPLATE", "custom-columns=SPEC"]
     return combine_options(
         click.option(
@@ -215,11 +234,9 @@ def timeout_option(default: str = "30s", effect: str = "Total deadline of the co
     return duration_option("--timeout", f"{effect}: 30s, 2m, 1m30s, 500ms, or a number of seconds.", default)
 
 
-def interval_option(default: str) -> Callable[[C], C]:
-    """Return `--interval` for TPUs."""
-    return duration_option(
-        "--interval", "Time between two requests to the Cloud TPU API, which has no watch.", default
-    )
+def interval_option(default: str, source: str = "the Cloud TPU API, which") -> Callable[[C], C]:
+    """Return `--interval` for a source that does not report changes."""
+    return duration_option("--interval", f"Time between two requests to {source} has no watch.", default)
 
 
 def watch_option(source: str) -> Callable[[C], C]:
@@ -342,9 +359,19 @@ pod_options = combine_options(
         "selectors",
         metavar="[JOB=]SELECTOR",
         callback=parse_with(parse_selector),
+        shell_complete=complete_selectors,
         multiple=True,
         help="A label selector in kubectl's syntax, for the pods of the job 'worker', or of JOB; can be"
         " repeated, for several jobs and for several selectors of a job.",
+    ),
+    click.option(
+        "--service",
+        "services",
+        metavar="[JOB=]NAME[:PORT]",
+        callback=parse_with(parse_service),
+        multiple=True,
+        help="In place of -l: a Service, whose EndpointSlices are read instead of pods; PORT is the name of"
+        " one of its ports, or a number. Can be repeated.",
     ),
     click.option(
         "-n",
@@ -401,11 +428,12 @@ pod_options = combine_options(
     ),
     click.option(
         "--order-by",
-        type=click.Choice(["name", "index"]),
-        default="name",
-        show_default=True,
-        help="The order of the tasks of a selector: by pod name (worker-2 before worker-10), or by the index"
-        " that the Job, StatefulSet, JobSet, LeaderWorkerSet or Kubeflow job gave each pod.",
+        metavar="ORDER",
+        shell_complete=complete_orders,
+        multiple=True,
+        help="The order of the tasks of a selector: name (worker-2 before worker-10), index (that the Job,"
+        " StatefulSet, JobSet, ... gave each pod), label:KEY (of the pod) or node-label:KEY (of its node)."
+        " Repeat it for several labels.  [default: name]",
     ),
 )
 

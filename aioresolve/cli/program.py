@@ -15,6 +15,9 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
+if sys.platform == "win32":
+    raise ImportError("`aioresolve exec` requires the signals and processes of POSIX")
+
 SIGNALLED = 128
 """Added to the number of the signal that ended a program, as in a shell."""
 

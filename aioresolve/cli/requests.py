@@ -35,16 +35,17 @@ PROGRAM_OPTIONS = {
 
 
 class JobSelector(NamedTuple):
-    """A label selector of a job; `text` is the value of `-l` as it was typed."""
+    """A label selector or Service of a job; `text` is the value of the `option` as it was typed."""
 
     job: str
     selector: str
     text: str
+    option: str = "-l"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClusterRequest:
-    """What the requests for pods and TPUs have in common: the output, and what only some outputs have.
+class ClusterRequest:
+    """What the requests for clusters have in common: the output, and what only some outputs have.
 
     `port` to `slots` are options of the functions of `aioresolve.launch`, None if they were not passed.
     """
@@ -61,6 +62,11 @@ class _ClusterRequest:
     timeout: float
     quiet: bool
 
+    @property
+    def scope(self) -> str:
+        """The request as text, for messages."""
+        raise NotImplementedError
+
     def program_options(self, consumer: str) -> dict[str, Any]:
         """Return the options that were passed and that this kind of program has."""
         values = {name: getattr(self, name) for name, known in PROGRAM_OPTIONS.items() if consumer in known}
@@ -68,10 +74,11 @@ class _ClusterRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest(_ClusterRequest):
-    """The pods to resolve, watch or wait for."""
+class PodRequest(ClusterRequest):
+    """The pods, or endpoints of Services, to resolve, watch or wait for."""
 
     selectors: tuple[JobSelector, ...]
+    services: tuple[JobSelector, ...] = ()
     namespaces: tuple[str, ...]
     all_namespaces: bool
     context: str | None
@@ -81,24 +88,29 @@ class PodRequest(_ClusterRequest):
     impersonate: str | None = None
     impersonate_groups: tuple[str, ...] = ()
     address: str
-    order_by: Literal["name", "index"]
+    order_by: tuple[str, ...]
     not_running: Literal["raise", "skip"] = "raise"
     allow_empty: bool = False
     max_concurrency: int
 
     @property
+    def selections(self) -> tuple[JobSelector, ...]:
+        """The selectors, or else the Services."""
+        return self.selectors or self.services
+
+    @property
     def jobs(self) -> dict[str, list[str]]:
-        """The selectors of each job."""
-        return selectors_by_job(self.selectors)
+        """The selectors or Services of each job."""
+        return selectors_by_job(self.selections)
 
     @property
     def scope(self) -> str:
         """The request as text, for messages."""
-        return selector_options(self.selectors)
+        return selector_options(self.selections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TPURequest(_ClusterRequest):
+class TPURequest(ClusterRequest):
     """The Cloud TPUs to resolve, list, watch or wait for."""
 
     names: tuple[str, ...]
@@ -118,6 +130,16 @@ class TPURequest(_ClusterRequest):
     def scope(self) -> str:
         """The request as text, for messages."""
         return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HereRequest(ClusterRequest):
+    """The cluster that this process is part of."""
+
+    @property
+    def scope(self) -> str:
+        """The request as text, for messages."""
+        return "the cluster of this process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,19 +166,24 @@ def validate_pod_request(request: PodRequest) -> None:
 
 def validate_selection(request: PodRequest) -> None:
     """Raise a UsageError if no pods are selected, or the task is not one of the selected jobs."""
-    if not request.selectors:
-        raise click.UsageError("no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer")
+    if not request.selections:
+        raise click.UsageError(
+            "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer, or --service NAME"
+        )
+    if request.selectors and request.services:
+        raise click.UsageError("-l and --service exclude each other; pass one of them")
     if request.namespaces and request.all_namespaces:
         raise click.UsageError("-n and -A exclude each other; pass one of them")
     if request.task is not None and request.task.job not in {*request.jobs, "evaluator"}:
-        job = request.task.job
+        job, option = request.task.job, request.selections[0].option
+        value = "NAME" if request.services else "SELECTOR"
         raise click.UsageError(
-            f"--task {job}:{request.task.index}: no -l selects the job {job!r}; add -l {job}=SELECTOR, or"
-            f" pass a task of {' or '.join(request.jobs)}"
+            f"--task {job}:{request.task.index}: no {option} selects the job {job!r}; add {option}"
+            f" {job}={value}, or pass a task of {' or '.join(request.jobs)}"
         )
 
 
-def validate_output(request: PodRequest | TPURequest, *, has_port: bool = False) -> None:
+def validate_output(request: ClusterRequest, *, has_port: bool = False) -> None:
     """Raise a UsageError if the output needs a task that is missing, or does not have an option.
 
     With `has_port`, `--port` is an option of the source as well, and thus possible with every output.
@@ -179,7 +206,7 @@ def validate_output(request: PodRequest | TPURequest, *, has_port: bool = False)
 
 
 def validate_program_options(
-    request: PodRequest | TPURequest, consumer: str, option: str, *, has_port: bool = False
+    request: ClusterRequest, consumer: str, option: str, *, has_port: bool = False
 ) -> None:
     """Raise a UsageError if `consumer`, the value of `option`, does not have an option that was passed."""
     for name, known in PROGRAM_OPTIONS.items():
@@ -209,12 +236,12 @@ def selectors_by_job(selectors: Iterable[JobSelector]) -> dict[str, list[str]]:
 
 
 def selector_options(selectors: Iterable[JobSelector]) -> str:
-    """Return selectors as options of the command line."""
-    return " ".join(f"-l {shlex.quote(each.text)}" for each in selectors)
+    """Return selectors or Services as options of the command line."""
+    return " ".join(f"{each.option} {shlex.quote(each.text)}" for each in selectors)
 
 
 async def find_task_name(
-    resolver: ClusterResolver, request: PodRequest | TPURequest, state: ClusterState | None
+    resolver: ClusterResolver, request: ClusterRequest, state: ClusterState | None
 ) -> TaskName | None:
     """Return the task of `--task`, or with `--this-task` that of this process in `state`."""
     if not request.is_this_task:
@@ -227,9 +254,17 @@ def new_pod_resolver(request: PodRequest) -> KubernetesClusterResolver:
     """Return the resolver for `request`. Like kubectl, it selects the namespace of the context by default."""
     from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
 
+    services: dict[str, list[str]] | None = None
+    if request.services:
+        port = "" if request.port is None else f":{request.port}"  # in place of the ports of the Services
+        services = {
+            job: [name if ":" in name else f"{name}{port}" for name in names]
+            for job, names in request.jobs.items()
+        }
     return KubernetesClusterResolver(
-        request.jobs,
+        None if request.services else request.jobs,
         DEFAULT_PORT if request.port is None else request.port,
+        service=services,
         namespace=None if request.all_namespaces else request.namespaces or CONTEXT_NAMESPACE,
         context=request.context,
         kubeconfig=request.kubeconfigs or None,
@@ -238,7 +273,7 @@ def new_pod_resolver(request: PodRequest) -> KubernetesClusterResolver:
         impersonate=request.impersonate,
         impersonate_groups=request.impersonate_groups,
         address=request.address,
-        order_by=request.order_by,
+        order_by=request.order_by or "name",
         not_running=request.not_running,
         timeout=request.timeout,
         max_concurrency=request.max_concurrency,

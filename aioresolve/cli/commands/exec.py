@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
     CommandGroup,
     combine_options,
@@ -30,6 +32,7 @@ from aioresolve.cli.options import (
 from aioresolve.cli.output.formats import HOST_FILES, PROGRAM_OUTPUTS
 from aioresolve.cli.requests import (
     LAUNCHERS,
+    HereRequest,
     PodRequest,
     TPURequest,
     new_pod_resolver,
@@ -47,10 +50,10 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.application import ExitRequest
     from aioresolve.cli.program import Program
-    from aioresolve.kubernetes import KubernetesClusterResolver
+    from aioresolve.cli.requests import ClusterRequest
+    from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import WaitCondition
     from aioresolve.spec import ClusterState
-    from aioresolve.tpu import TPUClusterResolver
 
 CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
 """The values of `--for`."""
@@ -243,6 +246,43 @@ def exec_tpu(context: click.Context, /, interval: float, **parameters: Any) -> N
     _run(context, _Execution(request, options.condition(), launch, new_tpu_resolver(request), interval))
 
 
+@exec.command(
+    "here",
+    cls=ExecCommand,
+    short_help="Anywhere: the cluster that this process is part of.",
+    epilog=f"""\
+\b
+Examples:
+  # in each pod of an Indexed Job, in each task of srun, or on each VM of a TPU slice
+  aioresolve exec here --for jax -- python train.py
+
+{EPILOG}""",
+)
+@condition_options
+@coordinator_port_option
+@exec_options
+@interval_option("5s", "a source that")
+@deadline_option
+@quiet_option
+@verbose_option
+@click.pass_context
+def exec_here(context: click.Context, /, interval: float, **parameters: Any) -> None:
+    """Wait for the cluster that this process is part of, and start COMMAND as one of its tasks.
+
+    `aioresolve here` prints which cluster that is, and why. The process becomes COMMAND: it keeps its process
+    id, and thus receives all signals.
+    """
+    options = ConditionOptions.pop_from(parameters)
+    launch = _Launch.pop_from(parameters)
+    request = HereRequest(**parameters)
+    launch.validate(request, [])
+    condition = options.condition()
+    if options.reachable == "probe":
+        streams.silence_grpc()
+    request, resolver = detect_resolver(request)
+    _run(context, _Execution(request, condition, launch, resolver, interval))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launch:
     """How the program is started: the values of `exec_options`, and the environment of this process."""
@@ -266,7 +306,7 @@ class _Launch:
         """Whether the program starts the tasks, and is not a task itself."""
         return self.consumer in LAUNCHERS
 
-    def validate(self, request: PodRequest | TPURequest, jobs: list[str], *, has_port: bool = False) -> None:
+    def validate(self, request: ClusterRequest, jobs: list[str], *, has_port: bool = False) -> None:
         """Raise an error for what would prevent the start of the program once the cluster is complete."""
         validate_program_options(request, self.consumer, "--for", has_port=has_port)
         if self.is_launcher and request.task is not None:
@@ -282,8 +322,18 @@ class _Launch:
             launch.environment(self.consumer, spec, spec.tasks[0])
 
 
+def validate_platform() -> None:
+    """Raise an error on Windows, where no process can become another program, nor send it signals."""
+    if sys.platform == "win32":
+        raise click.UsageError(
+            "`aioresolve exec` is not available on Windows. Wait for the cluster with `aioresolve wait`, set"
+            " the variables that `-o env` prints, and then start the program"
+        )
+
+
 def _run(context: click.Context, execution: _Execution) -> None:
     """Wait for the cluster and start the program; return only if it could not be started."""
+    validate_platform()
     from aioresolve.cli.application import run_async
     from aioresolve.cli.program import find_program, replace_process
 
@@ -303,10 +353,10 @@ class _Execution:
 
     def __init__(
         self,
-        request: PodRequest | TPURequest,
+        request: ClusterRequest,
         condition: WaitCondition,
         launch: _Launch,
-        resolver: KubernetesClusterResolver | TPUClusterResolver,
+        resolver: ClusterResolver,
         interval: float = 30.0,
     ) -> None:
         self.launch = launch
@@ -348,16 +398,16 @@ class _Execution:
         from aioresolve import launch
 
         consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
-        if consumer == "megascale" and isinstance(self._request, TPURequest) and "slices" not in options:
+        if consumer == "megascale" and "slices" not in options:
             from aioresolve.cli.output.worker_tables import slice_tasks
             from aioresolve.tpu import TPUClusterResolver
 
             from .tpu import found_tpus
 
-            assert isinstance(self._resolver, TPUClusterResolver)
-            # The state has no slices, so request them once more.
-            found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
-            state, options["slices"] = found.state, slice_tasks(found.slices)
+            if isinstance(self._resolver, TPUClusterResolver):
+                # The state has no slices, so request them once more.
+                found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
+                state, options["slices"] = found.state, slice_tasks(found.slices)
         if self._request.task is not None:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index

@@ -62,6 +62,10 @@ Examples:
   set -a; eval "$(aioresolve kubernetes -l app=trainer -o torchrun --this-task)"; set +a
 
 \b
+  # the endpoints of a Service, for users that may not list pods
+  aioresolve kubernetes --service trainer
+
+\b
   # one document with names, nodes and uids
   aioresolve kubernetes -A -l 'app in (trainer, evaluator)' -o json
 
@@ -162,14 +166,14 @@ async def _resolve(request: PodRequest) -> _Found:
         state = await resolver.fetch_state(progress) if needs_state else None
         spec = state.spec if state is not None else await resolver.fetch_spec(progress)
         task = await find_task_name(resolver, request, state) if request.is_this_task else request.task
-        empty = [each for each in request.selectors if not spec.num_tasks(each.job)]
+        empty = [each for each in request.selections if not spec.num_tasks(each.job)]
         return spec, state, task, await _report_empty_jobs(request, empty) if empty else ""
 
     return await run_with_progress(request, operation)
 
 
 async def _report_empty_jobs(request: PodRequest, empty: list[JobSelector]) -> str:
-    """Return a line that says which pods were looked for, and where."""
+    """Return a line that says which pods or endpoints were looked for, and where."""
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 
     connection = await find_connection(
@@ -181,8 +185,11 @@ async def _report_empty_jobs(request: PodRequest, empty: list[JobSelector]) -> s
     namespaces = request.namespaces or (connection.namespace or "default",)
     plural = "s" if len(namespaces) > 1 else ""
     where = "any namespace" if request.all_namespaces else f"namespace{plural} {', '.join(namespaces)}"
-    report = f"no running pod matches {selector_options(empty)} in {where} ({connection.source})"
+    found = "ready endpoint belongs to" if request.services else "running pod matches"
+    report = f"no {found} {selector_options(empty)} in {where} ({connection.source})"
     hints = [] if request.all_namespaces else ["use -n or -A to select other namespaces"]
+    if request.services:
+        hints.append("check with `kubectl get endpointslices` that the Service exists and selects pods")
     for each in empty:
         key, _, value = each.text.partition("=")
         if key in JOB_NAMES and each.text == each.selector:

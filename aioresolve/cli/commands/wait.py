@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
     CommandGroup,
     combine_options,
@@ -31,6 +32,7 @@ from aioresolve.cli.options import (
 from aioresolve.cli.output.formats import OUTPUTS, format_cluster, has_identities, one_line
 from aioresolve.cli.output.worker_tables import FoundTPUs, format_workers
 from aioresolve.cli.requests import (
+    HereRequest,
     PodRequest,
     TPURequest,
     find_task_name,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.application import ExitRequest
     from aioresolve.cli.output.formats import TaskName
+    from aioresolve.cli.requests import ClusterRequest
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import Shortfall, WaitCondition
     from aioresolve.spec import ClusterState
@@ -54,13 +57,17 @@ if TYPE_CHECKING:
 SLICES_TIMEOUT = 1.0
 """Seconds that the request for slices has at least, if the TPUs are ready only just before the deadline."""
 
+POD_INTERVAL = 30.0
+"""Seconds between two requests for pods while they cannot be watched."""
+
 LINE_PERIOD = 1.0
 """Minimum seconds between two status lines."""
 
 EPILOG = """\
 \b
-Without --count and --jobs, each job must have a task, and no task that was found may be
-missing. With them, only these numbers are required.
+Without --count and --jobs, each job must have all of its tasks: as many as its controller (Job,
+StatefulSet, JobSet, LeaderWorkerSet, ...) states. Where that is not known, each job must have a
+task, and no task that was found may be missing. With them, only these numbers are required.
 
 \b
 The cluster is printed as by `aioresolve kubernetes` and `aioresolve tpu`. Missing tasks are
@@ -143,7 +150,7 @@ def wait_kubernetes(**parameters: Any) -> None:
     condition = options.condition()
     from aioresolve.cli.application import run_async
 
-    state, task = run_async(partial(_wait_for_pods, request, condition, new_pod_resolver(request)))
+    state, task = run_async(partial(_wait, request, condition, new_pod_resolver(request), POD_INTERVAL))
     content = format_cluster(request.output, state.spec, state, task, request.program_options(request.output))
     streams.write_stdout(content, has_headers=request.has_headers)
 
@@ -187,6 +194,44 @@ def wait_tpu(interval: float, **parameters: Any) -> None:
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
+@wait.command(
+    "here",
+    short_help="The cluster that this process is part of.",
+    epilog=f"""\
+\b
+Example:
+  # in a pod of an Indexed Job: until all of its pods accept connections
+  aioresolve wait here --reachable tcp --timeout 5m
+
+{EPILOG}""",
+)
+@condition_options
+@output_option(OUTPUTS)
+@coordinator_port_option
+@task_options
+@interval_option("5s", "a source that")
+@deadline_option
+@quiet_option
+@verbose_option
+def wait_here(interval: float, **parameters: Any) -> None:
+    """Wait for the cluster that this process is part of, and print it.
+
+    `aioresolve here` prints which cluster that is, and why.
+    """
+    options = ConditionOptions.pop_from(parameters)
+    request = HereRequest(**parameters)
+    validate_output(request)
+    condition = options.condition()
+    if options.reachable == "probe":
+        streams.silence_grpc()
+    request, resolver = detect_resolver(request)
+    from aioresolve.cli.application import run_async
+
+    state, task = run_async(partial(_wait, request, condition, resolver, interval))
+    content = format_cluster(request.output, state.spec, state, task, request.program_options(request.output))
+    streams.write_stdout(content, has_headers=request.has_headers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionOptions:
     """The values of `condition_options`."""
@@ -216,7 +261,7 @@ class ConditionOptions:
         )
 
 
-def validate_jobs(options: ConditionOptions, request: PodRequest | TPURequest) -> None:
+def validate_jobs(options: ConditionOptions, request: ClusterRequest) -> None:
     """Raise a UsageError for a `--jobs` that names a job which is not requested."""
     for job, _ in options.jobs:
         if isinstance(request, TPURequest) and job != request.job_name:
@@ -225,11 +270,15 @@ def validate_jobs(options: ConditionOptions, request: PodRequest | TPURequest) -
             raise click.UsageError(f"--jobs {job}: no -l selects this job; add -l {job}=SELECTOR")
 
 
-async def _wait_for_pods(
-    request: PodRequest, condition: WaitCondition, resolver: ClusterResolver, exit_request: ExitRequest
+async def _wait(
+    request: ClusterRequest,
+    condition: WaitCondition,
+    resolver: ClusterResolver,
+    interval: float,
+    exit_request: ExitRequest,
 ) -> tuple[ClusterState, TaskName | None]:
     async with resolver:
-        state = await wait_for_cluster(resolver, request, condition, exit_request)
+        state = await wait_for_cluster(resolver, request, condition, exit_request, interval)
         return state, await find_task_name(resolver, request, state)
 
 
@@ -252,7 +301,7 @@ async def _wait_for_tpus(
 
 async def wait_for_cluster(
     resolver: ClusterResolver,
-    request: PodRequest | TPURequest,
+    request: ClusterRequest,
     condition: WaitCondition,
     exit_request: ExitRequest,
     interval: float = 30.0,
@@ -271,7 +320,7 @@ async def wait_for_cluster(
     async with _show_shortfall(request, ends, exit_request) as on_shortfall:
         try:
             return await wait_until_complete(
-                resolver.observations(interval=interval),
+                resolver._observations_for(condition, interval),
                 condition,
                 timeout=max(ends - time.monotonic(), 0.0),
                 source=request.scope,
@@ -285,7 +334,7 @@ async def wait_for_cluster(
 
 @asynccontextmanager
 async def _show_shortfall(
-    request: PodRequest | TPURequest, ends: float, exit_request: ExitRequest
+    request: ClusterRequest, ends: float, exit_request: ExitRequest
 ) -> AsyncIterator[Callable[[Shortfall], None]]:
     """Yield a function that shows what the cluster lacks on stderr, until the block ends.
 

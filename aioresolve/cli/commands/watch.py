@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
     CommandGroup,
     interval_option,
@@ -25,6 +26,7 @@ from aioresolve.cli.options import (
 from aioresolve.cli.output.change_lines import ChangeRows, TFConfigLines, change_json, change_yaml
 from aioresolve.cli.output.formats import WATCH_OUTPUTS
 from aioresolve.cli.requests import (
+    HereRequest,
     PodRequest,
     TPURequest,
     find_task_name,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.cli.application import ExitRequest
+    from aioresolve.cli.requests import ClusterRequest
     from aioresolve.cli.terminal.background_writer import BackgroundWriter
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState, Observation
@@ -138,6 +141,41 @@ def watch_tpu(interval: float, **parameters: Any) -> None:
     watch_tpus(request, interval)
 
 
+@watch.command(
+    "here",
+    short_help="The cluster that this process is part of.",
+    epilog=f"""\
+\b
+Example:
+  # in a pod of a workload: the pods as they join and leave
+  aioresolve watch here -o wide
+
+{EPILOG}""",
+)
+@output_option(WATCH_OUTPUTS)
+@task_options
+@interval_option("30s", "a source that")
+@first_response_option
+@quiet_option
+@verbose_option
+def watch_here(interval: float, **parameters: Any) -> None:
+    """Watch the cluster that this process is part of.
+
+    `aioresolve here` prints which cluster that is, and why.
+    """
+    request = HereRequest(**parameters)
+    validate_output(request)
+    watch_own_cluster(request, interval)
+
+
+def watch_own_cluster(request: HereRequest, interval: float = INTERVAL) -> None:
+    """Print the cluster of this process and then each of its changes, until interrupted."""
+    from aioresolve.cli.application import run_async
+
+    request, resolver = detect_resolver(request)
+    run_async(partial(_watch, request, resolver, interval))
+
+
 def watch_pods(request: PodRequest) -> None:
     """Print the cluster of the pods and then each of its changes, until interrupted."""
     from aioresolve.cli.application import run_async
@@ -153,7 +191,7 @@ def watch_tpus(request: TPURequest, interval: float = INTERVAL) -> None:
 
 
 async def _watch(
-    request: PodRequest | TPURequest,
+    request: ClusterRequest,
     resolver: ClusterResolver,
     interval: float,
     exit_request: ExitRequest,
@@ -170,7 +208,7 @@ async def _watch(
 
 
 async def _first_observation(
-    request: PodRequest | TPURequest, observations: AsyncGenerator[Observation, None]
+    request: ClusterRequest, observations: AsyncGenerator[Observation, None]
 ) -> Observation:
     """Return the first observation that has a state, and show on stderr what it is waiting for."""
     from aioresolve.cli.terminal.progress import run_with_progress
@@ -188,7 +226,7 @@ async def _first_observation(
 
 
 async def _follow_in_lines(
-    request: PodRequest | TPURequest,
+    request: ClusterRequest,
     resolver: ClusterResolver,
     first: Observation,
     observations: AsyncGenerator[Observation, None],
@@ -222,7 +260,7 @@ async def _follow_in_lines(
 
 
 async def _follow_on_screen(
-    request: PodRequest | TPURequest,
+    request: ClusterRequest,
     first: Observation,
     observations: AsyncGenerator[Observation, None],
     stdout: BackgroundWriter,
@@ -238,7 +276,7 @@ async def _follow_on_screen(
 
 
 def _change_formatter(
-    request: PodRequest | TPURequest, resolver: ClusterResolver
+    request: ClusterRequest, resolver: ClusterResolver
 ) -> Callable[[ClusterState, ClusterState], Awaitable[str]]:
     """Return a function that formats a state and the change from the previous one."""
     lines = TFConfigLines(request.task, rpc_layer=request.rpc_layer)

@@ -51,10 +51,10 @@ OPTIONS = {
     **{
         argument: f"--{argument.replace('_', '-')}"
         for argument in (
-            *("address", "api_version", "context", "count", "interval", "job_name", "jobs", "kubeconfig"),
-            *("max_concurrency", "not_healthy", "not_running", "order_by", "project", "reachable"),
-            *("port", "processes_per_task", "rpc_layer", "server", "slices", "slots", "stable_for"),
-            *("timeout", "token_file", "worker_timeout", "zone"),
+            *("address", "api_version", "check_timeout", "context", "count", "interval", "job_name", "jobs"),
+            *("kubeconfig", "max_concurrency", "not_healthy", "not_running", "order_by", "project"),
+            *("reachable", "port", "processes_per_task", "rpc_layer", "server", "service", "slices"),
+            *("slots", "stable_for", "timeout", "token_file", "worker_timeout", "zone"),
         )
     },
 }
@@ -179,7 +179,7 @@ def _incomplete_report(error: IncompleteClusterError | FailedClusterError) -> st
         )
     if error.hint is not None:
         message = f"{message}. {error.hint.render(option_spelling)}"
-    return f"error: {message}\n{wait_report(error.found, error.wanted, error.missing)}"
+    return f"error: {message}\n{wait_report(error.found, error.wanted, error.missing, error.sources)}"
 
 
 def redacted_traceback(error: BaseException) -> str:

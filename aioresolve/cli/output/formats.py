@@ -38,7 +38,7 @@ ABSENT = "<none>"
 """What a column shows for a missing value, as in kubectl's tables."""
 
 TASK = ("JOB", "TASK", "ADDRESS")
-IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS")
+IDENTITY = ("NAME", "NAMESPACE", "NODE", "READY", "UID", "ACCELERATORS", "STATUS")
 
 MAX_MISSING_ROWS = 20
 """How many reasons a wait report lists at most."""
@@ -100,6 +100,7 @@ def identity_cells(member: Member) -> tuple[str, ...]:
         endpoint.node or "",
         "" if endpoint.ready is None else str(endpoint.ready).lower(),
         endpoint.uid or "",
+        ",".join(f"{name}={number}" for name, number in (endpoint.accelerators or {}).items()),
         endpoint.status or "",
     )
 
@@ -278,10 +279,10 @@ def find_task(spec: ClusterSpec, name: TaskName) -> Task:
 def cluster_document(state: ClusterState) -> dict[str, Any]:
     """Return the cluster as one object.
 
-    `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "status", "index"},
-    ...]}, "version", "observed_at"}`: `task` is the index of the task in its job, `index` the one that the
-    controller gave the pod; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown
-    values are null.
+    `{"jobs": {job: [{"task", "address", "name", "namespace", "uid", "node", "ready", "status", "index",
+    "accelerators"}, ...]}, "version", "observed_at"}`: `task` is the index of the task in its job, `index`
+    the one that the controller gave the pod; `accelerators` is the number of each resource that the pod
+    declares; `version` is the resourceVersion; `observed_at` is RFC 3339 in UTC. Unknown values are null.
     """
     jobs: dict[str, list[dict[str, Any]]] = {job: [] for job in state.endpoints}
     for member in state.members:
@@ -302,6 +303,7 @@ def task_document(member: Member) -> dict[str, Any]:
         "ready": endpoint.ready,
         "status": endpoint.status,
         "index": endpoint.index,
+        "accelerators": None if endpoint.accelerators is None else dict(endpoint.accelerators),
     }
 
 
@@ -329,10 +331,13 @@ def as_yaml(value: dict[str, Any]) -> str:
     return text
 
 
-def counts_table(found: Mapping[str, int], wanted: Mapping[str, int]) -> Table:
-    """Return one row per job: the number of its usable tasks, and the requested number, if any.
+def counts_table(
+    found: Mapping[str, int], wanted: Mapping[str, int], sources: Mapping[str, str] = MappingProxyType({})
+) -> Table:
+    """Return one row per job: the number of its usable tasks, and the wanted number, if any.
 
-    The empty name in `wanted` stands for the total of all jobs. With several jobs, it gets the last row.
+    The empty name in `wanted` stands for the total of all jobs. With several jobs, it gets the last row. If
+    `sources` say what states the wanted numbers, there is a column for them.
     """
     if not wanted:
         return Table(("JOB", "FOUND"), [(job, str(number)) for job, number in found.items()])
@@ -341,6 +346,9 @@ def counts_table(found: Mapping[str, int], wanted: Mapping[str, int]) -> Table:
     rows = [(job, str(number), str(wanted.get(job, ""))) for job, number in found.items()]
     if "" in wanted:
         rows.append(("(all)", str(sum(found.values())), str(wanted[""])))
+    if sources:
+        with_sources = [(*row, sources.get(row[0], "")) for row in rows]
+        return Table(("JOB", "FOUND", "WANTED", "WANTED BY"), with_sources)
     return Table(("JOB", "FOUND", "WANTED"), rows)
 
 
@@ -358,10 +366,16 @@ def some_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def wait_report(found: Mapping[str, int], wanted: Mapping[str, int], missing: Mapping[str, str]) -> str:
+def wait_report(
+    found: Mapping[str, int],
+    wanted: Mapping[str, int],
+    missing: Mapping[str, str],
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return what a cluster lacks: the table of missing tasks, an empty line, and the table of counts."""
     columns, rows = missing_table(missing)
-    tables = [aligned(Table(columns, rows[:MAX_MISSING_ROWS])), aligned(counts_table(found, wanted))]
+    counts = counts_table(found, wanted, sources)
+    tables = [aligned(Table(columns, rows[:MAX_MISSING_ROWS])), aligned(counts)]
     if len(rows) > MAX_MISSING_ROWS:
         tables[0] += f"and {len(rows) - MAX_MISSING_ROWS} more reasons\n"
     return "\n".join(filter(None, tables)) or "no response yet\n"

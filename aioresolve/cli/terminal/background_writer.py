@@ -17,6 +17,8 @@ import click
 
 from aioresolve.cli.output.error_messages import OUTPUT_CLOSED
 
+from .streams import is_reader_gone
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -51,10 +53,10 @@ class BackgroundWriter:
         """Write `text`, and return once it is written; a failure is a click.ClickException."""
         try:
             await self._enqueue(text)
-        except BrokenPipeError:
-            self._exit_with(OUTPUT_CLOSED)
-            await anyio.sleep_forever()  # until the exit cancels this task
         except OSError as error:
+            if is_reader_gone(error):
+                self._exit_with(OUTPUT_CLOSED)
+                await anyio.sleep_forever()  # until the exit cancels this task
             raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
 
     def write_soon(self, text: str) -> None:
@@ -121,17 +123,17 @@ def _exit_without_reader(
 
 def _write_only_pipe(stream: TextIO) -> int | None:
     """Return the file descriptor of `stream` if it is a pipe that this process can only write to."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
+    # On Windows, the event loop does not watch pipes.
+    if sys.platform != "win32":
+        import fcntl
 
-    try:
-        descriptor = stream.fileno()
-        is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-        is_write_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
-    except (OSError, ValueError):
-        return None
-    return descriptor if is_pipe and is_write_only else None
+        with suppress(OSError, ValueError):
+            descriptor = stream.fileno()
+            is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+            is_write_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            if is_pipe and is_write_only:
+                return descriptor
+    return None
 
 
 def _write_all(file: Any, data: bytes) -> None:

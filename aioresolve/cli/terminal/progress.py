@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from aioresolve._core.deadline import Progress
-    from aioresolve.cli.requests import PodRequest, TPURequest
+    from aioresolve.cli.requests import ClusterRequest
     from aioresolve.spec import Observation
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def show_progress(progress: Progress, *, quiet: bool) -> Iterator[None]:
 
 
 async def run_with_progress(
-    request: PodRequest | TPURequest, operation: Callable[[Progress], Awaitable[T]], scope: str = ""
+    request: ClusterRequest, operation: Callable[[Progress], Awaitable[T]], scope: str = ""
 ) -> T:
     """Run `operation` within the deadline of `request`, and show on stderr what it is waiting for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -52,12 +53,18 @@ def _write(text: str) -> None:
     try:
         stream.buffer.write(text.encode(stream.encoding, "backslashreplace"))
         stream.buffer.flush()
-    except BrokenPipeError:
-        discard(stream)
-        raise SystemExit(OUTPUT_CLOSED) from None
     except OSError as error:
         discard(stream)
+        if is_reader_gone(error):
+            raise SystemExit(OUTPUT_CLOSED) from None
         raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
+
+
+def is_reader_gone(error: OSError) -> bool:
+    """Return whether writing failed because the process that reads the stream has closed it."""
+    if sys.platform == "win32" and error.errno == errno.EINVAL:
+        return True  # so do pipes of Windows fail
+    return isinstance(error, BrokenPipeError)
 
 
 def write_stderr(text: str) -> None:

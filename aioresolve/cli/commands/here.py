@@ -1,0 +1,186 @@
+"""`aioresolve here`: which source describes the cluster of this process, and that cluster."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aioresolve.cli.detection import examine_sources, with_time_left
+from aioresolve.cli.options import (
+    coordinator_port_option,
+    output_option,
+    quiet_option,
+    task_options,
+    timeout_option,
+    verbose_option,
+    watch_option,
+)
+from aioresolve.cli.output.error_messages import WRONG_USAGE
+from aioresolve.cli.output.formats import (
+    OUTPUTS,
+    Table,
+    as_json,
+    as_yaml,
+    cluster_document,
+    format_cluster,
+    format_template,
+    has_identities,
+    is_template,
+    tasks_of,
+)
+from aioresolve.cli.requests import HereRequest, find_task_name, validate_output, validate_watch_output
+from aioresolve.cli.terminal import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aioresolve.cli.output.formats import TaskName
+    from aioresolve.environment.detection import Evidence, Finding
+    from aioresolve.resolver.base import ClusterResolver
+    from aioresolve.spec import ClusterState
+
+EVIDENCE = "evidence"
+"""The output that is the default: it does not need the cluster."""
+
+NOTHING_FOUND = (
+    "error: nothing describes the cluster of this process; resolve it by its source, such as `aioresolve"
+    " kubernetes -l SELECTOR`\n"
+)
+
+COLUMNS = ("SOURCE", "FOUND", "USED", "REASON")
+
+EPILOG = """\
+\b
+Examples:
+  # which cluster is this process part of, and why?
+  aioresolve here
+
+\b
+  # its tasks, and the variables that JAX reads in this one
+  aioresolve here -o wide
+  aioresolve here -o jax --this-task
+
+\b
+Sources, in the order of precedence:
+  TF_CONFIG       $TF_CONFIG has tasks
+  Slurm           a job step, a batch script or a shell of salloc
+  SageMaker       $SM_HOSTS has hosts
+  TPU variables   those of TPU pods on GKE, $TPU_NAME or $TPU_CONFIG
+  TPU VM          the metadata server reports a TPU slice
+  Kubernetes      the pod belongs to a Job, JobSet, LeaderWorkerSet, StatefulSet, Kubeflow job,
+                  Volcano Job or Kueue pod group, or $AIORESOLVE_SELECTOR is set
+  Compute Engine  the VM belongs to a managed instance group
+
+\b
+Exit codes: 0 success; 1 could not resolve; 2 no source was found, or invalid usage or
+configuration; 3 deadline passed.
+"""
+
+
+@click.command(epilog=EPILOG, short_help="The cluster that this process is part of, and why.")
+@output_option(OUTPUTS, first=EVIDENCE)
+@coordinator_port_option
+@task_options
+@watch_option("here")
+@timeout_option()
+@quiet_option
+@verbose_option
+@click.pass_context
+def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
+    """Print which source describes the cluster of this process, or that cluster.
+
+    The variables of the process, the metadata server of Google Cloud, and the API server of its pod are
+    checked. Sources that need a request are requested only if no variable decides.
+
+    \b
+    Outputs:
+      evidence   for each source whether it was FOUND (unknown if it was not requested), whether it
+                 is USED, and the REASON; the cluster is not requested
+      table      job, task and address of each task
+      wide       in addition the identity of each task
+      json yaml  {"source", "evidence": [{"source", "found", "reason"}], "jobs": {JOB: [{"task",
+                 "address", "name", ...}]}, "version", "observed_at"}
+      tf-config  TensorFlow's TF_CONFIG, on one line
+      name       only the addresses, one per line
+      env jax torch torchrun tensorflow megascale ray vllm sglang
+                 the variables that such a program reads in the task of --task or --this-task,
+                 as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
+      hostfile host:slots
+                 the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
+    """
+    request = HereRequest(**parameters)
+    validate_output(request)
+    if is_watched:
+        from .watch import watch_own_cluster
+
+        request = replace(request, output="table") if request.output == EVIDENCE else request
+        validate_watch_output(request.output)
+        watch_own_cluster(request)
+        return
+    from aioresolve.cli.application import run_async
+    from aioresolve.environment.detection import choose, decisive
+
+    ends = time.monotonic() + request.timeout
+    findings = examine_sources(request)
+    if request.output == EVIDENCE:
+        streams.write_stdout(evidence_table(findings), has_headers=request.has_headers)
+        if decisive(findings) is None:
+            # The table has what the error would list.
+            streams.write_stderr(NOTHING_FOUND)
+            context.exit(WRONG_USAGE)
+        choose(findings)  # raises if the source cannot be used
+        return
+    evidence, new_resolver = choose(findings)
+    request = with_time_left(request, ends)
+    state, task = run_async(lambda _: _resolve(request, new_resolver()))
+    content = _format(request, evidence, findings, state, task)
+    streams.write_stdout(content, has_headers=request.has_headers)
+
+
+def evidence_table(findings: Sequence[Finding]) -> Table:
+    """Return one row for each source, in the order of precedence."""
+    from aioresolve.environment.detection import decisive
+
+    used = decisive(findings)
+    found = {True: "yes", False: "no", None: "unknown"}
+    rows = [
+        (
+            finding.evidence.source,
+            found[finding.evidence.found],
+            "yes" if finding is used else "no",
+            finding.evidence.reason,
+        )
+        for finding in findings
+    ]
+    return Table(COLUMNS, rows)
+
+
+async def _resolve(request: HereRequest, resolver: ClusterResolver) -> tuple[ClusterState, TaskName | None]:
+    from aioresolve.cli.terminal.progress import run_with_progress
+
+    async with resolver:
+        state = await run_with_progress(request, resolver.fetch_state)
+        return state, await find_task_name(resolver, request, state)
+
+
+def _format(
+    request: HereRequest,
+    used: Evidence,
+    findings: Sequence[Finding],
+    state: ClusterState,
+    task: TaskName | None,
+) -> str | Table:
+    output = request.output
+    if not has_identities(output) or output == "wide":
+        return format_cluster(output, state.spec, state, task, request.program_options(output))
+    evidence = [
+        {"source": each.source, "found": each.found, "reason": each.reason}
+        for each in (finding.evidence for finding in findings)
+    ]
+    document = {"source": used.source, "evidence": evidence, **cluster_document(state)}
+    if is_template(output):
+        return format_template(output, document, tasks_of(document))
+    return as_json(document) if output == "json" else as_yaml(document)

@@ -1,8 +1,9 @@
 """Loopback servers that speak the real protocols, for tests of clients of clusters.
 
-`KubernetesServer` is an API server with pods, which `pod()` builds. `GoogleServer` has Google's APIs for TPU
-nodes and VMs, and the metadata server. `TPUWorker` reports devices over gRPC. All of them inject the faults
-of `aioresolve.testing.faults`. TLS needs the extra: `pip install 'aioresolve[testing]'`.
+`KubernetesServer` is an API server with pods, which `pod()` builds, and the EndpointSlices of a `service()`.
+`GoogleServer` has Google's APIs for TPU nodes and VMs, and the metadata server. `TPUWorker` reports devices
+over gRPC. All of them inject the faults of `aioresolve.testing.faults`. TLS needs the extra: `pip install
+'aioresolve[testing]'`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from .google.resources import instance, queued_resource, tpu_node, tpu_vm
     from .google.server import GoogleServer, ThreadedGoogleServer
     from .kubernetes.cluster import RequestRecord
+    from .kubernetes.endpoint_slices import endpoint, endpoint_slice, service
     from .kubernetes.faults import EndlessPages, WatchError
-    from .kubernetes.pods import pod
+    from .kubernetes.pods import node, pod, resource_claim
     from .kubernetes.server import KubernetesServer, ThreadedKubernetesServer
     from .tpu_worker import Silence, TPUWorker, tpu_worker_process
 
@@ -43,9 +45,14 @@ __all__ = [
     "ThreadedKubernetesServer",
     "Trickle",
     "WatchError",
+    "endpoint",
+    "endpoint_slice",
     "instance",
+    "node",
     "pod",
     "queued_resource",
+    "resource_claim",
+    "service",
     "tpu_node",
     "tpu_vm",
     "tpu_worker_process",
@@ -62,9 +69,14 @@ _MODULES = {
     "ThreadedGoogleServer": "google.server",
     "ThreadedKubernetesServer": "kubernetes.server",
     "WatchError": "kubernetes.faults",
+    "endpoint": "kubernetes.endpoint_slices",
+    "endpoint_slice": "kubernetes.endpoint_slices",
     "instance": "google.resources",
+    "node": "kubernetes.pods",
     "pod": "kubernetes.pods",
     "queued_resource": "google.resources",
+    "resource_claim": "kubernetes.pods",
+    "service": "kubernetes.endpoint_slices",
     "tpu_node": "google.resources",
     "tpu_vm": "google.resources",
     "tpu_worker_process": "tpu_worker",

@@ -6,7 +6,6 @@ import asyncio
 import pickle
 import random
 import socket
-import struct
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -26,7 +25,7 @@ from aioresolve.probe.libtpu_pb2 import MetricRequest, MetricResponse, RuntimeSt
 from aioresolve.probe.worker_pb2 import GetStatusResponse
 
 from .certificates import CertificateAuthority
-from .faults import Answer, Delay, Fault, Hang, Reset
+from .faults import RESET_ON_CLOSE, Answer, Delay, Fault, Hang, Reset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -303,7 +302,7 @@ async def _reset_connections(listeners: Sequence[socket.socket]) -> AsyncIterato
         with connection, suppress(OSError):
             connection.setblocking(False)
             await asyncio.get_running_loop().sock_recv(connection, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
     async def accept(listener: socket.socket) -> None:
         while True:

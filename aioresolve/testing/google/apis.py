@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from .statuses import (
     bad_page_token,
+    compute_invalid,
     compute_not_found,
     compute_permission_denied,
+    invalid_fields,
     json_reply,
     no_such_page,
     not_found,
@@ -20,7 +23,7 @@ from .statuses import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aioresolve.testing.replies import Reply
 
@@ -163,14 +166,24 @@ def _tpu_json(version: str, resource: Mapping[str, Any]) -> dict[str, Any]:
 _COMPUTE_SERVICE = "compute.googleapis.com"
 _COMPUTE_BASE = "https://www.googleapis.com/compute/v1"
 _COMPUTE_PATH = re.compile(
-    r"/compute/v1/(?P<parent>projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+))"
+    r"/compute/v1/(?P<parent>projects/(?P<project>[^/]+)/(?:zones|regions)/(?P<location>[^/]+))"
     r"/(?P<collection>instances|instanceGroups|instanceGroupManagers)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<verb>listInstances|listManagedInstances))?"
 )
+_REGEX_FILTER = re.compile(
+    r"""\s*(?P<field>[A-Za-z]+)\s+(?P<operator>eq|ne)\s+(?P<quote>["']?)(?P<regex>.*?)(?P=quote)\s*"""
+)
+_FIELD = re.compile(r"[A-Za-z0-9]+")
 
 
 def compute_reply(
-    cloud: Cloud, method: str, path: str, query: Mapping[str, str], authorization: str, user: str | None
+    cloud: Cloud,
+    method: str,
+    path: str,
+    query: Mapping[str, str],
+    authorization: str,
+    user: str | None,
+    body: bytes = b"",
 ) -> Reply:
     """Return the reply of Compute Engine to a request; arguments and errors as in `tpu_reply`."""
     found = _COMPUTE_PATH.fullmatch(path)
@@ -178,21 +191,27 @@ def compute_reply(
         raise no_such_page()
     _check_service(cloud, _COMPUTE_SERVICE, found["project"], authorization, user)
     parent = found["parent"]
+    is_zonal = "/zones/" in parent
     match method, found["collection"], found["name"], found["verb"]:
-        case "GET", "instances", None, None:
+        case "GET", "instances", None, None if is_zonal:
             _check_permission(cloud, "compute.instances.list", parent)
-            return json_reply(_instance_list(cloud, parent, query))
-        case "GET", "instances", str(name), None:
+            document = _instance_list(cloud, parent, query)
+        case "GET", "instances", str(name), None if is_zonal:
             _check_permission(cloud, "compute.instances.get", f"{parent}/instances/{name}")
-            return json_reply(_instance(cloud, parent, name))
+            document = _instance(cloud, parent, name)
         case "POST", "instanceGroups", str(name), "listInstances":
-            _check_permission(cloud, "compute.instanceGroups.list", f"{parent}/instanceGroups/{name}")
-            return json_reply(_group_instances(cloud, parent, name, query))
+            permission = "compute.instanceGroups.list" if is_zonal else "compute.instanceGroups.get"
+            _check_permission(cloud, permission, f"{parent}/instanceGroups/{name}")
+            document = _group_instances(cloud, parent, name, query, body)
         case "POST", "instanceGroupManagers", str(name), "listManagedInstances":
             resource = f"{parent}/instanceGroupManagers/{name}"
             _check_permission(cloud, "compute.instanceGroupManagers.get", resource)
-            return json_reply(_managed_instances(cloud, parent, name, query))
-    raise no_such_page()
+            document = _managed_instances(cloud, parent, name, query)
+        case _:
+            raise no_such_page()
+    if fields := query.get("fields"):
+        document = _select(document, _parse_fields(fields), fields)
+    return json_reply(document)
 
 
 def _check_permission(cloud: Cloud, permission: str, resource: str) -> None:
@@ -214,42 +233,128 @@ def _instance(cloud: Cloud, parent: str, name: str) -> dict[str, Any]:
 
 
 def _instance_list(cloud: Cloud, parent: str, query: Mapping[str, str]) -> dict[str, Any]:
-    names = [name for name in cloud.instances.names if name.startswith(f"{parent}/instances/")]
+    matches = _parse_filter(query.get("filter", ""))
+    names = [
+        name
+        for name in cloud.instances.names
+        if name.startswith(f"{parent}/instances/") and matches(cloud.instances.get(name) or {})
+    ]
     listed, token = _page(names, query, "maxResults", cloud.page_size)
     resources = (cloud.instances.read_next(name) or {"name": name} for name in listed)
     items = [_instance_json(parent, resource) for resource in resources]
     return _page_document("items", items, token, kind="compute#instanceList", id=f"{parent}/instances")
 
 
-def _group_page(
-    cloud: Cloud, parent: str, group: str, query: Mapping[str, str]
-) -> tuple[list[tuple[str, dict[str, Any]]], str]:
-    """Return the full names and resources on one page of a group, and the token of the next page."""
-    if group not in cloud.instance_groups:
-        raise compute_not_found(f"{parent}/instanceGroups/{group}")
-    names = sorted(f"{parent}/instances/{name}" for name in cloud.instance_groups[group])
-    listed, token = _page(names, query, "maxResults", cloud.page_size)
-    return [(name, cloud.instances.read_next(name) or {}) for name in listed], token
+def _parse_filter(text: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return whether a resource matches a filter: `FIELD eq REGEX` or `FIELD ne REGEX` of the whole value."""
+    if not text:
+        return lambda _: True
+    found = _REGEX_FILTER.fullmatch(text)
+    try:
+        regex = re.compile(found["regex"]) if found is not None else None
+    except re.error:
+        regex = None
+    if found is None or regex is None:
+        raise compute_invalid("filter", text, "Invalid list filter expression.")
+    field, is_equal = found["field"], found["operator"] == "eq"
+    return lambda resource: (regex.fullmatch(str(resource.get(field, ""))) is not None) == is_equal
 
 
-def _group_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
-    members, token = _group_page(cloud, parent, group, query)
+def _group_members(cloud: Cloud, parent: str, group: str, collection: str) -> list[str]:
+    """Return the full names of the instances of a group, whether or not they exist."""
+    names = cloud.find_group(f"{parent}/instanceGroups/{group}")
+    is_managed = f"{parent}/instanceGroups/{group}" not in map(cloud.group_name, cloud.unmanaged_groups)
+    if names is None or (collection == "instanceGroupManagers" and not is_managed):
+        raise compute_not_found(f"{parent}/{collection}/{group}")
+    return sorted(cloud.full_name(name, "instances") for name in names)
+
+
+def _group_instances(
+    cloud: Cloud, parent: str, group: str, query: Mapping[str, str], body: bytes
+) -> dict[str, Any]:
+    names = _group_members(cloud, parent, group, "instanceGroups")
+    existing = [name for name in names if cloud.instances.get(name) is not None]
+    if _instance_state(body) == "RUNNING":
+        existing = [name for name in existing if (cloud.instances.get(name) or {}).get("status") == "RUNNING"]
+    listed, token = _page(existing, query, "maxResults", cloud.page_size)
     items = [
-        {"instance": f"{_COMPUTE_BASE}/{name}", "status": member.get("status", "TERMINATED")}
-        for name, member in members
+        {"instance": f"{_COMPUTE_BASE}/{name}", "status": (cloud.instances.read_next(name) or {})["status"]}
+        for name in listed
     ]
     return _page_document("items", items, token, kind="compute#instanceGroupsListInstances")
 
 
+def _instance_state(body: bytes) -> str:
+    """Return which instances a request lists, `ALL` or `RUNNING`."""
+    try:
+        document = json.loads(body or b"{}")
+    except ValueError:
+        return "ALL"
+    state = document.get("instanceState", "ALL") if isinstance(document, dict) else "ALL"
+    if state not in ("ALL", "RUNNING"):
+        raise compute_invalid("instanceState", str(state), "Invalid value.")
+    return str(state)
+
+
 def _managed_instances(cloud: Cloud, parent: str, group: str, query: Mapping[str, str]) -> dict[str, Any]:
-    members, token = _group_page(cloud, parent, group, query)
-    items = [
-        {
-            "instance": f"{_COMPUTE_BASE}/{name}",
-            "id": member.get("id", "0"),
-            "instanceStatus": member.get("status", "TERMINATED"),
-            "currentAction": "NONE",
-        }
-        for name, member in members
-    ]
+    names = _group_members(cloud, parent, group, "instanceGroupManagers")
+    listed, token = _page(names, query, "maxResults", cloud.page_size)
+    items = []
+    for name in listed:
+        member = cloud.instances.get(name)
+        item = {"instance": f"{_COMPUTE_BASE}/{name}", "name": name.rpartition("/")[2]}
+        if member is None:
+            item["currentAction"] = "CREATING"
+        else:
+            item |= {"id": member["id"], "instanceStatus": member["status"], "currentAction": "NONE"}
+        items.append({**item, **cloud.managed_instances.get(name.rpartition("/")[2], {})})
     return _page_document("managedInstances", items, token)
+
+
+# Partial responses: https://cloud.google.com/compute/docs/api/best-practices#fields
+
+_Selection = dict[str, "_Selection"]
+"""The selected fields of an object, each with those inside it; empty for everything."""
+
+
+def _parse_fields(text: str) -> _Selection:
+    """Return the selection of `a,b/c,d(e,f)`."""
+    tokens = re.findall(r"[A-Za-z0-9]+|.", text)
+    selection, position = _parse_selection(tokens, 0, text)
+    if position != len(tokens):
+        raise invalid_fields(text)
+    return selection
+
+
+def _parse_selection(tokens: Sequence[str], position: int, text: str) -> tuple[_Selection, int]:
+    selection: _Selection = {}
+    while True:
+        if position == len(tokens) or _FIELD.fullmatch(tokens[position]) is None:
+            raise invalid_fields(text)
+        inner = selection.setdefault(tokens[position], {})
+        position += 1
+        while tokens[position : position + 1] == ["/"]:
+            if position + 1 == len(tokens):
+                raise invalid_fields(text)
+            inner = inner.setdefault(tokens[position + 1], {})
+            position += 2
+        if tokens[position : position + 1] == ["("]:
+            nested, position = _parse_selection(tokens, position + 1, text)
+            inner |= nested
+            if tokens[position : position + 1] != [")"]:
+                raise invalid_fields(text)
+            position += 1
+        if tokens[position : position + 1] != [","]:
+            return selection, position
+        position += 1
+
+
+def _select(value: Any, selection: _Selection, text: str) -> Any:
+    """Return the selected fields of a value, and of the items of lists in it."""
+    if not selection:
+        return value
+    if isinstance(value, list):
+        return [_select(item, selection, text) for item in value]
+    if not isinstance(value, dict):
+        raise invalid_fields(text)
+    return {field: _select(value[field], inner, text) for field, inner in selection.items() if field in value}

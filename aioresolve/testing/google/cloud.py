@@ -121,6 +121,8 @@ class Cloud:
     denied: set[str] = field(default_factory=set)
     disabled_services: set[str] = field(default_factory=set)
     instance_groups: dict[str, list[str]] = field(default_factory=dict)
+    unmanaged_groups: set[str] = field(default_factory=set)
+    managed_instances: dict[str, dict[str, Any]] = field(default_factory=dict)
     nodes: ResourceStore = field(init=False)
     queued_resources: ResourceStore = field(init=False)
     instances: ResourceStore = field(init=False)
@@ -163,6 +165,18 @@ class Cloud:
                 hint=Hint("Write it as {example}.", {"example": example}),
             )
         return name
+
+    def group_name(self, name: str) -> str:
+        """Return `projects/P/zones/Z/instanceGroups/NAME` for a short or full name of an instance group."""
+        if "/" in name:
+            return name
+        return f"projects/{self.project}/zones/{self.zone}/instanceGroups/{name}"
+
+    def find_group(self, full_name: str) -> list[str] | None:
+        """Return the names of the instances of a group; None if it does not exist."""
+        with self.lock:
+            groups = {self.group_name(name): names for name, names in self.instance_groups.items()}
+        return groups.get(full_name)
 
     def find(self, name: str) -> tuple[ResourceStore, str]:
         """Return the store that contains `name`, short or full, and its full name; or raise a KeyError."""

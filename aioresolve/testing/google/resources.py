@@ -131,16 +131,18 @@ def instance(
     ipv6: str | None = None,
     status: str = "RUNNING",
     labels: Mapping[str, str] | None = None,
+    accelerators: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return a VM in the format of v1 of the Compute Engine API, for `GoogleServer(nodes)` and `server.add`.
 
     Args:
-        name: its name, in the server's own project and zone.
+        name: its name, which means the server's own project and zone, or `projects/P/zones/Z/instances/NAME`.
         ip: its internal address; the default derives it from the name.
         external_ip: its external address.
         ipv6: its IPv6 address.
         status: such as `RUNNING`.
         labels: its labels.
+        accelerators: the number of its accelerators by type, such as `{"nvidia-h100-80gb": 8}`.
     """
     interface: dict[str, Any] = {
         "kind": "compute#networkInterface",
@@ -154,7 +156,12 @@ def instance(
         interface["accessConfigs"] = [
             {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "natIP": external_ip}
         ]
-    return {
+    kinds = "https://www.googleapis.com/compute/v1/projects/p/zones/z/acceleratorTypes"
+    attached = [
+        {"acceleratorType": f"{kinds}/{kind}", "acceleratorCount": number}
+        for kind, number in (accelerators or {}).items()
+    ]
+    return ({"guestAccelerators": attached} if attached else {}) | {
         "kind": "compute#instance",
         "id": str(zlib.crc32(name.encode()) + (1 << 60)),
         "creationTimestamp": "2026-11-20T07:39:21.123-08:00",

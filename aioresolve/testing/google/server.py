@@ -160,8 +160,25 @@ class GoogleControls(Controls[GoogleRequest]):
 
     @property
     def instance_groups(self) -> MutableMapping[str, list[str]]:
-        """Instance group to the names of its instances; may be changed at any time."""
+        """Instance group to the names of its instances; may be changed at any time.
+
+        Both may be full names, of groups such as `projects/P/regions/R/instanceGroups/NAME`. An instance that
+        does not exist is one that the manager of the group is creating.
+        """
         return self._cloud.instance_groups
+
+    @property
+    def unmanaged_groups(self) -> set[str]:
+        """The instance groups that have no manager; may be changed at any time."""
+        return self._cloud.unmanaged_groups
+
+    @property
+    def managed_instances(self) -> MutableMapping[str, dict[str, Any]]:
+        """Name of an instance to what the manager of its group reports about it; may be changed at any time.
+
+        The fields are spelled as in the API, such as `{"currentAction": "DELETING"}`.
+        """
+        return self._cloud.managed_instances
 
     # Users and permissions
 
@@ -279,9 +296,9 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
         server.script("my-tpu", "CREATING", "READY")
     ```
 
-    It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (instances, instance
-    groups), the OAuth and STS token servers, `generateAccessToken` and the GCE metadata server. Its data
-    survives the end of the `async with` block.
+    It implements the Cloud TPU API (v1 and v2: nodes, queued resources), Compute Engine (v1: instances with
+    filters and partial responses, instance groups and their managers), the OAuth and STS token servers,
+    `generateAccessToken` and the GCE metadata server. Its data survives the end of the `async with` block.
 
     Args:
         nodes: TPU nodes from `tpu_node()`, and also queued resources and instances.
@@ -369,14 +386,13 @@ class GoogleServer(GoogleControls, LoopbackServer[GoogleRequest]):
             case "iamcredentials":
                 email = record.path.rpartition("/")[2].partition(":")[0]
                 return tokens.impersonation_reply(email, record.user)
-            case "tpu":
-                api_reply = tpu_reply
-            case "compute":
-                api_reply = compute_reply
+            case "tpu" | "compute":
+                authorization = request.headers.get("Authorization", "")
+                arguments = cloud, record.method, record.path, record.query, authorization, record.user
+                is_tpu = record.service == "tpu"
+                reply = tpu_reply(*arguments) if is_tpu else compute_reply(*arguments, body)
             case _:
                 raise no_such_page()
-        authorization = request.headers.get("Authorization", "")
-        reply = api_reply(cloud, record.method, record.path, record.query, authorization, record.user)
         if cloud.etags and record.method == "GET":
             return add_etag(reply, request.headers.get("If-None-Match", ""))
         return reply

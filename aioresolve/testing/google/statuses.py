@@ -113,7 +113,7 @@ def permission_denied(permission: str, resource: str) -> Failure:
 
 def compute_permission_denied(permission: str, resource: str) -> Failure:
     """403 of Compute Engine."""
-    return _rpc_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden", "global")
+    return _compute_failure(403, f"Required '{permission}' permission for '{resource}'", "forbidden")
 
 
 def service_disabled(service: str, project: str) -> Failure:
@@ -136,14 +136,28 @@ def not_found(resource: str) -> Failure:
 
 
 def compute_not_found(resource: str) -> Failure:
-    """404 of Compute Engine, in its older format."""
-    message = f"The resource '{resource}' was not found"
+    """404 of Compute Engine."""
+    return _compute_failure(404, f"The resource '{resource}' was not found", "notFound")
+
+
+def compute_invalid(field: str, value: str, reason: str) -> Failure:
+    """400 of Compute Engine: a parameter is invalid."""
+    return _compute_failure(400, f"Invalid value for field '{field}': '{value}'. {reason}", "invalid")
+
+
+def invalid_fields(fields: str) -> Failure:
+    """400: the parameter `fields` is invalid."""
+    return _rpc_failure(400, f"Request contains an invalid argument: Invalid field selection {fields}")
+
+
+def _compute_failure(status: int, message: str, reason: str) -> Failure:
+    """Return a failure in the older format, that of Compute Engine."""
     error = {
-        "code": 404,
+        "code": status,
         "message": message,
-        "errors": [{"message": message, "domain": "global", "reason": "notFound"}],
+        "errors": [{"message": message, "domain": "global", "reason": reason}],
     }
-    return Failure(json_reply({"error": error}, 404))
+    return Failure(json_reply({"error": error}, status))
 
 
 def no_such_page() -> Failure:

@@ -1,4 +1,4 @@
-"""Authentication and authorization of requests for pods."""
+"""Authentication and authorization of requests for objects."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .kinds import KINDS, POD, SERVICE
 from .options import TRUE_VALUES
 from .statuses import forbidden, unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from .kinds import Kind
+
 ANONYMOUS = "system:anonymous"
 
-_PODS = re.compile(
-    r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/pods(?:/(?P<name>[^/]+)(?:/(?P<subresource>status))?)?/?"
+_OBJECTS = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[^/]+)"
+    r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>status))?)?/?"
 )
+_BY_RESOURCE = {(kind.group, kind.resource): kind for kind in (*KINDS, SERVICE)}
 _NAMED_VERBS = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -34,21 +39,24 @@ class RequestInfo:
     namespace: str | None = None
     name: str | None = None
     subresource: str = ""
+    kind: Kind = POD
 
 
 def request_info(method: str, path: str, query: Mapping[str, str]) -> RequestInfo | None:
-    """Return the verb and resource of a request, None if its path does not belong to pods."""
-    found = _PODS.fullmatch(path)
-    if found is None:
+    """Return the verb and resource of a request, None if its path does not belong to objects."""
+    found = _OBJECTS.fullmatch(path)
+    kind = None if found is None else _BY_RESOURCE.get((found["group"] or "", found["resource"]))
+    if found is None or kind is None or (found["subresource"] and kind is not POD):
         return None
     namespace, name = found["namespace"], found["name"]
     if name is not None:
         if namespace is None:
             return None
-        return RequestInfo(_NAMED_VERBS.get(method, ""), namespace, name, found["subresource"] or "")
+        return RequestInfo(_NAMED_VERBS.get(method, ""), namespace, name, found["subresource"] or "", kind)
     if method in {"GET", "HEAD"}:
-        return RequestInfo("watch" if query.get("watch") in TRUE_VALUES else "list", namespace)
-    return RequestInfo("create" if method == "POST" and namespace is not None else "", namespace)
+        return RequestInfo("watch" if query.get("watch") in TRUE_VALUES else "list", namespace, kind=kind)
+    verb = "create" if method == "POST" and namespace is not None else ""
+    return RequestInfo(verb, namespace, kind=kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +72,9 @@ class Access:
 
     `tokens` is bearer token to user (None accepts every request), `passwords` user to password. `allow` is
     user to the namespaces that the user may access, None for all; without a mapping every user may access
-    everything. With `anonymous`, requests without credentials are accepted as `system:anonymous`, which
-    `allow` then denies.
+    everything. `resources` and `verbs` are user to the resources and RBAC verbs that the user may use; other
+    users may use all. With `anonymous`, requests without credentials are accepted as `system:anonymous`,
+    which `allow` then denies.
     """
 
     def __init__(
@@ -74,11 +83,15 @@ class Access:
         passwords: Mapping[str, str] | None,
         allow: Mapping[str, Collection[str] | None] | None,
         anonymous: bool,
+        resources: Mapping[str, Collection[str]] | None = None,
+        verbs: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.tokens = None if tokens is None else dict(tokens)
         self.passwords = dict(passwords or {})
         self.allow = None if allow is None else dict(allow)
         self.anonymous = anonymous
+        self.resources = dict(resources or {})
+        self.verbs = dict(verbs or {})
 
     def caller(self, authorization: str, certificate_user: str | None) -> Caller:
         """Return the sender of a request: its client certificate counts before its `Authorization` header."""
@@ -97,14 +110,17 @@ class Access:
         """Return if `caller` may make the request; otherwise raise the API server's 401 or 403."""
         if caller.user is None:
             raise unauthorized()
-        if not self._may(caller.user, info.namespace):
-            raise forbidden(caller.user, info.verb, info.namespace, info.name, info.subresource)
+        if not self.may(caller.user, info.verb, info.kind.resource, info.namespace):
+            raise forbidden(caller.user, info.verb, info.namespace, info.name, info.subresource, info.kind)
 
     @property
     def _open(self) -> bool:
         return self.tokens is None and not self.passwords
 
-    def _may(self, user: str, namespace: str | None) -> bool:
+    def may(self, user: str, verb: str, resource: str, namespace: str | None) -> bool:
+        """Whether `user` may use `verb` for `resource` in a namespace; None for all namespaces."""
+        if resource not in self.resources.get(user, (resource,)) or verb not in self.verbs.get(user, (verb,)):
+            return False
         if self.allow is None:
             return self._open or user != ANONYMOUS
         if user not in self.allow:

@@ -14,6 +14,7 @@ from aioresolve.testing.replies import JSON_HEADERS, Reply
 
 from .cluster import RunningWatch
 from .faults import endless_page
+from .kinds import ENDPOINT_SLICE, NODE, POD, RESOURCE_CLAIM, SERVICE
 from .lists import list_body, object_body, page
 from .options import (
     ListOptions,
@@ -32,9 +33,12 @@ from .statuses import (
     method_not_allowed,
     no_such_resource,
     not_found,
+    success,
     unauthorized,
     unsupported_media_type,
+    watch_list_disabled,
 )
+from .store import timestamp
 from .watches import EventEncoder, check_watch, watch_pieces
 
 if TYPE_CHECKING:
@@ -45,8 +49,9 @@ if TYPE_CHECKING:
     from .access import Caller, RequestInfo
     from .cluster import Cluster, RequestRecord
     from .faults import EndlessPages
+    from .kinds import Kind
     from .options import IncludeObject
-    from .store import StoredPod
+    from .store import StoredObject
 
 _HEALTH = frozenset({"/readyz", "/livez", "/healthz"})
 _PUBLIC_PATHS = _HEALTH | {"/version"}
@@ -67,22 +72,51 @@ _VERSION = {
     "compiler": "gc",
     "platform": "linux/amd64",
 }
-_POD_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_REVIEW = "SelfSubjectAccessReview"
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
-def _pod_resource(name: str, verbs: list[str], **more: Any) -> dict[str, Any]:
-    return {"name": name, "singularName": "", "namespaced": True, "kind": "Pod", "verbs": verbs, **more}
+def _resource(kind: Kind, verbs: list[str], *, name: str = "", **more: Any) -> dict[str, Any]:
+    head = {"name": name or kind.resource, "singularName": "", "namespaced": True, "kind": kind.name}
+    return {**head, "verbs": verbs, **more}
+
+
+def _group(kind: Kind) -> dict[str, Any]:
+    version = {"groupVersion": kind.api_version, "version": "v1"}
+    return {"name": kind.group, "versions": [version], "preferredVersion": version}
 
 
 _DOCUMENTS: dict[str, dict[str, Any]] = {
     "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/apis": {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group(ENDPOINT_SLICE), _group(RESOURCE_CLAIM)],
+    },
+    f"/apis/{ENDPOINT_SLICE.group}": {"kind": "APIGroup", "apiVersion": "v1", **_group(ENDPOINT_SLICE)},
+    f"/apis/{RESOURCE_CLAIM.group}": {"kind": "APIGroup", "apiVersion": "v1", **_group(RESOURCE_CLAIM)},
     "/api/v1": {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            _pod_resource("pods", _POD_VERBS, singularName="pod", shortNames=["po"], categories=["all"]),
-            _pod_resource("pods/status", ["get", "patch", "update"]),
+            _resource(NODE, ["list"], singularName="node", shortNames=["no"], namespaced=False),
+            _resource(POD, _VERBS, singularName="pod", shortNames=["po"], categories=["all"]),
+            _resource(POD, ["get", "patch", "update"], name="pods/status"),
+        ],
+    },
+    f"/apis/{ENDPOINT_SLICE.api_version}": {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": ENDPOINT_SLICE.api_version,
+        "resources": [_resource(ENDPOINT_SLICE, _VERBS, singularName="endpointslice")],
+    },
+    f"/apis/{RESOURCE_CLAIM.api_version}": {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": RESOURCE_CLAIM.api_version,
+        "resources": [
+            _resource(RESOURCE_CLAIM, ["get", "list", "watch"], singularName="resourceclaim"),
         ],
     },
 }
@@ -107,12 +141,16 @@ class Call:
 async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | None = None) -> Reply:
     """Return the reply to `call`, which may be a failure; `endless_pages` replaces the result of a list."""
     try:
+        if call.record.path.rstrip("/") == _REVIEWS and call.record.method == "POST":
+            return _review_access(cluster, call)
         if call.info is None:
-            return _discovery(call)
+            return _other_object(cluster, call)
         cluster.access.check(call.caller, call.info)
         if not call.info.verb:
             raise method_not_allowed()
         representation = _representation(call)
+        if call.info.kind is SERVICE:
+            return _service(cluster, call.info, representation)
         match call.info.verb:
             case "list" if endless_pages is not None:
                 return _endless_list(cluster, call, representation, endless_pages)
@@ -121,19 +159,35 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
             case "watch":
                 return _watch(cluster, call, representation)
             case _:
-                status, pod = _single_pod(cluster, call, call.info)
-                body = object_body(pod, representation, _include(call, representation))
+                status, stored = _single_object(cluster, call, call.info)
+                if call.info.verb == "delete" and call.info.kind is not POD:
+                    deleted = success(stored.name, stored.as_dict()["metadata"]["uid"], stored.kind)
+                    return Reply(200, compact_json(deleted) + b"\n", JSON_HEADERS)
+                body = object_body(stored, representation, _include(call, representation))
                 body = indented_json(body) if representation.indent else body
                 return Reply(status, body, _headers(representation))
     except Failure as failure:
         return _failure(failure, call)
 
 
+def watch_error(call: Call, failure: Failure) -> Reply:
+    """Return the reply of a watch that ends at once, with an ERROR event."""
+    try:
+        encoder = EventEncoder(_kind(call), _representation(call), "None")
+    except Failure as not_acceptable:
+        return _failure(not_acceptable, call)
+    return Reply(200, encoder.error(failure), encoder.headers)
+
+
 def _representation(call: Call) -> Representation:
     accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
-    is_watch = call.info is not None and call.info.verb == "watch"  # not implemented in protobuf
+    only_objects = call.info is not None and call.info.kind.is_json_only
     return negotiate_representation(
-        accept, agent, call.record.query.get("pretty"), allow_protobuf=not is_watch
+        accept,
+        agent,
+        call.record.query.get("pretty"),
+        allow_protobuf=not only_objects,
+        only_objects=only_objects,
     )
 
 
@@ -151,7 +205,7 @@ def _failure(failure: Failure, call: Call) -> Reply:
     return Reply(failure.code, body, _headers(representation) | failure.headers)
 
 
-def _discovery(call: Call) -> Reply:
+def _other_object(cluster: Cluster, call: Call) -> Reply:
     path = call.record.path.rstrip("/")
     if call.caller.user is None and (call.caller.scheme or path not in _PUBLIC_PATHS):
         raise unauthorized()
@@ -159,14 +213,57 @@ def _discovery(call: Call) -> Reply:
         return Reply(200, b"ok", {"Content-Type": "text/plain; charset=utf-8"})
     if path == "/version":
         return Reply(200, indented_json(compact_json(_VERSION)), JSON_HEADERS)
-    document = _DOCUMENTS.get(path)
+    document = _DOCUMENTS.get(path) or cluster.controllers.get(path)
     if document is None:
         raise no_such_resource()
     return Reply(200, compact_json(document) + b"\n", JSON_HEADERS)
 
 
+def _review_access(cluster: Cluster, call: Call) -> Reply:
+    """Return whether the caller may do what its SelfSubjectAccessReview describes."""
+    if call.caller.user is None:
+        raise unauthorized()
+    attributes = _document(call.body, _REVIEW).get("spec", {}).get("resourceAttributes") or {}
+    verb, resource = attributes.get("verb", ""), attributes.get("resource", "")
+    version = "authorization.k8s.io/v1"
+    managed = {
+        "manager": call.headers.get("User-Agent", "").partition("/")[0] or "unknown",
+        "operation": "Update",
+        "apiVersion": version,
+        "time": timestamp(cluster.store.clock()),
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {
+            "f:spec": {"f:resourceAttributes": {".": {}, **{f"f:{name}": {} for name in sorted(attributes)}}}
+        },
+    }
+    allowed = cluster.access.may(call.caller.user, verb, resource, attributes.get("namespace") or None)
+    body = compact_json(
+        {
+            "kind": _REVIEW,
+            "apiVersion": version,
+            "metadata": {"managedFields": [managed]},
+            "spec": {"resourceAttributes": attributes},
+            "status": {"allowed": allowed},
+        }
+    )
+    return _json_reply(201, body, _representation(call))
+
+
+def _service(cluster: Cluster, info: RequestInfo, representation: Representation) -> Reply:
+    if info.verb != "get":
+        raise method_not_allowed()
+    service = cluster.services.get(info.namespace or "", info.name or "")
+    if service is None:
+        raise not_found(info.name or "", SERVICE)
+    return _json_reply(200, compact_json(service), representation)
+
+
+def _json_reply(status: int, body: bytes, representation: Representation) -> Reply:
+    return Reply(status, indented_json(body) if representation.indent else body + b"\n", JSON_HEADERS)
+
+
 async def _list(cluster: Cluster, call: Call, representation: Representation) -> Reply:
-    options = list_options(call.record.namespace, call.record.query, watch=False)
+    options = list_options(call.record.namespace, call.record.query, watch=False, kind=_kind(call))
     include = _include(call, representation)
     version = cluster.store.version
     zipped = accepts_gzip(call.headers.get("Accept-Encoding", ""))
@@ -191,16 +288,23 @@ def _endless_list(cluster: Cluster, call: Call, representation: Representation, 
     return Reply(200, body, _headers(representation))
 
 
+def _kind(call: Call) -> Kind:
+    return POD if call.info is None else call.info.kind
+
+
 def _include(call: Call, representation: Representation) -> IncludeObject:
     return included_object(call.record.query) if representation.kind == "table" else "None"
 
 
 def _watch(cluster: Cluster, call: Call, representation: Representation) -> Reply:
-    options = list_options(call.record.namespace, call.record.query, watch=True)
+    kind = _kind(call)
+    options = list_options(call.record.namespace, call.record.query, watch=True, kind=kind)
     include = _include(call, representation)
+    if "sendInitialEvents" in call.record.query and not cluster.watch_list:
+        raise watch_list_disabled()
     check_watch(cluster.store, options)
-    encoder = EventEncoder(representation, include)
-    return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
+    encoder = EventEncoder(kind, representation, include)
+    return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), encoder.headers)
 
 
 async def _watch_body(
@@ -217,47 +321,54 @@ async def _watch_body(
         cluster.watches.remove(watch)
 
 
-def _single_pod(cluster: Cluster, call: Call, info: RequestInfo) -> tuple[int, StoredPod]:
-    """Read or write one pod; return the HTTP status and the pod."""
+def _single_object(cluster: Cluster, call: Call, info: RequestInfo) -> tuple[int, StoredObject]:
+    """Read or write one object; return the HTTP status and the object."""
     namespace, name = info.namespace or "", info.name or ""
     manager = call.headers.get("User-Agent", "").partition("/")[0] or "unknown"
-    writer = cluster.writer
+    kind = info.kind
+    if info.verb == "get":
+        stored = cluster.store.get(namespace, name, kind)
+        if stored is None:
+            raise not_found(name, kind)
+        return 200, stored
+    writer = cluster.writers.get(kind)
+    if writer is None:
+        raise method_not_allowed()
     match info.verb:
         case "create":
-            return 201, writer.create(namespace, _document(call.body), manager)
+            return 201, writer.create(namespace, _document(call.body, kind.name), manager)
         case "update":
-            return 200, writer.replace(namespace, name, _document(call.body), info.subresource, manager)
+            return 200, writer.replace(
+                namespace, name, _document(call.body, kind.name), info.subresource, manager
+            )
         case "patch":
-            kind = call.headers.get("Content-Type", "").partition(";")[0].strip()
-            if kind not in _PATCH_TYPES:
+            media_type = call.headers.get("Content-Type", "").partition(";")[0].strip()
+            if media_type not in _PATCH_TYPES:
                 raise unsupported_media_type(*_PATCH_TYPES)
-            return 200, writer.patch(namespace, name, _document(call.body), info.subresource, manager)
+            return 200, writer.patch(
+                namespace, name, _document(call.body, kind.name), info.subresource, manager
+            )
         case "delete" if not info.subresource:
-            return 200, writer.delete(namespace, name, _grace_period(call))
-        case "get":
-            pod = cluster.store.get(namespace, name)
-            if pod is None:
-                raise not_found(name)
-            return 200, pod
+            return 200, writer.delete(namespace, name, _grace_period(call, kind))
         case _:
             raise method_not_allowed()
 
 
-def _grace_period(call: Call) -> int | None:
+def _grace_period(call: Call, kind: Kind) -> int | None:
     value = call.record.query.get("gracePeriodSeconds")
     if value is None and call.body:
-        value = _document(call.body).get("gracePeriodSeconds")
+        value = _document(call.body, kind.name).get("gracePeriodSeconds")
     try:
         return None if value is None else int(value)
     except (TypeError, ValueError):
         raise bad_request(f"invalid gracePeriodSeconds: {value!r}") from None
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def _document(body: bytes, kind: str) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except ValueError as error:
         raise bad_request(f"the request body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise bad_request("the object provided is unrecognized (must be of type Pod)")
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
     return document

@@ -1,4 +1,4 @@
-"""The cluster behind a server: its pods, its users, its connected watches, and cached responses."""
+"""The cluster behind a server: its objects, its users, its connected watches, and cached responses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .writes import Writer
+from .endpoint_slices import EndpointSliceController, EndpointSliceWriter
+from .kinds import ENDPOINT_SLICE, POD
+from .writes import PodWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from .access import Access
     from .faults import WatchFault
+    from .kinds import Kind
     from .store import Store
+    from .writes import Writer
 
 _MAX_CACHED_BYTES = 512 * 1024 * 1024
 
@@ -29,9 +34,10 @@ class RequestRecord:
         method: `GET`, ...
         path: the path without the query.
         query: parameter name to (last) value.
-        verb: list, watch, get, create, update, patch, delete; empty for anything but pods.
+        verb: list, watch, get, create, update, patch, delete; empty for kinds that cannot be listed.
+        resource: such as `pods` or `endpointslices`; empty for kinds that cannot be listed.
         namespace: the requested namespace, None for all.
-        name: the requested pod, None for a collection.
+        name: the requested object, None for a collection.
         user_agent: the `User-Agent` header.
         accept: the `Accept` header.
         scheme: how the client authenticated: `Bearer`, `Basic`, `Certificate`, or empty.
@@ -46,6 +52,7 @@ class RequestRecord:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     verb: str = ""
+    resource: str = ""
     namespace: str | None = None
     name: str | None = None
     user_agent: str = ""
@@ -140,7 +147,10 @@ class ResponseCache:
 class Cluster:
     """Everything that survives a restart of the server.
 
-    `watches` are those that are connected; each sends a bookmark every `bookmark_interval` seconds.
+    `writers` apply the writes of clients, and `services` derives EndpointSlices from pods. `watches` are
+    those that are connected; each sends a bookmark every `bookmark_interval` seconds, and with `watch_list`
+    they may begin with the existing objects. `controllers` are Jobs and other objects that can only be read,
+    by the path of their URL.
     """
 
     store: Store
@@ -148,9 +158,14 @@ class Cluster:
     bookmark_interval: float
     notifier: Notifier = field(default_factory=Notifier)
     responses: ResponseCache = field(default_factory=ResponseCache)
-    writer: Writer = field(init=False)
+    writers: Mapping[Kind, Writer] = field(init=False)
+    services: EndpointSliceController = field(init=False)
     watches: list[RunningWatch] = field(default_factory=list)
+    controllers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    watch_list: bool = True
 
     def __post_init__(self) -> None:
-        self.writer = Writer(self.store)
+        self.writers = {POD: PodWriter(self.store), ENDPOINT_SLICE: EndpointSliceWriter(self.store)}
+        self.services = EndpointSliceController(self.store)
+        self.store.listen(self.services.sync)
         self.store.listen(self.notifier.notify)

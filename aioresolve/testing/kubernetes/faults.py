@@ -11,7 +11,7 @@ from aioresolve.testing.faults import Fault, StreamFault
 from .lists import ContinueToken, InvalidTokenError, Page
 from .pods import pod
 from .statuses import Failure, bad_request, failure_of_status
-from .store import stored_pod
+from .store import stored_object
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -92,7 +92,7 @@ def endless_page(fault: EndlessPages, options: ListOptions, now: datetime) -> Pa
     requirements = options.selection.labels.requirements
     labels = {r.key: min(r.values) for r in requirements if r.operator in {"=", "==", "in"}}
     names = [f"endless-{number:09}" for number in range(first, first + size)]
-    pods = [stored_pod(pod(name, namespace, labels=labels), _ENDLESS_VERSION, now) for name in names]
+    pods = [stored_object(pod(name, namespace, labels=labels), _ENDLESS_VERSION, now) for name in names]
     prefix = "" if options.selection.namespace else f"{namespace}/"
     token = ContinueToken(_ENDLESS_VERSION, f"{prefix}{names[-1]}\0").encode()
     metadata = {"resourceVersion": str(_ENDLESS_VERSION), "continue": token, "remainingItemCount": 1_000_000}

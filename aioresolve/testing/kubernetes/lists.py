@@ -1,4 +1,4 @@
-"""Lists of pods as bytes: PodList, Table or PartialObjectMetadataList, complete or in pages.
+"""Lists of objects as bytes: PodList, Table or PartialObjectMetadataList, complete or in pages.
 
 The continue token of a page is `{"v":"meta.k8s.io/v1","rv":8470,"start":"/train-1\u0000"}` in base64. `start`
 is the key with which the next page begins, relative to the listed namespace; `rv` is the version of the first
@@ -18,6 +18,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from .kinds import POD
 from .protobuf import encode_pod_list, envelope
 from .statuses import bad_request, compact_json, expired_list, expired_page, too_large_version
 from .store import Expired
@@ -26,8 +27,9 @@ from .table import COLUMN_DEFINITIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .kinds import Kind
     from .options import IncludeObject, ListOptions, Representation
-    from .store import Store, StoredPod
+    from .store import Store, StoredObject
 
 _INVALID = "continue key is not valid"
 
@@ -113,83 +115,87 @@ COLUMNS = compact_json(COLUMN_DEFINITIONS)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The pods of a page, and the metadata of the list."""
+    """The objects of a page, and the metadata of the list."""
 
-    pods: Sequence[StoredPod]
+    objects: Sequence[StoredObject]
     metadata: dict[str, Any]
+    kind: Kind = POD
 
 
 def page(store: Store, options: ListOptions) -> Page:
-    """Return the pods that `options` request, at the requested version and up to the limit.
+    """Return the objects that `options` request, at the requested version and up to the limit.
 
     Failures: 400 for an invalid token, 410 for an expired version, 504 for one that does not exist yet.
     """
+    selection = options.selection
     with store.lock:
         version, start = _position(store, options)
         try:
-            pods = store.pods_at(version)
+            objects = store.objects_at(version, selection.kind)
         except Expired:
             if options.continue_token:
                 raise expired_page(ContinueToken(-1, start).encode(rooted=False)) from None
             raise expired_list() from None
-    selection = options.selection
     prefix = "" if selection.namespace is None else f"{selection.namespace}/"
-    first = bisect.bisect_left(pods, prefix + start, key=attrgetter("key"))
+    first = bisect.bisect_left(objects, prefix + start, key=attrgetter("key"))
     # "0" is the character after "/", so this is the end of the namespace.
-    last = bisect.bisect_left(pods, f"{selection.namespace}0", key=attrgetter("key")) if prefix else len(pods)
+    end = f"{selection.namespace}0"
+    last = bisect.bisect_left(objects, end, key=attrgetter("key")) if prefix else len(objects)
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
     if not options.limit:
-        listed: Sequence[StoredPod] = pods[first:last]
+        listed: Sequence[StoredObject] = objects[first:last]
         if not selection.is_everything:
-            listed = [pod for pod in listed if selection.matches(pod)]
-        return Page(listed, metadata)
-    # One pod more than the limit shows whether there is a next page.
+            listed = [each for each in listed if selection.matches(each)]
+        return Page(listed, metadata, selection.kind)
+    # One object more than the limit shows whether there is a next page.
     found = list(
-        islice((pod for pod in islice(pods, first, last) if selection.matches(pod)), options.limit + 1)
+        islice((each for each in islice(objects, first, last) if selection.matches(each)), options.limit + 1)
     )
     if len(found) > options.limit:
         found.pop()
-        # The smallest key after the last one listed, so that a pod created in between is not skipped.
+        # The smallest key after the last one listed, so that an object created in between is not skipped.
         following = found[-1].key.removeprefix(prefix) + "\0"
         metadata["continue"] = ContinueToken(version, following).encode()
         if selection.is_everything:
             metadata["remainingItemCount"] = last - first - len(found)
-    return Page(found, metadata)
+    return Page(found, metadata, selection.kind)
 
 
 def list_body(listed: Page, representation: Representation, include: IncludeObject) -> bytes:
     """Return the list in protobuf, or as compact JSON with a final newline."""
     if representation.protobuf:
-        return encode_pod_list(listed.metadata, (pod.message for pod in listed.pods))
+        return encode_pod_list(listed.metadata, (each.message for each in listed.objects))
     metadata = compact_json(listed.metadata)
     match representation.kind:
         case "table":
-            rows = b",".join(row_of(pod, include) for pod in listed.pods)
+            rows = b",".join(row_of(pod, include) for pod in listed.objects)
             head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":'
             return b"".join((head, metadata, b',"columnDefinitions":', COLUMNS, b',"rows":[', rows, b"]}\n"))
         case "metadata":
             head = b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":'
-            items = b",".join(b'{"metadata":' + pod.metadata + b"}" for pod in listed.pods)
+            items = b",".join(b'{"metadata":' + each.metadata + b"}" for each in listed.objects)
         case "object":
-            head = b'{"kind":"PodList","apiVersion":"v1","metadata":'
-            items = b",".join([pod.item for pod in listed.pods])
+            head = listed.kind.list_head + b'"metadata":'
+            items = b",".join([each.item for each in listed.objects])
     return b"".join((head, metadata, b',"items":[', items, b"]}\n"))
 
 
-def object_body(pod: StoredPod, representation: Representation, include: IncludeObject) -> bytes:
-    """Return one pod in the requested representation, JSON with a final newline."""
+def object_body(stored: StoredObject, representation: Representation, include: IncludeObject) -> bytes:
+    """Return one object in the requested representation, JSON with a final newline."""
     if representation.protobuf:
-        return envelope("Pod", pod.message)
+        return envelope("Pod", stored.message)
     match representation.kind:
         case "table":
-            return list_body(Page([pod], {"resourceVersion": str(pod.version)}), representation, include)
+            return list_body(
+                Page([stored], {"resourceVersion": str(stored.version)}), representation, include
+            )
         case "metadata":
-            return pod.partial + b"\n"
+            return stored.partial + b"\n"
         case "object":
-            return pod.whole + b"\n"
+            return stored.whole + b"\n"
 
 
-def row_of(pod: StoredPod, include: IncludeObject) -> bytes:
+def row_of(pod: StoredObject, include: IncludeObject) -> bytes:
     """Return the Table row of `pod` with the object that the client requested."""
     match include:
         case "None":

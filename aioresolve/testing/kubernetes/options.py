@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from .kinds import POD
 from .protobuf import PROTOBUF
 from .selectors import FieldSelector, LabelSelector, SelectorError, field_selector, label_selector
 from .statuses import bad_request, no_such_transformation, not_acceptable, unprocessable
@@ -18,7 +19,8 @@ from .statuses import bad_request, no_such_transformation, not_acceptable, unpro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .store import StoredPod
+    from .kinds import Kind
+    from .store import StoredObject
 
 _JSON = frozenset({"application/json", "application/*", "*/*"})
 _INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
@@ -27,7 +29,7 @@ _INTERACTIVE_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 """The texts that Go's strconv.ParseBool accepts as true."""
 
-Kind = Literal["object", "table", "metadata"]
+Form = Literal["object", "table", "metadata"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,12 @@ class Representation:
     Only complete objects may be in protobuf, all others are JSON.
     """
 
-    kind: Kind
+    kind: Form
     indent: bool = False
     protobuf: bool = False
 
 
-_KINDS: dict[str, Kind] = {
+_FORMS: dict[str, Form] = {
     "": "object",
     "Table": "table",
     "PartialObjectMetadata": "metadata",
@@ -51,23 +53,29 @@ _KINDS: dict[str, Kind] = {
 
 
 def negotiate_representation(
-    accept: str | None, user_agent: str, pretty: str | None, *, allow_protobuf: bool = False
+    accept: str | None,
+    user_agent: str,
+    pretty: str | None,
+    *,
+    allow_protobuf: bool = False,
+    only_objects: bool = False,
 ) -> Representation:
     """Return the representation for an `Accept` header, without one plain JSON; 406 if none is acceptable.
 
-    Protobuf is acceptable with `allow_protobuf` only, and only for complete objects.
+    Protobuf is acceptable with `allow_protobuf` only, and only for complete objects; with `only_objects`
+    nothing but complete objects is acceptable.
     """
     acceptable = _JSON | {PROTOBUF} if allow_protobuf else _JSON
     clauses = [clause for clause in _clauses(accept or "*/*") if clause[0] in acceptable]
     for media_type, parameters in clauses:
         if media_type == PROTOBUF:
-            if "as" in parameters or "stream" in parameters:
+            if "as" in parameters or parameters.get("stream", "watch") != "watch":
                 continue
             return Representation("object", protobuf=True)
-        kind = _KINDS.get(parameters.get("as", ""))
+        kind = _FORMS.get(parameters.get("as", ""))
         transformed = kind not in {None, "object"}
         group_version = parameters.get("g"), parameters.get("v")
-        if kind is None or (transformed and group_version != ("meta.k8s.io", "v1")):
+        if kind is None or (transformed and (only_objects or group_version != ("meta.k8s.io", "v1"))):
             continue
         return Representation(kind, _wants_indent(user_agent, pretty, parameters))
     raise no_such_transformation() if clauses else not_acceptable()
@@ -110,22 +118,23 @@ _NOT_OLDER = "NotOlderThan"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The pods that a request selects."""
+    """The objects that a request selects."""
 
     namespace: str | None = None
     labels: LabelSelector = field(default_factory=LabelSelector)
     fields: FieldSelector = field(default_factory=FieldSelector)
+    kind: Kind = POD
 
     @property
     def is_everything(self) -> bool:
-        """Whether it selects every pod of the namespace."""
+        """Whether it selects every object of the kind and namespace."""
         return not self.labels.requirements and not self.fields.terms
 
-    def matches(self, pod: StoredPod) -> bool:
-        """Return whether it selects `pod`."""
-        if self.namespace is not None and pod.namespace != self.namespace:
+    def matches(self, stored: StoredObject) -> bool:
+        """Return whether it selects `stored`."""
+        if stored.kind is not self.kind or self.namespace not in (None, stored.namespace):
             return False
-        return self.labels.matches(pod.labels) and self.fields.matches(pod.fields)
+        return self.labels.matches(stored.labels) and self.fields.matches(stored.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +142,8 @@ class ListOptions:
     """The options of a list or watch.
 
     `version` is `resourceVersion`, None if it is not set; `exact` requests exactly that version, rather than
-    one that is at least as new. `limit` is pods per page, 0 for all. With `initial_events` a watch starts
-    with an event for each existing pod. `timeout` is in seconds, None for the server's default.
+    one that is at least as new. `limit` is objects per page, 0 for all. With `initial_events` a watch starts
+    with an event for each existing object. `timeout` is in seconds, None for the server's default.
     """
 
     selection: Selection
@@ -147,9 +156,11 @@ class ListOptions:
     timeout: float | None = None
 
 
-def list_options(namespace: str | None, query: Mapping[str, str], *, watch: bool) -> ListOptions:
+def list_options(
+    namespace: str | None, query: Mapping[str, str], *, watch: bool, kind: Kind = POD
+) -> ListOptions:
     """Parse the query of a list, or with `watch` of a watch; `namespace=None` means all namespaces."""
-    selection = _selection(namespace, query)
+    selection = _selection(kind, namespace, query)
     problems = _watch_problems(query) if watch else _list_problems(query)
     if problems:
         raise unprocessable("meta.k8s.io", "ListOptions", "", problems)
@@ -188,12 +199,13 @@ def included_object(query: Mapping[str, str]) -> IncludeObject:
             raise bad_request(f"Unable to convert to Table as requested: {problem}")
 
 
-def _selection(namespace: str | None, query: Mapping[str, str]) -> Selection:
+def _selection(kind: Kind, namespace: str | None, query: Mapping[str, str]) -> Selection:
     try:
         return Selection(
             namespace,
             label_selector(query.get("labelSelector", "")),
             field_selector(query.get("fieldSelector", "")),
+            kind,
         )
     except SelectorError as error:
         raise bad_request(str(error)) from None

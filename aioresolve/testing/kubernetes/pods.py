@@ -71,6 +71,7 @@ def pod(
     hostname: str | None = None,
     subdomain: str | None = None,
     containers: Sequence[str] = ("main",),
+    resource_claims: Sequence[str] = (),
     created: str | None = None,
     size: int = 0,
 ) -> dict[str, Any]:
@@ -99,6 +100,8 @@ def pod(
         hostname: its `spec.hostname`.
         subdomain: its `spec.subdomain`.
         containers: the names of its containers.
+        resource_claims: the names of its ResourceClaims, which `resource_claim()` builds. Without any, each
+            container has four chips (`google.com/tpu`).
         created: its creationTimestamp (RFC 3339); with None the server sets it.
         size: environment variables are added until the JSON has about this many bytes; 8192 is typical.
     """
@@ -129,10 +132,52 @@ def pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _without_empty(metadata),
-        "spec": _spec(containers, node, hostname, subdomain),
+        "spec": _spec(containers, node, hostname, subdomain, resource_claims),
         "status": _without_empty(status),
     }
     return _pad(with_managed_fields(built, "aioresolve", created or _MOMENT), size)
+
+
+def node(name: str, *, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a node for `KubernetesServer`, with only a name and labels.
+
+    Args:
+        name: the node's name.
+        labels: its labels, in addition to `kubernetes.io/hostname`.
+    """
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def resource_claim(
+    name: str,
+    namespace: str = "default",
+    *,
+    driver: str = "gpu.nvidia.com",
+    devices: int = 1,
+    device_class: str | None = None,
+) -> dict[str, Any]:
+    """Return a ResourceClaim of v1 for `KubernetesServer`, whose devices are allocated.
+
+    Args:
+        name: the name of the claim.
+        namespace: its namespace.
+        driver: the DRA driver of the devices.
+        devices: their number.
+        device_class: the DeviceClass that is requested; by default, the one with the name of the driver.
+    """
+    wanted = {"deviceClassName": device_class or driver, "allocationMode": "ExactCount", "count": devices}
+    results = [
+        {"request": "devices", "driver": driver, "pool": "node-a", "device": f"{name}-{number}"}
+        for number in range(devices)
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"devices": {"requests": [{"name": "devices", "exactly": wanted}]}},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
 
 
 def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,10 +226,17 @@ def _container_with_defaults(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spec(
-    containers: Sequence[str], node: str | None, hostname: str | None, subdomain: str | None
+    containers: Sequence[str],
+    node: str | None,
+    hostname: str | None,
+    subdomain: str | None,
+    resource_claims: Sequence[str],
 ) -> dict[str, Any]:
+    claims = [
+        {"name": f"claim-{number}", "resourceClaimName": name} for number, name in enumerate(resource_claims)
+    ]
     written = {
-        "containers": [_container(container) for container in containers],
+        "containers": [_container(container, claims) for container in containers],
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 30,
         "dnsPolicy": "ClusterFirst",
@@ -192,13 +244,16 @@ def _spec(
         "securityContext": {},
         "hostname": hostname,
         "subdomain": subdomain,
+        "resourceClaims": claims or None,
     }
     defaults = {key: value for key, value in _spec_defaults().items() if key not in written}
     return {key: value for key, value in written.items() if value is not None} | defaults
 
 
-def _container(name: str) -> dict[str, Any]:
-    resources = {"limits": {"google.com/tpu": "4"}, "requests": {"google.com/tpu": "4"}}
+def _container(name: str, claims: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    resources: dict[str, Any] = {"limits": {"google.com/tpu": "4"}, "requests": {"google.com/tpu": "4"}}
+    if claims:
+        resources = {"claims": [{"name": claim["name"]} for claim in claims]}
     return _container_with_defaults({"name": name, "image": _IMAGE, "resources": resources})
 
 
@@ -295,7 +350,7 @@ def _with_env(container: Mapping[str, Any], key: str, env: Any) -> dict[str, Any
 def _variables(count: int) -> bytes:
     """Return JSON of `count` environment variables and of their managed fields."""
     env = [{"name": f"SETTING_{number:04}", "value": "x" * 80} for number in range(count)]
-    return compact_json([env, _owned_fields({"env": env})["f:env"]])
+    return compact_json([env, owned_fields({"env": env})["f:env"]])
 
 
 def with_managed_fields(pod: Mapping[str, Any], manager: str, time: str) -> dict[str, Any]:
@@ -312,13 +367,13 @@ def managed_fields(pod: Mapping[str, Any], manager: str, time: str) -> list[dict
     metadata = {key: pod["metadata"][key] for key in _OWNED_METADATA if pod["metadata"].get(key)}
     written: dict[str, Any] = {}
     if metadata:
-        written["f:metadata"] = _owned_fields(metadata)
+        written["f:metadata"] = owned_fields(metadata)
     if pod.get("spec"):
-        written["f:spec"] = _owned_fields(pod["spec"])
+        written["f:spec"] = owned_fields(pod["spec"])
     entries = [_entry(manager, time, written)]
     # The server gives every new pod the phase Pending, so the writer owns only other status fields.
     status = {k: v for k, v in pod.get("status", {}).items() if (k, v) != ("phase", "Pending")}
-    owned = _owned_fields(status)
+    owned = owned_fields(status)
     if owned:
         entries.append({**_entry(manager, time, {"f:status": owned}), "subresource": "status"})
     return entries
@@ -335,14 +390,14 @@ def _entry(manager: str, time: str, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _owned_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+def owned_fields(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `value` in the notation of FieldsV1, ordered by name."""
     return {f"f:{key}": _owned_value(key, value[key]) for key in sorted(value) if key not in _NOT_WRITTEN}
 
 
 def _owned_value(key: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and value:
-        return {".": {}, **_owned_fields(value)}
+        return {".": {}, **owned_fields(value)}
     if key in _ITEM_KEYS:
         return _owned_items(key, list(value))
     if key in _SETS:
@@ -355,5 +410,5 @@ def _owned_items(key: str, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     owned: dict[str, Any] = {} if key in _REQUIRED_LISTS else {".": {}}
     for item in items:
         identity = json.dumps({name: item[name]}, separators=(",", ":"))
-        owned[f"k:{identity}"] = {".": {}, **_owned_fields(item)}
+        owned[f"k:{identity}"] = {".": {}, **owned_fields(item)}
     return owned

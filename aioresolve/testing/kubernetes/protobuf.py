@@ -1,4 +1,4 @@
-"""Pods, lists and failures in protobuf, field by field as the API server writes them.
+"""Pods, lists, events of watches and failures in protobuf, field by field as the API server writes them.
 
 The numbers of the fields are those of Kubernetes' generated.proto files (k8s.io/api/core/v1, and
 apis/meta/v1 and runtime of k8s.io/apimachinery). As in the API server, fields that are not pointers in Go are
@@ -170,13 +170,22 @@ _CONTAINER: tuple[Field, ...] = (
     (4, "args", _texts, None),
     (5, "workingDir", *_TEXT),
     (7, "env", *_several((1, "name", *_TEXT), (2, "value", *_TEXT))),
-    (8, "resources", *_one((1, "limits", _quantities, None), (2, "requests", _quantities, None))),
+    (
+        8,
+        "resources",
+        *_one(
+            (1, "limits", _quantities, None),
+            (2, "requests", _quantities, None),
+            (3, "claims", *_several((1, "name", *_TEXT), (2, "request", *_TEXT))),
+        ),
+    ),
     (13, "terminationMessagePath", *_TEXT),
     (14, "imagePullPolicy", *_TEXT),
     (16, "stdin", *_NUMBER),
     (17, "stdinOnce", *_NUMBER),
     (18, "tty", *_NUMBER),
     (20, "terminationMessagePolicy", *_TEXT),
+    (24, "restartPolicy", *_TEXT_IF_SET),
 )
 _POD_SPEC: tuple[Field, ...] = (
     (2, "containers", *_several(*_CONTAINER)),
@@ -212,6 +221,15 @@ _POD_SPEC: tuple[Field, ...] = (
     (30, "enableServiceLinks", *_NUMBER_IF_SET),
     (31, "preemptionPolicy", *_TEXT_IF_SET),
     (38, "schedulingGates", *_several((1, "name", *_TEXT))),
+    (
+        39,
+        "resourceClaims",
+        *_several(
+            (1, "name", *_TEXT),
+            (3, "resourceClaimName", *_TEXT_IF_SET),
+            (4, "resourceClaimTemplateName", *_TEXT_IF_SET),
+        ),
+    ),
 )
 _CONTAINER_STATE: tuple[Field, ...] = (
     (1, "waiting", *_one_if_set((1, "reason", *_TEXT), (2, "message", *_TEXT))),
@@ -267,6 +285,11 @@ _POD_STATUS: tuple[Field, ...] = (
     (11, "nominatedNodeName", *_TEXT),
     (12, "podIPs", *_several((1, "ip", *_TEXT))),
     (14, "resize", *_TEXT),
+    (
+        15,
+        "resourceClaimStatuses",
+        *_several((1, "name", *_TEXT), (2, "resourceClaimName", *_TEXT_IF_SET)),
+    ),
     (16, "hostIPs", *_several((1, "ip", *_TEXT))),
     (17, "observedGeneration", *_NUMBER),
 )
@@ -311,6 +334,12 @@ def encode_pod_list(metadata: Mapping[str, Any], pods: Iterable[bytes]) -> bytes
 def encode_status(status: Mapping[str, Any]) -> bytes:
     """Return the body of a failure."""
     return envelope("Status", _content(_STATUS, status))
+
+
+def encode_event(type_: str, object_: bytes) -> bytes:
+    """Return an event of a watch, with its length before it; `object_` is as from `envelope`."""
+    event = _text(1, type_) + _delimited(2, _delimited(1, object_))
+    return len(event).to_bytes(4, "big") + event
 
 
 def envelope(kind: str, content: bytes) -> bytes:

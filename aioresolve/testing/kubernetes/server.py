@@ -1,4 +1,4 @@
-"""`KubernetesServer`: a Kubernetes API server for pods on a loopback port, for tests."""
+"""`KubernetesServer`: a Kubernetes API server for pods and EndpointSlices on a loopback port, for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from multidict import CIMultiDict
 
@@ -22,15 +22,15 @@ from aioresolve.testing.lifecycle import (
     merge_patch,
     write_private,
 )
-from aioresolve.testing.replies import JSON_HEADERS, Reply
+from aioresolve.testing.replies import Reply
 
 from .access import Access, Caller, request_info
-from .api import Call, reply_to
+from .api import Call, reply_to, watch_error
 from .cluster import Cluster, RequestRecord
 from .faults import EndlessPages, WatchError, WatchFault, validate_watch_fault
+from .kinds import ENDPOINT_SLICE, KINDS, POD, SERVICE
 from .statuses import failure_of_status
 from .store import Expired, Store
-from .watches import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from aioresolve.testing.faults import Fault
 
-    from .store import StoredPod
+    from .kinds import Kind
+    from .store import StoredObject
 
 _FLOW_CONTROL_HEADERS = {
     "X-Kubernetes-Pf-Flowschema-Uid": "2c05a679-f264-40a1-bda5-c9b8f7198d2e",
@@ -47,12 +48,15 @@ _FLOW_CONTROL_HEADERS = {
 }
 
 
+_STORED = {kind.name: kind for kind in KINDS}
+
+
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
 class KubernetesControls(Controls[RequestRecord]):
-    """The pods, users, watches and credentials of a server; every method may be called from any thread."""
+    """The objects, users, watches and credentials of a server; every method may be called from any thread."""
 
     def __init__(self, cluster: Cluster, state: ServerState[RequestRecord]) -> None:
         super().__init__(state)
@@ -65,7 +69,23 @@ class KubernetesControls(Controls[RequestRecord]):
         """The current state of every pod, ordered by namespace and name, as new dicts."""
         store = self._cluster.store
         with store.lock:
-            return [pod.as_dict() for pod in store.pods_at(store.version)]
+            return [pod.as_dict() for pod in store.objects_at(store.version)]
+
+    @property
+    def endpoint_slices(self) -> list[dict[str, Any]]:
+        """The current state of every EndpointSlice, ordered by namespace and name, as new dicts."""
+        store = self._cluster.store
+        with store.lock:
+            return [each.as_dict() for each in store.objects_at(store.version, ENDPOINT_SLICE)]
+
+    @property
+    def max_endpoints(self) -> int:
+        """The maximum number of endpoints in a slice that the server derives; 100 as in a cluster."""
+        return self._cluster.services.max_endpoints
+
+    @max_endpoints.setter
+    def max_endpoints(self, number: int) -> None:
+        self._cluster.services.max_endpoints = number
 
     @property
     def resource_version(self) -> int:
@@ -80,10 +100,37 @@ class KubernetesControls(Controls[RequestRecord]):
         """
         return self._stored(name, namespace).as_dict()
 
-    def add(self, *pods: Mapping[str, Any]) -> None:
-        """Write pods as they are, including their status; a pod of the same name is replaced."""
-        for pod in pods:
-            self._cluster.store.put(pod)
+    def add(self, *objects: Mapping[str, Any]) -> None:
+        """Write pods, EndpointSlices, nodes and ResourceClaims as they are; one of the same name is replaced.
+
+        From a Service with a selector, the server derives EndpointSlices, and keeps them up to date with its
+        pods, as the controller of a cluster does. A client can get the Service itself, but not list it.
+
+        Raises:
+            ConfigurationError: an object is of another kind; nothing was written.
+        """
+        kinds = [each.get("kind", POD.name) for each in objects]
+        for name in kinds:
+            if name not in _STORED and name != SERVICE.name:
+                raise ConfigurationError(f"the server does not have objects of kind {name!r}")
+        with self._cluster.services.paused():
+            for name, each in zip(kinds, objects, strict=True):
+                if name == SERVICE.name:
+                    self._cluster.services.put(each)
+                else:
+                    self._cluster.store.put(each, _STORED[name])
+
+    def add_controllers(self, *controllers: Mapping[str, Any]) -> None:
+        """Serve controllers, such as Jobs, for GET; one of the same kind and name is replaced.
+
+        They need `apiVersion`, `kind` and `metadata`. They cannot be listed, watched or written by clients.
+        """
+        for one in controllers:
+            metadata, version = one["metadata"], one["apiVersion"]
+            root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+            namespace = metadata.get("namespace")
+            where = "" if namespace is None else f"/namespaces/{namespace}"
+            self._cluster.controllers[f"{root}{where}/{one['kind'].lower()}s/{metadata['name']}"] = dict(one)
 
     def patch(self, name: str, namespace: str = "default", *, patch: Mapping[str, Any]) -> dict[str, Any]:
         """Merge `patch` into any part of a pod (RFC 7386: None removes) in one write, and return the pod.
@@ -95,18 +142,33 @@ class KubernetesControls(Controls[RequestRecord]):
         with store.lock:
             return store.put(merge_patch(self._stored(name, namespace).as_dict(), patch)).as_dict()
 
-    def delete(self, name: str, namespace: str = "default", *, grace_period_seconds: int | None = 0) -> None:
-        """Delete a pod as a client would: immediately by default; None uses the pod's own grace period.
+    def delete(
+        self,
+        name: str,
+        namespace: str = "default",
+        *,
+        grace_period_seconds: int | None = 0,
+        kind: Literal["Pod", "EndpointSlice", "Service", "ResourceClaim"] = "Pod",
+    ) -> None:
+        """Delete an object as a client would: immediately by default; None uses the pod's own grace period.
 
         A pod that has finalizers or a grace period remains, with a deletionTimestamp, until `finish_deletion`
-        is called or it is deleted again without a grace period.
+        is called or it is deleted again without a grace period. The slices of a Service are deleted with it.
 
         Raises:
-            ConfigurationError: the pod does not exist.
+            ConfigurationError: the object does not exist.
         """
+        if kind == SERVICE.name:
+            if not self._cluster.services.delete(namespace, name):
+                raise ConfigurationError(f"there is no Service {namespace}/{name}", hint="Call add() first.")
+            return
         with self._cluster.store.lock:
-            self._stored(name, namespace)
-            self._cluster.writer.delete(namespace, name, grace_period_seconds)
+            self._stored(name, namespace, _STORED[kind])
+            writer = self._cluster.writers.get(_STORED[kind])
+            if writer is None:
+                self._cluster.store.remove(namespace, name, _STORED[kind])
+            else:
+                writer.delete(namespace, name, grace_period_seconds)
 
     def finish_deletion(self, name: str, namespace: str = "default") -> None:
         """Remove a pod that is being deleted, even if it has finalizers.
@@ -116,7 +178,7 @@ class KubernetesControls(Controls[RequestRecord]):
         """
         with self._cluster.store.lock:
             self._stored(name, namespace)
-            if self._cluster.writer.finish_deletion(namespace, name) is None:
+            if self._cluster.writers[POD].finish_deletion(namespace, name) is None:
                 raise ConfigurationError(
                     f"pod {namespace}/{name} is not being deleted", hint="Call delete() first."
                 )
@@ -148,11 +210,12 @@ class KubernetesControls(Controls[RequestRecord]):
                 ) from error
             self._cluster.responses.clear()
 
-    def _stored(self, name: str, namespace: str) -> StoredPod:
-        stored = self._cluster.store.get(namespace, name)
+    def _stored(self, name: str, namespace: str, kind: Kind = POD) -> StoredObject:
+        stored = self._cluster.store.get(namespace, name, kind)
         if stored is None:
+            noun = "pod" if kind is POD else kind.name
             raise ConfigurationError(
-                f"there is no pod {namespace}/{name}", hint="Call add() first, or pass its namespace."
+                f"there is no {noun} {namespace}/{name}", hint="Call add() first, or pass its namespace."
             )
         return stored
 
@@ -162,6 +225,15 @@ class KubernetesControls(Controls[RequestRecord]):
     def watches(self) -> int:
         """The number of connected watches."""
         return len(self._cluster.watches)
+
+    @property
+    def watch_list(self) -> bool:
+        """Whether watches may begin with the existing objects; if not, that is a 422. May be changed."""
+        return self._cluster.watch_list
+
+    @watch_list.setter
+    def watch_list(self, watch_list: bool) -> None:
+        self._cluster.watch_list = watch_list
 
     def bookmark(self) -> None:
         """Send a bookmark, without delay, to every watch that allows bookmarks; one per call."""
@@ -211,6 +283,24 @@ class KubernetesControls(Controls[RequestRecord]):
     @allow.setter
     def allow(self, allow: Mapping[str, Collection[str] | None] | None) -> None:
         self._cluster.access.allow = None if allow is None else dict(allow)
+
+    @property
+    def resources(self) -> MutableMapping[str, Collection[str]]:
+        """User to the resources that the user may access (others: all); may be changed at any time."""
+        return self._cluster.access.resources
+
+    @resources.setter
+    def resources(self, resources: Mapping[str, Collection[str]]) -> None:
+        self._cluster.access.resources = dict(resources)
+
+    @property
+    def verbs(self) -> MutableMapping[str, Collection[str]]:
+        """User to the RBAC verbs that the user may use (others: all); may be changed at any time."""
+        return self._cluster.access.verbs
+
+    @verbs.setter
+    def verbs(self, verbs: Mapping[str, Collection[str]]) -> None:
+        self._cluster.access.verbs = dict(verbs)
 
     def client_certificate(self, user: str) -> tuple[str, str]:
         """Return a certificate chain and its private key (PEM) that authenticate a client as `user`.
@@ -307,7 +397,7 @@ class KubernetesControls(Controls[RequestRecord]):
 
 
 class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
-    """A Kubernetes API server for pods, on a loopback port, to test clients with.
+    """A Kubernetes API server for pods and EndpointSlices, on a loopback port, to test clients with.
 
     ```
     async with KubernetesServer([pod("train-0", labels={"app": "trainer"})]) as server:
@@ -319,12 +409,14 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ```
 
     It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
-    the bodies of errors, in JSON and (except for watches) in protobuf. Its data survives restarts, and the
-    end of the `async with` block too. The ages in Tables are those at the time when a pod was written, so
-    that equal requests get equal responses.
+    the bodies of errors, in JSON and in protobuf; EndpointSlices, get of a Service, and
+    SelfSubjectAccessReviews are in JSON only, and so are nodes and ResourceClaims, which clients can only
+    read. Its data survives restarts, and the end of the `async with` block too. The ages in Tables are those
+    at the time when a pod was written, so that equal requests get equal responses.
 
     Args:
-        pods: the initial pods; `pod()` builds them.
+        objects: the initial pods (`pod()` builds them), Services (`service()`), EndpointSlices
+            (`endpoint_slice()`), nodes (`node()`) and ResourceClaims (`resource_claim()`); see `add`.
         tls: use TLS, with a certificate from an authority of its own (needs the extra `testing`).
         hostnames: further names and addresses for which the certificate is valid, in addition to localhost,
             127.0.0.1 and ::1.
@@ -332,6 +424,9 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         passwords: user name to password, for basic authentication.
         allow: user name to the namespaces that the user may access, None for all; other users are denied
             everything. Without it every user may access everything.
+        resources: user name to the resources, such as `pods` or `resourceclaims`, that the user may access;
+            other users may access all.
+        verbs: user name to the RBAC verbs, such as `list`, that the user may use; other users may use all.
         anonymous: respond 403 instead of 401 to requests without credentials, as API servers do by default.
         host: the loopback address to listen on.
         port: the port; 0 takes a free one, which is kept over restarts.
@@ -347,13 +442,15 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
 
     def __init__(
         self,
-        pods: Iterable[Mapping[str, Any]] = (),
+        objects: Iterable[Mapping[str, Any]] = (),
         *,
         tls: bool = False,
         hostnames: Sequence[str] = (),
         tokens: Mapping[str, str] | None = None,
         passwords: Mapping[str, str] | None = None,
         allow: Mapping[str, Collection[str] | None] | None = None,
+        resources: Mapping[str, Collection[str]] | None = None,
+        verbs: Mapping[str, Collection[str]] | None = None,
         anonymous: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -363,10 +460,10 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ) -> None:
         if history < 1:
             raise ConfigurationError(f"{history} is less than one", argument="history")
-        access = Access(tokens, passwords, allow, anonymous)
+        access = Access(tokens, passwords, allow, anonymous, resources, verbs)
         cluster = Cluster(Store(clock=clock, history=history), access, bookmark_interval)
         super().__init__(cluster, ServerState(host, port, tls=tls, hostnames=hostnames))
-        self.add(*pods)
+        self.add(*objects)
 
     def in_thread(self) -> ThreadedKubernetesServer:
         """Return the same server for code without an event loop: `with server.in_thread() as server:`."""
@@ -388,6 +485,7 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
             path=request.path,
             query=query,
             verb="" if info is None else info.verb,
+            resource="" if info is None else info.kind.resource,
             namespace=None if info is None else info.namespace,
             name=None if info is None else info.name,
             user_agent=request.headers.get("User-Agent", ""),
@@ -400,12 +498,12 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         )
 
     async def _reply(self, request: web.Request, record: RequestRecord, faults: Sequence[Fault]) -> Reply:
-        error = next((fault for fault in faults if isinstance(fault, WatchError)), None)
-        if error is not None:
-            return Reply(200, error_line(error.failure), JSON_HEADERS)
         info = request_info(record.method, record.path, record.query)
         caller = Caller(record.user and (record.impersonated_user or record.user), record.scheme)
         call = Call(record, request.headers, await request.read(), caller, info)
+        error = next((fault for fault in faults if isinstance(fault, WatchError)), None)
+        if error is not None:
+            return watch_error(call, error.failure)
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
         return await reply_to(self._cluster, call, endless_pages)
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from .kinds import POD
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from .kinds import Kind
 
 
 def compact_json(value: Any) -> bytes:
@@ -96,21 +100,23 @@ def unauthorized() -> Failure:
 
 
 def forbidden(
-    user: str, verb: str, namespace: str | None, name: str | None, subresource: str = ""
+    user: str, verb: str, namespace: str | None, name: str | None, subresource: str = "", kind: Kind = POD
 ) -> Failure:
-    """403 for pods; without a namespace at the cluster scope."""
-    subject = f'pods "{name}"' if name else "pods"
-    resource = f"pods/{subresource}" if subresource else "pods"
+    """403; without a namespace at the cluster scope."""
+    subject = f'{kind.qualified_resource} "{name}"' if name else kind.qualified_resource
+    resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
     scope = "at the cluster scope" if namespace is None else f'in the namespace "{namespace}"'
     message = (
-        f'{subject} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API group "" {scope}'
+        f'{subject} is forbidden: User "{user}" cannot {verb} resource "{resource}"'
+        f' in API group "{kind.group}" {scope}'
     )
-    details = ({"name": name} if name else {}) | {"kind": "pods"}
+    details = _details(name, kind)
     return Failure(403, "Forbidden", message, details=details, headers={"X-Content-Type-Options": "nosniff"})
 
 
-def not_found(name: str) -> Failure:
-    return Failure(404, "NotFound", f'pods "{name}" not found', details={"name": name, "kind": "pods"})
+def not_found(name: str, kind: Kind = POD) -> Failure:
+    message = f'{kind.qualified_resource} "{name}" not found'
+    return Failure(404, "NotFound", message, details=_details(name, kind))
 
 
 def no_such_resource() -> Failure:
@@ -134,16 +140,21 @@ def no_such_transformation() -> Failure:
     return _NegotiationFailure(406, "NotAcceptable", message)
 
 
-def already_exists(name: str) -> Failure:
-    details = {"name": name, "kind": "pods"}
-    return Failure(409, "AlreadyExists", f'pods "{name}" already exists', details=details)
+def already_exists(name: str, kind: Kind = POD) -> Failure:
+    message = f'{kind.qualified_resource} "{name}" already exists'
+    return Failure(409, "AlreadyExists", message, details=_details(name, kind))
 
 
-def conflict(name: str) -> Failure:
-    subject = f'Operation cannot be fulfilled on pods "{name}"'
+def conflict(name: str, kind: Kind = POD) -> Failure:
+    subject = f'Operation cannot be fulfilled on {kind.qualified_resource} "{name}"'
     hint = "please apply your changes to the latest version and try again"
     message = f"{subject}: the object has been modified; {hint}"
-    return Failure(409, "Conflict", message, details={"name": name, "kind": "pods"})
+    return Failure(409, "Conflict", message, details=_details(name, kind))
+
+
+def _details(name: str | None, kind: Kind) -> dict[str, str]:
+    group = {"group": kind.group} if kind.group else {}
+    return ({"name": name} if name else {}) | group | {"kind": kind.resource}
 
 
 def expired_list() -> Failure:
@@ -157,6 +168,13 @@ def expired_page(rest: str) -> Failure:
 
 def expired_watch(version: int, oldest: int) -> Failure:
     return Failure(410, "Expired", f"too old resource version: {version} ({oldest})")
+
+
+def success(name: str, uid: str, kind: Kind) -> dict[str, Any]:
+    """Return the Status object for the deletion of an object other than a pod."""
+    details = _details(name, kind) | {"uid": uid}
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+    return {**head, "status": "Success", "details": details}
 
 
 def unsupported_media_type(*accepted: str) -> Failure:
@@ -207,3 +225,12 @@ def failure_of_status(code: int) -> Failure:
     """Return the failure that the API server sends if only the HTTP status is known."""
     reason, message = _REASONS.get(code, ("", f"the server responded with the status code {code}"))
     return Failure(code, reason, message)
+
+
+def watch_list_disabled() -> Failure:
+    """422, as of an API server from 1.27 on without the feature gate WatchList."""
+    problem = (
+        "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+    )
+    problems = [("sendInitialEvents", "FieldValueForbidden", problem)]
+    return unprocessable("meta.k8s.io", "ListOptions", "", problems)

@@ -1,4 +1,4 @@
-"""The pods of a cluster, their versions and a bounded history; needs no event loop.
+"""The objects of a cluster, their versions and a bounded history; needs no event loop.
 
 Each write has its own resourceVersion and event, as in etcd. The last `history` writes are kept, so that all
 pages of a list show the same version and a watch can be resumed; older versions have expired.
@@ -16,12 +16,15 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .kinds import KINDS, POD
 from .protobuf import encode_pod
 from .statuses import compact_json
 from .table import table_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from .kinds import Kind
 
 _METADATA_ORDER = (
     "name",
@@ -54,15 +57,16 @@ class Expired(Exception):  # noqa: N818 - the API server's term
 
 
 @dataclass(frozen=True)
-class StoredPod:
-    """One version of a pod, encoded when it is written; in protobuf, when it is first requested in it.
+class StoredObject:
+    """One version of an object, encoded when it is written; in protobuf, when it is first requested in it.
 
     `key` is `namespace/name`, by which lists are ordered, and `fields` are those that field selectors
-    support. `item` is its JSON without kind and apiVersion, as in a PodList, of which the metadata end at
-    `metadata_end`. `row` is its Table row without the closing `,"object":...}`; ages are those at the time of
-    the write.
+    support. `item` is its JSON without kind and apiVersion, as in a list, of which the metadata end at
+    `metadata_end`. `row` is the Table row of a pod without the closing `,"object":...}`; ages are those at
+    the time of the write.
     """
 
+    kind: Kind
     key: str
     version: int
     labels: Mapping[str, str]
@@ -82,7 +86,7 @@ class StoredPod:
     @property
     def whole(self) -> bytes:
         """Its JSON with kind and apiVersion."""
-        return b'{"kind":"Pod","apiVersion":"v1",' + self.item[1:]
+        return self.kind.head + self.item[1:]
 
     @cached_property
     def message(self) -> bytes:
@@ -101,14 +105,14 @@ class StoredPod:
         return head + self.metadata + b"}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the pod as a new dict."""
+        """Return the object as a new dict."""
         loaded: dict[str, Any] = json.loads(self.whole)
         return loaded
 
-    def at(self, version: int) -> StoredPod:
-        """Return the same pod with another resourceVersion, as in a DELETED event."""
+    def at(self, version: int) -> StoredObject:
+        """Return the same object with another resourceVersion, as in a DELETED event."""
         old, new = (b'"resourceVersion":"%d"' % v for v in (self.version, version))
-        # The first occurrence is the pod's own: labels and annotations, which are free text, come after it.
+        # The first occurrence is the object's own: labels and annotations, which are free text, follow it.
         item = self.item.replace(old, new, 1)
         end = self.metadata_end + len(new) - len(old)
         return replace(self, version=version, item=item, metadata_end=end)
@@ -116,15 +120,15 @@ class StoredPod:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One write: `pod` is the new version (None for a removal), `previous` the one before, if any."""
+    """One write: `object` is the new version (None for a removal), `previous` the one before, if any."""
 
     version: int
-    pod: StoredPod | None
-    previous: StoredPod | None
+    object: StoredObject | None
+    previous: StoredObject | None
 
 
 class Store:
-    """Pods by `namespace/name`; every method may be called from any thread.
+    """Objects by kind and `namespace/name`; every method may be called from any thread.
 
     Methods that need a version raise `Expired` if it is older than the history.
     """
@@ -135,49 +139,51 @@ class Store:
         """The resourceVersion of the latest write."""
         self.compacted = version
         """The oldest version that can be listed, or from which a watch can start."""
-        self._pods: dict[str, StoredPod] = {}
-        self._keys: list[str] = []
+        self._objects: dict[Kind, dict[str, StoredObject]] = {kind: {} for kind in KINDS}
+        self._keys: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
         self._events: deque[Event] = deque(maxlen=history)
         # Connected watches survive `compact`, so they have a limit of their own.
         self._oldest_change = version
-        self._snapshots: dict[int, tuple[StoredPod, ...]] = {}
+        self._snapshots: dict[tuple[int, Kind], tuple[StoredObject, ...]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.lock = threading.RLock()
         """To be held across a read and a write that depends on it."""
 
-    def get(self, namespace: str, name: str) -> StoredPod | None:
-        """Return the current version of a pod, None if it does not exist."""
-        return self._pods.get(f"{namespace}/{name}")
+    def get(self, namespace: str, name: str, kind: Kind = POD) -> StoredObject | None:
+        """Return the current version of an object, None if it does not exist."""
+        return self._objects[kind].get(f"{namespace}/{name}")
 
-    def put(self, pod: Mapping[str, Any]) -> StoredPod:
-        """Write `pod`, in place of the pod of the same name if there is one, and return the stored version.
+    def put(self, document: Mapping[str, Any], kind: Kind = POD) -> StoredObject:
+        """Write `document`, in place of the object of the same name if there is one, and return the object.
 
-        It gets a new resourceVersion. A missing uid, creationTimestamp or generation is taken from the pod
-        that it replaces; a new pod gets new ones.
+        It gets a new resourceVersion. A missing uid, creationTimestamp or generation is taken from the object
+        that it replaces; a new one gets new ones.
         """
         with self.lock:
             version = self.version + 1
-            key = f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
-            previous = self._pods.get(key)
-            if previous is not None and not _INHERITED.issubset(pod["metadata"]):
+            metadata = document["metadata"]
+            key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
+            previous = self._objects[kind].get(key)
+            if previous is not None and not _INHERITED.issubset(metadata):
                 old = previous.as_dict()["metadata"]
                 inherited = {name: old[name] for name in _INHERITED}
-                pod = {**pod, "metadata": {**inherited, **pod["metadata"]}}
-            stored = stored_pod(pod, version, self.clock())
+                document = {**document, "metadata": {**inherited, **metadata}}
+            stored = stored_object(document, version, self.clock(), kind)
             if previous is None:
-                bisect.insort(self._keys, key)
-            self._pods[key] = stored
+                bisect.insort(self._keys[kind], key)
+            self._objects[kind][key] = stored
             self._record(Event(version, stored, previous))
             return stored
 
-    def remove(self, namespace: str, name: str) -> StoredPod | None:
-        """Remove a pod; return its last state with the version of the removal, None if it did not exist."""
+    def remove(self, namespace: str, name: str, kind: Kind = POD) -> StoredObject | None:
+        """Remove an object; return its last state with the version of the removal, None if it was absent."""
         with self.lock:
             key = f"{namespace}/{name}"
-            previous = self._pods.pop(key, None)
+            previous = self._objects[kind].pop(key, None)
             if previous is None:
                 return None
-            del self._keys[bisect.bisect_left(self._keys, key)]
+            keys = self._keys[kind]
+            del keys[bisect.bisect_left(keys, key)]
             version = self.version + 1
             self._record(Event(version, None, previous))
             return previous.at(version)
@@ -193,14 +199,14 @@ class Store:
             self._snapshots.clear()
             self._notify()
 
-    def pods_at(self, version: int) -> tuple[StoredPod, ...]:
-        """Return every pod as of `version`, ordered by key."""
+    def objects_at(self, version: int, kind: Kind = POD) -> tuple[StoredObject, ...]:
+        """Return every object of a kind as of `version`, ordered by key."""
         with self.lock:
             self.check_known(version)
-            snapshot = self._snapshots.get(version)
+            snapshot = self._snapshots.get((version, kind))
             if snapshot is None:
-                snapshot = self._snapshot(version)
-                self._snapshots[version] = snapshot
+                snapshot = self._snapshot(version, kind)
+                self._snapshots[version, kind] = snapshot
                 while len(self._snapshots) > _MAX_SNAPSHOTS:
                     del self._snapshots[next(iter(self._snapshots))]
             return snapshot
@@ -213,8 +219,9 @@ class Store:
     def restore(self, version: int) -> None:
         """Undo every write after `version`."""
         with self.lock:
-            self._pods = {pod.key: pod for pod in self.pods_at(version)}
-            self._keys = list(self._pods)
+            for kind in KINDS:
+                self._objects[kind] = {each.key: each for each in self.objects_at(version, kind)}
+                self._keys[kind] = list(self._objects[kind])
             self._snapshots.clear()
             while self._events and self._events[-1].version > version:
                 self._events.pop()
@@ -256,36 +263,44 @@ class Store:
         for listener in self._listeners:
             listener()
 
-    def _snapshot(self, version: int) -> tuple[StoredPod, ...]:
+    def _snapshot(self, version: int, kind: Kind) -> tuple[StoredObject, ...]:
+        objects = self._objects[kind]
         if version >= self.version:
-            return tuple(self._pods[key] for key in self._keys)
-        pods = dict(self._pods)
+            return tuple(objects[key] for key in self._keys[kind])
+        objects = dict(objects)
         for event in reversed(self._events):
             if event.version <= version:
                 break
-            changed = event.pod or event.previous
+            changed = event.object or event.previous
             assert changed is not None
+            if changed.kind is not kind:
+                continue
             if event.previous is None:
-                del pods[changed.key]
+                del objects[changed.key]
             else:
-                pods[changed.key] = event.previous
-        return tuple(pods[key] for key in sorted(pods))
+                objects[changed.key] = event.previous
+        return tuple(objects[key] for key in sorted(objects))
 
 
-def stored_pod(pod: Mapping[str, Any], version: int, now: datetime) -> StoredPod:
-    """Return `pod` encoded with that version, and with the fields filled in that the server sets."""
-    metadata = _complete_metadata(pod["metadata"], version, now)
-    pod = {"metadata": metadata, "spec": pod.get("spec") or {}, "status": pod.get("status") or {}}
+def stored_object(document: Mapping[str, Any], version: int, now: datetime, kind: Kind = POD) -> StoredObject:
+    """Return `document` encoded with that version, and with the fields filled in that the server sets."""
+    metadata = _complete_metadata(document["metadata"], version, now)
+    content = {name: document.get(name) or default for name, default in kind.fields.items()}
+    complete = {"metadata": metadata, **content}
+    key, fields = f"{metadata['namespace']}/{metadata['name']}", _selectable_fields(complete, kind)
+    if not kind.is_namespaced:
+        del metadata["namespace"]
     encoded = compact_json(metadata)
-    rest = compact_json({"spec": pod["spec"], "status": pod["status"]})
-    return StoredPod(
-        key=f"{metadata['namespace']}/{metadata['name']}",
+    rest = compact_json(content)
+    return StoredObject(
+        kind=kind,
+        key=key,
         version=version,
         labels=metadata.get("labels") or {},
-        fields=_selectable_fields(pod),
+        fields=fields,
         item=b'{"metadata":' + encoded + b"," + rest[1:],
         metadata_end=_METADATA_START + len(encoded),
-        row=compact_json(table_row(pod, now))[:-1],
+        row=compact_json(table_row(complete, now))[:-1] if kind is POD else b"",
     )
 
 
@@ -310,12 +325,14 @@ def _complete_metadata(metadata: Mapping[str, Any], version: int, now: datetime)
     return ordered | filled
 
 
-def _selectable_fields(pod: Mapping[str, Any]) -> dict[str, str]:
-    metadata, spec, status = pod["metadata"], pod["spec"], pod["status"]
+def _selectable_fields(document: Mapping[str, Any], kind: Kind) -> dict[str, str]:
+    metadata = document["metadata"]
+    names = {"metadata.name": metadata["name"], "metadata.namespace": metadata["namespace"]}
+    if kind is not POD:
+        return names
+    spec, status = document["spec"], document["status"]
     addresses: Sequence[Mapping[str, str]] = status.get("podIPs") or [{}]
-    fields = {
-        "metadata.name": metadata["name"],
-        "metadata.namespace": metadata["namespace"],
+    fields = names | {
         "spec.hostNetwork": "true" if spec.get("hostNetwork") else "false",
         "spec.nodeName": spec.get("nodeName"),
         "spec.restartPolicy": spec.get("restartPolicy"),

@@ -1,4 +1,4 @@
-"""Watches: lines of events, from the current state or from a version on, with bookmarks.
+"""Watches: events, from the current state or from a version on, with bookmarks.
 
 A watch has no queue. It remembers the version up to which it has sent events, and reads later events from the
 store's bounded history. If it falls behind that history it ends like a real one, with an ERROR event of code
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from aioresolve.testing.replies import JSON_HEADERS
+
 from .faults import WatchError
 from .lists import COLUMNS, row_of
+from .protobuf import PROTOBUF, encode_event, encode_pod, encode_status, envelope
 from .statuses import Failure, compact_json, expired_watch, too_large_version
 from .store import Expired
 
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
 
     from .cluster import Notifier
     from .faults import WatchFault
-    from .options import IncludeObject, Kind, ListOptions, Representation, Selection
-    from .store import Event, Store, StoredPod
+    from .kinds import Kind
+    from .options import Form, IncludeObject, ListOptions, Representation, Selection
+    from .store import Event, Store, StoredObject
 
 _EMPTY_ROW = b'{"cells":["","0/0","","0","\\u003cunknown\\u003e"' + b',"\\u003cnone\\u003e"' * 4 + b"]"
 _BATCH = 256
@@ -33,55 +37,70 @@ _MAX_SECONDS = 1800.0
 """The API server ends a watch without a timeout of its own after 1800 to 3600 seconds."""
 
 
-def selected_change(event: Event, selection: Selection) -> tuple[str, StoredPod] | None:
-    """Return the event type and the pod that a watch of `selection` sends for a write, if any.
+def selected_change(event: Event, selection: Selection) -> tuple[str, StoredObject] | None:
+    """Return the event type and the object that a watch of `selection` sends for a write, if any.
 
-    A pod that no longer matches is DELETED; one that begins to match is ADDED.
+    An object that no longer matches is DELETED; one that begins to match is ADDED.
     """
     before = event.previous if event.previous is not None and selection.matches(event.previous) else None
-    after = event.pod if event.pod is not None and selection.matches(event.pod) else None
+    after = event.object if event.object is not None and selection.matches(event.object) else None
     if after is not None:
         return ("ADDED" if before is None else "MODIFIED"), after
     return None if before is None else ("DELETED", before.at(event.version))
 
 
-class EventEncoder:
-    """Encodes events as lines of JSON; in a Table watch only the first line has the column definitions."""
+_WATCH_HEADERS = {"Content-Type": f"{PROTOBUF};stream=watch"}
 
-    def __init__(self, representation: Representation, include: IncludeObject) -> None:
-        self._kind: Kind = representation.kind
+
+class EventEncoder:
+    """Encodes events as lines of JSON, or in protobuf, each after its length.
+
+    In a Table watch only the first line has the column definitions.
+
+    Attributes:
+        headers: the headers of the response.
+    """
+
+    def __init__(self, kind: Kind, representation: Representation, include: IncludeObject) -> None:
+        self._kind = kind
+        self._form: Form = representation.kind
         self._include: IncludeObject = include
         self._columns = COLUMNS
+        self._is_protobuf = representation.protobuf
+        self.headers = dict(_WATCH_HEADERS if representation.protobuf else JSON_HEADERS)
 
-    def event(self, kind: str, pod: StoredPod) -> bytes:
-        """Return the line of an ADDED, MODIFIED or DELETED event."""
-        match self._kind:
+    def event(self, type_: str, stored: StoredObject) -> bytes:
+        """Return an ADDED, MODIFIED or DELETED event."""
+        if self._is_protobuf:
+            return encode_event(type_, envelope(self._kind.name, stored.message))
+        match self._form:
             case "object":
-                encoded = pod.whole
+                encoded = stored.whole
             case "metadata":
-                encoded = pod.partial
+                encoded = stored.partial
             case "table":
-                encoded = self._table(pod.version, row_of(pod, self._include))
-        return b'{"type":"%s","object":%s}\n' % (kind.encode(), encoded)
+                encoded = self._table(stored.version, row_of(stored, self._include))
+        return b'{"type":"%s","object":%s}\n' % (type_.encode(), encoded)
 
     def bookmark(self, version: int, *, ends_initial_events: bool = False) -> bytes:
-        """Return the line of a BOOKMARK: every event up to `version` has been sent."""
+        """Return a BOOKMARK: every event up to `version` has been sent."""
+        if self._is_protobuf:
+            ending = {"annotations": {"k8s.io/initial-events-end": "true"}} if ends_initial_events else {}
+            pod = encode_pod({"metadata": {"resourceVersion": str(version), **ending}})
+            return encode_event("BOOKMARK", envelope(self._kind.name, pod))
         annotations = b',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else b""
         metadata = b'{"resourceVersion":"%d"%s}' % (version, annotations)
-        pod = (
-            b'{"kind":"Pod","apiVersion":"v1","metadata":%s,"spec":{"containers":null},"status":{}}'
-            % metadata
-        )
+        bare = self._kind.head + b'"metadata":%s,%s}' % (metadata, self._kind.bare)
         partial = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}' % metadata
-        match self._kind:
+        match self._form:
             case "object":
-                encoded = pod
+                encoded = bare
             case "metadata":
                 encoded = partial
             case "table":
                 # The bookmark that ends the initial events has its annotation even if rows have no object.
-                bare = b"null" if self._include == "None" and not ends_initial_events else partial
-                carried = pod if self._include == "Object" else bare
+                other = b"null" if self._include == "None" and not ends_initial_events else partial
+                carried = bare if self._include == "Object" else other
                 encoded = self._table(version, _EMPTY_ROW + b',"object":' + carried + b"}")
         return b'{"type":"BOOKMARK","object":%s}\n' % encoded
 
@@ -90,10 +109,11 @@ class EventEncoder:
         head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"%d"}' % version
         return head + b',"columnDefinitions":' + columns + b',"rows":[' + row + b"]}"
 
-
-def error_line(failure: Failure) -> bytes:
-    """Return the line of an ERROR event, which ends a watch."""
-    return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
+    def error(self, failure: Failure) -> bytes:
+        """Return an ERROR event, which ends a watch."""
+        if self._is_protobuf:
+            return encode_event("ERROR", encode_status(failure.status))
+        return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
 
 
 def check_watch(store: Store, options: ListOptions) -> None:
@@ -147,7 +167,7 @@ async def watch_pieces(
             if lines:
                 yield b"".join(lines)
             if isinstance(fault, WatchError):
-                yield error_line(fault.failure)
+                yield encoder.error(fault.failure)
                 return
             if fault is not None:
                 yield fault
@@ -158,15 +178,16 @@ async def watch_pieces(
         if options.bookmarks and cursor <= store.version:
             yield encoder.bookmark(cursor)
     except Expired as error:
-        yield error_line(expired_watch(error.version, error.oldest))
+        yield encoder.error(expired_watch(error.version, error.oldest))
 
 
-def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredPod]]:
-    """Return the version after which a watch starts, and the pods that it sends first."""
+def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredObject]]:
+    """Return the version after which a watch starts, and the objects that it sends first."""
     with store.lock:
         if options.initial_events:
             version = store.version
-            return version, [pod for pod in store.pods_at(version) if options.selection.matches(pod)]
+            objects = store.objects_at(version, options.selection.kind)
+            return version, [each for each in objects if options.selection.matches(each)]
         if not options.version:
             return store.version, []
         store.check_known(options.version)
@@ -174,7 +195,7 @@ def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredPod]]:
 
 
 def _initial_lines(
-    pods: list[StoredPod], options: ListOptions, encoder: EventEncoder, version: int
+    pods: list[StoredObject], options: ListOptions, encoder: EventEncoder, version: int
 ) -> Iterator[bytes]:
     for start in range(0, len(pods), _BATCH):
         yield b"".join(encoder.event("ADDED", pod) for pod in pods[start : start + _BATCH])

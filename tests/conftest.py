@@ -36,6 +36,7 @@ SLOW_PATHS = (
     # They start processes: each one imports the package again, which takes a large part of a second.
     "cli/test_completion.py",
     "cli/test_demo.py",
+    "cli/test_doctor.py",
     "cli/test_kubernetes.py",
     "cli/test_poll.py",
     "cli/test_probe.py",
@@ -67,6 +68,8 @@ SLOW_PATHS = (
     "tpu/test_probing.py",
     "tpu/test_wait.py",
     "tpu/test_watching.py",
+    # They run once for each resolver.
+    "contract",
     # They check many generated examples or thousands of pods.
     "fleet/test_long.py",
     "kubernetes/test_fault_schedules.py",
@@ -99,9 +102,14 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(profile)
     if profile == "long" and config.option.timeout is None:
         config.option.timeout = 3600.0  # a property test runs for minutes
-    # Make Ctrl-C reach the processes that tests start, even if a shell runs the tests in the background.
+    # The processes that tests start inherit ignored signals, and a shell ignores some for jobs in the
+    # background, as nohup does.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGHUP", "SIGQUIT"):  # Windows has neither
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _is_fast(config: pytest.Config) -> bool:
@@ -146,16 +154,17 @@ def _new_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.Abstr
 
 
 class _Warnings(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self, *, is_uvloop: bool) -> None:
         super().__init__(logging.WARNING)
+        self._is_uvloop = is_uvloop
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not _is_uvloop_handshake_warning(record):
+        if not (self._is_uvloop and _is_handshake_warning(record)):
             self.records.append(record)
 
 
-def _is_uvloop_handshake_warning(record: logging.LogRecord) -> bool:
+def _is_handshake_warning(record: logging.LogRecord) -> bool:
     """Return whether uvloop logs that a connect was cancelled in the iteration that ended its TLS handshake.
 
     uvloop does this after every such cancellation, also of plain `loop.create_connection`, and leaks nothing.
@@ -167,9 +176,9 @@ def _is_uvloop_handshake_warning(record: logging.LogRecord) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _no_asyncio_warnings() -> Iterator[None]:
+def _no_asyncio_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test in which asyncio logs a warning: a slow callback, a lost exception, a destroyed task."""
-    warnings = _Warnings()
+    warnings = _Warnings(is_uvloop="uvloop" in request.node.name)
     logger = logging.getLogger("asyncio")
     logger.addHandler(warnings)
     try:

@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with KubernetesServer(pods, tls=True, tokens={"a-token": "reader"}).in_thread() as server:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(tmp_path / "config")))
-        monkeypatch.setenv("WORKERS", "")
+        monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
+        monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "2,1")
+        # The examples set them, and they are removed afterwards.
+        for name in ("WORKERS", "LEADER", "TF_CONFIG", "SM_HOSTS", "SM_CURRENT_HOST"):
+            monkeypatch.setenv(name, "")
         yield
 
 
@@ -63,6 +68,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", DOCSTRINGS)
 async def test_example_has_the_result_that_is_shown(name: str) -> None:
     names: dict[str, Any] = {
+        "json": json,
         "os": os,
         "aioresolve": aioresolve,
         **{public: getattr(aioresolve, public) for public in aioresolve.__all__},

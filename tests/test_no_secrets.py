@@ -8,23 +8,27 @@ their frames. The frames of the tests themselves are left out.
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import logging
 import ssl
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import anyio
 import psutil
 import pytest
 import trustme
 
+import aioresolve
+from aioresolve.cli.output.check_tables import checks_document
 from aioresolve.errors import ResolveError
 from aioresolve.gcp.client import GoogleSession
 from aioresolve.kubernetes import KubernetesClusterResolver
 from aioresolve.testing.certificates import CertificateAuthority
+from aioresolve.testing.google.tokens import service_account_key
 from tests.core.telemetry.recording import record_telemetry
 from tests.gcp.loopback import NO_RETRIES, get_my_tpu
 from tests.kubernetes.kubeconfigs import (
@@ -119,8 +123,21 @@ def status(code: int, message: str, **fields: Any) -> bytes:
     )
 
 
+def version(text: str) -> bytes:
+    return respond("200 OK", {"gitVersion": text})
+
+
 def table(**fields: Any) -> bytes:
     return respond("200 OK", {"kind": "Table", "metadata": {"resourceVersion": "1"}, "rows": [], **fields})
+
+
+COLUMNS = ["Name", "Ready", "Status", "Restarts", "Age", "IP", "Node"]
+
+
+def table_of(cells: list[Any]) -> bytes:
+    """Return a Table with one row."""
+    columns = [{"name": name, "type": "string"} for name in COLUMNS]
+    return table(columnDefinitions=columns, rows=[{"cells": cells, "object": None}])
 
 
 def decoded(credential: str) -> str:
@@ -139,6 +156,12 @@ ECHOES: dict[str, Callable[[str], bytes]] = {
     "message of 404": lambda secret: status(404, f"no {quote(secret, safe='')}"),
     "message of 410": lambda secret: status(410, f"gone {secret}"),
     "message of 503": lambda secret: status(503, base64_of(f"a {secret}".encode())),
+    "reason and details": lambda secret: status(
+        422, "x", details={"name": secret, "causes": [{"reason": secret, "message": secret}]}
+    ),
+    "challenge": lambda secret: respond(
+        "401 X", secret.encode(), WWW_Authenticate=f'Bearer realm="{secret}", error_description="{secret}"'
+    ),
     "text of 500": lambda secret: respond("500 X", secret.encode()),
     "Location": lambda secret: respond("302 Found", Location=f"https://{secret}.example/{secret}"),
     "Location with a user": lambda secret: respond("302 Found", Location=f"https://{secret}@h/{secret}"),
@@ -148,6 +171,10 @@ ECHOES: dict[str, Callable[[str], bytes]] = {
     "apiVersion": lambda secret: respond("200 OK", {"kind": "Table", "apiVersion": secret}),
     "columns": lambda secret: table(columnDefinitions=[{"name": secret, "type": secret}]),
     "rows": lambda secret: table(columnDefinitions=[], rows=[secret]),
+    "cells": lambda secret: table_of([secret] * len(COLUMNS)),
+    "name": lambda secret: table_of([secret, "1/1", "Running", 0, "1m", "10.0.0.1", "node"]),
+    "state": lambda secret: table_of(["w-0", "0/1", secret, 0, "1m", "10.0.0.1", "node"]),
+    "address": lambda secret: table_of(["w-0", "1/1", "Running", 0, "1m", secret, "node"]),
     "continue token": lambda secret: table(metadata={"continue": secret}),
     "body": lambda secret: respond("200 OK", f"<html>{secret}".encode()),
     "incomplete body": lambda secret: respond("200 OK", secret.encode()).replace(b"Length: ", b"Length: 9"),
@@ -180,11 +207,35 @@ def users(folder: Path) -> dict[str, dict[str, Any]]:
         "token file": {"tokenFile": str(write_file(folder / "token", SECRET))},
         "basic": {"username": "ada", "password": SECRET},
         "plugin": exec_user(plugin, args=[SECRET], env=[{"name": "A", "value": SECRET}]),
+        "oidc": {
+            "auth-provider": {
+                "name": "oidc",
+                "config": {"id-token": id_token(exp=1 << 33, sub=SECRET), "refresh-token": SECRET},
+            }
+        },
+    }
+
+
+def client_certificates(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return users with a client certificate, whose key ends with the secret."""
+    certificate, key = client_pair(trustme.CA())
+    key += SECRET.encode()
+    credential = {"clientCertificateData": certificate.decode(), "clientKeyData": key.decode()}
+    return {
+        "client key": {
+            "client-certificate-data": base64_of(certificate),
+            "client-key-data": base64_of(key),
+        },
+        "client key file": {
+            "client-certificate": str(write_file(folder / "tls.crt", certificate)),
+            "client-key": str(write_file(folder / "tls.key", key)),
+        },
+        "client key of a plugin": exec_user(write_plugin(folder, f"credential({credential!r})", "certified")),
     }
 
 
 @pytest.mark.parametrize("place", ECHOES)
-@pytest.mark.parametrize("kind", ["token", "token file", "basic", "plugin"])
+@pytest.mark.parametrize("kind", ["token", "token file", "basic", "plugin", "oidc"])
 async def test_response_that_echoes_the_credentials(
     tmp_path: Path, reported: list[BaseException], kind: str, place: str
 ) -> None:
@@ -197,12 +248,58 @@ async def test_response_that_echoes_the_credentials(
         await fail(reported, resolver(tmp_path, users(tmp_path)[kind], **cluster).cluster_spec())
 
 
+@pytest.mark.parametrize("column", COLUMNS)
+async def test_row_that_echoes_the_credentials(
+    tmp_path: Path, reported: list[BaseException], column: str
+) -> None:
+    """A row that is not conclusive is followed by a request for its pod, which fails."""
+
+    def respond_to(connection: socket.socket) -> None:
+        head = read_head(connection)
+        pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []}
+        if b"metadata.name" in head:
+            connection.sendall(status(400, "bad"))
+        elif b"as=Table" in head:
+            cells: dict[str, Any] = dict.fromkeys(COLUMNS, "x") | {column: SECRET}
+            connection.sendall(table_of(list(cells.values())))
+        else:
+            connection.sendall(respond("200 OK", pods))
+
+    authority = CertificateAuthority()
+    with peer(respond_to, authority.server_context()) as port:
+        cluster = {
+            "server": f"https://127.0.0.1:{port}",
+            "certificate-authority-data": base64_of(authority.pem.encode()),
+        }
+        await fail(reported, resolver(tmp_path, {"token": SECRET}, **cluster).cluster_spec())
+
+
 EVENTS: dict[str, Callable[[str], Any]] = {
     "type": lambda secret: {"type": secret, "object": {}},
     "kind": lambda secret: {"type": "ADDED", "object": {"kind": secret}},
     "message": lambda secret: {
         "type": "ERROR",
         "object": {"code": 403, "message": f'User "{secret}" cannot x'},
+    },
+    "reason and details": lambda secret: {
+        "type": "ERROR",
+        "object": {
+            "kind": "Status",
+            "code": 403,
+            "reason": secret,
+            "message": secret,
+            "details": {"name": secret, "causes": [{"reason": secret, "message": secret}]},
+        },
+    },
+    "expired": lambda secret: {
+        "type": "ERROR",
+        "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": secret},
+    },
+    "code": lambda secret: {"type": "ERROR", "object": {"kind": "Status", "code": secret}},
+    "pod": lambda secret: {"type": "ADDED", "object": {"kind": "Pod", "metadata": secret}},
+    "version": lambda secret: {
+        "type": "BOOKMARK",
+        "object": {"kind": "Pod", "metadata": {"resourceVersion": [secret]}},
     },
     "text": lambda secret: secret,
 }
@@ -237,17 +334,34 @@ async def test_watch_event_that_echoes_the_credentials(
 # Connections that fail
 
 
-@pytest.mark.parametrize("kind", ["token", "token file", "basic", "plugin"])
+@pytest.mark.parametrize("kind", ["token", "token file", "basic", "plugin", "oidc"])
 @pytest.mark.parametrize("failure", ["refused", "untrusted", "closed", "not TLS"])
 async def test_connection_that_fails(
     tmp_path: Path, reported: list[BaseException], kind: str, failure: str
 ) -> None:
+    await fail_to_connect(tmp_path, reported, users(tmp_path)[kind], failure)
+
+
+@pytest.mark.parametrize("kind", ["client key", "client key file", "client key of a plugin"])
+@pytest.mark.parametrize("failure", ["refused", "untrusted", "closed", "not TLS", "rejected", "403"])
+async def test_connection_with_a_client_certificate_that_fails(
+    tmp_path: Path, reported: list[BaseException], kind: str, failure: str
+) -> None:
+    await fail_to_connect(tmp_path, reported, client_certificates(tmp_path)[kind], failure)
+
+
+async def fail_to_connect(
+    folder: Path, reported: list[BaseException], user: dict[str, Any], failure: str
+) -> None:
     context = None if failure == "not TLS" else CertificateAuthority().server_context()
-    with peer(responder(b""), context) as port:
-        cluster = {"server": f"https://127.0.0.1:{9 if failure == 'refused' else port}"}
-        if failure == "closed":
-            cluster["insecure-skip-tls-verify"] = True  # type: ignore[assignment]
-        await fail(reported, resolver(tmp_path, users(tmp_path)[kind], **cluster).cluster_spec())
+    if failure == "rejected":
+        assert context is not None
+        context.verify_mode = ssl.CERT_REQUIRED
+    with peer(responder(status(403, "x") if failure == "403" else b""), context) as port:
+        cluster: dict[str, Any] = {"server": f"https://127.0.0.1:{9 if failure == 'refused' else port}"}
+        if failure in ("closed", "rejected", "403"):
+            cluster["insecure-skip-tls-verify"] = True
+        await fail(reported, resolver(folder, user, **cluster).cluster_spec())
 
 
 PROXIES: dict[str, Callable[[str], bytes]] = {
@@ -393,6 +507,33 @@ async def test_credentials_of_google_that_a_token_server_echoes(
 
 
 @pytest.mark.parametrize("place", ECHOES)
+async def test_assertion_of_a_service_account_that_a_token_server_echoes(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The name of the key is part of the assertion, which is signed and sent to the token server."""
+
+    def echo_assertion(connection: socket.socket) -> None:
+        head, _, body = read_head(connection).partition(b"\r\n\r\n")
+        length = next(
+            int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+        )
+        while len(body) < length:
+            body += connection.recv(65536)
+        connection.sendall(ECHOES[place](parse_qs(body.decode())["assertion"][0]))
+
+    with peer(echo_assertion) as port:
+        account = {
+            **service_account_key("robot@example.com", "p", f"http://127.0.0.1:{port}/token"),
+            "private_key_id": SECRET,
+        }
+        path = write_file(tmp_path / "key.json", json.dumps(account))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+        async with GoogleSession(policy=NO_RETRIES) as session:
+            await fail(reported, get_my_tpu(session))
+        assert account["private_key"].splitlines()[1] not in all_text(reported[0])
+
+
+@pytest.mark.parametrize("place", ECHOES)
 async def test_metadata_token_that_an_api_echoes(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -434,3 +575,258 @@ def metadata(token: Any) -> Callable[[socket.socket], None]:
         connection.sendall(respond("200 OK", body, Metadata_Flavor="Google"))
 
     return handle
+
+
+# The checks of `aioresolve.doctor`
+
+
+async def report_checks(reported: list[BaseException], resolver: aioresolve.ClusterResolver | None) -> None:
+    """Run the checks, and add their texts to those that are searched."""
+    with anyio.fail_after(60):
+        checks = await aioresolve.doctor(resolver, check_timeout=3.0)
+    document = json.dumps(checks_document(checks))
+    reported.append(ResolveError("\n".join([*map(repr, checks), *map(str, checks), document])))
+
+
+@pytest.mark.parametrize("place", [*ECHOES, "version"])
+@pytest.mark.parametrize("kind", ["token", "basic", "plugin"])
+async def test_check_of_a_server_that_echoes_the_credentials(
+    tmp_path: Path, reported: list[BaseException], kind: str, place: str
+) -> None:
+    authority = CertificateAuthority()
+    with peer(echo(ECHOES.get(place, version)), authority.server_context()) as port:
+        cluster = {
+            "server": f"https://127.0.0.1:{port}",
+            "certificate-authority-data": base64_of(authority.pem.encode()),
+        }
+        await report_checks(reported, resolver(tmp_path, users(tmp_path)[kind], **cluster))
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+async def test_check_of_a_credential_that_cannot_be_used(
+    tmp_path: Path, reported: list[BaseException], kind: str
+) -> None:
+    await report_checks(reported, resolver(tmp_path, BROKEN[kind], server="https://127.0.0.1:9"))
+
+
+@pytest.mark.parametrize("place", PROXIES)
+async def test_check_of_a_proxy_with_a_password(
+    tmp_path: Path, reported: list[BaseException], place: str
+) -> None:
+    with peer(echo(PROXIES[place])) as port:
+        proxy = f"http://ada:{quote(SECRET, safe='')}@127.0.0.1:{port}"
+        await report_checks(reported, resolver(tmp_path, {"token": SECRET}, **{"proxy-url": proxy}))
+
+
+async def test_check_of_this_machine(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    path = write_file(tmp_path / "config", kubeconfig({"token": SECRET}))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    await report_checks(reported, None)
+
+
+async def test_check_of_a_resolver_that_raises_its_password(reported: list[BaseException]) -> None:
+    class Broken(aioresolve.ClusterResolver):
+        async def fetch_state(self, progress: aioresolve.Progress) -> aioresolve.ClusterState:
+            raise LookupError(SECRET)
+
+    await report_checks(reported, Broken())
+
+
+@pytest.mark.parametrize("kind", GOOGLE_FILES)
+async def test_check_of_credentials_of_google(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def oauth(secret: str) -> bytes:
+        return respond("400 X", {"error": "invalid_grant", "error_description": secret})
+
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://ada:{quote(SECRET, safe='')}@127.0.0.1:9")
+    with peer(echo(oauth)) as port:
+        uri = {"token_uri": f"http://127.0.0.1:{port}/token"}
+        path = write_file(tmp_path / "key.json", json.dumps({**GOOGLE_FILES[kind], **uri}))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+        await report_checks(reported, aioresolve.TPUClusterResolver("my-tpu", "us-central2-b", "my-project"))
+
+
+# Workload identity federation
+
+
+def executable(folder: Path, line: str) -> dict[str, Any]:
+    """Return a credential source that runs a program, with the secret as its argument."""
+    program = write_file(folder / "executable", f"#!/bin/sh\n{line}\n")
+    program.chmod(0o755)
+    return {"executable": {"command": f"{program} {SECRET}", "timeout_millis": 30_000}}
+
+
+def subject_token(**fields: Any) -> str:
+    return json.dumps(
+        {"version": 1, "success": True, "token_type": ID_TOKEN, "expiration_time": 1 << 33, **fields}
+    )
+
+
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
+AS_JSON = {"type": "json", "subject_token_field_name": "token"}
+
+SUBJECTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "file": lambda folder: {"file": str(write_file(folder / "subject", SECRET))},
+    "JSON file": lambda folder: {
+        "file": str(write_file(folder / "subject", json.dumps({"token": SECRET}))),
+        "format": AS_JSON,
+    },
+    "executable": lambda folder: executable(folder, f"echo '{subject_token(id_token=SECRET)}'"),
+}
+BROKEN_SUBJECTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "no JSON": lambda folder: {"file": str(write_file(folder / "subject", SECRET)), "format": AS_JSON},
+    "JSON without the field": lambda folder: {
+        "file": str(write_file(folder / "subject", json.dumps({"Token": SECRET}))),
+        "format": AS_JSON,
+    },
+    "executable that fails": lambda folder: executable(folder, 'echo "$@"; echo "$@" >&2; exit 1'),
+    "executable that reports a failure": lambda folder: executable(
+        folder, f"echo '{json.dumps({'version': 1, 'success': False, 'code': SECRET, 'message': SECRET})}'"
+    ),
+    "executable of another version": lambda folder: executable(
+        folder, f"echo '{subject_token(id_token=SECRET, version=SECRET)}'"
+    ),
+    "executable without a type": lambda folder: executable(
+        folder, f"echo '{json.dumps({'version': 1, 'success': True, 'id_token': SECRET})}'"
+    ),
+    "executable without JSON": lambda folder: executable(folder, 'echo "$@"'),
+    "executable with an old token": lambda folder: executable(
+        folder, f"echo '{subject_token(id_token=SECRET, expiration_time=1)}'"
+    ),
+    "executable with another token": lambda folder: executable(
+        folder, f"echo '{subject_token(id_token=SECRET, token_type=SECRET)}'"
+    ),
+}
+
+
+def external_account(folder: Path, subject: dict[str, Any], port: int, **fields: Any) -> Path:
+    account = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/x",
+        "subject_token_type": ID_TOKEN if "executable" in subject else "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"http://127.0.0.1:{port}/v1/token",
+        "credential_source": subject,
+        **fields,
+    }
+    return write_file(folder / "account.json", json.dumps(account))
+
+
+async def resolve_with_account(
+    path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    monkeypatch.setenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "1")
+    async with GoogleSession(policy=NO_RETRIES) as session:
+        await fail(reported, get_my_tpu(session))
+
+
+@pytest.mark.parametrize("place", ECHOES)
+@pytest.mark.parametrize("kind", SUBJECTS)
+async def test_subject_token_that_a_token_server_echoes(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str, place: str
+) -> None:
+    with peer(echo(ECHOES[place])) as port:
+        # The secret of the client is sent as basic authentication.
+        client = {"client_id": "x", "client_secret": SECRET} if kind == "JSON file" else {}
+        path = external_account(tmp_path, SUBJECTS[kind](tmp_path), port, **client)
+        await resolve_with_account(path, reported, monkeypatch)
+
+
+@pytest.mark.parametrize("place", ECHOES)
+async def test_federated_token_that_the_impersonation_echoes(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def handle(connection: socket.socket) -> None:
+        head = read_head(connection)
+        token = {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"}
+        connection.sendall(respond("200 OK", token) if b"/v1/token" in head else ECHOES[place](SECRET))
+
+    with peer(handle) as port:
+        url = f"http://127.0.0.1:{port}/v1/projects/-/serviceAccounts/a@b.example:generateAccessToken"
+        path = external_account(
+            tmp_path, SUBJECTS["file"](tmp_path), port, service_account_impersonation_url=url
+        )
+        await resolve_with_account(path, reported, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", BROKEN_SUBJECTS)
+async def test_subject_token_that_is_broken(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = external_account(tmp_path, BROKEN_SUBJECTS[kind](tmp_path), 9)
+    await resolve_with_account(path, reported, monkeypatch)
+
+
+# Clients of Kubernetes
+
+
+@pytest.fixture(scope="module")
+def clients() -> dict[str, Any]:
+    """The modules of the clients, imported before an event loop runs: that takes seconds."""
+    return {name: importlib.import_module(f"{name}.client") for name in ("kubernetes", "kubernetes_asyncio")}
+
+
+# Python's ssl module does not close a socket that the server resets before the handshake.
+@pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning")
+@pytest.mark.parametrize("place", [*ECHOES, "refused", "untrusted"])
+@pytest.mark.parametrize("kind", ["token", "basic"])
+@pytest.mark.parametrize("package", ["kubernetes", "kubernetes_asyncio"])
+async def test_credentials_of_a_client_that_a_server_echoes(
+    tmp_path: Path,
+    reported: list[BaseException],
+    clients: dict[str, Any],
+    package: str,
+    kind: str,
+    place: str,
+) -> None:
+    authority = CertificateAuthority()
+    trusted = CertificateAuthority() if place == "untrusted" else authority
+    with peer(echo(ECHOES.get(place, lambda _: b"")), authority.server_context()) as port:
+        configuration = clients[package].Configuration()
+        configuration.retries = False
+        configuration.host = f"https://127.0.0.1:{9 if place == 'refused' else port}"
+        configuration.ssl_ca_cert = str(write_file(tmp_path / "ca.crt", trusted.pem))
+        if kind == "token":
+            configuration.api_key = dict.fromkeys(("BearerToken", "authorization"), SECRET)
+            configuration.api_key_prefix = dict.fromkeys(configuration.api_key, "Bearer")
+        else:
+            # Both clients send it only as a header of every request.
+            configuration.username, configuration.password = "ada", SECRET
+        client = clients[package].ApiClient(configuration)
+        if kind == "basic":
+            client.set_default_header("Authorization", configuration.get_basic_auth_token())
+        await fail_with_client(reported, client)
+
+
+@pytest.mark.parametrize("place", [*PROXIES, "refused"])
+@pytest.mark.parametrize("package", ["kubernetes", "kubernetes_asyncio"])
+async def test_proxy_of_a_client_that_fails(
+    tmp_path: Path, reported: list[BaseException], clients: dict[str, Any], package: str, place: str
+) -> None:
+    with peer(echo(PROXIES.get(place, lambda _: b""))) as port:
+        configuration = clients[package].Configuration()
+        configuration.retries = False
+        configuration.host = "https://10.0.0.1:6443"
+        address = "127.0.0.1:9" if place == "refused" else f"127.0.0.1:{port}"
+        configuration.proxy = f"http://ada:{quote(SECRET, safe='')}@{address}"
+        credentials = base64_of(f"ada:{SECRET}".encode())
+        configuration.proxy_headers = {"Proxy-Authorization": f"Basic {credentials}"}
+        await fail_with_client(reported, clients[package].ApiClient(configuration))
+
+
+async def fail_with_client(reported: list[BaseException], client: Any) -> None:
+    logging.getLogger("kubernetes").setLevel(logging.INFO)  # at DEBUG it logs the body of each response
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns with headers that it cannot parse
+    # One request at a time: uvloop may log the error of one that is cancelled during its TLS handshake.
+    resolver = KubernetesClusterResolver(
+        {"worker": ["app=x"]}, override_client=client, timeout=2, max_concurrency=1
+    )
+    await fail(reported, resolver.cluster_spec())
+    closed = client.close()
+    if closed is not None:
+        await closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import pickle
 import pkgutil
 import subprocess
@@ -94,6 +95,7 @@ PUBLIC_MODULES = [
     "aioresolve.resolver",
     "aioresolve.spec",
     "aioresolve.sync",
+    "aioresolve.sync.probe",
     "aioresolve.testing",
     "aioresolve.tpu",
 ]
@@ -137,7 +139,66 @@ def test_error_derives_from_resolve_error_and_can_be_pickled(error: type[errors.
     assert (type(copy), str(copy), vars(copy)) == (error, str(original), vars(original))
 
 
+def test_errors_that_are_retryable_unless_something_else_is_known() -> None:
+    retryable = {error.__name__ for error in ERRORS if error.retryable}
+    unfinished = {
+        "ConnectionFailedError",
+        "DeadlineExceededError",
+        "IncompleteClusterError",
+        "ProbeDeadlineError",
+    }
+    assert retryable == {*unfinished, "PodIndexError", "PodNotRunningError"}
+
+
 def test_tree_in_the_docstring_of_errors_has_every_error() -> None:
     assert errors.__doc__
     for error in ERRORS:
         assert error.__name__ in errors.__doc__
+
+
+WITHOUT = """
+import asyncio, sys
+sys.modules[sys.argv[1]] = None
+import aioresolve
+try:
+    asyncio.run(eval(sys.argv[2]))
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "call", "package"),
+    [
+        ("grpc", "aioresolve.TPUClusterResolver('grpc://127.0.0.1:1').num_accelerators()", "grpcio"),
+        (
+            "google.auth",
+            "aioresolve.TPUClusterResolver('a', zone='z-a', project='my-project').cluster_spec()",
+            "google-auth",
+        ),
+        (
+            "yaml",
+            "aioresolve.KubernetesClusterResolver(kubeconfig=sys.argv[3]).cluster_spec()",
+            "pyyaml",
+        ),
+    ],
+)
+def test_call_that_needs_a_library_that_is_not_installed_names_its_package(
+    library: str, call: str, package: str, tmp_path: Path
+) -> None:
+    credentials = tmp_path / "credentials.json"
+    credentials.write_text(
+        '{"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}'
+    )
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text("apiVersion: v1\nkind: Config\n")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, library, call, str(kubeconfig)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "GOOGLE_APPLICATION_CREDENTIALS": str(credentials)},
+    )
+    assert done.stdout.startswith("MissingDependencyError ")
+    assert f"pip install {package}`" in done.stdout

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import aioresolve
 from aioresolve import __version__
 from aioresolve.cli import main
-from aioresolve.cli.options import parse_selector, parse_task
+from aioresolve.cli.options import parse_selector, parse_service, parse_task
 from aioresolve.cli.output.formats import TaskName
 from aioresolve.cli.requests import JobSelector, selector_options, selectors_by_job
 
@@ -47,7 +47,26 @@ def test_what_kubectl_accepts_is_a_selector_of_the_job_worker(selector: str) -> 
 def test_otherwise_the_first_equals_sign_separates_the_job_from_the_selector(
     text: str, expected: tuple[str, str]
 ) -> None:
-    assert parse_selector(text) == (*expected, text)
+    assert parse_selector(text) == JobSelector(*expected, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "job", "service"),
+    [
+        ("trainer", "worker", "trainer"),
+        ("trainer:grpc", "worker", "trainer:grpc"),
+        ("ps=ps:2222", "ps", "ps:2222"),
+    ],
+)
+def test_service_may_have_a_job_and_a_port(text: str, job: str, service: str) -> None:
+    assert parse_service(text) == JobSelector(job, service, text, "--service")
+    assert selector_options([parse_service(text)]) == f"--service {text}"
+
+
+@pytest.mark.parametrize("text", ["", "=a", "a=", "a:", "Trainer", "app=x=y", "a b", "a,b", "x y=a", "a:-"])
+def test_invalid_service_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a Service; write NAME or NAME:PORT"):
+        parse_service(text)
 
 
 _NAMES = st.from_regex(r"[a-z]([a-z0-9_.-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -58,9 +77,9 @@ def test_every_job_can_be_named_before_a_label_with_a_value(
     job: str, key: str, operator: str, value: str
 ) -> None:
     selector = f"{key}{operator}{value}"
-    assert parse_selector(selector) == ("worker", selector, selector)
+    assert parse_selector(selector) == JobSelector("worker", selector, selector)
     text = f"{job}={selector}"
-    assert parse_selector(text) == (job, selector, text)
+    assert parse_selector(text) == JobSelector(job, selector, text)
     assert selector_options([parse_selector(text)]) == f"-l {shlex.quote(text)}"
 
 

@@ -14,7 +14,7 @@ from aioresolve.cli import completion, main
 from aioresolve.cli.application import application
 from aioresolve.cli.options import ADDRESSES
 from aioresolve.cli.output.formats import OUTPUTS, PROGRAM_OUTPUTS, WATCH_OUTPUTS
-from aioresolve.testing import Answer, Hang, KubernetesServer
+from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
 from .process import COMMAND, environment
 
@@ -92,10 +92,47 @@ def test_namespaces_are_completed_from_the_cluster(server: ThreadedKubernetesSer
 def test_a_cluster_that_does_not_list_its_namespaces_soon_completes_nothing(
     server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch, fault: Any
 ) -> None:
-    monkeypatch.setattr(completion, "NAMESPACES_TIMEOUT", 0.3 if isinstance(fault, Hang) else 30)
+    monkeypatch.setattr(completion, "TIMEOUT", 0.3 if isinstance(fault, Hang) else 30)
     server.clear_faults()
     server.inject(fault, match=is_namespaces, times=None)
     assert candidates("-n") == []
+
+
+@pytest.fixture
+def pods(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
+    """The server of the kubeconfig, with pods in the namespaces `default` and `ml`."""
+    labels = {
+        ("a", "ml"): {"app": "trainer", "tier": "gpu"},
+        ("b", "ml"): {"app": "server"},
+        ("c", "default"): {"app": "proxy"},
+    }
+    pods = [pod(name, namespace, labels=each) for (name, namespace), each in labels.items()]
+    with KubernetesServer(pods, tls=True, tokens={"a-token": "alice"}).in_thread() as server:
+        server.write_kubeconfig(kubeconfig, context="west")
+        yield server
+
+
+@pytest.mark.usefixtures("pods")
+@pytest.mark.parametrize(
+    ("namespaces", "incomplete", "expected"),
+    [
+        (["-n", "ml"], "", ["app=server", "app=trainer", "tier=gpu"]),
+        (["-n", "ml"], "app=t", ["app=trainer"]),
+        (["-n", "ml"], "worker=app=", ["worker=app=server", "worker=app=trainer"]),
+        (["-n", "ml"], "app=trainer,ti", ["app=trainer,tier=gpu"]),
+        (["-n", "ml"], "worker=app=trainer,ti", ["worker=app=trainer,tier=gpu"]),
+        (["-n", "ml"], "worker=t", ["worker=tier=gpu"]),
+        (["-n", "ml"], "tier=c", []),
+        ([], "app=", ["app=proxy"]),
+        (["-n", "ml", "-n", "default"], "app=", ["app=proxy", "app=server", "app=trainer"]),
+        (["-A"], "app=", ["app=proxy", "app=server", "app=trainer"]),
+        (["-n", "../ml"], "", []),
+    ],
+)
+def test_selectors_are_completed_from_the_labels_of_pods(
+    namespaces: list[str], incomplete: str, expected: list[str]
+) -> None:
+    assert candidates(*namespaces, "-l", incomplete=incomplete) == expected
 
 
 def test_choices_are_completed(kubeconfig: Path) -> None:
@@ -146,13 +183,30 @@ def test_an_unsupported_shell_is_invalid_usage(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_with_the_script(kubeconfig: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("pods")
+@pytest.mark.parametrize(
+    ("breaks", "words", "cursor", "expected"),
+    [
+        ("=", ["--context", "w"], 3, "west"),
+        ("=", ["-n", "ml", "-l", "app"], 5, "app=server app=trainer"),
+        # bash passes app=t as three words, and replaces the last of them only.
+        ("=", ["-n", "ml", "-l", "app", "=", "t"], 7, "trainer"),
+        ("=", ["-n", "ml", "-l", "app", "="], 6, "server trainer"),
+        ("=", ["-n", "ml", "-l", "worker", "=", "app", "=", "t"], 9, "trainer"),
+        ("=", ["--context", "=", "w"], 4, "west"),
+        ("", ["-n", "ml", "-l", "app=t"], 5, "app=trainer"),
+    ],
+)
+def test_bash_completes_with_the_script(
+    kubeconfig: Path, tmp_path: Path, breaks: str, words: list[str], cursor: int, expected: str
+) -> None:
     shim = tmp_path / "aioresolve"
     shim.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
     shim.chmod(0o755)
     script = (
         'source <("$1" completion bash)\n'
-        "COMP_WORDS=(aioresolve kubernetes --context w) COMP_CWORD=3\n"
+        f"COMP_WORDBREAKS='{breaks}' COMP_CWORD={cursor}\n"
+        f"COMP_WORDS=(aioresolve kubernetes {' '.join(words)})\n"
         '_aioresolve_completion "$1"\n'
         'echo "${COMPREPLY[@]}"'
     )
@@ -163,4 +217,4 @@ def test_bash_completes_with_the_script(kubeconfig: Path, tmp_path: Path) -> Non
         text=True,
         check=True,
     )
-    assert (done.stdout, done.stderr) == ("west\n", "")
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")

@@ -473,15 +473,15 @@ def test_program_continues_while_the_cluster_cannot_be_watched(
 def test_program_continues_if_it_becomes_forbidden_to_watch(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
-    # While the cluster is waited for, it is listed once; the watch of the program lists it again.
-    listed: list[RequestRecord] = []
+    # The wait watches the cluster until it is complete; then a second watch begins, that of the program.
+    watches: list[RequestRecord] = []
 
-    def is_second_list(request: RequestRecord) -> bool:
-        if request.path.endswith("/pods") and "watch" not in request.query:
-            listed.append(request)
-        return len(listed) > 1
+    def is_after_the_wait(request: RequestRecord) -> bool:
+        if "sendInitialEvents" in request.query:
+            watches.append(request)
+        return len(watches) > 1
 
-    server.inject(Answer(403), match=is_second_list, times=None)
+    server.inject(Answer(403), match=is_after_the_wait, times=None)
     script = f"trap 'exit 5' USR1; {LOOP}"
     with Running((*RESTARTED, *shell(script)), env) as running:
         running.line()

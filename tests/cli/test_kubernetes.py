@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 import yaml
 
+from aioresolve._core import service_account
 from aioresolve.cli import main
 from aioresolve.cli.options import ADDRESSES as ADDRESS_CHOICES
 from aioresolve.cli.output.formats import OUTPUTS, WITH_IDENTITIES
-from aioresolve.kubernetes.auth import discovery
-from aioresolve.kubernetes.pods import ADDRESSES
-from aioresolve.testing import Answer, Hang, KubernetesServer, pod
+from aioresolve.kubernetes.tasks.pods import ADDRESSES
+from aioresolve.testing import Answer, Hang, KubernetesServer, pod, service
 
 from .process import TOKEN, Result, cluster
 
@@ -45,6 +45,7 @@ def server(running: ThreadedKubernetesServer) -> Iterator[ThreadedKubernetesServ
     yield running
     running.clear_faults()
     running.allow = None
+    running.resources = {}
 
 
 @pytest.fixture
@@ -74,6 +75,86 @@ def requests_for_members(server: ThreadedKubernetesServer) -> list[RequestRecord
     return [each for each in server.requests if each.query.get("fieldSelector") != NOT_RUNNING]
 
 
+# Services
+
+
+@pytest.fixture
+def services(server: ThreadedKubernetesServer) -> Iterator[None]:
+    """Add the Services `train` and `ps`, and let users read EndpointSlices only."""
+    server.add(
+        service("train", "ml", selector={"app": "train"}, ports={"grpc": 9000, "http": 80}),
+        service("ps", "ml", selector={"app": "ps"}, ip_families=("IPv6",)),
+    )
+    server.resources = {"alice": ["endpointslices"]}
+    yield
+    for name in ("train", "ps"):
+        server.delete(name, "ml", kind="Service")
+
+
+@pytest.mark.usefixtures("services")
+def test_services_are_resolved_in_place_of_selectors(
+    aioresolve: Command, server: ThreadedKubernetesServer
+) -> None:
+    result = aioresolve("--service", "train:grpc", "-o", "wide")
+    assert (result.code, result.stderr) == (0, "")
+    rows = [line.split() for line in result.stdout.splitlines()[1:]]
+    assert [row[2:7] for row in rows] == [
+        [f"10.0.0.{number}:9000", f"train-{number}", "ml", "node-a", "true"] for number in (1, 2, 10)
+    ]
+    assert {request.resource for request in server.requests} == {"endpointslices"}
+
+
+@pytest.mark.usefixtures("services")
+def test_port_option_is_in_place_of_the_port_of_a_service(aioresolve: Command) -> None:
+    services = ("--service", "train", "--service", "ps=train:http")
+    result = aioresolve(*services, "--port", "29500", "-o", "name")
+    ports = [line.rpartition(":")[2] for line in result.stdout.splitlines()]
+    assert ports == ["29500"] * 3 + ["80"] * 3
+
+
+@pytest.mark.usefixtures("services")
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--service", "train"), 2, "several TCP ports: 'grpc' and 'http'. Name one of them after the"),
+        (("--service", "train"), 2, "--service NAME:PORT"),
+        (("--service", "train:x"), 2, "has no TCP port named 'x', only 'grpc' and 'http'"),
+        (("--service", "ps"), 1, "1 endpoint is not ready: ml/ps-0: not ready (Service 'ps'"),
+        (("--service", "ps"), 1, "pass --not-running skip to leave them out"),
+        (("--service", "other"), 1, "no ready endpoint belongs to --service other in namespace ml"),
+        (("--service", "other"), 1, "check with `kubectl get endpointslices`"),
+        (("--service", "A"), 2, "'A' is not a Service; write NAME or NAME:PORT"),
+        (("--service", "train", *TRAIN), 2, "-l and --service exclude each other"),
+        (("--service", "train", "--address", "host_ip"), 2, "Choose another --address"),
+        (
+            ("--service", "train:http", "-o", "tf-config", "--task", "ps:0"),
+            2,
+            "no --service selects the job 'ps'; add --service ps=NAME",
+        ),
+    ],
+)
+def test_error_about_services_is_explained(
+    aioresolve: Command, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    result = aioresolve(*arguments)
+    assert result.code == code
+    assert message in result.stderr
+
+
+@pytest.mark.usefixtures("services")
+def test_denied_services_have_a_manifest_to_apply(
+    aioresolve: Command, server: ThreadedKubernetesServer
+) -> None:
+    server.resources = {"alice": ["pods"]}
+    result = aioresolve("--service", "train:http")
+    assert result.code == 1
+    assert result.stderr.startswith("# error: user 'alice' may not list endpointslices in namespace 'ml'")
+    role, _ = yaml.safe_load_all(result.stderr)
+    assert role["rules"] == [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
+    ]
+
+
 # Output
 
 
@@ -93,7 +174,7 @@ def test_wide_adds_the_identity_of_each_pod(aioresolve: Command, server: Threade
     result = aioresolve(*TRAIN_AND_PS, "-o", "wide")
     uid = server.pod("ps-0", "ml")["metadata"]["uid"]
     assert result.stdout.splitlines()[-1].split() == [
-        *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid),
+        *("ps", "0", "[fd00::7]:8470", "ps-0", "ml", "node-a", "false", uid, "google.com/tpu=4"),
         *("its", "Ready", "condition", "is", "False"),
     ]
 
@@ -121,6 +202,7 @@ def test_json_and_yaml_are_one_object(aioresolve: Command, server: ThreadedKuber
         "ready": True,
         "status": "Running",
         "index": 10,
+        "accelerators": {"google.com/tpu": 4},
     }
     assert found["version"] == str(server.resource_version)
     from_yaml = yaml.safe_load(aioresolve(*TRAIN, "-o", "yaml").stdout)
@@ -167,6 +249,14 @@ def test_addresses_and_orders_are_those_of_the_resolver(aioresolve: Command) -> 
     assert by_index.code == 1
     assert "no pod has index 3, 4" in by_index.stderr
     assert by_index.stderr.endswith("or pass --order-by name.\n")
+
+
+def test_tasks_are_ordered_by_labels(aioresolve: Command) -> None:
+    lacking = aioresolve(*TRAIN, "--order-by", "label:rank", "--order-by", "label:app")
+    assert "cannot be ordered by label 'rank' and label 'app': it is missing for" in lacking.stderr
+    invalid = aioresolve(*TRAIN, "--order-by", "age")
+    assert invalid.code == 2
+    assert "'age' is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'" in invalid.stderr
 
 
 def test_templates_format_the_tasks(aioresolve: Command) -> None:
@@ -222,7 +312,7 @@ def test_in_a_pod_the_default_namespace_is_that_of_the_pod(
 ) -> None:
     for name, value in server.in_cluster(tmp_path / "account", namespace="ml").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(discovery, "SERVICE_ACCOUNT_FOLDER", str(tmp_path / "account"))
+    monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "account"))
     monkeypatch.delenv("KUBECONFIG")
     assert aioresolve(*TRAIN).code == 0
     assert [request.namespace for request in requests_for_members(server)] == ["ml"]
@@ -375,7 +465,10 @@ def test_a_retry_is_reported_once(aioresolve: Command, server: ThreadedKubernete
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer"),
+        (
+            (),
+            "no pods are selected: pass -l SELECTOR at least once, such as -l app=trainer, or --service",
+        ),
         (("-l", "worker=a=b=c"), "such as -l app=trainer, or JOB=SELECTOR, such as -l worker=app=trainer"),
         ((*TRAIN, "-n", "ml", "-A"), "-n and -A exclude each other"),
         ((*TRAIN, "-n", "No_Name"), "-n: 'No_Name' is not a valid namespace name"),

@@ -53,6 +53,7 @@ STATE = ClusterState.of(
                 ready=True,
                 status="Running",
                 index=0,
+                accelerators={"google.com/tpu": 4, "nvidia.com/gpu": 1},
             ),
             Endpoint(
                 "[fd00::7]:8470",
@@ -82,6 +83,7 @@ DOCUMENT = {
                 "ready": True,
                 "status": "Running",
                 "index": 0,
+                "accelerators": {"google.com/tpu": 4, "nvidia.com/gpu": 1},
             },
             {
                 "task": 1,
@@ -93,11 +95,12 @@ DOCUMENT = {
                 "ready": False,
                 "status": "Evicted: no disk",
                 "index": None,
+                "accelerators": None,
             },
         ],
         "ps": [
             {"task": 3, "address": "1:20"}
-            | dict.fromkeys(("name", "namespace", "uid", "node", "ready", "status", "index"))
+            | dict.fromkeys(("name", "namespace", "uid", "node", "ready", "status", "index", "accelerators"))
         ],
         "chief": [],
     },
@@ -120,8 +123,19 @@ def test_a_table_of_addresses_has_one_row_per_task() -> None:
 def test_the_wide_table_shows_identities_and_unknown_values() -> None:
     lines = aligned(state_table(STATE)).splitlines()
     assert [line.split() for line in lines] == [
-        ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS"],
-        ["worker", "0", "10.0.0.1:8470", "train-0", "ml", "node-a", "true", "u-1", "Running"],
+        ["JOB", "TASK", "ADDRESS", "NAME", "NAMESPACE", "NODE", "READY", "UID", "ACCELERATORS", "STATUS"],
+        [
+            "worker",
+            "0",
+            "10.0.0.1:8470",
+            "train-0",
+            "ml",
+            "node-a",
+            "true",
+            "u-1",
+            "google.com/tpu=4,nvidia.com/gpu=1",
+            "Running",
+        ],
         [
             "worker",
             "1",
@@ -131,11 +145,12 @@ def test_the_wide_table_shows_identities_and_unknown_values() -> None:
             "<none>",
             "false",
             "u-2",
+            "<none>",
             "Evicted:",
             "no",
             "disk",
         ],
-        ["ps", "3", "1:20", "<none>", "<none>", "<none>", "<none>", "<none>", "<none>"],
+        ["ps", "3", "1:20", *["<none>"] * 7],
     ]
 
 
@@ -216,6 +231,7 @@ def test_control_characters_are_never_printed(text: str) -> None:
 
 CODES: dict[type[errors.ResolveError], int] = {
     errors.ConfigurationError: 2,
+    errors.EnvironmentVariableError: 2,
     errors.LaunchError: 2,
     errors.MissingDependencyError: 2,
     errors.DeadlineExceededError: 3,

@@ -17,7 +17,7 @@ from aioresolve.cli.terminal.views import WaitView
 from aioresolve.errors import FailedClusterError, IncompleteClusterError
 from aioresolve.resolver.wait import Shortfall
 from aioresolve.spec import Missing
-from aioresolve.testing import GoogleServer, Hang, pod, tpu_node
+from aioresolve.testing import GoogleServer, Hang, pod, service, tpu_node
 
 from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, TIMEOUT, Running, Terminal, cluster, environment, run
 
@@ -53,6 +53,15 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 
 
 # Complete
+
+
+def test_endpoints_of_a_service_are_waited_for(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    server.add(service("train", "ml", selector={"app": "train"}), trainer(2, ready=False))
+    with Running(("wait", "kubernetes", "--service", "train", "--count", "3", "-o", "name"), env) as wait:
+        assert "; ml/train-2: not ready (Service 'train' publishes it only when" in wait.stderr_line()
+        server.add(trainer(2))
+        ended = wait.wait_for_exit()
+    assert (ended.code, ended.stdout.split()) == (0, ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470"])
 
 
 @pytest.mark.parametrize("output", ["table", "wide", "name", "tf-config"])
@@ -141,6 +150,21 @@ def test_the_deadline_reports_missing_tasks_and_reasons(
     assert "Unschedulable" in reasons["ml/train-3"]
     assert "CrashLoopBackOff" in reasons["ml/train-4"]
     assert "7 restarts" in reasons["ml/train-4"]
+
+
+def test_without_a_number_all_pods_of_the_controller_are_waited_for(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    metadata = {"name": "train", "namespace": "ml"}
+    controller = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata}
+    server.add_controllers({**controller, "spec": {"replicas": 4}})
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "1", "controller": True}
+    for number in (1, 2, 10):
+        server.patch(f"train-{number}", "ml", patch={"metadata": {"ownerReferences": [owner]}})
+    late = run((*TRAIN, "--timeout", "4s"), env)
+    assert late.code == 3
+    assert "waiting: job 'worker': 3 of 4 tasks (spec.replicas of StatefulSet ml/train)" in late.stderr
+    assert late.stderr.endswith("worker   3       4        spec.replicas of StatefulSet ml/train\n")
 
 
 def test_the_deadline_passes_if_the_server_never_responds(
@@ -344,6 +368,15 @@ def test_a_report_has_the_total_of_all_jobs_if_one_was_requested() -> None:
         ["worker", "3", "<none>"],
         ["ps", "1", "<none>"],
         ["(all)", "4", "16"],
+    ]
+
+
+def test_a_report_has_what_states_the_wanted_numbers() -> None:
+    sources = {"worker": "spec.replicas of StatefulSet ml/train"}
+    assert wait_report({"worker": 3, "ps": 1}, {"worker": 4}, {}, sources).splitlines() == [
+        "JOB      FOUND   WANTED   WANTED BY",
+        "worker   3       4        spec.replicas of StatefulSet ml/train",
+        "ps       1       <none>   <none>",
     ]
 
 

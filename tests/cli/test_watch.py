@@ -93,8 +93,8 @@ def test_columns_remain_aligned(env: dict[str, str], server: ThreadedKubernetesS
         lines += watch.lines(3)
     starts = {line.index(line.split()[3]) for line in lines}
     assert len(starts) == 1
-    assert {len(line.split()) for line in lines} == {11}
-    assert lines[0].split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID", "STATUS"]
+    assert {len(line.split()) for line in lines} == {12}
+    assert lines[0].split()[5:] == ["NAME", "NAMESPACE", "NODE", "READY", "UID", "ACCELERATORS", "STATUS"]
     assert lines[4].split()[5:9] == ["train-1", "ml", "node-a", "true"]
 
 

@@ -143,13 +143,19 @@ class Client:
         """List the pods of a namespace, or of all if it is None."""
         return await self.request("GET", pods_path(namespace), accept=accept, params=params)
 
-    @contextlib.asynccontextmanager
-    async def watch_pods(
+    def watch_pods(
         self, namespace: str | None, *, accept: str = JSON, **params: str
+    ) -> contextlib.AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
+        """Open a watch of pods and yield its events, until the server ends it."""
+        return self.watch(pods_path(namespace), accept=accept, **params)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, path: str, *, accept: str = JSON, **params: str
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """Open a watch and yield its events, until the server ends it."""
         async with self._session.get(
-            pods_path(namespace), headers={"Accept": accept}, params={"watch": "1", **params}
+            path, headers={"Accept": accept}, params={"watch": "1", **params}
         ) as response:
             assert response.status == 200, await response.text()
             connection = response.connection
@@ -163,6 +169,11 @@ class Client:
 
 def pods_path(namespace: str | None) -> str:
     return "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
+
+
+def slices_path(namespace: str | None) -> str:
+    namespaced = "" if namespace is None else f"/namespaces/{namespace}"
+    return f"/apis/discovery.k8s.io/v1{namespaced}/endpointslices"
 
 
 async def decode_lines(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .client import Client
+from .client import Client, pods_path
 from .states import pod
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class EmbeddedServer(ApiServer):
 
     async def grant_limited(self, admin: Client) -> None:
         self._embedded.allow = {"admin": None, "limited": {self.namespace}}
+        self._embedded.resources = {"limited": {"pods"}}
 
     async def compact(self) -> None:
         self._embedded.compact()
@@ -141,11 +142,12 @@ class RealServer(ApiServer):
             await admin.write("POST", path, manifest)
         await self.wait_until_allowed("limited", self.namespace)
 
-    async def wait_until_allowed(self, user: str, namespace: str | None) -> None:
-        """Return when a grant is effective; the server learns of it through a watch."""
+    async def wait_until_allowed(self, user: str, namespace: str | None, *, path: str = "") -> None:
+        """Return when a grant to list pods (or `path`) is effective; the server learns of it by a watch."""
+        path = path or pods_path(namespace)
         async with self.client(user) as client:
             with anyio.fail_after(10.0):
-                while (await client.list_pods(namespace)).status == 403:  # noqa: ASYNC110
+                while (await client.request("GET", path)).status == 403:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
 
     async def compact(self) -> None:

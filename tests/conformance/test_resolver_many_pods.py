@@ -1,4 +1,4 @@
-"""KubernetesClusterResolver with lists of many pages, during which versions expire or the server restarts."""
+"""KubernetesClusterResolver with long lists, in pages too: versions expire, and the server restarts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,34 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every list requested in pages, as after a list in one response failed."""
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", False)
+
+
 def crowd_resolver(server: ApiServer, folder: Path, proxy: Proxy) -> KubernetesClusterResolver:
-    """Return a resolver that lists the crowd in pages, through `proxy`."""
+    """Return a resolver that lists the crowd through `proxy`."""
     path = write_kubeconfig(folder, proxy.url, proxy.ca_pem, user="admin", token=server.tokens["admin"])
     return KubernetesClusterResolver(
         {"worker": ["crowd=yes"]}, kubeconfig=path, namespace=CROWD_NAMESPACE, order_by="index"
     )
+
+
+async def test_one_response_has_the_same_pods_as_pages(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forward(query: Mapping[str, str]) -> None: ...
+
+    await server.ensure_crowd()
+    states = []
+    for can_stream in (True, False):
+        monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", can_stream)
+        async with open_proxy(server, forward) as proxy, crowd_resolver(server, tmp_path, proxy) as one:
+            states.append(await one.cluster_state())
+        pages = sum("continue" in query for query in proxy.queries)
+        assert (pages == 0) == can_stream
+    assert repr(states[0].endpoints) == repr(states[1].endpoints)
 
 
 async def test_two_thousand_pods_are_two_thousand_tasks(server: ApiServer, tmp_path: Path) -> None:
@@ -44,6 +66,7 @@ async def test_two_thousand_pods_are_two_thousand_tasks(server: ApiServer, tmp_p
     assert [endpoint.index for endpoint in found.endpoints["worker"]] == list(range(CROWD))
 
 
+@pytest.mark.usefixtures("pages")
 async def test_list_restarts_if_its_pages_expire(server: ApiServer, tmp_path: Path) -> None:
     expired: list[Mapping[str, str]] = []
 
@@ -62,6 +85,7 @@ async def test_list_restarts_if_its_pages_expire(server: ApiServer, tmp_path: Pa
     assert len([query for query in proxy.queries if "continue" not in query]) == 2
 
 
+@pytest.mark.usefixtures("pages")
 async def test_list_survives_a_restart_of_the_server(server: ApiServer, tmp_path: Path) -> None:
     back = anyio.Event()
 

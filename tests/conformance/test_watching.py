@@ -7,6 +7,7 @@ import contextlib
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import anyio
 import anyio.abc
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.kubernetes.api.client import ObjectAPI
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from tests.kubernetes.convergence import (
     CONFIGS,
     Finish,
@@ -224,9 +226,18 @@ class Scenario:
 
 @asynccontextmanager
 async def open_scenario(
-    server: ApiServer, folder: Path, config: ResolverConfig, pods: list[Any], policy: WatchPolicy = POLICY
+    server: ApiServer,
+    folder: Path,
+    config: ResolverConfig,
+    pods: list[Any],
+    policy: WatchPolicy = POLICY,
+    *,
+    watch_list: bool = True,
 ) -> AsyncIterator[Scenario]:
-    """Start a watch for `config`, through its own proxy, of a server with these initial pods."""
+    """Start a watch for `config`, through its own proxy, of a server with these initial pods.
+
+    With `watch_list` the watch begins with the pods if the server supports that, otherwise they are listed.
+    """
     space = server.namespace
     prefixed = ResolverConfig(
         {job: [f"{each},test={space}" for each in selectors] for job, selectors in config.jobs.items()},
@@ -255,6 +266,7 @@ async def open_scenario(
             timeout=TIMEOUT,
         )
         resolver.watch_policy = policy
+        stack.enter_context(mock.patch.object(ObjectAPI, "sends_initial_events", watch_list))
         following = group.create_task(follower.follow(resolver.watch()))
         stack.callback(following.cancel)
         await scenario.wait_until_converged()
@@ -283,7 +295,12 @@ async def prepared_server(server: ApiServer) -> ApiServer:
     return server
 
 
-@given(config=st.sampled_from(CONFIGS), before=st.lists(writes, max_size=4), schedule=schedules)
+@given(
+    config=st.sampled_from(CONFIGS),
+    before=st.lists(writes, max_size=4),
+    schedule=schedules,
+    watch_list=st.booleans(),
+)
 @settings(
     max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -293,8 +310,9 @@ async def test_watch_converges_to_the_pods_of_the_server(
     config: ResolverConfig,
     before: list[Any],
     schedule: list[list[Any]],
+    watch_list: bool,
 ) -> None:
-    async with open_scenario(prepared_server, tmp_path, config, before) as scenario:
+    async with open_scenario(prepared_server, tmp_path, config, before, watch_list=watch_list) as scenario:
         for steps in schedule:
             for step in steps:
                 await scenario.apply(step)
@@ -304,8 +322,14 @@ async def test_watch_converges_to_the_pods_of_the_server(
 A, B = Put("w-0", "ml", "a", None, "Running", 1, True), Put("w-2", "ml", "a", None, "Running", 1, True)
 
 
-async def test_watch_survives_a_restart_of_the_server(prepared_server: ApiServer, tmp_path: Path) -> None:
-    async with open_scenario(prepared_server, tmp_path, CONFIGS[0], [A]) as scenario:
+both_starts = pytest.mark.parametrize("watch_list", [True, False])
+
+
+@both_starts
+async def test_watch_survives_a_restart_of_the_server(
+    prepared_server: ApiServer, tmp_path: Path, watch_list: bool
+) -> None:
+    async with open_scenario(prepared_server, tmp_path, CONFIGS[0], [A], watch_list=watch_list) as scenario:
         for write in (B, Remove(A.name, A.namespace, gracefully=False)):
             await prepared_server.stop()
             await prepared_server.start()
@@ -314,8 +338,11 @@ async def test_watch_survives_a_restart_of_the_server(prepared_server: ApiServer
         assert [len(truth_of(state)["worker"]) for state in scenario.follower.states] == [1, 2, 1]
 
 
-async def test_watch_survives_the_expiry_of_its_version(prepared_server: ApiServer, tmp_path: Path) -> None:
-    async with open_scenario(prepared_server, tmp_path, CONFIGS[0], [A]) as scenario:
+@both_starts
+async def test_watch_survives_the_expiry_of_its_version(
+    prepared_server: ApiServer, tmp_path: Path, watch_list: bool
+) -> None:
+    async with open_scenario(prepared_server, tmp_path, CONFIGS[0], [A], watch_list=watch_list) as scenario:
         scenario.proxy.mute()
         await scenario.write(B)
         await prepared_server.compact()

@@ -17,6 +17,7 @@ from aioresolve._core.document import (
     parse_first_json,
     parse_yaml,
     python_value,
+    suggestion,
 )
 
 
@@ -111,3 +112,10 @@ def test_null_in_a_list_of_strings_is_an_empty_string() -> None:
     node = build_from_json({"a": ["x", None]}, Location("file"))
     assert isinstance(node, MappingNode)
     assert node.strings("a") == ("x", "")
+
+
+def test_suggestion_is_a_similar_name_or_the_first_15() -> None:
+    names = [f"'{letter}'" for letter in "abcdefghijklmnop"]
+    assert suggestion("context-1", ["other", "context-2"]) == "did you mean 'context-2'?"
+    assert suggestion("xyz", "abcdefghijklmno") == f"there are {', '.join(names[:15])}"
+    assert suggestion("xyz", "abcdefghijklmnop") == f"there are {', '.join(names[:15])}, ..."

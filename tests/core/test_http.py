@@ -8,6 +8,7 @@ import ctypes
 import gc
 import socket
 import ssl
+import threading
 import weakref
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from types import SimpleNamespace
@@ -42,7 +43,7 @@ from aioresolve._core.http.errors import (
 )
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.certificates import CertificateAuthority
-from tests.kubernetes.peers import connect_proxy, never_read, peer
+from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -226,8 +227,20 @@ async def test_refused_connection_is_reported_in_the_words_of_the_system(scheme:
     assert caught.value.retryable
 
 
-async def test_client_certificate_that_the_server_rejects_is_a_tls_error() -> None:
-    """In TLS 1.3 the alert of the server arrives when the handshake of the client is already complete."""
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_client_certificate_that_the_server_rejects_is_a_tls_error(is_busy: bool) -> None:
+    """In TLS 1.3 the alert of the server arrives when the handshake of the client is already complete.
+
+    If the event loop is busy, it arrives before the request is sent.
+    """
+    has_rejected = threading.Event()
+
+    class BusyTLS(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, has_rejected.wait, 60)
+
     authority = CertificateAuthority()
     context = authority.server_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -237,6 +250,7 @@ async def test_client_certificate_that_the_server_rejects_is_a_tls_error() -> No
         with context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as secured:
             with suppress(ssl.SSLError):
                 secured.do_handshake()
+            has_rejected.set()
             # Until the client closes: a socket that is closed with unread data is reset, and the alert lost.
             while socket.socket.recv(secured, 65536):
                 pass
@@ -244,6 +258,8 @@ async def test_client_certificate_that_the_server_rejects_is_a_tls_error() -> No
     trusting = ssl.create_default_context(cadata=authority.pem)
     with peer(reject) as port:
         async with aclosing(new_client(ssl_context=trusting)) as client:
+            if is_busy:
+                trusting.sslobject_class = BusyTLS
             with pytest.raises(TLSError) as caught:
                 await get(client, f"https://127.0.0.1:{port}")
     error = caught.value
@@ -462,3 +478,60 @@ async def test_certificate_that_is_rejected_behind_a_proxy_with_tls_is_a_tls_err
         finally:
             await client.aclose()
     assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_request_cancelled_as_its_handshake_fails_logs_nothing(is_native: bool) -> None:
+    has_sent = threading.Event()
+
+    def send_garbage(connection: socket.socket) -> None:
+        connection.sendall(b"not TLS")
+        has_sent.set()
+        never_read(connection)
+
+    class CancelledTLS(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            # The event loop is blocked here until it can read the bytes that make the handshake fail.
+            has_sent.wait(60)
+            if is_native:
+                requests[0].cancel()
+            else:
+                scope.cancel()
+            super().do_handshake()
+
+    async def send() -> None:
+        with scope:
+            await client.send("GET", URL(f"https://127.0.0.1:{port}"), scope="a request")
+
+    scope = anyio.CancelScope()
+    ssl_context = ssl.create_default_context()
+    client = HTTPClient(hints=HINTS, ssl_context=ssl_context)
+    ssl_context.sslobject_class = CancelledTLS
+    with peer(send_garbage) as port:
+        requests = [asyncio.create_task(send())]
+        await asyncio.wait(requests, timeout=60)
+        await client.aclose()
+    assert requests[0].cancelled() == is_native
+    assert is_native or scope.cancelled_caught
+    # asyncio logs the exceptions of dropped futures when they are freed; a fixture fails the test then.
+    requests.clear()
+    gc.collect()
+
+
+async def test_endless_headers_are_not_read_to_the_end() -> None:
+    sent = 0
+
+    def send_headers(connection: socket.socket) -> None:
+        nonlocal sent
+        read_head(connection)
+        with suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            while sent < 1 << 28:
+                connection.sendall(b"A: b\r\n" * 10_000)
+                sent += 60_000
+
+    with peer(send_headers) as port:
+        async with aclosing(new_client()) as client:
+            with anyio.fail_after(60), pytest.raises(ProtocolError, match="non-HTTP"):
+                await get(client, f"http://127.0.0.1:{port}")
+    assert sent < 1 << 25

@@ -1,111 +1,243 @@
-"""Generated schedules of failures: only the deadline ends a call, and none causes a burst of requests."""
+"""Generated schedules of failures: only the deadline ends a call, and none causes a burst of requests.
+
+Time is virtual: an hour of a failing watch is checked in milliseconds.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import json
-from collections import Counter
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from aioresolve import GCEClusterResolver, KubernetesClusterResolver, TPUClusterResolver
+from aioresolve._core.retry import MAX_RETRY_AFTER, RetryPolicy
 from aioresolve.errors import ResolveError
-from aioresolve.testing import Answer, Cut, Reset
-from tests.kubernetes.loopback import request_kind, run_loopback
+from aioresolve.gcp import metadata_server
+from tests.kubernetes.kubeconfigs import isolate, kubeconfig, write_file
+from tests.virtual_time import Reply, Requests, fake_requests, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from aioresolve.testing import Fault
-    from tests.kubernetes.loopback import Loopback
+    from yarl import URL
+
+    from aioresolve import ClusterResolver
 
 pytestmark = pytest.mark.slow
 
 PAST = "Fri, 01 Jan 2021 00:00:00 GMT"
-SECONDS = 1.0
-MAX_REQUESTS = 12
-"""The most requests of one kind in a second: six attempts, each over one or two connections."""
+TIMEOUT = 120.0
+WATCHED = 1800.0
+
+LONGEST_PAUSE = 300.0
+"""Seconds between two polls that fail; a watch is resumed much sooner."""
+
+MAX_REQUESTS = 6
+"""The most requests for the same in a second: a backoff begins with waits of 0.05, 0.1, 0.2 and 0.4 s."""
+
+UNUSED = "127.0.0.1:1"
 
 
-def retry_after_in_body(seconds: int) -> bytes:
-    return json.dumps({"kind": "Status", "code": 429, "details": {"retryAfterSeconds": seconds}}).encode()
+def retry_after_in_body(status: int, seconds: int) -> Reply:
+    details = {"retryAfterSeconds": seconds}
+    return Reply(status, body=json.dumps({"kind": "Status", "code": status, "details": details}).encode())
 
 
-failures: st.SearchStrategy[Fault] = st.one_of(
-    st.builds(Answer, st.sampled_from([408, 429, 500, 502, 503, 504])),
+small_waits = st.sampled_from(["0", "-1", PAST, "soon", "1"])
+huge_waits = st.sampled_from(["60", "100000", "9" * 400, "Fri, 31 Dec 2999 00:00:00 GMT"])
+failures: st.SearchStrategy[Reply] = st.one_of(
+    st.builds(Reply, st.sampled_from([408, 425, 429, 500, 502, 503, 504])),
     st.builds(
-        lambda status, value: Answer(status, headers={"Retry-After": value}),
-        st.sampled_from([429, 503]),
-        st.sampled_from(["0", "-1", PAST, "soon"]),
+        lambda status, wait: Reply(status, {"Retry-After": wait}),
+        st.sampled_from([429, 500, 503]),
+        small_waits | huge_waits,
     ),
-    st.builds(lambda seconds: Answer(429, retry_after_in_body(seconds)), st.sampled_from([-1, 0])),
-    st.sampled_from([Reset(), Reset(after=10), Cut(after=0), Cut(after=10)]),
+    st.builds(
+        retry_after_in_body, st.sampled_from([429, 500, 503, 504]), st.sampled_from([-1, 0, 1, 60, 1 << 40])
+    ),
+    st.sampled_from([Reply(is_lost=True), Reply(body=b'{"kind":', is_cut=True), Reply(503, is_cut=True)]),
 )
-schedules = st.tuples(st.lists(failures, max_size=4), failures)
+schedules = st.lists(failures, min_size=1, max_size=6)
 
 
-@pytest.fixture(scope="module")
-def loopback(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
-    folder: Path = tmp_path_factory.mktemp("loopback")
-    with run_loopback(folder) as loopback:
-        loopback.train("train-0")
-        yield loopback
+def kubernetes(folder: Path, **arguments: Any) -> ClusterResolver:
+    path = write_file(folder / "config", kubeconfig({"token": "t"}, server="https://10.0.0.1"))
+    return KubernetesClusterResolver(kubeconfig=path, timeout=TIMEOUT, **arguments)
 
 
-def inject(loopback: Loopback, schedule: tuple[list[Fault], Fault]) -> None:
-    """Let each request fail: first with the faults of a list in turn, then always with the last one."""
-    first, last = schedule
-    loopback.server.clear_faults()
-    loopback.server.forget_requests()
-    for fault in first:
-        loopback.server.inject(fault)
-    loopback.server.inject(last, times=None)
+RESOLVERS: dict[str, Callable[[Path], ClusterResolver]] = {
+    "pods": partial(kubernetes, job_to_label_mapping={"worker": ["app=x"]}),
+    "endpointslices": partial(kubernetes, service="trainer", namespace="ml"),
+    "TPU": lambda _: TPUClusterResolver("my-tpu", "us-central2-b", "my-project", timeout=TIMEOUT),
+    "instances": lambda _: GCEClusterResolver(
+        "my-project", "us-central2-b", "workers", 8470, timeout=TIMEOUT
+    ),
+}
+"""Resolvers whose requests all fail."""
 
 
-def assert_no_burst(loopback: Loopback) -> None:
-    kinds = Counter((request.verb, request_kind(request)) for request in loopback.requests)
-    assert kinds
-    assert max(kinds.values()) <= MAX_REQUESTS, kinds
+@pytest.fixture(autouse=True)
+def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(tmp_path, monkeypatch)
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED)
+    monkeypatch.setattr(metadata_server, "_responded", set())
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
 
 
-@given(schedules)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-def test_only_the_deadline_ends_a_call_and_its_requests_are_few(
-    loopback: Loopback, schedule: tuple[list[Fault], Fault]
-) -> None:
-    inject(loopback, schedule)
+@pytest.fixture
+def without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests to an endpoint on this machine without TLS are anonymous."""
+    for api in ("TPU", "COMPUTE"):
+        monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", f"http://{UNUSED}/")
 
-    async def run() -> tuple[ResolveError, float]:
-        started = anyio.current_time()
+
+@pytest.fixture
+def with_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The access token comes from a metadata server that has responded before."""
+    monkeypatch.setenv("GCE_METADATA_HOST", UNUSED)
+    monkeypatch.setattr(metadata_server, "_responded", {UNUSED})
+
+
+def replies(schedule: list[Reply]) -> Callable[[URL], Reply]:
+    """Return what each URL is responded to with: the replies of the schedule in turn, over and over."""
+    positions: dict[URL, Iterator[Reply]] = {}
+    return lambda url: next(positions.setdefault(url, itertools.cycle(schedule)))
+
+
+def resolve(resolver: ClusterResolver) -> tuple[ResolveError, float]:
+    """Return the error of `cluster_spec()`, and after how many seconds it was raised."""
+
+    async def call() -> tuple[ResolveError, float]:
         with pytest.raises(ResolveError) as caught:
-            await loopback.resolver(timeout=SECONDS).cluster_spec()
-        return caught.value, anyio.current_time() - started
+            await resolver.cluster_spec()
+        return caught.value, anyio.current_time()
 
-    error, seconds = asyncio.run(run())
-    assert error.retryable
-    # A wait is at most twice as long as everything before it, and is not started if it exceeds the deadline.
-    assert seconds > SECONDS / 5.0
-    assert_no_burst(loopback)
+    return run(call())
 
 
-@given(schedules)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-def test_failing_watch_sends_few_requests_and_never_ends(
-    loopback: Loopback, schedule: tuple[list[Fault], Fault]
-) -> None:
-    inject(loopback, schedule)
-
-    async def run() -> None:
-        with anyio.move_on_after(SECONDS) as scope:
-            async with aclosing(loopback.resolver().observations()) as observations:
+def watch(resolver: ClusterResolver) -> None:
+    async def follow() -> None:
+        with anyio.move_on_after(WATCHED) as scope:
+            async with aclosing(resolver.observations()) as observations:
                 async for _ in observations:
                     pass
         assert scope.cancelled_caught
 
-    asyncio.run(run())
-    assert_no_burst(loopback)
+    run(follow())
+
+
+def longest_wait(schedule: list[Reply]) -> float:
+    """Return the longest wait that a reply of the schedule may cause."""
+    requested = [MAX_RETRY_AFTER for reply in schedule if "Retry-After" in reply.headers or reply.body]
+    return max([RetryPolicy().longest_wait, *(1.1 * seconds for seconds in requested)])
+
+
+def assert_few(requests: Requests) -> None:
+    assert requests.times
+    assert requests.most_in_a_second <= MAX_REQUESTS, requests.times
+
+
+def check(monkeypatch: pytest.MonkeyPatch, resolver: ClusterResolver, schedule: list[Reply]) -> None:
+    with monkeypatch.context() as patch:
+        requests = fake_requests(patch, replies(schedule))
+        error, seconds = resolve(resolver)
+    assert error.retryable
+    # A wait that would exceed the deadline is not started.
+    assert TIMEOUT - longest_wait(schedule) <= seconds <= TIMEOUT
+    assert_few(requests)
+
+
+each_schedule = given(schedule=schedules)
+examples = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.usefixtures("without_credentials")
+@pytest.mark.parametrize("name", RESOLVERS)
+@each_schedule
+@examples
+@example(schedule=[Reply(429, {"Retry-After": "0"})])
+@example(schedule=[Reply(503), Reply(is_lost=True)])
+def test_only_the_deadline_ends_a_call_and_its_requests_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
+) -> None:
+    check(monkeypatch, RESOLVERS[name](tmp_path), schedule)
+
+
+@pytest.mark.usefixtures("with_metadata_server")
+@pytest.mark.parametrize("name", ["TPU", "instances"])
+@each_schedule
+@examples
+@example(schedule=[Reply(429, {"Retry-After": "0"})])
+@example(schedule=[Reply(503), Reply(is_lost=True)])
+def test_only_the_deadline_ends_requests_to_the_metadata_server_and_they_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
+) -> None:
+    schedule = [replace(reply, headers={**reply.headers, "Metadata-Flavor": "Google"}) for reply in schedule]
+    check(monkeypatch, RESOLVERS[name](tmp_path), schedule)
+
+
+@pytest.mark.usefixtures("without_credentials")
+@pytest.mark.parametrize("name", RESOLVERS)
+@each_schedule
+@examples
+@example(schedule=[Reply(429, {"Retry-After": "0"})])
+@example(schedule=[Reply(503), Reply(is_lost=True)])
+def test_failing_watch_sends_few_requests_and_never_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
+) -> None:
+    with monkeypatch.context() as patch:
+        requests = fake_requests(patch, replies(schedule))
+        watch(RESOLVERS[name](tmp_path))
+    assert_few(requests)
+    latest = max(times[-1] for times in requests.times.values())
+    assert latest > WATCHED - 2 * (longest_wait(schedule) + LONGEST_PAUSE)
+
+
+def event(code: int) -> Reply:
+    failure = {"kind": "Status", "code": code, "message": "x", "details": {"retryAfterSeconds": 0}}
+    return Reply(body=json.dumps({"type": "ERROR", "object": failure}).encode() + b"\n")
+
+
+LISTS = {"pods": ("v1", "PodList"), "endpointslices": ("discovery.k8s.io/v1", "EndpointSliceList")}
+watch_ends = st.one_of(
+    failures,
+    st.just(Reply()),
+    st.builds(Reply, st.sampled_from([404, 410, 422])),
+    st.builds(event, st.sampled_from([410, 429, 500, 504])),
+)
+
+
+@pytest.mark.parametrize("name", LISTS)
+@given(schedule=st.lists(watch_ends, min_size=1, max_size=6))
+@examples
+@example(schedule=[Reply()])
+@example(schedule=[event(410)])
+@example(schedule=[Reply(410)])
+def test_watch_that_ends_at_once_after_each_list_sends_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
+) -> None:
+    version, kind = LISTS[name]
+    empty = {"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": "5"}, "items": []}
+    watches = replies(schedule)
+
+    def reply(url: URL) -> Reply:
+        return (
+            watches(url.with_query(None)) if "watch" in url.query else Reply(body=json.dumps(empty).encode())
+        )
+
+    with monkeypatch.context() as patch:
+        requests = fake_requests(patch, reply)
+        watch(RESOLVERS[name](tmp_path))
+    assert_few(requests)
+    assert len(requests.times) > 1

@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve._core.retry import Backoff, RetryPolicy, call_with_retries, parse_retry_after
+from aioresolve._core.retry import (
+    RETRYABLE_STATUSES,
+    Backoff,
+    RetryPolicy,
+    call_with_retries,
+    parse_retry_after,
+)
 from aioresolve.errors import APIError, ConfigurationError, DeadlineExceededError, ResolveError
 
 if TYPE_CHECKING:
@@ -50,6 +56,10 @@ async def test_retryable_error_is_retried() -> None:
     operation = Flaky(busy(), busy())
     assert await call_with_retries(operation, policy=QUICK, on_failure=ignore) == "response"
     assert operation.attempts == 3
+
+
+def test_statuses_of_failures_that_may_be_temporary() -> None:
+    assert {408, 425, 429, 500, 502, 503, 504} == RETRYABLE_STATUSES
 
 
 async def test_error_that_is_not_retryable_is_raised_at_once() -> None:

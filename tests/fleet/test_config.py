@@ -17,14 +17,18 @@ from hypothesis import strategies as st
 
 from aioresolve import (
     CONTEXT_NAMESPACE,
+    GCEClusterResolver,
     KubernetesClusterResolver,
+    SageMakerClusterResolver,
     SimpleClusterResolver,
+    SlurmClusterResolver,
+    TFConfigClusterResolver,
     TPUClusterResolver,
     UnionClusterResolver,
 )
 from aioresolve.errors import ConfigurationError
 from aioresolve.fleet.config import FleetFile, fleet_file, fleet_of, read_fleet
-from aioresolve.fleet.config.targets import KINDS
+from aioresolve.fleet.config.targets import KINDS, UNION
 from aioresolve.fleet.config.variables import interpolate, variable_names
 
 if TYPE_CHECKING:
@@ -75,7 +79,11 @@ class TestContent:
         assert {name: type(resolver) for name, resolver in file.targets.items()} == {
             "us-east": KubernetesClusterResolver,
             "tpu-a": TPUClusterResolver,
+            "group-a": GCEClusterResolver,
             "fixed": SimpleClusterResolver,
+            "this-step": SlurmClusterResolver,
+            "this-job": SageMakerClusterResolver,
+            "this-task": TFConfigClusterResolver,
             "both": UnionClusterResolver,
         }
         assert (
@@ -93,6 +101,21 @@ class TestContent:
         text = 'targets: {a: {static: {jobs: {worker: ["h:1", "i:2"], ps: "p:3", eval: {4: "e:5"}}}}}'
         spec = await fleet(text).targets["a"].cluster_spec()
         assert spec.as_dict() == {"worker": ["h:1", "i:2"], "ps": ["p:3"], "eval": {4: "e:5"}}
+
+    async def test_slurm_target_returns_the_tasks_of_the_step_and_sets_no_variable(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        variables = {"NODELIST": "n1", "TASKS_PER_NODE": "2"}
+        for name, value in variables.items():
+            monkeypatch.setenv(f"SLURM_STEP_{name}", value)
+        monkeypatch.setenv("SLURM_PROCID", "0")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        file = fleet("targets: {a: {slurm: {jobs: {ps: 1, worker: 1}, port: 9000}}}")
+        assert (await file.targets["a"].cluster_spec()).as_dict() == {
+            "ps": ["n1:9000"],
+            "worker": ["n1:9001"],
+        }
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
     async def test_union_returns_the_tasks_of_its_members(self) -> None:
         file = fleet(
@@ -333,7 +356,7 @@ WRONG: list[tuple[str, list[str]]] = [
     ),
     (
         "targets:\n  a:\n",
-        ["2: targets.a: has no kind; add one of kubernetes, tpu, static, union below it"],
+        [f"2: targets.a: has no kind; add one of {', '.join([*KINDS, UNION])} below it"],
     ),
     (
         "targets:\n  a: [b]\n",
@@ -346,8 +369,8 @@ WRONG: list[tuple[str, list[str]]] = [
         ["3: targets.a.kubernets: unknown kind of target; did you mean 'kubernetes'?"],
     ),
     (
-        "targets:\n  a:\n    gcs: {}\n",
-        ["3: targets.a.gcs: unknown kind of target; there are 'kubernetes', 'tpu', 'static', 'union'"],
+        "targets:\n  a:\n    xyz: {}\n",
+        [f"3: targets.a.xyz: unknown kind of target; there are {', '.join(map(repr, [*KINDS, UNION]))}"],
     ),
     (
         "targets:\n  a: {tpu: {name: x}, static: {jobs: {w: a}}}\n",
@@ -355,7 +378,12 @@ WRONG: list[tuple[str, list[str]]] = [
     ),
     (
         "targets:\n  a:\n    kubernetes: {namespace: ml}\n",
-        ["3: targets.a.kubernetes: has no `jobs`; add it here, or under defaults.kubernetes"],
+        [
+            (
+                "3: targets.a.kubernetes: has no `jobs` and no `service`; add one of them here, or under"
+                " defaults.kubernetes"
+            )
+        ],
     ),
     (
         "targets:\n  a: {tpu: }\n",
@@ -390,7 +418,7 @@ WRONG: list[tuple[str, list[str]]] = [
             "1: defaults.static: must be a mapping such as {FIELD: VALUE}, not a string",
             (
                 "1: defaults.union: unknown kind of target with defaults;"
-                " there are 'kubernetes', 'tpu', 'static'"
+                f" there are {', '.join(map(repr, KINDS))}"
             ),
         ],
     ),
@@ -559,9 +587,11 @@ class TestInvalidFiles:
         assert len(problems("targets:\n" + "".join(targets))) == 3
 
     def test_twenty_of_many_problems_are_shown(self) -> None:
-        found = problems("targets:\n" + "".join(f"  t-{n}: {{x: }}\n" for n in range(50)))
+        targets = [f"  t-{n}: {{x: }}\n" for n in range(50)]
+        found = problems("targets:\n" + "".join(targets))
         assert len(found) == 21
         assert found[-1] == " and 30 more problems"
+        assert problems("targets:\n" + "".join(targets[:20])) == found[:20]
 
     def test_invalid_default_is_reported_once(self) -> None:
         targets = "".join(f"  t-{n}: {{tpu: {{name: a}}}}\n" for n in range(3))
@@ -588,10 +618,22 @@ class TestInvalidFiles:
 
 
 class TestFields:
-    CONSTRUCTORS: Mapping[str, Any] = {"kubernetes": KubernetesClusterResolver, "tpu": TPUClusterResolver}
+    CONSTRUCTORS: Mapping[str, Any] = {
+        "gce": GCEClusterResolver,
+        "kubernetes": KubernetesClusterResolver,
+        "tpu": TPUClusterResolver,
+        "tf_config": TFConfigClusterResolver,
+        "slurm": SlurmClusterResolver,
+        "sagemaker": SageMakerClusterResolver,
+    }
     ONLY_IN_CODE: Mapping[str, set[str]] = {
+        "gce": {"credentials", "service", "task_id", "timeout"},
         "kubernetes": {"override_client", "timeout"},
         "tpu": {"coordinator_name", "coordinator_address", "credentials", "service", "timeout"},
+        # The task of this process, and its GPUs, are not those of a fleet.
+        "tf_config": {"task_type", "task_id", "environment", "timeout"},
+        "slurm": {"gpus_per_node", "gpus_per_task", "auto_set_gpu", "timeout"},
+        "sagemaker": {"task_type", "task_id", "environment", "timeout"},
     }
 
     @pytest.mark.parametrize("kind", CONSTRUCTORS)
@@ -617,12 +659,21 @@ class TestFields:
                 "      executable_location: OFF_CLUSTER\n"
                 "      port: 1\n"
                 "      address: hostname\n"
-                "      order_by: index\n"
+                "      order_by: ['label:a', 'node-label:b']\n"
                 "      not_running: skip\n"
                 "      rpc_layer: grpcs\n"
                 "      max_concurrency: 3\n"
             ).targets["a"]
         )
+        services = fleet(
+            "defaults: {kubernetes: {namespace: ml, jobs: {worker: app=a}}}\n"
+            "targets:\n"
+            "  a: {kubernetes: {service: 'trainer:grpc'}}\n"
+            "  b: {kubernetes: {service: {worker: a, ps: [b, c]}}}\n"
+        ).targets
+        one = KubernetesClusterResolver(service="trainer:grpc", namespace="ml")
+        two = KubernetesClusterResolver(service={"worker": "a", "ps": ["b", "c"]}, namespace="ml")
+        assert [repr(each) for each in services.values()] == [repr(one), repr(two)]
         expected = KubernetesClusterResolver(
             {"worker": "app=a"},
             1,
@@ -637,7 +688,7 @@ class TestFields:
             impersonate="ada",
             impersonate_groups=("math", "logic"),
             address="hostname",
-            order_by="index",
+            order_by=["label:a", "node-label:b"],
             not_running="skip",
             max_concurrency=3,
         )
@@ -757,7 +808,7 @@ TREES = st.recursive(
 )
 SECRETS = st.sampled_from(["S3CRET", "S3CRET value", "S3CRET\n", "https://S3CRET{x}", "grpc://S3CRET,a"])
 PLAUSIBLE: dict[str, list[Any]] = {
-    "jobs": ["a", ["a", "b"], "${SECRET}", ["h:1", "${SECRET}"], {0: "${SECRET}", 4: "a"}],
+    "jobs": ["a", 2, ["a", "b"], "${SECRET}", ["h:1", "${SECRET}"], {0: "${SECRET}", 4: "a"}],
     "name": ["a", ["a", "b"], "${SECRET}", "grpc://h:1", "grpc://${SECRET}:1", ["grpc://h:${SECRET}"]],
     "namespace": ["ml", ["ml", "${SECRET}"], "${SECRET}-x", "Wrong"],
     "executable_location": ["WITHIN_CLUSTER", "OFF_CLUSTER"],
@@ -768,6 +819,7 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "not_running": ["skip", "${SECRET}"],
     "not_healthy": ["allow", "${SECRET}"],
     "api_version": ["v2", "${SECRET}"],
+    "tasks_per_node": [1, "${SECRET}", 0],
     "discovery_url": ["https://h/", "https://${SECRET}/", "${SECRET}"],
 }
 """Plausible values of the fields that do not accept any text."""

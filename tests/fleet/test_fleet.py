@@ -91,6 +91,22 @@ class TestTargets:
         with pytest.raises(InvalidClusterError, match="target 'a' is not an aioresolve"):
             Fleet({"a": stranger})
 
+    @pytest.mark.parametrize("fleet", [Fleet, sync.Fleet])
+    @pytest.mark.parametrize(
+        "targets",
+        [[Scripted()], (), {Scripted()}, Scripted(), "a"],
+        ids=["list", "tuple", "set", "resolver", "name"],
+    )
+    def test_resolvers_without_names_are_rejected(self, fleet: Any, targets: Any) -> None:
+        expected = f"a mapping of names to resolvers; got {type(targets).__name__}. Give each resolver a name"
+        with pytest.raises(InvalidClusterError, match=expected):
+            fleet(targets)
+
+    def test_resolver_of_the_blocking_api_is_rejected_with_the_fleet_that_takes_it(self) -> None:
+        blocking: Any = sync.SimpleClusterResolver(ClusterSpec({}))
+        with pytest.raises(InvalidClusterError, match=r"aioresolve.sync.Fleet takes the resolvers of"):
+            Fleet({"a": blocking})
+
     def test_removing_an_unknown_target_lists_the_targets(self) -> None:
         with pytest.raises(ConfigurationError, match=r"no target is named 'b'; targets: 't0', 't1'$"):
             Fleet(scripted(2)).remove("b")

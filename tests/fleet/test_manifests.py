@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
@@ -23,8 +22,9 @@ import yaml
 
 import aioresolve
 from aioresolve.fleet.config import fleet_of
-from aioresolve.kubernetes.api_errors import rbac_manifest
+from aioresolve.kubernetes.api.errors import rbac_manifest
 from aioresolve.testing import KubernetesServer, pod
+from tests.programs import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedKubernetesServer
 
 PAGE = (Path(aioresolve.__file__).parent / "fleet" / "README.md").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text().splitlines()
 TIMEOUT = 60
 """Seconds after which a process without output, or one that does not exit, counts as hung."""
 
@@ -184,13 +185,13 @@ class TestManifests:
             "capabilities": {"drop": ["ALL"]},
         }
         user = POD["securityContext"]["runAsUser"]
-        assert f"USER {user}:{POD['securityContext']['runAsGroup']}" in files("dockerfile")["Dockerfile"]
+        assert f"USER {user}:{POD['securityContext']['runAsGroup']}" in DOCKERFILE
         assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
         assert POD["volumes"][0]["projected"]["defaultMode"] == 0o440
 
     def test_image_is_the_one_that_the_page_builds(self) -> None:
         assert f"-t {CONTAINER['image']} " in PAGE
-        assert 'ENTRYPOINT ["aioresolve"]' in files("dockerfile")["Dockerfile"]
+        assert 'ENTRYPOINT ["aioresolve"]' in DOCKERFILE
 
     @pytest.mark.parametrize("name", files("sh"))
     def test_each_script_is_valid_shell(self, name: str) -> None:
@@ -210,8 +211,8 @@ NAMES = [f"target-{number:02}" for number in range(60)]
 
 RUN_IN_POD = """\
 import sys
-from aioresolve.kubernetes.auth import discovery
-discovery.SERVICE_ACCOUNT_FOLDER = sys.argv.pop(1)
+from aioresolve._core import service_account
+service_account.FOLDER = sys.argv.pop(1)
 from aioresolve.cli import main
 sys.exit(main())
 """
@@ -390,16 +391,6 @@ def test_error_of_a_target_without_permission_has_the_manifest(cluster: Cluster)
     assert (done.returncode, error["type"]) == (1, "ForbiddenError"), error
     wanted = rbac_manifest("system:serviceaccount:training:fleet", "other")
     assert wanted in error["message"]
-
-
-def test_docker_context_has_the_files_that_the_package_is_built_from_and_no_others() -> None:
-    root = Path(aioresolve.__file__).parent.parent
-    lines = (root / ".dockerignore").read_text().splitlines()
-    project = tomllib.loads((root / "pyproject.toml").read_text())
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
-    assert "*" in lines
-    assert {line[1:] for line in lines if line.startswith("!")} == needed | set(wheel["packages"])
 
 
 def test_commands_of_the_page_are_valid_shell() -> None:

@@ -20,6 +20,7 @@ from aioresolve.fleet import Fleet, TargetStatus, poller
 from aioresolve.fleet.connections import Connections
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Missing, Observation
+from tests.virtual_time import in_virtual_time
 
 from .fleets import Scripted, Source, fail, hang, no_task_left, respond_with, scripted, take, until, workers
 
@@ -53,6 +54,7 @@ class TestPoll:
         async with aclosing(Fleet(targets).poll(interval=3600.0)) as readings:
             assert {reading.name for reading in await take(readings, 30)} == set(targets)
 
+    @in_virtual_time
     async def test_three_hanging_and_three_failing_targets_do_not_delay_the_other_94(self) -> None:
         alone, together = scripted(94), scripted(94)
         bad = {f"stuck{n}": Scripted(hang) for n in range(3)} | {f"bad{n}": Scripted(fail) for n in range(3)}
@@ -78,6 +80,7 @@ class TestPoll:
             assert isinstance(error, DeadlineExceededError if "stuck" in name else ConnectionFailedError)
         assert all(fleet.readings[name].error is None for name in together)
 
+    @in_virtual_time
     async def test_failing_target_is_polled_less_and_less_often(self) -> None:
         targets = {"good": Scripted(), "bad": Scripted(fail), "stuck": Scripted(hang)}
         async with anyio.create_task_group() as group:
@@ -87,6 +90,7 @@ class TestPoll:
         assert 1 < targets["bad"].num_requests < 30
         assert 1 < targets["stuck"].num_requests < 30
 
+    @in_virtual_time
     async def test_recovered_target_is_polled_as_often_as_before(self) -> None:
         resolver = Scripted(fail)
         async with aclosing(Fleet({"a": resolver}).poll(interval=0.01)) as readings:
@@ -98,8 +102,9 @@ class TestPoll:
                         break
             started_at = anyio.current_time()
             await take(readings, 10)
-            assert anyio.current_time() - started_at < 5.0
+            assert anyio.current_time() - started_at == pytest.approx(0.1, rel=0.2)
 
+    @in_virtual_time
     async def test_slow_responses_do_not_lengthen_the_period(self) -> None:
         async def slow() -> ClusterState:
             await anyio.sleep(0.1)
@@ -109,7 +114,7 @@ class TestPoll:
             await take(readings, 1)
             started_at = anyio.current_time()
             await take(readings, 5)
-            assert anyio.current_time() - started_at < 0.8
+            assert anyio.current_time() - started_at == pytest.approx(0.5, rel=0.2)
 
     @pytest.mark.parametrize("method", ["poll", "watch"])
     async def test_more_hanging_targets_than_max_concurrency_do_not_delay_the_others(

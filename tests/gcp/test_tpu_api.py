@@ -123,7 +123,7 @@ async def test_unreachable_locations_are_listed() -> None:
 
 @pytest.mark.parametrize("token", ["again", "more"])
 async def test_endless_pages_are_given_up(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.gcp.tpu_api.MAX_PAGES", 5)
+    monkeypatch.setattr("aioresolve.gcp.client.MAX_PAGES", 5)
     async with serving() as (server, api):
         for index in range(10):
             page = token if token == "again" else f"{token}{index}"

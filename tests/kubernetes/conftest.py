@@ -35,10 +35,17 @@ def imported_clients() -> None:
 
 
 @pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every list requested in pages of two pods, as after a list in one response failed."""
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", False)
+
+
+@pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between attempts to milliseconds, unless the server requests a longer one."""
     quick = partial(RetryPolicy, first_wait=0.001, longest_wait=0.004)
-    monkeypatch.setattr("aioresolve.kubernetes.client.RetryPolicy", quick)
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.RetryPolicy", quick)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def _is_not_from_the_server(record: logging.LogRecord) -> bool:
 def disable_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the waits between attempts exceed every deadline, so that a call ends after one attempt."""
     endless = partial(RetryPolicy, first_wait=3600.0, longest_wait=3600.0)
-    monkeypatch.setattr("aioresolve.kubernetes.client.RetryPolicy", endless)
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.RetryPolicy", endless)
 
 
 def point_kubeconfig_to(loopback: Loopback, pem: bytes, port: int) -> None:
@@ -122,7 +122,7 @@ def trusted_peer(loopback: Loopback, handle: Callable[[socket.socket], None]) ->
 
 
 def request_kind(request: RequestRecord) -> str:
-    """Return what a request of a resolver is for: `rows`, `named`, `others`, `first page` or `next page`."""
+    """Return what a request of a resolver is for: `rows`, `named`, `others`, `whole list` or its pages."""
     fields = request.query.get("fieldSelector", "")
     if "as=Table" in request.accept:
         return "rows"
@@ -130,7 +130,14 @@ def request_kind(request: RequestRecord) -> str:
         return "named"
     if "status.phase!=Running" in fields:
         return "others"
+    if "limit" not in request.query:
+        return "whole list"
     return "next page" if "continue" in request.query else "first page"
+
+
+def is_list(request: RequestRecord) -> bool:
+    """Whether a request is for all pods: a list, or a watch that begins with them."""
+    return request.verb == "list" or "sendInitialEvents" in request.query
 
 
 def addresses(spec: ClusterSpec) -> list[str | None]:

@@ -88,6 +88,8 @@ def connect_proxy(seen: list[bytes]) -> Callable[[socket.socket], None]:
 
     def handle(connection: socket.socket) -> None:
         request = read_head(connection)
+        if not request:
+            return
         seen.append(request)
         host, port = request.split()[1].decode().split(":")
         with socket.create_connection((host, int(port))) as server:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aioresolve.kubernetes.objects import Pod
+from aioresolve.kubernetes.api.objects import Pod
 
 COLUMNS = ["Name", "Ready", "Status", "Restarts", "Age", "IP", "Node", "Nominated Node", "Readiness Gates"]
 

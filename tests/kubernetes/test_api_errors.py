@@ -17,7 +17,7 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.api_errors import (
+from aioresolve.kubernetes.api.errors import (
     LIST_VERBS,
     WATCH_VERBS,
     Denial,
@@ -27,7 +27,7 @@ from aioresolve.kubernetes.api_errors import (
     parse_denial,
     rbac_manifest,
 )
-from aioresolve.kubernetes.objects import PodQuery, Status
+from aioresolve.kubernetes.api.objects import PodQuery, Status
 
 HOST = "https://10.0.0.1:6443"
 

@@ -181,7 +181,7 @@ def scenario(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scenario]:
-    monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from aioresolve.errors import CredentialsError
+from aioresolve.kubernetes.auth import exec_plugin
 from aioresolve.kubernetes.auth.exec_plugin import MAX_STDERR, MAX_STDOUT, _Child, run_command
 
 if TYPE_CHECKING:
@@ -228,6 +229,18 @@ async def test_command_that_cannot_be_started_is_reported(tmp_path: Path) -> Non
             await run_command([path], env={}, what="the command")
 
 
+async def test_event_loop_that_starts_no_processes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the SelectorEventLoop of Windows."""
+
+    async def subprocess_exec(*_arguments: object, **_options: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(exec_plugin, "_start", subprocess_exec)
+    with pytest.raises(CredentialsError, match="the command: this event loop starts no processes") as caught:
+        await run_command([sys.executable], env={}, what="the command")
+    assert "ProactorEventLoop" in str(caught.value)
+
+
 def test_null_byte_in_an_argument_is_reported() -> None:
     """On asyncio's own loop; uvloop cuts the argument there."""
     with pytest.raises(CredentialsError, match="cannot start the command: ValueError"):
@@ -310,6 +323,19 @@ open({str(fifo)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 signal.pause()
 """
     assert await cancel(code, fifo, STOPS["by a cancel scope"]) < 20
+
+
+async def test_output_of_a_process_that_outlives_the_command_is_read_until_all_pipes_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exec_plugin, "EOF_GRACE", 3600.0)
+    late = "import os, time\nwhile os.getppid() == {}: time.sleep(0.01)\ntime.sleep(0.2)\nprint('late')"
+    code = f"""
+import os, subprocess, sys
+late = {late!r}.format(os.getpid())
+subprocess.Popen([sys.executable, "-S", "-c", late], stderr=subprocess.DEVNULL)
+"""
+    assert await run(code) == b"late\n"
 
 
 async def test_grandchild_with_open_pipes_does_not_block(fifo: Path) -> None:

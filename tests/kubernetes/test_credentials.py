@@ -21,9 +21,9 @@ import pytest
 import trustme
 
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError, TLSError
+from aioresolve.kubernetes.api.client import AiohttpTransport
 from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
 from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD, ROTATION_PERIOD
-from aioresolve.kubernetes.client import AiohttpTransport
 from aioresolve.testing import pod
 
 from .kubeconfigs import (

@@ -1,24 +1,39 @@
-"""The bytes of a watch, in any chunks, become the same events."""
+"""The bytes of a watch or a list, in any chunks, become the same events or pods."""
 
 from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.objects import MAX_EVENT, Added, Bookmark, EventLines, WatchEvent
+from aioresolve.kubernetes.api.objects import (
+    MAX_EVENT,
+    PODS,
+    Added,
+    Bookmark,
+    EventLines,
+    ListSplitter,
+    Pod,
+    PodList,
+    WatchEvent,
+    decode_event,
+    decode_page,
+)
 
 from .samples import pod, pod_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMES = ["train-0", "train-é", "train-2", "☃" * 20]
 LINES = [
     json.dumps({"type": "ADDED", "object": pod_json(name)}, ensure_ascii=False).encode() for name in NAMES
 ]
-EVENTS: list[WatchEvent] = [Added(pod(name)) for name in NAMES]
+EVENTS: list[WatchEvent[Pod]] = [Added(pod(name)) for name in NAMES]
 
 
 def bookmark(version: int) -> bytes:
@@ -32,7 +47,7 @@ def bookmark(version: int) -> bytes:
 def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: list[bytes]) -> None:
     stream = b"".join(line + end for line, end in zip(LINES, ends, strict=True))
     places = [0, *sorted(cuts), len(stream)]
-    lines, events = EventLines(), []
+    lines, events = EventLines(decode_event), []
     for start, end in pairwise(places):
         events += lines.feed(stream[start:end])
     assert events == EVENTS
@@ -40,7 +55,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: lis
 
 
 def test_an_event_is_returned_at_the_end_of_its_line() -> None:
-    lines = EventLines()
+    lines = EventLines(decode_event)
     *inside, end = (bytes([byte]) for byte in bookmark(7))
     assert all(lines.feed(byte) == [] for byte in inside)
     assert not lines.at_boundary
@@ -50,34 +65,34 @@ def test_an_event_is_returned_at_the_end_of_its_line() -> None:
 
 
 def test_a_new_stream_is_at_a_boundary() -> None:
-    lines = EventLines()
+    lines = EventLines(decode_event)
     assert lines.at_boundary
     assert lines.feed(b"") == []
     assert lines.at_boundary
 
 
 def test_a_stream_that_ends_inside_a_line_is_not_at_a_boundary() -> None:
-    lines = EventLines()
+    lines = EventLines(decode_event)
     assert len(lines.feed(bookmark(7) + b'{"type":')) == 1
     assert not lines.at_boundary
 
 
 def test_a_line_that_is_not_an_event_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="malformed"):
-        EventLines().feed(b"<html>\n")
+        EventLines(decode_event).feed(b"<html>\n")
 
 
 def test_a_line_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() -> None:
     head, tail = b'{"type":"BOOKMARK","object":{"padding":"', b'"}}'
     longest = head + b"x" * (MAX_EVENT - len(head) - len(tail)) + tail
-    assert len(EventLines().feed(longest + b"\n")) == 1
+    assert len(EventLines(decode_event).feed(longest + b"\n")) == 1
     for before in (b"x", b"\nx"):
         with pytest.raises(ValueError, match="more than 8 MiB"):
-            EventLines().feed(before + longest + b"\n")
+            EventLines(decode_event).feed(before + longest + b"\n")
 
 
 def test_an_endless_line_is_an_error_before_it_fills_the_memory() -> None:
-    lines = EventLines()
+    lines = EventLines(decode_event)
     for _ in range(8):
         assert lines.feed(bytes(1 << 20)) == []
     with pytest.raises(ValueError, match="more than 8 MiB"):
@@ -106,9 +121,92 @@ class CountedBytes(bytes):
 
 def test_each_byte_of_a_line_in_many_pieces_is_handled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CountedBytes, "work", 0)
-    lines = EventLines()
+    lines = EventLines(decode_event)
     line = b'{"type":"BOOKMARK","object":{"padding":"' + b"x" * 16_000 + b'"}}\n'
     for start in range(0, len(line), 16):
         lines.feed(CountedBytes(line[start : start + 16]))
     assert lines.at_boundary
     assert CountedBytes.work == len(line)
+
+
+def as_go_writes(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def pod_list(*pods: Any) -> dict[str, Any]:
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": list(pods)}
+
+
+BETWEEN = '},{"metadata":'
+NESTED = {"volumes": [{"metadata": {"items": [{"metadata": 1}, {"metadata": 2}]}}, {"metadata": {}}]}
+LISTS = {
+    "pods": as_go_writes(pod_list(*map(pod_json, NAMES))) + b"\n",
+    "no pods": as_go_writes(pod_list()),
+    "null": as_go_writes({**pod_list(), "items": None}),
+    "no items": as_go_writes({"kind": "PodList", "metadata": {"continue": "t"}}),
+    "texts that look like the end of a pod": as_go_writes(
+        pod_list(
+            *(pod_json(f"{BETWEEN}{name}", metadata={"labels": {BETWEEN: '"items":['}}) for name in NAMES)
+        )
+    ),
+    "objects that look like pods": as_go_writes(
+        pod_list(*({**pod_json(name), "more": NESTED} for name in NAMES))
+    ),
+    "keys in another order": as_go_writes(
+        {"items": [{"kind": "Pod", **pod_json(name)} for name in NAMES], "kind": "PodList", "metadata": {}}
+    ),
+    "keys in order, and the metadata last": as_go_writes(
+        {**pod_list(), "items": [pod_json(name) for name in NAMES], "metadata": {"continue": "t"}}
+    ),
+    "indented": json.dumps(pod_list(*map(pod_json, NAMES)), indent=2).encode(),
+}
+
+
+def split_list(body: bytes, places: list[int]) -> tuple[list[Pod], PodList]:
+    """Return the pods that were decoded before the end, and the rest."""
+    splitter, pods = ListSplitter(PODS), list[Pod]()
+    for start, end in pairwise([0, *places, len(body)]):
+        pods += splitter.feed(body[start:end])
+    rest = splitter.finish()
+    assert isinstance(rest, PodList)
+    return pods, rest
+
+
+@pytest.mark.parametrize("body", LISTS.values(), ids=LISTS)
+@given(data=st.data())
+def test_any_split_of_the_bytes_gives_the_same_list(body: bytes, data: st.DataObject) -> None:
+    pods, rest = split_list(body, sorted(data.draw(st.lists(st.integers(0, len(body))))))
+    whole = decode_page(body)
+    assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
+    assert rest.metadata == whole.metadata
+
+
+def test_pods_are_decoded_as_soon_as_the_next_one_begins() -> None:
+    pods = [pod_json(f"train-{number}") for number in range(100)]
+    body = as_go_writes(pod_list(*pods))
+    splitter, most = ListSplitter(PODS), 0
+    for start in range(0, len(body), 1000):
+        splitter.feed(body[start : start + 1000])
+        most = max(most, splitter.pending)
+    assert most < 1000 + 2 * len(as_go_writes(pods[0]))
+
+
+@given(data=st.data())
+def test_a_list_that_is_not_valid_is_a_value_error_in_any_split(data: st.DataObject) -> None:
+    body = bytearray(LISTS["pods"])
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    places = sorted(data.draw(st.lists(st.integers(0, len(body)))))
+    whole = outcome_of(lambda: decode_page(bytes(body)))
+    if isinstance(whole, ValueError):
+        assert isinstance(outcome_of(lambda: split_list(bytes(body), places)), ValueError)
+    elif isinstance(whole, PodList):
+        pods, rest = split_list(bytes(body), places)
+        assert [*pods, *(rest.items or ())] == [*(whole.items or ())]
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except ValueError as error:
+        return error

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .loopback import Loopback
 
-KINDS = ["rows", "named", "first page", "next page"]
+KINDS = ["rows", "named", "whole list", "first page", "next page"]
 SELECTORS = ["app=a", "app=b", "app=c", "app=d"]
 RETRYABLE_STATUSES = [408, 429, 500, 502, 503, 504]
 SLACK = 20.0
@@ -121,8 +121,8 @@ def is_transient(fault: Fault) -> bool:
 @pytest.fixture
 def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """Pods of four selectors, in pages of two. Two of the rows do not prove that their pod is a member."""
-    monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
-    monkeypatch.setattr("aioresolve.kubernetes.client.MAX_PAGES", 5)
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.PAGE", 2)
+    monkeypatch.setattr("aioresolve.kubernetes.api.client.MAX_PAGES", 5)
     monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 18)
     for selector in SELECTORS:
         label = selector.partition("=")[2]

@@ -13,7 +13,7 @@ from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ForbiddenError
 from aioresolve.fleet import Fleet
 from aioresolve.kubernetes import KubernetesClusterResolver
-from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Hang, pod
 from tests.fleet.fleets import take, until
 

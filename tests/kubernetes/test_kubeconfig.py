@@ -144,8 +144,27 @@ def test_command_with_a_slash_is_relative_to_the_kubeconfig(command: str, path: 
     assert plugin.command == path
 
 
+OIDC = {"auth-provider": {"name": "oidc", "config": {"id-token": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("user", "text"),
+    [
+        ({}, "user 'dev': no credentials"),
+        (OIDC, "user 'dev': auth-provider 'oidc'"),
+        ({"token": "t"}, "user 'dev': token"),
+        ({"token": "t", **OIDC}, "user 'dev': token"),
+        ({"tokenFile": "/t"}, "user 'dev': token file /t"),
+        (exec_user("/bin/plugin"), "user 'dev': exec plugin 'plugin'"),
+        ({"token": "t", **exec_user("/bin/plugin")}, "user 'dev': token"),
+    ],
+)
+def test_text_of_a_user_is_the_kind_of_its_credentials(user: dict[str, Any], text: str) -> None:
+    assert str(user_of(user)) == text
+
+
 def test_auth_provider_is_read() -> None:
-    provider = user_of({"auth-provider": {"name": "oidc", "config": {"id-token": "x"}}}).auth_provider
+    provider = user_of(OIDC).auth_provider
     assert provider is not None
     assert (provider.name, dict(provider.config)) == ("oidc", {"id-token": "x"})
 

@@ -16,7 +16,7 @@ import trustme
 import yaml
 
 from aioresolve.errors import ConfigurationError, CredentialsError
-from aioresolve.kubernetes.client import AiohttpTransport
+from aioresolve.kubernetes.api.client import AiohttpTransport
 
 from .kubeconfigs import base64_of, client_pair, connect, exec_user, isolate, kubeconfig
 

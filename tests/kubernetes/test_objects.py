@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.objects import (
+from aioresolve.kubernetes.api.objects import (
     Added,
     Bookmark,
     Deleted,
@@ -19,7 +19,7 @@ from aioresolve.kubernetes.objects import (
     PodList,
     decode_event,
     decode_list,
-    decode_status,
+    status_from_json,
 )
 
 from .samples import pod, pod_json
@@ -35,7 +35,9 @@ EXPIRED = (
 
 
 @pytest.mark.parametrize(("type_", "kind"), [("ADDED", Added), ("MODIFIED", Modified), ("DELETED", Deleted)])
-def test_event_of_a_pod_contains_the_pod(type_: str, kind: type[Added | Modified | Deleted]) -> None:
+def test_event_of_a_pod_contains_the_pod(
+    type_: str, kind: type[Added[Any] | Modified[Any] | Deleted[Any]]
+) -> None:
     line = json.dumps({"type": type_, "object": pod_json("train-0")}).encode()
     event = decode_event(line)
     assert type(event) is kind
@@ -61,7 +63,7 @@ def test_error_event_contains_a_status_with_its_code() -> None:
 
 
 def test_status_has_a_code() -> None:
-    assert decode_status(b'{"kind":"Status","code":403,"message":"no"}').code == 403
+    assert status_from_json(b'{"kind":"Status","code":403,"message":"no"}').code == 403
 
 
 @pytest.mark.parametrize(

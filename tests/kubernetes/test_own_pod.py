@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.kubernetes.api.objects import Pod
     from aioresolve.testing.kubernetes.server import ThreadedKubernetesServer
 
 JOB, OLD_JOB = "batch.kubernetes.io/job-name", "job-name"
 JOBSET, REPLICATED_JOB = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
 LWS, GROUP = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
-SIZE = "leaderworkerset.sigs.k8s.io/size"
 REVISION = "controller-revision-hash"
+KUBEFLOW, OPERATOR = "training.kubeflow.org/job-name", "training.kubeflow.org/operator-name"
+ROLE = "training.kubeflow.org/job-role"
+VOLCANO, POD_GROUP = "volcano.sh/job-name", "kueue.x-k8s.io/pod-group-name"
 
 
 def of_stateful_set(labels: dict[str, str], *, controller: bool = True) -> Pod:
@@ -35,9 +37,9 @@ def of_stateful_set(labels: dict[str, str], *, controller: bool = True) -> Pod:
     return sample("train-0", metadata={"labels": labels, "ownerReferences": [owner]})
 
 
-def of_leader_worker_set(size: str) -> Pod:
-    labels = {LWS: "serve", GROUP: "1", REVISION: "serve-1-abc"}
-    return sample("serve-1", metadata={"labels": labels, "annotations": {SIZE: size}})
+def of_kubeflow() -> Pod:
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "torch", "controller": True}
+    return sample("torch-0", metadata={"labels": {KUBEFLOW: "torch"}, "ownerReferences": [owner]})
 
 
 @pytest.mark.parametrize(
@@ -49,18 +51,33 @@ def of_leader_worker_set(size: str) -> Pod:
             labelled("a", **{JOBSET: "set", REPLICATED_JOB: "workers", JOB: "set-workers-0"}),
             Workload("JobSet", "set", f"{JOBSET}=set,{REPLICATED_JOB}=workers"),
         ),
-        (of_leader_worker_set("4"), Workload("LeaderWorkerSet", "serve", f"{LWS}=serve,{GROUP}=1", 4)),
-        (of_leader_worker_set("four"), Workload("LeaderWorkerSet", "serve", f"{LWS}=serve,{GROUP}=1")),
+        (
+            labelled("serve-1", **{LWS: "serve", GROUP: "1", REVISION: "serve-1-abc"}),
+            Workload("LeaderWorkerSet", "serve", f"{LWS}=serve,{GROUP}=1"),
+        ),
         (
             of_stateful_set({REVISION: "train-5d4f"}),
             Workload("StatefulSet", "train", f"{REVISION}=train-5d4f"),
         ),
+        (
+            labelled("a", **{KUBEFLOW: "torch", "training.kubeflow.org/replica-type": "master"}),
+            Workload("Kubeflow job", "torch", f"{KUBEFLOW}=torch"),
+        ),
+        (
+            labelled(
+                "a", **{KUBEFLOW: "mpi", OPERATOR: "mpi-operator", ROLE: "launcher", JOB: "mpi-launcher"}
+            ),
+            Workload("MPIJob", "mpi", f"{KUBEFLOW}=mpi,{ROLE}!=launcher"),
+        ),
+        (of_kubeflow(), Workload("PyTorchJob", "torch", f"{KUBEFLOW}=torch")),
+        (labelled("a", **{VOLCANO: "v"}), Workload("Volcano Job", "v", f"{VOLCANO}=v")),
+        (labelled("a", **{POD_GROUP: "g"}), Workload("pod group", "g", f"{POD_GROUP}=g")),
         (of_stateful_set({REVISION: "train-5d4f"}, controller=False), None),
         (of_stateful_set({}), None),
         (labelled("a", app="train"), None),
     ],
 )
-def test_labels_give_the_workload_and_its_size(found: Pod, workload: Workload | None) -> None:
+def test_labels_give_the_workload(found: Pod, workload: Workload | None) -> None:
     assert workload_of(found) == workload
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
-from aioresolve.kubernetes.objects import Added, Deleted, Failed, Modified, PodQuery, Status
+from aioresolve.kubernetes.api.objects import Added, Deleted, Failed, Modified, PodQuery, Status
 from aioresolve.spec import ClusterSpec, Missing, Observation
 
 from .samples import READY, UNSCHEDULABLE, pod, waiting
@@ -21,12 +21,13 @@ from .watched_cluster import (
     listed_cache,
     names,
     new_cache,
+    replace,
     state,
     versioned,
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import Pod, WatchEvent
+    from aioresolve.kubernetes.api.objects import Pod, WatchEvent
 
 
 class TestLists:
@@ -34,17 +35,17 @@ class TestLists:
         cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
         assert (cache.is_complete, cache.version(TRAIN)) == (False, "")
         assert cache.observation(NOW) == Observation(None)
-        cache.replace(TRAIN, [pod()], "7")
+        replace(cache, TRAIN, [pod()], "7")
         assert (cache.is_complete, cache.version(TRAIN)) == (False, "7")
         assert cache.observation(NOW) == Observation(None)
-        cache.replace(EVAL, [], "8")
+        replace(cache, EVAL, [], "8")
         assert cache.is_complete
         assert state(cache).spec == ClusterSpec({"worker": ["10.8.0.10:8470"], "eval": []})
 
     def test_the_version_of_a_state_is_that_of_its_oldest_list(self) -> None:
         cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-        cache.replace(TRAIN, [], "10")
-        cache.replace(EVAL, [], "9")
+        replace(cache, TRAIN, [], "10")
+        replace(cache, EVAL, [], "9")
         assert (state(cache).version, state(cache).observed_at) == ("9", NOW)
 
     def test_a_job_without_members_has_no_tasks(self) -> None:
@@ -52,14 +53,14 @@ class TestLists:
 
     def test_a_list_replaces_everything_cached(self) -> None:
         cache = listed_cache(pod("train-0"), pod("train-1"))
-        cache.replace(TRAIN, [pod("train-1"), pod("train-2")], "200")
+        replace(cache, TRAIN, [pod("train-1"), pod("train-2")], "200")
         assert names(cache) == ["train-1", "train-2"]
         assert cache.version(TRAIN) == "200"
 
     def test_a_list_without_changes_keeps_the_endpoints(self) -> None:
         cache = listed_cache(versioned("train-0", 7))
         (before,) = state(cache).endpoints["worker"]
-        cache.replace(TRAIN, [versioned("train-0", 9)], "200")
+        replace(cache, TRAIN, [versioned("train-0", 9)], "200")
         assert state(cache).endpoints["worker"][0] is before
 
     def test_numbers_in_names_are_ordered_as_numbers(self) -> None:
@@ -70,7 +71,7 @@ class TestLists:
         everywhere = PodQuery("app=train")
         cache = new_cache({"worker": [[everywhere]]})
         found = [pod(metadata={"namespace": name, "uid": name}) for name in ("b", "a", "a-b")]
-        cache.replace(everywhere, found, "1")
+        replace(cache, everywhere, found, "1")
         # As a server lists them: it sorts `a-b/train-0` before `a/train-0`.
         assert [e.namespace for e in state(cache).endpoints["worker"]] == ["a-b", "a", "b"]
 
@@ -79,13 +80,13 @@ class TestLists:
         queries = [PodQuery("app=train", name) for name in given]
         cache = new_cache({"worker": [queries]})
         for query in reversed(queries):
-            cache.replace(query, [pod(metadata={"namespace": query.namespace, "uid": query.namespace})], "1")
+            replace(cache, query, [pod(metadata={"namespace": query.namespace, "uid": query.namespace})], "1")
         assert [e.namespace for e in state(cache).endpoints["worker"]] == given
 
     def test_the_tasks_of_selectors_follow_one_another(self) -> None:
         cache = new_cache({"worker": [[EVAL], [TRAIN]]})
-        cache.replace(TRAIN, [pod("a-0")], "1")
-        cache.replace(EVAL, [pod("b-0"), pod("b-1")], "1")
+        replace(cache, TRAIN, [pod("a-0")], "1")
+        replace(cache, EVAL, [pod("b-0"), pod("b-1")], "1")
         assert names(cache) == ["b-0", "b-1", "a-0"]
         assert state(cache).spec.task_indices("worker") == [0, 1, 2]
 
@@ -100,12 +101,12 @@ class TestLists:
 
         cache = new_cache(address=fails)
         with pytest.raises(ConfigurationError, match="pod ml/train-0 cannot be addressed: no such"):
-            cache.replace(TRAIN, [pod()], "7")
+            replace(cache, TRAIN, [pod()], "7")
         assert not cache.is_complete
 
     def test_an_address_that_is_not_unicode_is_an_error_that_names_the_pod(self) -> None:
         with pytest.raises(ConfigurationError, match=r"ml/train-0 cannot be addressed: .*surrogates"):
-            new_cache(address=lambda found: "\ud800").replace(TRAIN, [pod()], "7")
+            replace(new_cache(address=lambda found: "\ud800"), TRAIN, [pod()], "7")
 
     def test_a_job_name_that_is_not_unicode_is_an_error(self) -> None:
         with pytest.raises(InvalidClusterError):
@@ -176,7 +177,7 @@ class TestEvents:
         assert (names(cache), cache.version(TRAIN)) == (["train-0"], "100")
 
     def test_repeated_events_change_nothing(self) -> None:
-        events: list[WatchEvent] = [
+        events: list[WatchEvent[Pod]] = [
             Added(versioned("train-0", 101)),
             Modified(versioned("train-0", 102, ip="10.8.0.2")),
             Deleted(deleting("train-0", 103)),

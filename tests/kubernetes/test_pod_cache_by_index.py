@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.objects import Added, Deleted, Modified
+from aioresolve.kubernetes.api.objects import Added, Deleted, Modified
 
 from .samples import READY
 from .watched_cluster import (
@@ -20,12 +20,13 @@ from .watched_cluster import (
     names,
     new_cache,
     observe,
+    replace,
     state,
     versioned,
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.kubernetes.api.objects import Pod
 
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
 JOBSET, GLOBAL = "jobset.sigs.k8s.io/job-index", "jobset.sigs.k8s.io/job-global-index"
@@ -61,8 +62,8 @@ class TestByIndex:
 
     def test_a_pending_pod_at_the_end_of_a_selector_keeps_its_index(self) -> None:
         cache = new_cache({"worker": [[TRAIN], [EVAL]]}, order_by="index")
-        cache.replace(TRAIN, [completion(0), completion(1, phase="Pending")], "100")
-        cache.replace(EVAL, [completion(0)], "100")
+        replace(cache, TRAIN, [completion(0), completion(1, phase="Pending")], "100")
+        replace(cache, EVAL, [completion(0)], "100")
         assert state(cache).spec.task_indices("worker") == [0, 2]
 
     def test_a_restarting_worker_moves_no_task_of_the_next_group(self) -> None:
@@ -128,8 +129,8 @@ class TestByIndex:
 
     def test_a_pod_that_starts_and_is_deleted_is_counted_once(self) -> None:
         cache = new_cache({"worker": [[TRAIN], [EVAL]]}, order_by="index")
-        cache.replace(TRAIN, [completion(0), completion(1, phase="Pending")], "100")
-        cache.replace(EVAL, [completion(0)], "100")
+        replace(cache, TRAIN, [completion(0), completion(1, phase="Pending")], "100")
+        replace(cache, EVAL, [completion(0)], "100")
         observe(cache)
         cache.apply(TRAIN, [Modified(completion(1, 101))])
         assert state(cache).spec.task_indices("worker") == [0, 1, 2]
@@ -138,8 +139,8 @@ class TestByIndex:
 
     def test_a_pending_pod_that_is_deleted_is_no_longer_counted(self) -> None:
         cache = new_cache({"worker": [[TRAIN], [EVAL]]}, order_by="index")
-        cache.replace(TRAIN, [completion(0), completion(1, phase="Pending")], "100")
-        cache.replace(EVAL, [completion(0)], "100")
+        replace(cache, TRAIN, [completion(0), completion(1, phase="Pending")], "100")
+        replace(cache, EVAL, [completion(0)], "100")
         observe(cache)
         cache.apply(TRAIN, [Deleted(deleting("train-1", 101))])
         assert state(cache).spec.task_indices("worker") == [0, 1]

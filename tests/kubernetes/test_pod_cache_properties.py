@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.objects import PodQuery
+from aioresolve.kubernetes.api.objects import PodQuery
 from aioresolve.spec import ClusterState, Observation
 
 from .samples import READY
@@ -25,12 +25,13 @@ from .watched_cluster import (
     expected_endpoints,
     in_server_order,
     new_cache,
+    replace,
     state,
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import WatchEvent
-    from aioresolve.kubernetes.pod_cache import PodCache
+    from aioresolve.kubernetes.api.objects import Pod, WatchEvent
+    from aioresolve.kubernetes.watch.pod_cache import PodCache
 
 OWNED = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
 ONE_QUERY: Jobs = {"worker": [[PodQuery("a=1")]]}
@@ -81,7 +82,7 @@ class Convergence(RuleBasedStateMachine):
         self.lives: dict[tuple[str, str], Life] = {}
         self.cache = new_cache(jobs, order_by=self.order_by)
         for query in queries:
-            self.cache.replace(query, *self.cluster.listed(query))
+            replace(self.cache, query, *self.cluster.listed(query))
 
     @rule(key=KEYS, alternative=ALTERNATIVES)
     def write(self, key: tuple[str, str], alternative: dict[str, Any]) -> None:
@@ -121,7 +122,7 @@ class Convergence(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def list_again(self, number: int) -> None:
         query = self.query(number)
-        self.cache.replace(query, *self.cluster.listed(query))
+        replace(self.cache, query, *self.cluster.listed(query))
 
     @rule(number=st.integers(0, 9))
     def send_bookmark(self, number: int) -> None:
@@ -175,13 +176,13 @@ class Convergence(RuleBasedStateMachine):
         """Return a new cache, filled by lists of all queries."""
         cache = new_cache(self.jobs, order_by=self.order_by, allow_gaps=allow_gaps)
         for query in self.cluster.queries:
-            cache.replace(query, self.cluster.matching(query), str(self.cluster.version))
+            replace(cache, query, self.cluster.matching(query), str(self.cluster.version))
         return cache
 
     def query(self, number: int) -> PodQuery:
         return self.cluster.queries[number % len(self.cluster.queries)]
 
-    def apply(self, query: PodQuery, events: list[WatchEvent]) -> None:
+    def apply(self, query: PodQuery, events: list[WatchEvent[Pod]]) -> None:
         before = self.observe()
         has_changed = self.cache.apply(query, events)
         now = self.observe()

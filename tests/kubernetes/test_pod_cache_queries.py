@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioresolve.kubernetes.objects import Added, Deleted, Modified, PodQuery
+from aioresolve.kubernetes.api.objects import Added, Deleted, Modified, PodQuery
 
 from .watched_cluster import (
     EVAL,
@@ -15,13 +15,14 @@ from .watched_cluster import (
     names,
     new_cache,
     observe,
+    replace,
     state,
     versioned,
 )
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import Pod
-    from aioresolve.kubernetes.pod_cache import PodCache
+    from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.kubernetes.watch.pod_cache import PodCache
 
 
 def is_in_transit(cache: PodCache) -> bool:
@@ -59,8 +60,8 @@ class TestTwoQueries:
 
     def both(self, train: list[Pod], evaluate: list[Pod]) -> PodCache:
         cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-        cache.replace(TRAIN, train, "100")
-        cache.replace(EVAL, evaluate, "100")
+        replace(cache, TRAIN, train, "100")
+        replace(cache, EVAL, evaluate, "100")
         assert not is_in_transit(cache)
         observe(cache)
         return cache
@@ -73,8 +74,8 @@ class TestTwoQueries:
 
     def test_first_list_of_a_query_does_not_restore_an_old_version(self) -> None:
         cache = new_cache({"worker": [[TRAIN]], "eval": [[EVAL]]})
-        cache.replace(EVAL, [versioned("train-0", 101, ip="10.8.0.2")], "101")
-        cache.replace(TRAIN, [versioned("train-0", 7)], "100")
+        replace(cache, EVAL, [versioned("train-0", 101, ip="10.8.0.2")], "101")
+        replace(cache, TRAIN, [versioned("train-0", 7)], "100")
         assert state(cache).spec.as_dict() == {"worker": ["10.8.0.2:8470"], "eval": ["10.8.0.2:8470"]}
 
     def test_a_stream_that_is_behind_does_not_restore_an_old_version(self) -> None:
@@ -157,22 +158,22 @@ class TestTwoQueries:
     def test_a_pod_that_a_new_list_does_not_have_is_no_longer_in_transit(self) -> None:
         cache = self.both([versioned("train-0", 7)], [versioned("train-0", 7)])
         cache.apply(EVAL, [Modified(versioned("train-0", 101))])
-        cache.replace(TRAIN, [], "101")
+        replace(cache, TRAIN, [], "101")
         assert not is_in_transit(cache)
 
     def test_no_pod_moves_from_one_namespace_to_another(self) -> None:
         here, there = PodQuery("app=train", "ml"), PodQuery("app=train", "other")
         cache = new_cache({"worker": [[here, there]]})
-        cache.replace(here, [versioned("train-0", 7)], "100")
-        cache.replace(there, [], "100")
+        replace(cache, here, [versioned("train-0", 7)], "100")
+        replace(cache, there, [], "100")
         cache.apply(here, [Deleted(versioned("train-0", 101))])
         assert not is_in_transit(cache)
 
     def test_one_namespace_and_all_namespaces_may_match_the_same_pod(self) -> None:
         everywhere = PodQuery("app=train")
         cache = new_cache({"worker": [[TRAIN]], "eval": [[everywhere]]})
-        cache.replace(TRAIN, [versioned("train-0", 7)], "100")
-        cache.replace(everywhere, [versioned("train-0", 7)], "100")
+        replace(cache, TRAIN, [versioned("train-0", 7)], "100")
+        replace(cache, everywhere, [versioned("train-0", 7)], "100")
         observe(cache)
         cache.apply(TRAIN, [Modified(versioned("train-0", 101, phase="Pending"))])
         assert (names(cache), names(cache, "eval")) == ([], [])

@@ -9,17 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.pod_index import PodIndex, group_starts, index_label, pod_index
-from aioresolve.kubernetes.task_order import JobTasks, SelectorTasks, match_pods
+from aioresolve.kubernetes.tasks.pod_index import PodIndex, group_starts, index_label
+from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, match_pods
 
 from .samples import labelled, pod
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.kubernetes.api.objects import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 GROUP, WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
 JOB, GLOBAL = "jobset.sigs.k8s.io/job-index", "jobset.sigs.k8s.io/job-global-index"
+RAY_TYPE = "ray.io/node-type"
+RAY_REPLICA, RAY_HOST = "ray.io/worker-group-replica-index", "ray.io/replica-host-index"
+KUBEFLOW, MPI_ROLE = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-role"
 REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
 
 
@@ -43,6 +46,26 @@ def completion(name: str, index: str) -> Pod:
         (pod("a", metadata={"annotations": {COMPLETION: "4"}}), (0, 4)),
         (labelled("a", **{"apps.kubernetes.io/pod-index": "5"}), (0, 5)),
         (labelled("a", **{"training.kubeflow.org/replica-index": "6"}), (0, 6)),
+        (labelled("a", **{"volcano.sh/task-index": "7", "volcano.sh/task-spec": "worker"}), (0, 7)),
+        (pod("a", metadata={"annotations": {"volcano.sh/task-index": "8"}}), (0, 8)),
+        (labelled("a", **{RAY_TYPE: "worker", RAY_REPLICA: "2", RAY_HOST: "1"}), (2, 1)),
+        (labelled("a", **{RAY_TYPE: "worker", RAY_REPLICA: "2"}), (2, 0)),
+        (labelled("a", **{RAY_TYPE: "head"}), (0, 0)),
+        (labelled("a", **{RAY_TYPE: "worker"}), None),
+        (labelled("a", **{"kueue.x-k8s.io/pod-group-pod-index": "9"}), (0, 9)),
+        (
+            pod(
+                "a",
+                metadata={
+                    "labels": {"rank": "3"},
+                    "annotations": {"kueue.x-k8s.io/pod-group-pod-index-label": "rank"},
+                },
+            ),
+            (0, 3),
+        ),
+        (labelled("pi-worker-2", **{MPI_ROLE: "worker", KUBEFLOW: "3"}), (0, 2)),
+        (labelled("pi-worker-3", **{MPI_ROLE: "worker", KUBEFLOW: "3"}), (0, 3)),
+        (labelled("pi-launcher-x1", **{MPI_ROLE: "launcher", KUBEFLOW: "0"}), (0, 0)),
         (labelled("a", **{GROUP: "1", WORKER: "2", "apps.kubernetes.io/pod-index": "2"}), (1, 2)),
         (labelled("a", **{JOB: "1", GLOBAL: "3", COMPLETION: "2"}), (1, 2)),
         (labelled("a", **{JOB: "1"}), None),
@@ -54,7 +77,7 @@ def completion(name: str, index: str) -> Pod:
     ],
 )
 def test_the_index_of_each_controller(found: Pod, index: tuple[int, int] | None) -> None:
-    assert pod_index(found) == index
+    assert index_label(found).in_role == index
 
 
 @given(st.permutations(range(12)))
@@ -76,6 +99,50 @@ def test_several_replicated_jobs_are_ordered_by_their_global_index() -> None:
     ]
     assert index_order([*workers, leader]) == ["leader", "w0", "w1"]
     assert index_order(workers) == ["w0", "w1"]
+
+
+def test_launcher_of_an_mpi_job_that_counts_workers_from_one_comes_first() -> None:
+    launcher = labelled("pi-launcher-x1", **{MPI_ROLE: "launcher", KUBEFLOW: "0"})
+    workers = [labelled(f"pi-worker-{i}", **{MPI_ROLE: "worker", KUBEFLOW: str(i + 1)}) for i in range(2)]
+    assert index_order([*workers, launcher]) == ["pi-launcher-x1", "pi-worker-0", "pi-worker-1"]
+    assert index_order(workers) == ["pi-worker-0", "pi-worker-1"]
+
+
+def test_pod_without_an_index_has_no_role_among_those_that_have_one() -> None:
+    selector = SelectorTasks("worker", order_by="index")
+    pods = [labelled("pi-worker-0", **{MPI_ROLE: "worker", KUBEFLOW: "0"})]
+    pods.append(pod("pi-launcher", phase="Pending", metadata={"labels": {MPI_ROLE: "launcher"}}))
+    selector.fill(match_pods(pods, "pod_ip", 8470))
+    assert list(selector.numbering.addresses) == [0]
+
+
+def test_head_and_hosts_of_a_ray_cluster_are_ordered_by_replica() -> None:
+    head = labelled("ray-head", **{RAY_TYPE: "head"})
+    hosts = [
+        labelled(f"r{r}h{h}", **{RAY_TYPE: "worker", RAY_REPLICA: str(r), RAY_HOST: str(h)})
+        for h in range(2)
+        for r in range(2)
+    ]
+    assert index_order([*hosts, head]) == ["ray-head", "r0h0", "r0h1", "r1h0", "r1h1"]
+    assert index_order(hosts) == ["r0h0", "r0h1", "r1h0", "r1h1"]
+
+
+def test_master_of_a_volcano_job_comes_before_its_workers() -> None:
+    master = labelled("vc-master-0", **{"volcano.sh/task-index": "0", "volcano.sh/task-spec": "master"})
+    workers = [
+        labelled(f"vc-worker-{i}", **{"volcano.sh/task-index": str(i), "volcano.sh/task-spec": "worker"})
+        for i in range(2)
+    ]
+    assert index_order([*workers, master]) == ["vc-master-0", "vc-worker-0", "vc-worker-1"]
+
+
+def test_two_roles_without_an_order_cannot_share_a_selector() -> None:
+    pods = [
+        labelled(role, **{"volcano.sh/task-index": "0", "volcano.sh/task-spec": role})
+        for role in ("ps", "worker")
+    ]
+    with pytest.raises(PodIndexError, match="claimed by ml/ps and ml/worker"):
+        index_order(pods)
 
 
 def test_a_missing_index_is_reported() -> None:
@@ -121,12 +188,12 @@ def test_the_group_with_the_invalid_index_is_the_one_that_is_named() -> None:
 
 def test_the_index_in_a_jobset_depends_on_the_number_of_replicated_jobs() -> None:
     label = index_label(labelled("w", **{REPLICATED: "workers", JOB: "1", GLOBAL: "3", COMPLETION: "2"}))
-    assert (label.among(1), label.among(2), label.replicated_job) == ((1, 2), (3, 2), "workers")
+    assert (label.among(1), label.among(2), label.role) == ((1, 2), (3, 2), "workers")
 
 
 def test_the_index_outside_a_jobset_does_not_depend_on_other_pods() -> None:
     label = index_label(completion("a", "3"))
-    assert (label.among(1), label.among(2), label.replicated_job) == ((0, 3), (0, 3), None)
+    assert (label.among(1), label.among(2), label.role) == ((0, 3), (0, 3), None)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +219,8 @@ def test_complete_groups_are_numbered_without_gaps(sizes: list[int]) -> None:
         for group, size in enumerate(sizes)
         for member in range(size)
     ]
-    starts = group_starts("worker", [index for pod in pods if (index := pod_index(pod))])
-    tasks = [starts[index.group] + index.member for pod in pods if (index := pod_index(pod))]
+    starts = group_starts("worker", [index for pod in pods if (index := index_label(pod).in_role)])
+    tasks = [starts[index.group] + index.member for pod in pods if (index := index_label(pod).in_role)]
     assert tasks == list(range(len(pods)))
     assert index_order(pods) == [pod.metadata.name for pod in pods]
     assert starts[-1] == len(pods)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aioresolve.kubernetes.pods import is_final, is_replaced, not_ready_reason, not_running_reason
+from aioresolve.kubernetes.tasks.pods import is_final, is_replaced, not_ready_reason, not_running_reason
 
 from .samples import READY, UNSCHEDULABLE, pod, terminated, waiting
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.kubernetes.api.objects import Pod
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import ConfigurationError, PodNotRunningError
-from aioresolve.kubernetes.objects import MAX_NAME, PodList, Table, decode_list
-from aioresolve.kubernetes.pods import (
+from aioresolve.kubernetes.api.objects import MAX_NAME, PodList, Rows, Table, decode_list
+from aioresolve.kubernetes.tasks.pods import (
     ListedMembers,
-    Rows,
     membership,
     pod_address,
     raise_not_running,
 )
-from aioresolve.kubernetes.task_order import BATCH, natural_keys
+from aioresolve.kubernetes.tasks.task_order import BATCH, natural_keys
 
 from .samples import COLUMNS, READY, ROWS, pod, pod_json, table
 

@@ -28,9 +28,10 @@ from aioresolve.errors import (
     UnknownTaskError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.kubernetes.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
+from aioresolve.kubernetes.api.client import AS_LIST, AS_PROTOBUF, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
-from aioresolve.testing import Answer, Delay, Hang, RequestRecord, pod
+from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, Reset, lifecycle, pod
+from aioresolve.testing.kubernetes.lists import ContinueToken
 
 from .loopback import TOKEN, Loopback, addresses, request_kind
 from .samples import table
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from aioresolve.kubernetes import Pod
     from aioresolve.spec import ClusterSpec
+    from aioresolve.testing import Fault
 
 CRASHED = "CrashLoopBackOff"
 
@@ -86,7 +88,7 @@ class TestRequests:
         assert (rows.accept, others.accept) == (AS_TABLE, AS_LIST)
         selector = {"labelSelector": "app=train"}
         assert rows.query == {**selector, "fieldSelector": "status.phase=Running", "includeObject": "None"}
-        assert others.query == {**selector, "fieldSelector": "status.phase!=Running", "limit": str(PAGE)}
+        assert others.query == {**selector, "fieldSelector": "status.phase!=Running"}
         for request in (rows, others):
             assert request.path == "/api/v1/namespaces/ml/pods"
             assert (request.scheme, request.user) == ("Bearer", "alice")
@@ -181,7 +183,7 @@ class TestRequests:
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         _, _, full = loopback.requests
-        assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train", "limit": str(PAGE)})
+        assert (full.accept, full.query) == (AS_PROTOBUF, {"labelSelector": "app=train"})
 
     async def test_a_server_may_return_pods_instead_of_rows(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")
@@ -202,7 +204,7 @@ class TestRequests:
         loopback.server.inject(Answer(200, body), match=is_for_rows)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        assert kinds(loopback) == {"rows": 1, "others": 1, "first page": 1}
+        assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
 
     async def test_pods_are_requested_from_a_server_that_does_not_support_tables(
         self, loopback: Loopback
@@ -210,7 +212,7 @@ class TestRequests:
         loopback.train("train-0")
         loopback.server.inject(Answer(406), match=is_for_rows)
         assert addresses(await loopback.resolver().cluster_spec()) == [loopback.address("train-0")]
-        assert kinds(loopback) == {"rows": 1, "others": 1, "first page": 1}
+        assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
 
     async def test_columns_are_found_by_name(self, loopback: Loopback) -> None:
         body = table(
@@ -229,12 +231,12 @@ class TestRequests:
     ) -> None:
         loopback.train("train-0", index=0)
         await loopback.resolver(**arguments).cluster_spec()
-        assert kinds(loopback) == {"first page": 1}
+        assert kinds(loopback) == {"whole list": 1}
 
     async def test_a_state_is_made_from_pods(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         await loopback.resolver().cluster_state()
-        assert kinds(loopback) == {"first page": 1}
+        assert kinds(loopback) == {"whole list": 1}
 
     async def test_every_call_sends_new_requests(self, loopback: Loopback) -> None:
         async with loopback.resolver() as resolver:
@@ -482,7 +484,7 @@ class TestMembers:
         loopback.server.inject(Delay(0), match=expire, times=None)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(f"train-{number}") for number in range(3)]
-        assert kinds(loopback) == {"rows": 1, "others": 1, "named": 1, "first page": 1}
+        assert kinds(loopback) == {"rows": 1, "others": 1, "named": 1, "whole list": 1}
 
     async def test_pods_are_listed_again_by_a_server_that_ignores_the_version(
         self, loopback: Loopback
@@ -493,7 +495,7 @@ class TestMembers:
         loopback.server.inject(Answer(200, newer), match=lambda request: request_kind(request) == "named")
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        assert kinds(loopback)["first page"] == 1
+        assert kinds(loopback)["whole list"] == 1
 
     @both_paths
     @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed", "Unknown"])
@@ -632,21 +634,72 @@ class TestOrderByIndex:
 
 
 class TestPages:
-    async def test_1200_pods_are_read_page_by_page(self, loopback: Loopback) -> None:
+    async def test_1200_pods_are_read_in_one_response(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(1200)]
         loopback.train(*names)
         state = await loopback.resolver().cluster_state()
         assert addresses(state.spec) == [loopback.address(name) for name in names]
+        assert kinds(loopback) == {"whole list": 1}
+
+    @pytest.mark.parametrize(
+        "fault", [Cut(after=20_000), Reset(after=20_000), Answer(413), Answer(500), Answer(504)], ids=repr
+    )
+    @pytest.mark.usefixtures("quick_retries")
+    async def test_pods_are_read_in_pages_if_one_response_fails(
+        self, loopback: Loopback, fault: Fault
+    ) -> None:
+        names = [f"train-{number}" for number in range(1200)]
+        loopback.train(*names)
+        loopback.server.inject(fault, match=lambda request: "limit" not in request.query, times=None)
+        state = await loopback.resolver().cluster_state()
+        assert addresses(state.spec) == [loopback.address(name) for name in names]
         pages = math.ceil(1200 / PAGE)
         assert pages > 1
-        assert kinds(loopback) == {"first page": 1, "next page": pages - 1}
-        assert {request.query["limit"] for request in loopback.requests} == {str(PAGE)}
+        assert kinds(loopback) == {"whole list": 1, "first page": 1, "next page": pages - 1}
+        limits = {request.query.get("limit") for request in loopback.requests}
+        assert limits == {None, str(PAGE)}
+
+    @pytest.mark.parametrize("fault", [Answer(503), Answer(429, headers={"Retry-After": "0"})], ids=repr)
+    @pytest.mark.usefixtures("quick_retries")
+    async def test_one_response_is_requested_again_if_its_length_is_not_the_cause(
+        self, loopback: Loopback, fault: Fault
+    ) -> None:
+        loopback.train("train-0")
+        loopback.server.inject(fault)
+        await loopback.resolver().cluster_state()
+        assert kinds(loopback) == {"whole list": 2}
+
+    async def test_pods_are_read_in_pages_if_one_response_is_too_long(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aioresolve.kubernetes.api.client.MAX_LIST", 1 << 20)
+        names = [f"train-{number}" for number in range(20)]
+        loopback.train(*names, size=100_000)
+        state = await loopback.resolver().cluster_state()
+        assert addresses(state.spec) == [loopback.address(name) for name in names]
+        assert kinds(loopback) == {"whole list": 1, "first page": 1}
+
+    async def test_the_rest_is_read_in_pages_if_the_server_splits_the_list_itself(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0", "train-1", "train-2")
+        version = loopback.server.resource_version
+        metadata = {
+            "resourceVersion": str(version),
+            "continue": ContinueToken(version, "train-0\0").encode(),
+        }
+        first = {"kind": "PodList", "metadata": metadata, "items": loopback.server.pods[:1]}
+        loopback.server.inject(Answer(200, json.dumps(first).encode()))
+        state = await loopback.resolver(namespace="ml").cluster_state()
+        assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(3)]
+        assert kinds(loopback) == {"whole list": 1, "next page": 1}
 
     async def test_large_pods_are_read_in_smaller_pages(
         self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 1 << 20)
-        monkeypatch.setattr("aioresolve.kubernetes.client.SMALL_PAGE", 8)
+        monkeypatch.setattr("aioresolve.kubernetes.api.client.AiohttpTransport.can_stream", False)
+        monkeypatch.setattr("aioresolve.kubernetes.api.client.SMALL_PAGE", 8)
         names = [f"train-{number}" for number in range(20)]
         loopback.train(*names, size=100_000)
         state = await loopback.resolver().cluster_state()
@@ -661,10 +714,8 @@ class TestPages:
         assert kinds(loopback) == {"rows": 1, "others": 1}
 
     @pytest.mark.parametrize("page", [2, 3])
-    async def test_a_list_whose_pages_expire_is_restarted(
-        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch, page: int
-    ) -> None:
-        monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
+    @pytest.mark.usefixtures("small_pages")
+    async def test_a_list_whose_pages_expire_is_restarted(self, loopback: Loopback, page: int) -> None:
         names = [f"train-{number}" for number in range(6)]
         loopback.train(*names)
 
@@ -680,10 +731,8 @@ class TestPages:
         assert addresses(state.spec) == [loopback.address(f"train-{number}") for number in range(7)]
         assert kinds(loopback)["first page"] == 2
 
-    async def test_a_list_whose_pages_always_expire_is_an_error(
-        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("aioresolve.kubernetes.client.PAGE", 2)
+    @pytest.mark.usefixtures("small_pages")
+    async def test_a_list_whose_pages_always_expire_is_an_error(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1", "train-2")
 
         def expire(request: RequestRecord) -> bool:
@@ -816,16 +865,31 @@ class TestConnections:
             may_end.set()
 
     @pytest.mark.parametrize("limit", [1, 3])
-    async def test_the_number_of_concurrent_requests_is_limited(self, loopback: Loopback, limit: int) -> None:
+    async def test_the_number_of_concurrent_requests_is_limited(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch, limit: int
+    ) -> None:
         for job in range(6):
             loopback.train(f"{job}-a", f"{job}-b", labels={"job": str(job)}, waiting=CRASHED)
-        loopback.server.inject(Delay(0.005), times=None)
+        running: Counter[str] = Counter()
+        numbers: list[int] = []
+        at_limit = asyncio.Event()
+
+        async def hold(*_: object) -> None:
+            """Count a request until just before its response; hold the first ones until all have arrived."""
+            running["requests"] += 1
+            numbers.append(running["requests"])
+            if len(numbers) == limit:
+                at_limit.set()
+            await at_limit.wait()
+            await anyio.sleep(0.005)  # for a request too many to arrive
+            running["requests"] -= 1
+
+        monkeypatch.setattr(lifecycle, "apply_early_faults", hold)
         resolver = loopback.resolver({f"job{job}": f"job={job}" for job in range(6)}, max_concurrency=limit)
         async with resolver:
             spec = await resolver.cluster_spec()
             assert [spec.num_tasks(f"job{job}") for job in range(6)] == [2] * 6
-            # A connection carries one request at a time. One that was replaced may not be closed yet.
-            assert limit <= loopback.server.connections <= limit + 1
+        assert max(numbers) == limit
         assert kinds(loopback) == {"rows": 6, "others": 6, "named": 12}
 
     async def test_concurrent_calls_share_the_connections(self, loopback: Loopback) -> None:

@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError
+from aioresolve.kubernetes.api.client import AiohttpTransport
+from aioresolve.kubernetes.api.override_client import client_transport
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
-from aioresolve.kubernetes.client import AiohttpTransport
-from aioresolve.kubernetes.override_client import client_transport
 from aioresolve.testing import Answer, Cut, Hang, Redirect, Reset, Trickle, pod
 
 from .loopback import TOKEN, Loopback, all_text, client_sockets, run_loopback, trusted_peer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aioresolve._core.http.client import StreamingResponse
-    from aioresolve.kubernetes.client import Transport
+    from aioresolve.kubernetes.api.client import Transport
     from aioresolve.testing import Fault
 
 pytestmark = pytest.mark.usefixtures("imported_clients")

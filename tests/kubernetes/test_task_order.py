@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError, PodNotRunningError
-from aioresolve.kubernetes.pods import raise_not_running
-from aioresolve.kubernetes.task_order import (
+from aioresolve.kubernetes.tasks.pods import raise_not_running
+from aioresolve.kubernetes.tasks.task_order import (
     JobTasks,
     MatchedPod,
     SelectorTasks,
@@ -23,7 +24,7 @@ from aioresolve.spec import Endpoint
 from .samples import READY, labelled, pod
 
 if TYPE_CHECKING:
-    from aioresolve.kubernetes.objects import Pod
+    from aioresolve.kubernetes.api.objects import Pod
 
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 MPI = "training.kubeflow.org/replica-index"
@@ -39,6 +40,23 @@ def filled_selector(*pods: MatchedPod, order_by: str) -> SelectorTasks:
     selector = SelectorTasks("worker", order_by=order_by)
     selector.fill(pods)
     return selector
+
+
+PHASES = ["Running", "Pending", "Succeeded", "deleted"]
+
+
+def of_job(number: int, phase: str) -> MatchedPod:
+    """Return pod `number`, half of which belong to one Job, and half to another."""
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": f"job-{number % 2}",
+        "uid": "",
+        "controller": True,
+    }
+    metadata = {"ownerReferences": [owner]} | ({"deletionTimestamp": "now"} if phase == "deleted" else {})
+    (found,) = match(pod(f"p-{number}", phase=phase.replace("deleted", "Running"), metadata=metadata))
+    return found
 
 
 def members(*pods: Pod, order_by: str = "name") -> list[str | None]:
@@ -91,10 +109,34 @@ class TestMembership:
         assert len(caught.value.pods) == 1000
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PHASES, None]))))
+def test_selected_pods_are_those_that_may_be_members_and_those_that_succeeded(
+    changes: list[tuple[int, str | None]],
+) -> None:
+    selector = filled_selector(order_by="name")
+    phases: dict[int, str] = {}
+    for number, phase in changes:
+        found = of_job(number, phase or "Running")
+        if phase is None:
+            selector.discard(found)
+            phases.pop(number, None)
+        else:
+            selector.put(found)
+            phases[number] = phase
+        live = {of_job(each, "Running").pod_set for each in phases if phases[each] in ("Running", "Pending")}
+        assert set(selector.selected.live) == live
+        succeeded = Counter(of_job(each, "Running").pod_set for each in phases if phases[each] == "Succeeded")
+        assert selector.selected.succeeded == succeeded
+
+
 class TestOrderByName:
     @given(st.lists(st.text("abz019-.", min_size=1, max_size=8), unique=True))
     def test_rows_and_pods_have_the_same_order(self, names: list[str]) -> None:
         assert members(*map(pod, names)) == addresses_by_name(names, names)
+
+    def test_long_numbers_are_compared_as_numbers(self) -> None:
+        names = [f"train-{10**digits - 1 + more}" for digits in range(1, 20) for more in (0, 1)]
+        assert addresses_by_name(names[::-1], names[::-1]) == names
 
     def test_equal_names_keep_the_order_of_the_server(self) -> None:
         addresses = addresses_by_name(["train-0", "a", "train-0"], ["first", "second", "third"])

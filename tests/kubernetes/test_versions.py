@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.kubernetes.objects import is_newer, is_older, oldest_version, version_number
+from aioresolve.kubernetes.api.objects import is_newer, is_older, oldest_version, version_number
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,7 +13,8 @@ import pytest
 
 from aioresolve import ConfigurationError, FailedClusterError, ForbiddenError, IncompleteClusterError
 from aioresolve._core.retry import RetryPolicy
-from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
+from aioresolve.resolver import wait as waiting_module
 from aioresolve.testing import Answer, Cut, Delay, pod
 
 from .loopback import TRAIN, client_sockets
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
+
+STABLE_FOR = 30.0
+"""Seconds on the clock of a test."""
 
 UNSCHEDULABLE = "0/5 nodes are available: 5 Insufficient google.com/tpu."
 
@@ -50,6 +55,61 @@ async def watching(loopback: Loopback) -> None:
 
 def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
+
+
+class Clock:
+    """The clock on which a cluster must be stable for some time: only `advance` moves it.
+
+    Attributes:
+        started: how often such a time has begun.
+        interrupted: how often one has ended early, because the cluster changed.
+    """
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.interrupted = 0
+        self._now = 0.0
+        self._changed = anyio.Event()
+
+    def current_time(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        end = self._now + seconds
+        self.started += 1
+        self._notify()
+        try:
+            while self._now < end:
+                await self._changed.wait()
+        except asyncio.CancelledError:
+            self.interrupted += 1
+            self._notify()
+            raise
+
+    async def advance(self, seconds: float) -> None:
+        """Move the clock, and return once everything that waited for that has run."""
+        self._now += seconds
+        self._notify()
+        await anyio.wait_all_tasks_blocked()
+
+    async def until(self, *, started: int, interrupted: int = 0) -> None:
+        """Return once so many times have started, and so many were interrupted."""
+        with anyio.fail_after(60):
+            while self.started < started or self.interrupted < interrupted:
+                await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    controlled = {"current_time": clock.current_time, "sleep": clock.sleep}
+    monkeypatch.setattr(waiting_module, "MAX_RECHECKS", 1)  # one sleep for the whole time
+    monkeypatch.setattr(waiting_module, "anyio", SimpleNamespace(**{**vars(anyio), **controlled}))
+    return clock
 
 
 def unschedulable(name: str) -> dict[str, Any]:
@@ -85,14 +145,15 @@ async def test_the_cluster_is_complete_when_the_last_pod_becomes_ready(loopback:
     assert not task.done()
     loopback.train("train-1")
     assert (await task).spec.num_tasks("worker") == 3
-    assert [request.verb for request in loopback.requests] == ["list", "watch"]
+    assert [request.verb for request in loopback.requests] == ["watch"]
 
 
 async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loopback: Loopback) -> None:
     loopback.train("train-0", ready=False)
-    loopback.server.inject(Delay(0.2), match=is_watch)
+    loopback.server.watch_list = False
+    loopback.server.inject(Delay(0.2), match=lambda request: "resourceVersion" in request.query)
     task = await waiting(resolver_of(loopback).wait(1, timeout=10))
-    await until(loopback, lambda: any(map(is_watch, loopback.requests)))
+    await until(loopback, lambda: sum(map(is_watch, loopback.requests)) == 2)
     assert loopback.server.watches == 0
     loopback.train("train-0")
     assert (await task).endpoints["worker"][0].ready
@@ -111,15 +172,20 @@ async def test_a_pod_being_deleted_does_not_count(loopback: Loopback) -> None:
     assert caught.value.found == {"worker": 1}
 
 
-async def test_a_pod_being_deleted_and_its_successor_do_not_count_as_two(loopback: Loopback) -> None:
+async def test_a_pod_being_deleted_and_its_successor_do_not_count_as_two(
+    loopback: Loopback, clock: Clock
+) -> None:
     loopback.train("train-0", "train-1")
-    task = await waiting(resolver_of(loopback).wait(2, stable_for=0.3, timeout=10))
-    await watching(loopback)
+    task = await waiting(resolver_of(loopback).wait(2, stable_for=STABLE_FOR, timeout=60))
+    await clock.until(started=1)
     loopback.server.delete("train-1", "ml", grace_period_seconds=30)
     loopback.train("train-1-next", phase="Pending")
-    await anyio.sleep(0.4)
+    await clock.until(started=1, interrupted=1)
+    await clock.advance(2 * STABLE_FOR)
     assert not task.done()
     loopback.train("train-1-next", ip="10.7.7.7")
+    await clock.until(started=2)
+    await clock.advance(STABLE_FOR)
     assert (await task).spec.task_address("worker", 1) == "10.7.7.7:8470"
 
 
@@ -185,29 +251,34 @@ async def test_a_failed_pod_is_ignored_if_there_are_enough_others(loopback: Loop
     assert (await resolver_of(loopback).wait(2, timeout=10)).spec.num_tasks("worker") == 2
 
 
-async def test_the_members_must_be_stable(loopback: Loopback) -> None:
+async def test_the_members_must_be_stable(loopback: Loopback, clock: Clock) -> None:
     loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=0.5, timeout=10))
-    await watching(loopback)
-    started = time.monotonic()
+    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
+    await clock.until(started=1)
     for number in range(1, 4):
-        await anyio.sleep(0.2)
+        await clock.advance(STABLE_FOR - 1)
         loopback.train(f"train-{number}")
+        await clock.until(started=number + 1, interrupted=number)
+    await clock.advance(STABLE_FOR - 1)
+    assert not task.done()
+    await clock.advance(1)
     assert (await task).spec.num_tasks("worker") == 4
-    assert time.monotonic() - started >= 0.9
 
 
-async def test_changing_readiness_is_not_stable(loopback: Loopback) -> None:
+async def test_changing_readiness_is_not_stable(loopback: Loopback, clock: Clock) -> None:
     loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=0.5, timeout=10))
-    await watching(loopback)
+    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
+    await clock.until(started=1)
     loopback.train("train-0", ready=False)
-    await anyio.sleep(0.7)
+    await clock.until(started=1, interrupted=1)
+    await clock.advance(2 * STABLE_FOR)
     assert not task.done()
     loopback.train("train-0")
-    changed = time.monotonic()
+    await clock.until(started=2)
+    await clock.advance(STABLE_FOR - 1)
+    assert not task.done()
+    await clock.advance(1)
     await task
-    assert time.monotonic() - changed >= 0.4
 
 
 async def test_a_task_that_accepts_tcp_connections_is_reachable(loopback: Loopback) -> None:
@@ -230,15 +301,19 @@ async def test_the_wait_survives_an_outage_of_the_api_server(loopback: Loopback)
     assert (await task).spec.num_tasks("worker") == 2
 
 
-async def test_a_state_from_before_an_outage_does_not_count(loopback: Loopback) -> None:
+async def test_a_state_from_before_an_outage_does_not_count(loopback: Loopback, clock: Clock) -> None:
     loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=0.6, timeout=20))
+    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
+    await clock.until(started=1)
     await watching(loopback)
     loopback.server.inject(Answer(503), times=None)
     loopback.server.disturb(Cut(after=0))
-    await anyio.sleep(0.8)
+    await clock.until(started=1, interrupted=1)
+    await clock.advance(2 * STABLE_FOR)
     assert not task.done()
     loopback.server.clear_faults()
+    await clock.until(started=2)
+    await clock.advance(STABLE_FOR)
     await task
 
 

@@ -8,6 +8,7 @@ import json
 import logging
 from contextlib import aclosing
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,10 +24,10 @@ from aioresolve import (
     UnauthorizedError,
 )
 from aioresolve._core.retry import RetryPolicy
-from aioresolve.kubernetes.reflector import WatchPolicy
-from aioresolve.testing import Answer, Cut, End, Hang, Redirect, Reset, Stall, WatchError, pod
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
+from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Reset, Stall, WatchError, pod
 
-from .loopback import JOBS, TOKEN, TRAIN, all_text, client_sockets
+from .loopback import JOBS, TOKEN, TRAIN, all_text, client_sockets, is_list
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -60,13 +61,13 @@ def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
 
 
-def is_list(request: RequestRecord) -> bool:
-    return request.verb == "list"
-
-
 def resume_versions(loopback: Loopback) -> list[str]:
     """Return the versions from which watches were requested, oldest first."""
-    return [request.query["resourceVersion"] for request in loopback.requests if is_watch(request)]
+    return [
+        request.query["resourceVersion"]
+        for request in loopback.requests
+        if "resourceVersion" in request.query
+    ]
 
 
 async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
@@ -76,7 +77,7 @@ async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
 
 def has_requested(loopback: Loopback, number: int) -> bool:
     """Whether this number of watches was requested."""
-    return len(resume_versions(loopback)) >= number
+    return sum(map(is_watch, loopback.requests)) >= number
 
 
 async def until_everything_is_closed(loopback: Loopback) -> None:
@@ -104,7 +105,7 @@ async def test_the_first_state_is_immediate_and_each_change_gives_another(loopba
         state = await next_state(states)
         assert state.spec.task_address("worker", 0) == "10.9.9.9:8470"
         assert state.version == str(loopback.server.resource_version)
-    assert [request.verb for request in loopback.requests] == ["list", "watch"]
+    assert [request.verb for request in loopback.requests] == ["watch"]
 
 
 async def test_a_change_that_affects_no_member_gives_no_state(loopback: Loopback) -> None:
@@ -411,9 +412,14 @@ async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None
 
 async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=None)
-    with pytest.raises(DeadlineExceededError, match="503"):
-        async for _ in with_policy(loopback.resolver(timeout=0.5)).watch():
-            pass
+    reasons: list[str] = []
+    while not loopback.requests:  # a busy machine has not sent it in time
+        resolver = loopback.resolver(timeout=0.5 * (len(reasons) + 1))
+        with pytest.raises(DeadlineExceededError) as caught:
+            async for _ in with_policy(resolver).watch():
+                pass
+        reasons.append(str(caught.value))
+    assert "503" in reasons[-1]
     loopback.server.clear_faults()
 
 
@@ -537,3 +543,133 @@ async def test_a_watch_that_the_server_ends_in_time_is_resumed_immediately(loopb
         loopback.train("train-1")
         assert names(await next_state(states)) == ["train-0", "train-1"]
     assert sum(map(is_list, loopback.requests)) == 1
+
+
+def begins_with_pods(request: RequestRecord) -> bool:
+    return "sendInitialEvents" in request.query
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_the_first_state_is_the_same_from_a_watch_and_from_a_list(
+    loopback: Loopback, watch_list: bool
+) -> None:
+    loopback.train(*(f"train-{number}" for number in range(300)))
+    loopback.train("train-7", ready=False)
+    loopback.train("train-8", phase="Pending")
+    loopback.server.watch_list = watch_list
+    resolver = with_policy(loopback.resolver(JOBS, not_running="skip"))
+    expected = await resolver.cluster_state()
+    loopback.server.forget_requests()
+    async with aclosing(resolver.observations()) as observations:
+        with anyio.fail_after(60):
+            observation = await anext(observations)
+        assert observation.error is None
+        assert observation.state is not None
+        assert repr(observation.state.endpoints) == repr(expected.endpoints)
+        assert (observation.state.spec, observation.state.version) == (expected.spec, expected.version)
+        assert [missing.name for missing in observation.absent] == ["ml/train-8"]
+        await until_connected(loopback)
+    verbs = [request.verb for request in loopback.requests]
+    assert verbs == (["watch"] if watch_list else ["watch", "list", "watch"])
+
+
+@pytest.mark.parametrize("status", [405, 406, 415, 422, 501])
+async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_request(
+    loopback: Loopback, status: int
+) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(Answer(status), match=begins_with_pods, times=None)
+    async with with_policy(loopback.resolver()) as resolver:
+        for number in range(1, 4):
+            async with aclosing(resolver.watch()) as states:
+                await next_state(states)
+                await until_connected(loopback)
+                loopback.server.disturb(WatchError(410))
+                loopback.train(f"train-{number}")
+                assert len(names(await next_state(states))) == number + 1
+    assert sum(map(begins_with_pods, loopback.requests)) == 1
+    assert sum(request.verb == "list" for request in loopback.requests) == 6
+
+
+ENDS_INITIAL_EVENTS = {"k8s.io/initial-events-end": "true"}
+
+
+def event_line(kind: str, found: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": found}).encode() + b"\n"
+
+
+def bookmark_line(loopback: Loopback, **annotations: str) -> bytes:
+    metadata = {"resourceVersion": str(loopback.server.resource_version), "annotations": annotations}
+    return event_line("BOOKMARK", {"metadata": metadata})
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Hang(),
+        Stall(after=0),
+        Stall(after=1000),
+        Cut(after=0),
+        Cut(after=1000),
+        Reset(),
+        End(after=1000),
+        Answer(404),
+        Answer(503),
+        WatchError(500),
+        WatchError(410),
+        Answer(200, b""),
+        Answer(200, b"<html>\n"),
+    ],
+    ids=repr,
+)
+async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loopback, fault: Any) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(fault, match=begins_with_pods, times=None)
+    policy = WatchPolicy(max_initial_silence=0.2, backoff=QUICK.backoff)
+    async with aclosing(with_policy(loopback.resolver(), policy).observations()) as observations:
+        with anyio.fail_after(60):
+            observation = await anext(observations)
+        assert observation.state is not None
+        assert (names(observation.state), observation.error) == (["train-0"], None)
+        await until(loopback, lambda: sum(map(is_watch, loopback.requests)) == 2)
+        loopback.train("train-1")
+        with anyio.fail_after(60):
+            observation = await anext(observations)
+        assert observation.state is not None
+        assert (names(observation.state), observation.error) == (["train-0", "train-1"], None)
+
+
+async def test_the_pods_are_listed_if_the_end_of_the_initial_events_is_not_marked(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    body = event_line("ADDED", pod("other", "ml", labels=TRAIN)) + bookmark_line(loopback)
+    loopback.server.inject(Answer(200, body), match=begins_with_pods)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        assert names(await next_state(states)) == ["train-0"]
+
+
+async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loopback) -> None:
+    loopback.train("train-0", "train-1", "train-2")
+    first, second, third = loopback.server.pods
+    lines = [
+        event_line("ADDED", third),
+        event_line("ADDED", first | {"status": first["status"] | {"podIP": "10.9.9.9"}}),
+        event_line("ADDED", second),
+        event_line("MODIFIED", first),
+        event_line("DELETED", third),
+        bookmark_line(loopback, **ENDS_INITIAL_EVENTS),
+    ]
+    loopback.server.inject(Answer(200, b"".join(lines)), match=begins_with_pods)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        state = await next_state(states)
+    assert names(state) == ["train-0", "train-1"]
+    assert state.spec.task_address("worker", 0) == loopback.address("train-0")
+
+
+async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback: Loopback) -> None:
+    jobs = {f"job{number}": f"app={number}" for number in range(6)}
+    loopback.server.inject(Delay(0.05), match=begins_with_pods, times=None)
+    async with aclosing(with_policy(loopback.resolver(jobs, max_concurrency=1)).watch()) as states:
+        await next_state(states)
+    times = [request.time for request in loopback.requests if begins_with_pods(request)]
+    assert len(times) == 6
+    assert min(later - earlier for earlier, later in pairwise(times)) > 0.04

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import json
 import logging
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import DeadlineExceededError
-from aioresolve.kubernetes.reflector import WatchPolicy
+from aioresolve.kubernetes.api.client import AS_LIST, AS_PROTOBUF, AiohttpTransport
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Trickle, WatchError, pod
 from tests.conftest import SLOW_CALLBACK
 
@@ -57,6 +59,7 @@ QUICK = WatchPolicy(
     max_lifetime=100.0,
     max_silence=0.15,
     response_timeout=0.3,
+    max_initial_silence=0.15,
     max_transit=0.005,
     backoff=RetryPolicy(first_wait=0.001, longest_wait=0.01),
 )
@@ -349,6 +352,17 @@ def cluster(
 MARKER = Put("w-2", "ml", "a", "ps", "Running", 99, True)
 
 
+@contextmanager
+def encoded(*, in_protobuf: bool) -> Iterator[None]:
+    """Request lists and events in protobuf, or both in JSON."""
+    events = AS_PROTOBUF if in_protobuf else AS_LIST
+    with (
+        mock.patch.object(AiohttpTransport, "reads_protobuf", in_protobuf),
+        mock.patch("aioresolve.kubernetes.api.client.AS_EVENTS", events),
+    ):
+        yield
+
+
 @asynccontextmanager
 async def followed(
     cluster: Loopback,
@@ -358,9 +372,16 @@ async def followed(
     follows: str = "watch",
     pause: float = 0.0,
     is_entered: bool = False,
+    watch_list: bool = True,
+    in_protobuf: bool = False,
 ) -> AsyncIterator[World]:
-    """A watch, or observations, of a server that has `before` at first; everything is closed at the end."""
+    """A watch, or observations, of a server that has `before` at first; everything is closed at the end.
+
+    With `watch_list` the watch begins with the existing pods, otherwise they are listed first. Lists and
+    events are in protobuf or in JSON.
+    """
     tasks = asyncio.all_tasks()
+    cluster.server.watch_list = watch_list
     cluster.server.clear_faults()
     cluster.replace_pods([])
     follower = Follower(pause)
@@ -373,6 +394,7 @@ async def followed(
     )
     resolver.watch_policy = QUICK
     async with AsyncExitStack() as stack:
+        stack.enter_context(encoded(in_protobuf=in_protobuf))
         if is_entered:
             await stack.enter_async_context(resolver)
         async with asyncio.TaskGroup() as group:
@@ -407,6 +429,8 @@ async def live(world: World, schedule: list[list[Any]]) -> None:
     follows=st.sampled_from(["watch", "observations"]),
     pause=st.sampled_from([0.0, 0.0, 0.01]),
     is_entered=st.booleans(),
+    watch_list=st.booleans(),
+    in_protobuf=st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_watch_converges_to_the_state_of_the_server(
@@ -417,10 +441,19 @@ def test_a_watch_converges_to_the_state_of_the_server(
     follows: str,
     pause: float,
     is_entered: bool,
+    watch_list: bool,
+    in_protobuf: bool,
 ) -> None:
     async def run() -> None:
         async with followed(
-            cluster, config, before, follows=follows, pause=pause, is_entered=is_entered
+            cluster,
+            config,
+            before,
+            follows=follows,
+            pause=pause,
+            is_entered=is_entered,
+            watch_list=watch_list,
+            in_protobuf=in_protobuf,
         ) as world:
             await live(world, schedule)
 
@@ -432,14 +465,15 @@ def test_a_watch_converges_to_the_state_of_the_server(
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # see `patient_loop`
-async def test_the_pods_of_a_restored_server_are_listed_again(cluster: Loopback) -> None:
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_the_pods_of_a_restored_server_are_listed_again(cluster: Loopback, watch_list: bool) -> None:
     server = cluster.server
 
     def restore(version: int) -> None:
         with server.down():
             server.restore(version)
 
-    async with followed(cluster, CONFIGS[0], [MARKER]) as world:
+    async with followed(cluster, CONFIGS[0], [MARKER], watch_list=watch_list) as world:
         await world.settle()
         then = server.resource_version
         for name in ("w-0", "w-10"):

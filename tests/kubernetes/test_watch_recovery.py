@@ -27,7 +27,6 @@ from aioresolve import (
     ConnectionFailedError,
     DeadlineExceededError,
     ForbiddenError,
-    IncompleteClusterError,
     ProtocolError,
     ResolveError,
     UnauthorizedError,
@@ -35,12 +34,12 @@ from aioresolve import (
 from aioresolve._core.http.errors import RequestContext, connection_error
 from aioresolve._core.retry import RetryPolicy
 from aioresolve._core.telemetry import Outage
-from aioresolve.kubernetes.client import HINTS, PodAPI
-from aioresolve.kubernetes.reflector import WatchPolicy, WatchState
+from aioresolve.kubernetes.api.client import HINTS, ObjectAPI
+from aioresolve.kubernetes.watch.reflector import WatchPolicy, WatchState, _restart_reason
 from aioresolve.testing import Answer, End, Hang, Stall
 
-from .loopback import JOBS, TOKEN, all_text, trusted_peer
-from .watched_cluster import EVAL, TRAIN, new_cache, state, versioned
+from .loopback import JOBS, TOKEN, all_text, is_list, trusted_peer
+from .watched_cluster import EVAL, TRAIN, new_cache, replace, state, versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -66,7 +65,7 @@ async def until(loopback: Loopback, condition: Callable[[], bool]) -> None:
 
 def list_count(loopback: Loopback) -> int:
     """Return the number of lists that were requested."""
-    return sum(request.verb == "list" for request in loopback.requests)
+    return sum(map(is_list, loopback.requests))
 
 
 def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
@@ -182,12 +181,12 @@ async def test_the_pods_are_listed_again_if_the_server_cannot_parse_the_version(
 def test_a_list_of_a_restored_server_replaces_newer_versions() -> None:
     cache = new_cache({"worker": [[TRAIN]], "ps": [[EVAL]]})
     both = partial(versioned, "both", ip="10.0.0.1")
-    cache.replace(TRAIN, [both(90)], "100")
-    cache.replace(EVAL, [both(90)], "100")
+    replace(cache, TRAIN, [both(90)], "100")
+    replace(cache, EVAL, [both(90)], "100")
     assert state(cache).spec.task_address("worker", 0) == "10.0.0.1:8470"
     before = versioned("both", 40, ip="10.9.9.9")
-    cache.replace(TRAIN, [before], "50")
-    cache.replace(EVAL, [before], "51")
+    replace(cache, TRAIN, [before], "50")
+    replace(cache, EVAL, [before], "51")
     assert state(cache).spec.task_address("worker", 0) == "10.9.9.9:8470"
     assert state(cache).spec.task_address("ps", 0) == "10.9.9.9:8470"
 
@@ -283,12 +282,13 @@ async def test_queries_do_not_repeat_one_another_if_every_watch_ends_at_once(
         await anext(observations)
         await until(loopback, lambda: len(waits) >= 16)
         await anyio.sleep(0.2)
-    assert sum(map(is_watch, loopback.requests)) == 16  # the first of each, one again, and then the others
+    # After the lists: the first of each, one again, and then the others.
+    assert sum(is_watch(request) and not is_list(request) for request in loopback.requests) == 16
     assert len(waits) == 16
 
 
 async def test_a_success_does_not_shorten_the_wait_that_a_server_requested() -> None:
-    api = PodAPI(cast("Any", None), max_concurrency=1)
+    api = ObjectAPI(cast("Any", None), max_concurrency=1)
     started_at = anyio.current_time()
     sleep = asyncio.ensure_future(api.sleep(3600.0, at_least=0.3))
     await anyio.lowlevel.checkpoint()
@@ -368,26 +368,11 @@ def test_too_many_open_files_is_reported_as_such() -> None:
     assert "see that the address is right" not in str(error)
 
 
-IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=0.2)
+IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=0.2, max_initial_silence=0.1)
 
 NEVER_ESTABLISHED = pytest.mark.parametrize(
     "fault", [Hang(), Answer(429, headers={"Retry-After": "30"})], ids=["hangs", "429"]
 )
-
-
-@NEVER_ESTABLISHED
-async def test_pods_that_were_listed_are_not_current_without_a_watch(loopback: Loopback, fault: Any) -> None:
-    loopback.train("train-0")
-    loopback.server.inject(fault, match=is_watch, times=None)
-    resolver = loopback.resolver(JOBS)
-    resolver.watch_policy = IN_DOUBT
-    waiting = asyncio.ensure_future(resolver.wait(1, stable_for=0.6, timeout=1.5))
-    await anyio.to_thread.run_sync(
-        loopback.server.until, lambda: any(is_watch(request) for request in loopback.requests)
-    )
-    loopback.server.delete("train-0", "ml")
-    with pytest.raises(IncompleteClusterError, match=r"the source: .*(not established after 0.2 s|429)"):
-        await waiting
 
 
 @NEVER_ESTABLISHED
@@ -413,7 +398,7 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
 async def test_watches_that_open_and_remain_silent_are_reported_each_time(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.reflector.HEALTHY_AFTER", 0.1)
+    monkeypatch.setattr("aioresolve.kubernetes.watch.reflector.HEALTHY_AFTER", 0.1)
     loopback.train("train-0")
     loopback.server.inject(Stall(), match=is_watch, times=None)
     resolver = loopback.resolver(JOBS)
@@ -428,21 +413,6 @@ async def test_watches_that_open_and_remain_silent_are_reported_each_time(
     assert list_count(loopback) >= 3
 
 
-async def test_a_wait_does_not_end_with_the_pods_from_before_silent_watches(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.reflector.HEALTHY_AFTER", 0.1)
-    loopback.train("train-0")
-    loopback.server.inject(Stall(), match=is_watch, times=None)
-    resolver = loopback.resolver(JOBS)
-    resolver.watch_policy = WatchPolicy(backoff=WAITS, max_silence=0.3)
-    waiting = asyncio.ensure_future(resolver.wait(1, stable_for=0.8, timeout=2.0))
-    await until(loopback, lambda: any(map(is_watch, loopback.requests)))
-    loopback.server.delete("train-0", "ml")
-    with pytest.raises(IncompleteClusterError, match="0 of 1 task"):
-        await waiting
-
-
 async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback: Loopback) -> None:
     versions: list[bytes] = []
 
@@ -453,7 +423,8 @@ async def test_a_watch_that_the_server_never_ends_is_closed_and_resumed(loopback
         if b"watch=true" not in request:
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             return
-        versions.append(request.partition(b"resourceVersion=")[2].partition(b"&")[0].partition(b" ")[0])
+        if b"sendInitialEvents" not in request:  # which this server ignores
+            versions.append(request.partition(b"resourceVersion=")[2].partition(b"&")[0].partition(b" ")[0])
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         line = bookmark(9)
         with suppress(OSError):
@@ -509,6 +480,35 @@ def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not(
     for _ in range(1 if not is_listed else 10):
         watch.on_failure(error)
     assert watch.is_listed == is_listed
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, "ended"),
+        (APIError("expired", status=410), "expired"),
+        (UnauthorizedError("denied", status=401), "unauthorized"),
+        (DeadlineExceededError("nothing arrived"), "silent"),
+        (BROKEN, "broken"),
+        (APIError("overloaded", status=429), "failed"),
+        (ForbiddenError("denied", status=403), "failed"),
+        (ProtocolError("invalid"), "failed"),
+    ],
+    ids=str,
+)
+def test_restart_of_a_watch_has_a_reason(error: ResolveError | None, reason: str) -> None:
+    assert _restart_reason(error) == reason
+
+
+def test_gap_without_a_watch_reports_the_last_failure_or_else_itself() -> None:
+    gap = DeadlineExceededError("no watch was established")
+    watch, failed = listed_state(), listed_state()
+    failed.on_failure(BROKEN)
+    errors = [failed.error]
+    for each in (watch, failed):
+        each.on_gap(gap)
+        errors.append(each.error)
+    assert errors == [None, gap, BROKEN]
 
 
 def test_events_and_lists_reset_the_count_of_failures_that_lead_to_a_list() -> None:
@@ -574,9 +574,10 @@ async def test_a_change_is_not_missed_if_the_watch_sends_an_invalid_event(
 ) -> None:
     loopback.train("train-0")
     body = bookmark(loopback.server.resource_version) + line
-    loopback.server.inject(Answer(200, body), match=is_watch, times=2)
+    loopback.server.inject(Answer(200, body), match=is_watch, times=None)
     async with aclosing(resolver_of(loopback).observations()) as observations:
         error = await next_error(observations)
+        loopback.server.clear_faults()
         assert "invalid watch event from https://" in str(error) or "in the middle of an event" in str(error)
         loopback.train("train-1")
         await until_members(observations, "train-0", "train-1")

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.objects import (
+from aioresolve.kubernetes.api.objects import (
     Added,
     Bookmark,
+    BookmarkMeta,
     BookmarkObject,
     Deleted,
-    ListMeta,
     Modified,
     Pod,
     PodQuery,
 )
-from aioresolve.kubernetes.pod_cache import PodCache
-from aioresolve.kubernetes.pods import not_ready_reason
+from aioresolve.kubernetes.tasks.pods import not_ready_reason
+from aioresolve.kubernetes.watch.pod_cache import PodCache
 from aioresolve.spec import ClusterState, Endpoint
 
 from . import samples
@@ -28,7 +28,7 @@ from . import samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aioresolve.kubernetes.objects import WatchEvent
+    from aioresolve.kubernetes.api.objects import WatchEvent
     from aioresolve.spec import Observation
 
 PORT = 8470
@@ -50,10 +50,15 @@ def new_cache(
     )
 
 
+def replace(cache: PodCache, query: PodQuery, pods: Sequence[Pod], version: str) -> None:
+    """Apply a list of these pods."""
+    cache.replace(query, cache.match(query, pods), version)
+
+
 def listed_cache(*pods: Pod, version: str = "100", **more: Any) -> PodCache:
     """Return a cache of these pods, which was observed; for `more` see `new_cache`."""
     cache = new_cache(**more)
-    cache.replace(TRAIN, pods, version)
+    replace(cache, TRAIN, pods, version)
     observe(cache)
     return cache
 
@@ -96,7 +101,7 @@ def names(cache: PodCache, job: str = "worker") -> list[str | None]:
 
 def bookmark(version: int) -> Bookmark:
     """Return the event that says that every change up to `version` was reported."""
-    return Bookmark(BookmarkObject(ListMeta(resource_version=str(version))))
+    return Bookmark(BookmarkObject(BookmarkMeta(resource_version=str(version))))
 
 
 def matches(query: PodQuery, pod: Pod) -> bool:
@@ -164,8 +169,8 @@ class WatchedCluster:
     queries: list[PodQuery]
     version: int = 100
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
-    pending: dict[PodQuery, list[WatchEvent]] = field(default_factory=dict)
-    reported: dict[PodQuery, list[WatchEvent]] = field(default_factory=dict)
+    pending: dict[PodQuery, list[WatchEvent[Pod]]] = field(default_factory=dict)
+    reported: dict[PodQuery, list[WatchEvent[Pod]]] = field(default_factory=dict)
     known: dict[PodQuery, dict[tuple[str, str], Pod]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -190,7 +195,7 @@ class WatchedCluster:
         """Delete a pod for good."""
         self._write((namespace, name), None)
 
-    def next_events(self, query: PodQuery, count: int) -> list[WatchEvent]:
+    def next_events(self, query: PodQuery, count: int) -> list[WatchEvent[Pod]]:
         """Report the next events of `query`, at most `count`."""
         events, self.pending[query] = self.pending[query][:count], self.pending[query][count:]
         self.reported[query] = (self.reported[query] + events)[-4:]

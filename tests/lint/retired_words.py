@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parent.parent.parent
-SCANNED = ("aioresolve", "tests", "benchmarks", "docs", "examples", "*.md", "noxfile.py", "pyproject.toml")
+SCANNED = (
+    "aioresolve",
+    "tests",
+    "benchmarks",
+    "docs",
+    "examples",
+    "*.md",
+    "*.yml",
+    "noxfile.py",
+    "pyproject.toml",
+)
 SUFFIXES = {".md", ".proto", ".py", ".toml", ".yaml", ".yml"}
 SKIPPED = re.compile(r"_pb2\.py|/tests/lint/|/__pycache__/|/benchmarks/results/")
 

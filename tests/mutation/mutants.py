@@ -6,7 +6,8 @@ draws mutants at random: copies of the package in which one node of the syntax t
 such as `<` for `<=`, or a statement that is removed. Each runs, in a scratch copy of the project, the tests
 of its package: first those that are not slow, then the slow ones, without the repetitions on uvloop. A mutant
 is noticed if a test fails that succeeds without it. The difference of each mutant that no test noticed is
-printed: it shows missing tests, or code that makes no difference.
+printed: it shows missing tests, or code that makes no difference. Types, docstrings, log records and
+assertions are not changed.
 
 The same seed, number and modules draw the same mutants from the same source.
 """
@@ -36,8 +37,27 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = "aioresolve"
-TEST_FOLDERS = {"_core": ("core", "kubernetes"), "gcp": ("gcp", "tpu")}
-"""Package folder: the folders with its tests, if it is not the one of the same name."""
+TEST_FOLDERS = {
+    "_core": ("core", "kubernetes", "fleet"),
+    "environment": ("environment", "contract", "sync"),
+    "errors": ("test_public_api.py", "core", "gcp", "kubernetes"),
+    "fleet": ("fleet", "sync"),
+    "gcp": ("gcp", "tpu", "environment"),
+    "kubernetes": ("kubernetes", "sync"),
+    "probe": ("probe", "tpu", "resolver", "sync"),
+    "resolver": (
+        *("resolver", "contract", "sync", "kubernetes"),
+        *("tensorflow/test_classes.py", "tensorflow/test_static_against_tensorflow.py"),
+    ),
+    "spec": ("spec", "resolver", "launch", "kubernetes"),
+    "sync": ("sync", "contract", "environment"),
+    "tensorflow": ("tensorflow", "contract"),
+    "tpu": ("tpu", "contract", "sync", "tensorflow/test_tpu_with_tensorflow.py"),
+}
+"""Package: the folders and files with its tests, if it is not only the folder of the same name.
+
+`sync` compares the signatures of the blocking calls with those of the async ones.
+"""
 
 SKIPPED_FILES = re.compile(r"_pb2\.py|__init__\.py|__main__\.py|/testing/|_version\.py")
 NOT_COPIED = shutil.ignore_patterns(
@@ -136,12 +156,21 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
 
 
 def _is_skipped(node: ast.AST) -> bool:
+    """Return whether changes below `node` make no difference that a test could notice."""
     match node:
         case ast.Assert() | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
             return True  # f-strings: before Python 3.12 their parts have no exact position
         case ast.If(test=ast.Name("TYPE_CHECKING")) | ast.FunctionDef(name="__repr__"):
             return True
         case ast.Expr(ast.Constant()) | ast.Expr(ast.Call(ast.Attribute(ast.Name("logger")))):
+            return True
+        case ast.FunctionDef() | ast.AsyncFunctionDef():  # an overload, or a method of a protocol
+            return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in node.body)
+        case ast.Call(ast.Name("TypeVar")) | ast.AnnAssign(annotation=ast.Name("TypeAlias")):
+            return True
+        case ast.keyword("strict", ast.Constant()):  # of zip(): an assertion
+            return True
+        case ast.Delete(targets=[ast.Name()]):  # frees memory
             return True
     return False
 
@@ -164,8 +193,8 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
             yield ast.Constant(not value)
         case ast.Constant(int(value) | float(value)):
             yield ast.Constant(value + 1)
-        case ast.Return(value=ast.Constant(None)):
-            pass
+        case ast.Return(value=ast.Constant(None | False)):
+            pass  # callers test both in the same way
         case ast.Return(value=ast.expr()):
             yield ast.Return(ast.Constant(None))
         case ast.Continue():
@@ -222,11 +251,10 @@ class Scratch:
 
     def _tests(self, path: str) -> list[str]:
         """Return the test files of a module; those that name it are first, because they fail sooner."""
-        package, stem = Path(path).parts[1], Path(path).stem
+        package, stem = Path(path).parts[1].removesuffix(".py"), Path(path).stem
         folders = TEST_FOLDERS.get(package, (package,))
-        files = [
-            file for name in folders for file in sorted((self._copy / "tests" / name).rglob("test_*.py"))
-        ]
+        paths = [self._copy / "tests" / name for name in folders]
+        files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) or [path])]
         files.sort(key=lambda file: re.search(rf"\b{stem}\b", file.read_text()) is None)
         return [str(file.relative_to(self._copy)) for file in files]
 
@@ -255,7 +283,7 @@ def modules(names: Sequence[str]) -> list[str]:
     chosen = [ROOT / name for name in names] or [ROOT / PACKAGE]
     files = [file for path in chosen for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     paths = [file.relative_to(ROOT).as_posix() for file in files]
-    return [path for path in paths if path.count("/") > 1 and not SKIPPED_FILES.search(path)]
+    return [path for path in paths if not SKIPPED_FILES.search(path)]
 
 
 def main() -> int:

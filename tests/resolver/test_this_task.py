@@ -22,6 +22,7 @@ from aioresolve import (
     UnionClusterResolver,
     UnknownTaskError,
 )
+from aioresolve._core import service_account
 from aioresolve.resolver import this_task
 from aioresolve.resolver.this_task import Process, TaskClaim, identify_task, local_addresses
 
@@ -187,9 +188,8 @@ class TestThisMachine:
     def test_namespace_is_that_of_the_service_account(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        file = tmp_path / "namespace"
-        file.write_text("ml\n")
-        monkeypatch.setattr(this_task, "NAMESPACE_FILE", str(file))
+        (tmp_path / "namespace").write_text("ml\n")
+        monkeypatch.setattr(service_account, "FOLDER", str(tmp_path))
         monkeypatch.delenv("POD_NAMESPACE", raising=False)
         assert this_task.read_process(FOUR).namespace == "ml"
 

@@ -103,6 +103,27 @@ def test_calls_of_many_threads_run_concurrently_in_one_loop(thread: LoopThread) 
     assert set(loops) == {thread.run(running_loop)}
 
 
+def test_signal_that_does_not_end_the_wait_interrupts_the_call(thread: LoopThread) -> None:
+    # Like a signal that arrives just before the wait, one that another thread handles only sets a flag.
+    class InterruptedCallError(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedCallError
+
+    async def wait() -> None:
+        await anyio.sleep(0.1)  # the caller should wait by then; if not, this test shows less
+        signal.raise_signal(signal.SIGINT)
+        await anyio.sleep_forever()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(InterruptedCallError):
+            thread.run(wait)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_call_sees_the_context_variables_of_its_caller(thread: LoopThread) -> None:
     async def request() -> str:
         return REQUEST.get("none")

@@ -266,8 +266,9 @@ sys.stdin.readline()
 def test_ctrl_c_interrupts_next_but_not_the_watch(server: ThreadedKubernetesServer, kubeconfig: Path) -> None:
     source = """
 watch = resolver.watch()
-print(next(watch).spec, flush=True)
+state = next(watch)
 try:
+    print(state.spec, flush=True)
     next(watch)
 except KeyboardInterrupt:
     pause("interrupted")
@@ -433,6 +434,102 @@ print(tpu.num_accelerators())
     assert ended.code == 0
     # Its parent's gRPC may log that it skips its own fork handlers.
     assert re.sub(r"^I.* fork_posix.cc:.*\n", "", ended.stderr, flags=re.MULTILINE) == ""
+
+
+FUNCTIONS = """
+import aioresolve, json, os
+from aioresolve.sync import detect, doctor
+from aioresolve.sync.probe import probe_workers
+os.environ.update(NO_GCE_CHECK="true", TF_CONFIG=json.dumps({"cluster": {"worker": ["a:1"]}}))
+"""
+CALL = "print(len(doctor(check_timeout=50)), detect(timeout=50).source, resolver.cluster_spec())"
+
+
+@needs_fork
+def test_functions_can_be_called_in_a_child_forked_after_a_probe_except_those_that_probe(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"""
+{FUNCTIONS}
+print(probe_workers(os.environ["WORKERS"].split(), libtpu_ports=())[0].accelerators, flush=True)
+child = fork()
+if child == 0:
+    {CALL}
+    try:
+        probe_workers(os.environ["WORKERS"].split(), libtpu_ports=())
+    except aioresolve.ConfigurationError as error:
+        print(error)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+{CALL}
+"""
+    with tpu_worker_process(devices=4) as workers:
+        monkeypatch.setenv("WORKERS", " ".join(workers))
+        ended = Script(source, kubeconfig).ended()
+    called = f"5 TF_CONFIG {SPEC}"
+    assert ended.stdout[:2] == ["{'TPU': 4}", called]
+    assert ended.stdout[2].startswith("workers cannot be probed in this process: it was forked after")
+    assert ended.stdout[3:] == [called]
+    assert ended.code == 0
+
+
+def test_functions_can_be_called_in_a_signal_handler_during_a_call(
+    server: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    source = f"""
+{FUNCTIONS}
+import signal
+def handle(*_):
+    {CALL.replace("resolver.cluster_spec()", "probe_workers(['127.0.0.1:1'])[0].error is not None")}
+    raise SystemExit(3)
+signal.signal(signal.SIGINT, handle)
+resolver.cluster_spec(timeout=60)
+"""
+    server.inject(Hang(), times=None)
+    script = Script(source, kubeconfig)
+    server.until(lambda: len(server.requests) == 1)
+    script.interrupt()
+    ended = script.ended()
+    assert (ended.code, ended.stdout, ended.stderr) == (3, ["5 TF_CONFIG True"], "")
+
+
+def test_functions_called_while_the_interpreter_exits_raise_a_resolve_error(kubeconfig: Path) -> None:
+    source = f"""
+import atexit
+def at_exit():
+    for function in (doctor, detect, lambda: probe_workers(["127.0.0.1:1"])):
+        try:
+            function()
+        except aioresolve.ResolveError as error:
+            print(error)
+atexit.register(at_exit)  # before the package registers its own, and so called after that
+{FUNCTIONS}
+print(detect().source)
+"""
+    ended = Script("", kubeconfig, "-c", source).ended()
+    assert ended.stdout[0] == "TF_CONFIG"
+    assert ["the interpreter exits" in line for line in ended.stdout[1:]] == [True] * 3
+    assert (ended.code, ended.stderr) == (0, "")
+
+
+def test_200_threads_call_functions_at_once(kubeconfig: Path) -> None:
+    source = f"""
+{FUNCTIONS}
+import threading
+started, results = threading.Barrier(200), []
+def call():
+    started.wait()
+    results.append((len(doctor(check_timeout=50, timeout=50)), detect(timeout=50).source))
+    results.append(probe_workers(["127.0.0.1:1"], libtpu_ports=())[0].error is not None)
+callers = [threading.Thread(target=call) for _ in range(200)]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+print(results.count((5, "TF_CONFIG")), results.count(True))
+"""
+    ended = Script(source, kubeconfig).ended()
+    assert (ended.code, ended.stdout, ended.stderr) == (0, ["200 200"], "")
 
 
 @needs_fork

@@ -23,10 +23,12 @@ from aioresolve.errors import (
     DeadlineExceededError,
     InvalidClusterError,
     PodNotRunningError,
+    ProbeError,
     ResolveError,
 )
 from aioresolve.sync.loop_thread import current_loop_thread, get_loop_thread
-from aioresolve.testing import Hang, KubernetesServer, pod
+from aioresolve.sync.probe import probe_worker, probe_workers
+from aioresolve.testing import Hang, KubernetesServer, pod, tpu_worker_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +46,10 @@ CLASSES = [
     "ClusterResolver",
     "Fleet",
     "KubernetesClusterResolver",
+    "SageMakerClusterResolver",
     "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
     "TPUClusterResolver",
     "UnionClusterResolver",
 ]
@@ -56,6 +61,7 @@ FOR_IMPLEMENTORS = {
     "fetch_state",
     "new_pool",
     "observations",
+    "sized_observations",
     "known_jobs",
     "pool_key",
     "using",
@@ -475,3 +481,21 @@ def test_union_accepts_facades_only() -> None:
     assert sync.UnionClusterResolver(sync.ClusterResolver(resolver)).cluster_spec() == WORKERS
     with pytest.raises(ConfigurationError, match="at least one resolver"):
         sync.UnionClusterResolver()
+
+
+# Probing
+
+
+@pytest.mark.slow
+def test_workers_are_probed_by_blocking_functions() -> None:
+    with tpu_worker_process(devices=4, ports=2) as addresses:
+        probes = probe_workers([*addresses, "127.0.0.1:1"], libtpu_ports=())
+        assert [probe.accelerators for probe in probes] == [{"TPU": 4}, {"TPU": 4}, {}]
+        assert probe_worker(addresses[0]).accelerators == {"TPU": 4}
+
+
+def test_probe_that_fails_raises_its_error_with_a_short_traceback() -> None:
+    with pytest.raises(ProbeError, match="connection refused") as caught:
+        probe_worker("127.0.0.1:1", libtpu_ports=())
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert frames[1:] == ["blocking_function"]

@@ -10,6 +10,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from aioresolve import sync
 from aioresolve._core.concurrency import LatestValue, stream_latest
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, IncompleteClusterError
 from aioresolve.resolver.base import ClusterResolver
-from aioresolve.spec import ClusterSpec, Observation
+from aioresolve.spec import ClusterSpec, ExpectedTasks, Observation
 from aioresolve.sync import loop_thread
 from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
@@ -406,6 +407,25 @@ def test_union_watches_its_resolvers(source: Source) -> None:
         source.show(workers(2))
         assert next(watch).spec.num_tasks("worker") == 2
         assert source.watches == 1
+
+
+class Sized(Source):
+    """A source for which a further request shows that two workers will join."""
+
+    async def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        async with aclosing(self.observations(interval=interval)) as observations:
+            async for observation in observations:
+                yield replace(observation, expected={"worker": ExpectedTasks(2, "the test")})
+
+
+def test_union_waits_for_the_number_that_the_source_of_a_resolver_expects() -> None:
+    source = Sized()
+    source.show(workers(1))
+    union = sync.UnionClusterResolver(sync.ClusterResolver(source))
+    with pytest.raises(IncompleteClusterError, match="worker"):
+        union.wait(timeout=0.5)
+    source.show(workers(2))
+    assert union.wait() == workers(2)
 
 
 def test_closing_a_resolver_ends_the_watch_of_its_union(source: Source) -> None:

@@ -10,7 +10,8 @@ import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import mock
 
 import pytest
 
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WORKERS = ["10.0.0.1:8470", "10.0.0.2:8470"]
-NAMES = ["KubernetesClusterResolver", "SimpleClusterResolver", "TPUClusterResolver", "UnionResolver"]
+NAMES = [
+    "GCEClusterResolver",
+    "KubernetesClusterResolver",
+    "SageMakerClusterResolver",
+    "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
+    "TPUClusterResolver",
+    "UnionResolver",
+]
 
 ADDED_METHODS = {"close", "cluster_state", "this_task", "timeout", "wait", "watch"}
 """The members that every class has in addition to TensorFlow's."""
@@ -33,7 +43,11 @@ ADDED_METHODS = {"close", "cluster_state", "this_task", "timeout", "wait", "watc
 
 @pytest.fixture(scope="module")
 def theirs(tf: Any) -> Any:
-    return tf.distribute.cluster_resolver
+    # TensorFlow does not export this one.
+    from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver as sagemaker
+
+    public = vars(tf.distribute.cluster_resolver)
+    return SimpleNamespace(**{**public, "SageMakerClusterResolver": sagemaker.SageMakerClusterResolver})
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +176,66 @@ class TestKubernetes:
             with pytest.raises(RuntimeError, match="Pending"):
                 module.KubernetesClusterResolver(override_client=PodLister("Pending")).cluster_spec()
 
+    @pytest.mark.parametrize(
+        ("jobs", "pods", "expected"),
+        [
+            (
+                None,
+                {"job-name=tensorflow": {"tensorflow-abc123": 3}},
+                {"worker": [3]},
+            ),
+            (
+                None,
+                {
+                    "job-name=tensorflow": {
+                        "tensorflow-abc123": 3,
+                        "tensorflow-def456": 4,
+                        "tensorflow-999999": 5,
+                    }
+                },
+                {"worker": [5, 3, 4]},
+            ),
+            (
+                {"worker": ["job-name=worker1", "job-name=worker2"], "ps": ["job-name=ps"]},
+                {
+                    "job-name=worker1": {
+                        "tensorflow-abc123": 3,
+                        "tensorflow-def456": 4,
+                        "tensorflow-999999": 5,
+                    },
+                    "job-name=worker2": {
+                        "tensorflow-abc124": 6,
+                        "tensorflow-def457": 7,
+                        "tensorflow-999990": 8,
+                    },
+                    "job-name=ps": {"tensorflow-ps-1": 1, "tensorflow-ps-2": 2},
+                },
+                {"ps": [1, 2], "worker": [5, 3, 4, 8, 6, 7]},
+            ),
+        ],
+    )
+    def test_selectors_and_order_are_tensorflows(
+        self, jobs: Any, pods: dict[str, dict[str, int]], expected: Any, ours: Any, theirs: Any
+    ) -> None:
+        """The cases of TensorFlow's own tests of this class, with their inputs and results."""
+
+        def list_pods(label_selector: str) -> Any:
+            items = [
+                SimpleNamespace(
+                    metadata=SimpleNamespace(name=name, namespace="ml"),
+                    status=SimpleNamespace(phase="Running", host_ip=f"10.1.2.{n}", pod_ip=f"10.1.2.{n}"),
+                )
+                for name, n in pods[label_selector].items()
+            ]
+            return SimpleNamespace(items=items)
+
+        client = SimpleNamespace(list_pod_for_all_namespaces=list_pods)
+        for module in (ours, theirs):
+            spec = module.KubernetesClusterResolver(jobs, override_client=client).cluster_spec()
+            assert spec.as_dict() == {
+                job: [f"10.1.2.{number}:8470" for number in numbers] for job, numbers in expected.items()
+            }
+
     def test_location_is_tensorflows(self, ours: Any, kubeconfig: Path, monkeypatch: Any) -> None:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         location = ours.KubernetesExecutableLocation.OFF_CLUSTER
@@ -190,6 +264,103 @@ class TestKubernetes:
         resolver = ours.KubernetesClusterResolver(override_client=PodLister())
         assert resolver.num_accelerators("worker", 0) == {}
         assert resolver.num_accelerators("worker", 0)["GPU"] == 0
+
+
+class TestGCE:
+    """The cases of TensorFlow's own tests of this class, with their inputs and results."""
+
+    def service(self, **addresses: str) -> Any:
+        """A client with a group of these instances; TensorFlow's tests use one with these methods."""
+        service = mock.MagicMock()
+        groups = service.instanceGroups.return_value
+        items = [{"instance": f"https://gce.example.com/gce/res/{name}"} for name in addresses]
+        groups.listInstances.return_value.execute.return_value = {"items": items}
+        groups.listInstances_next.return_value = None
+
+        def get(project: str, zone: str, instance: str) -> Any:
+            details = {"networkInterfaces": [{"networkIP": addresses[instance]}]}
+            return SimpleNamespace(execute=lambda: details)
+
+        service.instances.return_value.get.side_effect = get
+        return service
+
+    def resolver(self, module: Any, addresses: dict[str, str] | None = None, **arguments: Any) -> Any:
+        service = self.service(**({"gce-instance-1": "10.123.45.67"} if addresses is None else addresses))
+        defaults = {"port": 8470, "credentials": None, "service": service}
+        return module.GCEClusterResolver("test-project", "us-east1-d", "group", **{**defaults, **arguments})
+
+    THREE: ClassVar = {"instance1": "10.1.2.3", "instance2": "10.2.3.4", "instance3": "10.3.4.5"}
+
+    def test_addresses_and_masters_are_tensorflows(self, tf: Any, ours: Any, theirs: Any) -> None:
+        for module in (ours, theirs):
+            assert self.resolver(module).cluster_spec() == tf.train.ClusterSpec(
+                {"worker": ["10.123.45.67:8470"]}
+            )
+            assert self.resolver(module, task_id=0).master() == "grpc://10.123.45.67:8470"
+            assert self.resolver(module).master() == "grpc://10.123.45.67:8470"
+            assert self.resolver(module, self.THREE).master("worker", 2, "test") == "test://10.3.4.5:8470"
+            custom = self.resolver(module, task_type="custom", port=2222)
+            assert custom.cluster_spec().as_dict() == {"custom": ["10.123.45.67:2222"]}
+            several = self.resolver(module, self.THREE).cluster_spec().as_dict()
+            assert several == {"worker": ["10.1.2.3:8470", "10.2.3.4:8470", "10.3.4.5:8470"]}
+
+    def test_attributes_can_be_set_but_not_the_job(self, ours: Any, theirs: Any) -> None:
+        for module in (ours, theirs):
+            resolver = self.resolver(module, self.THREE, task_type="testworker")
+            assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("testworker", 0, "grpc")
+            resolver.task_id, resolver.rpc_layer = 1, "test"
+            assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("testworker", 1, "test")
+            assert resolver.master() == "test://10.2.3.4:8470"
+            with pytest.raises(
+                RuntimeError, match="You cannot reset the task_type of the GCEClusterResolver"
+            ):
+                resolver.task_type = "foobar"
+
+    def test_job_may_be_empty_text(self, ours: Any, theirs: Any) -> None:
+        for module in (ours, theirs):
+            resolver = self.resolver(module, self.THREE, task_type="", task_id=1)
+            assert resolver.master(task_type="", task_id=0) == "grpc://10.1.2.3:8470"
+
+    def test_union_merges_groups(self, ours: Any, theirs: Any) -> None:
+        second = {"instance4": "10.4.5.6", "instance5": "10.5.6.7"}
+        for module in (ours, theirs):
+            union = module.UnionResolver(
+                self.resolver(module, self.THREE),
+                self.resolver(module, second),
+                self.resolver(module, {"ps1": "10.100.1.2"}, task_type="ps", port=2222),
+            )
+            assert union.cluster_spec().as_dict() == {
+                "ps": ["10.100.1.2:2222"],
+                "worker": [f"{ip}:8470" for ip in (*self.THREE.values(), *second.values())],
+            }
+
+    def test_instances_are_in_the_order_of_their_names(self, ours: Any, theirs: Any) -> None:
+        addresses = {"vm-10": "10.0.0.1", "vm-9": "10.0.0.20", "vm-1": "10.0.0.3"}
+        by_name = self.resolver(ours, addresses).cluster_spec().as_dict()["worker"]
+        assert by_name == ["10.0.0.3:8470", "10.0.0.20:8470", "10.0.0.1:8470"]
+        by_text = self.resolver(theirs, addresses).cluster_spec().as_dict()["worker"]
+        assert by_text == sorted(by_name)
+
+    def test_empty_group_is_a_key_error_only_in_tensorflow(self, ours: Any, theirs: Any) -> None:
+        service = self.service()
+        service.instanceGroups.return_value.listInstances.return_value.execute.return_value = {}
+        assert self.resolver(ours, service=service).cluster_spec().as_dict() == {"worker": {}}
+        with pytest.raises(KeyError):
+            self.resolver(theirs, service=service).cluster_spec()
+
+    def test_group_is_passed_by_the_name_of_the_api_only_by_aioresolve(self, ours: Any, theirs: Any) -> None:
+        # googleapiclient rejects an argument that the API does not have.
+        for module, name in ((ours, "instanceGroup"), (theirs, "instanceGroups")):
+            service = self.service(vm="10.0.0.1")
+            self.resolver(module, service=service).cluster_spec()
+            [call] = service.instanceGroups.return_value.listInstances.call_args_list
+            assert call.kwargs[name] == "group"
+
+    def test_copies_keep_the_task(self, ours: Any) -> None:
+        resolver = ours.GCEClusterResolver("p", "z-a", "g", 8470, "ps", 1)
+        resolver.task_id = 2
+        for copied in (copy.deepcopy(resolver), pickle.loads(pickle.dumps(resolver))):
+            assert (copied.task_type, copied.task_id) == ("ps", 2)
 
 
 class TestUnion:

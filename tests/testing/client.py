@@ -148,14 +148,15 @@ async def open_watch(
     query: Mapping[str, str] | None = None,
     *,
     accept: str = "application/json",
+    path: str = "/api/v1/pods",
     **more: str,
 ) -> AsyncIterator[Watch]:
-    """Open a watch of the pods of `server`, and wait until it is connected."""
+    """Open a watch of the pods of `server`, or of another path, and wait until it is connected."""
     before = server.watches
     params = {"watch": "true", **(query or {}), **more}
     async with (
         open_session(server, Accept=accept) as session,
-        session.get("/api/v1/pods", params=params, read_bufsize=4096) as response,
+        session.get(path, params=params, read_bufsize=4096) as response,
     ):
         assert response.status == 200
         await server.until(lambda: server.watches == before + 1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from aioresolve.errors import ConfigurationError
-from aioresolve.testing import KubernetesServer, pod
+from aioresolve.testing import KubernetesServer, pod, service
 
-from .client import NAMESPACE, TABLE, basic, bearer, failure, fetch, open_session, trainers
+from .client import NAMESPACE, NOW, TABLE, basic, bearer, failure, fetch, open_session, trainers
 
 
 async def test_an_open_server_accepts_every_request() -> None:
@@ -129,3 +132,70 @@ async def test_patch_merges_status_and_metadata_in_one_write() -> None:
 def test_history_must_be_at_least_one() -> None:
     with pytest.raises(ConfigurationError, match="0 is less than one"):
         KubernetesServer(history=0)
+
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+def review(verb: str, namespace: str = "") -> dict[str, Any]:
+    attributes = {"namespace": namespace, "verb": verb, "resource": "pods"}
+    return {"spec": {"resourceAttributes": attributes}}
+
+
+async def test_access_review_is_the_document_of_a_real_server() -> None:
+    async with KubernetesServer(clock=lambda: NOW) as server:
+        got = await fetch(
+            server, REVIEWS, "POST", headers={"User-Agent": "curl/8"}, body=review("list", "ml")
+        )
+    assert (got.status, got.headers["Content-Type"]) == (201, "application/json")
+    fields: dict[str, object] = {".": {}, "f:namespace": {}, "f:resource": {}, "f:verb": {}}
+    managed = {
+        "manager": "curl",
+        "operation": "Update",
+        "apiVersion": "authorization.k8s.io/v1",
+        "time": "2026-11-20T15:39:52Z",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:spec": {"f:resourceAttributes": fields}},
+    }
+    document = {
+        "kind": "SelfSubjectAccessReview",
+        "apiVersion": "authorization.k8s.io/v1",
+        "metadata": {"managedFields": [managed]},
+        "spec": {"resourceAttributes": {"namespace": "ml", "verb": "list", "resource": "pods"}},
+        "status": {"allowed": True},
+    }
+    assert got.body == json.dumps(document, indent=2).encode()
+
+
+async def test_access_review_and_requests_agree_about_verbs_and_namespaces() -> None:
+    tokens, allow, verbs = {"secret": "alice"}, {"alice": {"ml"}}, {"alice": {"list"}}
+    async with KubernetesServer(tokens=tokens, allow=allow, verbs=verbs) as server:
+
+        async def is_allowed(verb: str, namespace: str) -> bool:
+            got = await fetch(server, REVIEWS, "POST", headers=bearer("secret"), body=review(verb, namespace))
+            return bool(got.json["status"]["allowed"])
+
+        async def status(namespace: str, query: dict[str, str] | None = None) -> int:
+            path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+            return (await fetch(server, path, headers=bearer("secret"), query=query)).status
+
+        for namespace, status_code in (("ml", 200), ("web", 403), ("", 403)):
+            assert await is_allowed("list", namespace) is (status_code == 200)
+            assert await status(namespace) == status_code
+        assert not await is_allowed("watch", "ml")
+        assert await status("ml", {"watch": "true"}) == 403
+        server.verbs["alice"] = {"list", "watch"}
+        assert await is_allowed("watch", "ml")
+        assert (await fetch(server, REVIEWS, "POST", body=review("list"))).status == 401
+
+
+async def test_service_can_be_read() -> None:
+    path = "/api/v1/namespaces/ml/services/train"
+    async with KubernetesServer(tokens={"secret": "alice"}, allow={"alice": {"ml"}}) as server:
+        missing = await fetch(server, path, headers=bearer("secret"))
+        assert (missing.status, missing.message) == (404, 'services "train" not found')
+        server.add(service("train", "ml"))
+        found = await fetch(server, path, headers=bearer("secret"))
+        assert (found.status, found.json["spec"]["clusterIP"]) == (200, "None")
+        denied = await fetch(server, path.replace("/ml/", "/web/"), headers=bearer("secret"))
+    assert (denied.status, denied.json["details"]) == (403, {"name": "train", "kind": "services"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -538,6 +539,102 @@ async def test_empty_group_has_no_items() -> None:
         for verb in ("instanceGroups/g/listInstances", "instanceGroupManagers/g/listManagedInstances"):
             got = await fetch(server, f"{ZONE}/{verb}", form={})
             assert not {"items", "managedInstances"} & set(got.json)
+
+
+async def test_instances_are_filtered_by_regular_expressions_of_whole_values() -> None:
+    async with GoogleServer([instance("vm-1"), instance("vm-10"), instance("x")], page_size=1) as server:
+        path = f"{ZONE}/instances"
+        first = await fetch(server, path, filter='name eq "(vm-10|vm-1)"')
+        rest = await fetch(
+            server, path, filter='name eq "(vm-10|vm-1)"', pageToken=first.json["nextPageToken"]
+        )
+        assert names(first, "items") + names(rest, "items") == ["vm-1", "vm-10"]
+        assert "nextPageToken" not in rest.json
+        assert names(await fetch(server, path, filter="name ne vm.*"), "items") == ["x"]
+        for invalid in ("name", 'name = "x"', 'name eq "("'):
+            error = (await fetch(server, path, filter=invalid)).error
+            assert (error["code"], error["errors"][0]["reason"]) == (400, "invalid")
+
+
+async def test_partial_response_has_the_requested_fields() -> None:
+    async with GoogleServer([instance("vm", ip="10.0.0.1", external_ip="34.1.2.3")]) as server:
+        fields = "items(name,networkInterfaces(networkIP,accessConfigs/natIP)),nextPageToken"
+        got = (await fetch(server, f"{ZONE}/instances", fields=fields)).json
+        interface = {"networkIP": "10.0.0.1", "accessConfigs": [{"natIP": "34.1.2.3"}]}
+        assert got == {"items": [{"name": "vm", "networkInterfaces": [interface]}]}
+        for invalid in ("items(", "items)", "", "items,", "a//b", "kind/x"):
+            reply = await fetch(server, f"{ZONE}/instances", query={"fields": invalid})
+            assert reply.status == (400 if invalid else 200)
+
+
+async def test_regional_and_unmanaged_groups_have_paths_of_their_own() -> None:
+    place = "projects/demo-project"
+    far = f"{place}/zones/us-east1-b/instances/vm"
+    async with GoogleServer([instance(far)]) as server:
+        server.instance_groups[f"{place}/regions/us-east1/instanceGroups/g"] = [far]
+        region = f"/compute/v1/{place}/regions/us-east1"
+        [item] = (await fetch(server, f"{region}/instanceGroups/g/listInstances", form={})).json["items"]
+        assert item["instance"].endswith(f"/{far}")
+        managed = f"{region}/instanceGroupManagers/g/listManagedInstances"
+        assert (await fetch(server, managed, form={})).status == 200
+        server.unmanaged_groups.add(f"{place}/regions/us-east1/instanceGroups/g")
+        assert (await fetch(server, managed, form={})).status == 404
+        server.denied.add("compute.instanceGroups.get")
+        assert (await fetch(server, f"{region}/instanceGroups/g/listInstances", form={})).status == 403
+        assert (await fetch(server, f"{region}/instances")).status == 404
+
+
+async def test_instance_that_does_not_exist_is_being_created_by_its_group() -> None:
+    async with GoogleServer() as server:
+        server.instance_groups["g"] = ["vm"]
+        server.managed_instances["vm"] = {"lastAttempt": {"errors": {"errors": [{"code": "STOCKOUT"}]}}}
+        listed = await fetch(server, f"{ZONE}/instanceGroups/g/listInstances", form={})
+        assert "items" not in listed.json
+        managed = f"{ZONE}/instanceGroupManagers/g/listManagedInstances"
+        [one] = (await fetch(server, managed, form={})).json["managedInstances"]
+        assert (one["name"], one["currentAction"]) == ("vm", "CREATING")
+        assert one["lastAttempt"]["errors"]["errors"] == [{"code": "STOCKOUT"}]
+
+
+async def test_group_lists_only_running_instances_on_request() -> None:
+    async with GoogleServer([instance("a"), instance("b", status="STAGING")]) as server:
+        server.instance_groups["g"] = ["a", "b"]
+        url = f"{server.url}{ZONE}/instanceGroups/g/listInstances"
+        async with open_session(server) as session:
+            for state, number in (("RUNNING", 1), ("ALL", 2)):
+                async with session.post(url, json={"instanceState": state}) as response:
+                    assert len((await response.json())["items"]) == number
+            async with session.post(url, json={"instanceState": "SOME"}) as response:
+                assert response.status == 400
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+def test_gcloud_lists_groups_and_instances(tmp_path: Path) -> None:
+    vms = [instance("vm-1", ip="10.0.0.1"), instance("vm-2", status="STAGING"), instance("other")]
+    with GoogleServer(vms).in_thread() as server:
+        server.instance_groups["g"] = ["vm-1", "vm-2", "vm-3"]
+        error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "none left"}
+        server.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": [error]}}}
+        environ = {
+            **os.environ,
+            **server.environ(),
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CONFIG": str(tmp_path),
+            "CLOUDSDK_CORE_PROJECT": "demo-project",
+        }
+
+        def gcloud(*arguments: str) -> Any:
+            command = ["gcloud", "compute", *arguments, "--format=json"]
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+            return json.loads(done.stdout)
+
+        listed = gcloud("instance-groups", "list-instances", "g", "--zone=us-central2-b")
+        assert [each["status"] for each in listed] == ["RUNNING", "STAGING"]
+        managed = gcloud("instance-groups", "managed", "list-instances", "g", "--zone=us-central2-b")
+        assert [each["currentAction"] for each in managed] == ["NONE", "NONE", "CREATING"]
+        [vm] = gcloud("instances", "list", "--zones=us-central2-b", "--filter=name=vm-1")
+        assert vm["networkInterfaces"][0]["networkIP"] == "10.0.0.1"
 
 
 async def test_compute_engine_failures_have_the_older_format() -> None:

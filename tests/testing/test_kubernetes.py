@@ -240,10 +240,11 @@ async def test_resources_can_be_discovered() -> None:
     async with KubernetesServer() as server:
         assert (await fetch(server, "/api")).json["versions"] == ["v1"]
         assert [each["name"] for each in (await fetch(server, "/api/v1")).json["resources"]] == [
+            "nodes",
             "pods",
             "pods/status",
         ]
         assert (
-            await fetch(server, "/api/v1/nodes")
+            await fetch(server, "/api/v1/configmaps")
         ).message == "the server could not find the requested resource"
         assert (await fetch(server, "/api/v1/pods", "DELETE")).status == 405

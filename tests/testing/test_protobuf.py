@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from aioresolve.testing import Cut, KubernetesServer, Trickle, pod
-from aioresolve.testing.kubernetes.protobuf import MAGIC, PROTOBUF, encode_pod, encode_pod_list, encode_status
+from aioresolve.testing import Cut, KubernetesServer, Trickle, WatchError, pod
+from aioresolve.testing.kubernetes.kinds import POD
+from aioresolve.testing.kubernetes.options import Representation
+from aioresolve.testing.kubernetes.protobuf import (
+    MAGIC,
+    PROTOBUF,
+    encode_pod,
+    encode_pod_list,
+    encode_status,
+    envelope,
+)
+from aioresolve.testing.kubernetes.watches import EventEncoder
 
 from .client import NAMESPACE, TABLE, bearer, fetch, ml_server
 
@@ -29,6 +39,14 @@ NOT_FOUND = (
     b"*\x12\x0a\x04none\x12\x00\x1a\x04pods(\x002\x000\x94\x03\x1a\x00\x22\x00"
 )
 """The body of a 404, as recorded."""
+
+BOOKMARK = (
+    b"\0\0\0\x92\x0a\x08BOOKMARK\x12\x85\x01\x0a\x82\x01k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12m"
+    b"\x0a8\x0a\0\x12\0\x1a\0\x22\0*\x002\x05109698\0B\0b!\x0a\x19k8s.io/initial-events-end\x12\x04true"
+    b"\x12\x1c\x1a\x002\0B\0J\0R\0X\0`\0h\0\x82\x01\0\x8a\x01\0\x9a\x01\0\xc2\x01\0"
+    b"\x1a\x13\x0a\0\x1a\0\x22\0*\x002\0J\0Z\0r\0\x88\x01\0\x1a\0\x22\0"
+)
+"""The bookmark after the existing pods of a watch, as recorded."""
 
 
 def recorded_pods() -> list[dict[str, Any]]:
@@ -119,12 +137,52 @@ async def test_client_that_prefers_json_gets_json(accept: str) -> None:
     assert got.json["kind"] in {"PodList", "Table"}
 
 
-async def test_watch_is_not_available_in_protobuf() -> None:
-    async with ml_server() as server:
-        got = await fetch(
-            server, NAMESPACE, headers={"Accept": f"{PROTOBUF};stream=watch"}, query={"watch": "true"}
-        )
-    assert (got.status, got.headers["Content-Type"]) == (406, "application/json")
+@pytest.mark.parametrize("accept", [f"{PROTOBUF},application/json", f"{PROTOBUF};stream=watch"])
+async def test_watch_in_protobuf_has_each_event_after_its_length(accept: str) -> None:
+    initial = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    async with KubernetesServer([pod("a", "ml")]) as server:
+        query = {**initial, "allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+        got = await fetch(server, NAMESPACE, headers={"Accept": accept}, query=query)
+        listed = await fetch(server, NAMESPACE, headers=ACCEPT)
+    assert got.headers["Content-Type"] == f"{PROTOBUF};stream=watch"
+    first, second, *_ = frames(got.body)
+    message = encode_pod(server.pod("a", "ml"))
+    assert message in listed.body
+    assert first == b"\x0a\x05ADDED" + delimited(2, delimited(1, envelope("Pod", message)))
+    assert second.startswith(b"\x0a\x08BOOKMARK")
+
+
+def frames(body: bytes) -> Iterator[bytes]:
+    """Yield the events of a watch, without their lengths."""
+    while body:
+        end = 4 + int.from_bytes(body[:4], "big")
+        yield body[4:end]
+        body = body[end:]
+
+
+def test_bookmark_equals_that_of_a_real_server() -> None:
+    encoder = EventEncoder(POD, Representation("object", protobuf=True), "None")
+    assert encoder.bookmark(10969, ends_initial_events=True) == BOOKMARK
+
+
+async def test_error_ends_a_watch_in_protobuf() -> None:
+    async with KubernetesServer() as server:
+        server.inject(WatchError(410))
+        got = await fetch(server, NAMESPACE, headers=ACCEPT, query={"watch": "true"})
+        server.inject(WatchError(410))
+        in_json = await fetch(server, NAMESPACE, query={"watch": "true"})
+    (event,) = frames(got.body)
+    status = encode_status(in_json.json["object"])
+    assert event == b"\x0a\x05ERROR" + delimited(2, delimited(1, status))
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    """Return a field of a message that has a length."""
+    length, parts = len(content), bytearray([number << 3 | 2])
+    while length > 0x7F:
+        parts.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*parts, length]) + content
 
 
 async def test_faults_apply_to_a_list_in_protobuf() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.testing.kubernetes.access import RequestInfo, request_info
+from aioresolve.testing.kubernetes.kinds import NODE
 from aioresolve.testing.kubernetes.lists import ContinueToken, InvalidTokenError
 from aioresolve.testing.kubernetes.options import (
     accepts_gzip,
@@ -37,7 +38,8 @@ TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
         ("PUT", "/api/v1/namespaces/ml/pods/a", {}, RequestInfo("update", "ml", "a")),
         ("DELETE", "/api/v1/namespaces/ml/pods/a", {}, RequestInfo("delete", "ml", "a")),
         ("GET", "/api/v1/pods/a", {}, None),
-        ("GET", "/api/v1/nodes", {}, None),
+        ("GET", "/api/v1/nodes", {}, RequestInfo("list", kind=NODE)),
+        ("GET", "/api/v1/configmaps", {}, None),
         ("GET", "/api/v1/namespaces/ml/pods/a/log", {}, None),
     ],
 )

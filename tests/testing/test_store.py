@@ -16,7 +16,7 @@ from aioresolve.testing.kubernetes.selectors import label_selector
 from aioresolve.testing.kubernetes.statuses import Failure
 from aioresolve.testing.kubernetes.store import Expired, Store
 from aioresolve.testing.kubernetes.watches import selected_change
-from aioresolve.testing.kubernetes.writes import Writer, mark_for_deletion, replace_pod
+from aioresolve.testing.kubernetes.writes import PodWriter, mark_for_deletion, replace_pod
 from aioresolve.testing.lifecycle import merge_patch
 
 NOW = datetime(2026, 11, 20, 15, 39, 21, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_pods_are_listed_in_key_order() -> None:
     for key in ("a/z", "a-b/y", "a.c/x", "a/10", "a/2"):
         namespace, _, name = key.partition("/")
         store.put(small_pod(name, namespace))
-    assert [pod.key for pod in store.pods_at(store.version)] == ["a-b/y", "a.c/x", "a/10", "a/2", "a/z"]
+    assert [pod.key for pod in store.objects_at(store.version)] == ["a-b/y", "a.c/x", "a/10", "a/2", "a/z"]
 
 
 writes = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["put", "remove"])), max_size=30)
@@ -85,9 +85,9 @@ def test_every_version_in_the_history_can_be_listed(script: list[tuple[str, str]
     for version, pods in versions.items():
         if version < store.version - history:
             with pytest.raises(Expired):
-                store.pods_at(version)
+                store.objects_at(version)
         else:
-            assert {pod.key: pod.version for pod in store.pods_at(version)} == pods
+            assert {pod.key: pod.version for pod in store.objects_at(version)} == pods
 
 
 @given(writes, st.integers(min_value=1, max_value=5))
@@ -95,12 +95,12 @@ def test_pages_are_a_snapshot_despite_writes_in_between(script: list[tuple[str, 
     store = empty_store()
     for name in "abcd":
         store.put(small_pod(name))
-    before = [(pod.name, pod.version) for pod in store.pods_at(store.version)]
+    before = [(pod.name, pod.version) for pod in store.objects_at(store.version)]
     listed, token = [], ""
     changes = iter(script)
     while True:
         found = page(store, ListOptions(Selection("ml"), limit=limit, continue_token=token))
-        listed += [(pod.name, pod.version) for pod in found.pods]
+        listed += [(pod.name, pod.version) for pod in found.objects]
         left = len(before) - len(listed)
         assert found.metadata.get("remainingItemCount", 0) == left
         token = found.metadata.get("continue", "")
@@ -117,7 +117,7 @@ def test_page_of_a_selection_has_no_remaining_item_count() -> None:
         store.put(small_pod(f"a-{number}", app="x"))
     selection = Selection(None, label_selector("app=x"))
     found = page(store, ListOptions(selection, limit=2))
-    assert [pod.name for pod in found.pods] == ["a-0", "a-1"]
+    assert [pod.name for pod in found.objects] == ["a-0", "a-1"]
     assert sorted(found.metadata) == ["continue", "resourceVersion"]
     last = page(store, ListOptions(selection, limit=5))
     assert list(last.metadata) == ["resourceVersion"]
@@ -135,10 +135,10 @@ def test_expired_token_comes_with_a_token_for_the_current_rest() -> None:
     assert (caught.value.code, caught.value.status["reason"]) == (410, "Expired")
     rest = caught.value.status["metadata"]["continue"]
     found = page(store, ListOptions(Selection("ml"), limit=2, continue_token=rest))
-    assert [pod.name for pod in found.pods] == ["bb", "c"]
+    assert [pod.name for pod in found.objects] == ["bb", "c"]
     assert found.metadata["resourceVersion"] == str(store.version)
     following = page(store, ListOptions(Selection("ml"), limit=2, continue_token=found.metadata["continue"]))
-    assert [pod.name for pod in following.pods] == ["d"]
+    assert [pod.name for pod in following.objects] == ["d"]
 
 
 def test_exact_version_can_be_listed_until_it_expires() -> None:
@@ -146,8 +146,8 @@ def test_exact_version_can_be_listed_until_it_expires() -> None:
     version = store.put(small_pod("a")).version
     store.put(small_pod("b"))
     exact = ListOptions(Selection(), version=version, exact=True)
-    assert [pod.name for pod in page(store, exact).pods] == ["a"]
-    assert len(page(store, ListOptions(Selection(), version=version)).pods) == 2
+    assert [pod.name for pod in page(store, exact).objects] == ["a"]
+    assert len(page(store, ListOptions(Selection(), version=version)).objects) == 2
     store.compact()
     with pytest.raises(Failure, match=r"The resourceVersion for the provided list is too old\."):
         page(store, exact)
@@ -163,8 +163,8 @@ def test_namespaces_with_a_common_prefix_are_separate() -> None:
     store = empty_store()
     for namespace in ("ml", "ml-2", "ml.x", "m"):
         store.put(small_pod("a", namespace))
-    assert [pod.key for pod in page(store, ListOptions(Selection("ml"))).pods] == ["ml/a"]
-    assert [pod.key for pod in page(store, ListOptions(Selection("ml"), limit=9)).pods] == ["ml/a"]
+    assert [pod.key for pod in page(store, ListOptions(Selection("ml"))).objects] == ["ml/a"]
+    assert [pod.key for pod in page(store, ListOptions(Selection("ml"), limit=9)).objects] == ["ml/a"]
 
 
 def test_changes_after_a_version_are_the_later_writes() -> None:
@@ -175,7 +175,7 @@ def test_changes_after_a_version_are_the_later_writes() -> None:
     store.remove("ml", "a")
     reached, events = store.changes_after(version)
     assert reached == store.version
-    assert [(e.version, e.pod and e.pod.name, e.previous and e.previous.name) for e in events] == [
+    assert [(e.version, e.object and e.object.name, e.previous and e.previous.name) for e in events] == [
         (version + 1, "b", None),
         (version + 2, None, "a"),
     ]
@@ -329,16 +329,16 @@ def test_second_delete_can_only_shorten_the_grace_period() -> None:
 def test_delete_without_a_grace_period_is_two_writes() -> None:
     store = empty_store()
     version = store.put(scheduled_pod()).version
-    Writer(store).delete("ml", "a", 0)
+    PodWriter(store).delete("ml", "a", 0)
     _, events = store.changes_after(version)
-    assert [event.pod is None for event in events] == [False, True]
+    assert [event.object is None for event in events] == [False, True]
     assert store.get("ml", "a") is None
 
 
 def test_finalizer_delays_deletion_until_it_is_removed() -> None:
     store = empty_store()
     store.put(scheduled_pod() | WITH_FINALIZER)
-    writer = Writer(store)
+    writer = PodWriter(store)
     writer.delete("default", "a", 0)
     assert store.get("default", "a") is not None
     writer.delete("default", "a", 0)
@@ -350,7 +350,7 @@ def test_finalizer_delays_deletion_until_it_is_removed() -> None:
 def test_pod_in_its_grace_period_remains_until_it_is_deleted_without_one() -> None:
     store = empty_store()
     store.put(scheduled_pod())
-    writer = Writer(store)
+    writer = PodWriter(store)
     writer.delete("ml", "a", 30)
     version = store.version
     writer.delete("ml", "a", None)
@@ -362,7 +362,7 @@ def test_pod_in_its_grace_period_remains_until_it_is_deleted_without_one() -> No
 def test_patch_without_changes_writes_nothing() -> None:
     store = empty_store()
     version = store.put(small_pod("a", app="x")).version
-    Writer(store).patch("ml", "a", {"metadata": {"labels": {"app": "x"}}}, "", "test")
+    PodWriter(store).patch("ml", "a", {"metadata": {"labels": {"app": "x"}}}, "", "test")
     assert store.version == version
 
 
@@ -371,5 +371,5 @@ def test_update_of_an_older_version_is_a_conflict() -> None:
     old = store.put(scheduled_pod()).as_dict()
     store.put(scheduled_pod())
     with pytest.raises(Failure, match="the object has been modified") as caught:
-        Writer(store).replace("ml", "a", old, "", "test")
+        PodWriter(store).replace("ml", "a", old, "", "test")
     assert caught.value.code == 409

@@ -8,17 +8,28 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import assert_type
 
 import aioresolve
-from aioresolve import ClusterSpec, ClusterState, TargetStatus, TPUSlice, TPUSystemMetadata, TPUTopology
+from aioresolve import (
+    ClusterSpec,
+    ClusterState,
+    Detection,
+    Evidence,
+    TargetStatus,
+    TPUSlice,
+    TPUSystemMetadata,
+    TPUTopology,
+)
 from aioresolve.sync import (
     BlockingIterator,
     ClusterResolver,
     Fleet,
+    GCEClusterResolver,
     KubernetesClusterResolver,
     SimpleClusterResolver,
     TPUClusterResolver,
     UnionClusterResolver,
     blocking,
     blocking_iterator,
+    detect,
 )
 
 
@@ -102,6 +113,26 @@ def tpu_methods_return_the_types_of_the_async_ones(resolver: TPUClusterResolver)
     assert_type(resolver.get_job_name(), str)
     assert_type(TPUClusterResolver.connect("my-tpu"), TPUClusterResolver)
     resolver.slices(1.0)  # type: ignore[call-arg]
+
+
+def detection_returns_a_facade() -> None:
+    found = detect(timeout=1.0)
+    assert_type(found, Detection[ClusterResolver])
+    assert_type(found.evidence, tuple[Evidence, ...])
+    assert_type(found.resolver.cluster_spec(), ClusterSpec)
+    detect(1)  # type: ignore[call-arg]
+
+
+async def async_detection_returns_an_async_resolver() -> None:
+    found = await aioresolve.detect()
+    assert_type(found, Detection[aioresolve.ClusterResolver])
+    assert_type(await found.resolver.cluster_spec(), ClusterSpec)
+
+
+def instance_groups_take_the_arguments_of_the_async_class() -> GCEClusterResolver:
+    GCEClusterResolver("p", "z", "g", "8470")  # type: ignore[arg-type]
+    GCEClusterResolver("p", None, "g", region="r", address="hostname", not_running="skip")
+    return GCEClusterResolver("p", "z", "g", 8470, "worker", 0, "grpc", "default", object())
 
 
 class Elector(aioresolve.SimpleClusterResolver):

@@ -1,0 +1,144 @@
+"""`aioresolve doctor`: a row for each check, remedies, exit codes."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioresolve.testing import Hang, pod
+
+from .process import TOKEN, Terminal, cluster, environment, run, without_colors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.testing import ThreadedKubernetesServer
+
+TRAIN = ("doctor", "kubernetes", "-n", "ml", "-l", "app=here")
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    with cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def env(server: ThreadedKubernetesServer, tmp_path: Path) -> dict[str, str]:
+    return environment(server.write_kubeconfig(tmp_path / "config", token=TOKEN), NO_GCE_CHECK="true")
+
+
+@pytest.fixture
+def here(server: ThreadedKubernetesServer) -> Iterator[tuple[str, ...]]:
+    """The command for a pod that accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.add(pod("here-0", "ml", labels={"app": "here"}, ip="127.0.0.1", index=0))
+        yield (*TRAIN, "--port", str(listener.getsockname()[1]))
+
+
+def rows(text: str) -> dict[str, str]:
+    """Return the result of each check in a table."""
+    lines = text.partition("\n\n")[0].splitlines()
+    results = {"ok", "warning", "failed", "skipped"}
+    found = [line.split("   ") for line in lines[1:]]
+    cells = [[cell.strip() for cell in each if cell.strip()] for each in found]
+    assert {each[1] for each in cells} <= results
+    return {each[0]: each[1] for each in cells}
+
+
+def test_healthy_cluster_exits_with_0(env: dict[str, str], here: tuple[str, ...]) -> None:
+    done = run((*here, "--check-timeout", "20s"), env)
+    assert (done.code, done.stderr) == (0, "")
+    table = rows(done.stdout)
+    assert done.stdout.splitlines()[0].split() == ["CHECK", "RESULT", "FOUND"]
+    assert table["API server"] == table["pods with app=here"] == table["addresses"] == "ok"
+    assert "failed" not in table.values()
+
+
+def test_failure_exits_with_1_and_has_a_remedy_spelled_as_an_option(env: dict[str, str]) -> None:
+    done = run(("doctor", "kubernetes", "-n", "ml", "-l", "app=none"), env)
+    assert (done.code, done.stderr) == (1, "error: 1 of 20 checks failed\n")
+    assert rows(done.stdout)["pods with app=none"] == "failed"
+    _, _, remedies = done.stdout.partition("\n\n")
+    assert remedies.startswith("pods with app=none: Compare the selector with the labels that ")
+    assert "select another -n or --context" in remedies
+
+
+def test_manifest_of_a_denial_can_be_copied(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
+    server.verbs["alice"] = {"list", "get"}
+    done = run((*TRAIN, "-o", "json"), env)
+    assert done.code == 1
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert "\nkind: Role\n" in checks["watch pods"]["remedy"]
+    table = run(TRAIN, env).stdout
+    assert "\nkind: Role\n" in table
+    assert TOKEN not in table + done.stdout
+
+
+def test_json_has_an_object_for_each_check(env: dict[str, str], here: tuple[str, ...]) -> None:
+    document: dict[str, Any] = json.loads(run((*here, "-o", "json"), env).stdout)
+    assert list(document) == ["checks"]
+    assert {tuple(check) for check in document["checks"]} == {("name", "result", "found", "remedy")}
+    configuration = document["checks"][0]
+    assert (configuration["name"], configuration["result"]) == ("configuration", "ok")
+    assert configuration["remedy"] is None
+
+
+def test_without_a_source_this_machine_is_checked(env: dict[str, str]) -> None:
+    done = run(("doctor",), env)
+    assert (done.code, done.stderr) == (0, "")
+    names = ("versions", "extras", "Kubernetes", "metadata server", "this process")
+    assert rows(done.stdout) == dict.fromkeys(names, "ok")
+    assert "context 'loopback' (user 'loopback': token)" in done.stdout
+    assert "NO_GCE_CHECK=true" in done.stdout
+
+
+def test_terminal_shows_the_check_that_it_waits_for(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.inject(Hang(), match=lambda request: request.path == "/version")
+    with Terminal((*TRAIN, "--check-timeout", "60s"), env) as terminal:
+        terminal.wait_for_text("waiting for API server (5 of 20 received): in progress")
+
+
+def test_tpu_is_checked(env: dict[str, str]) -> None:
+    done = run(("doctor", "tpu", "grpc://127.0.0.1:1", "-o", "json"), env)
+    checks = {check["name"]: check["result"] for check in json.loads(done.stdout)["checks"]}
+    assert (done.code, checks["source"], checks["addresses"]) == (0, "ok", "warning")
+
+
+def test_cluster_of_this_process_is_checked(env: dict[str, str]) -> None:
+    config = '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}'
+    done = run(("doctor", "here"), env | {"TF_CONFIG": config})
+    assert done.code == 1
+    assert rows(done.stdout)["this task"] == "ok"
+    assert done.stderr.startswith("the cluster is that of TF_CONFIG: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("kubernetes",), "no pods are selected"),
+        (("kubernetes", "-l", "a=b", "-A", "-n", "x"), "-n and -A exclude each other"),
+        (("kubernetes", "-l", "a=b", "--check-timeout", "soon"), "'soon' is not a duration"),
+        (("slurm",), "No such command 'slurm'"),
+        (("-o", "json", "kubernetes", "-l", "a=b"), "options come after the source: aioresolve doctor kub"),
+        (("here",), "nothing describes the cluster of this process"),
+    ],
+)
+def test_invalid_usage_exits_with_2(env: dict[str, str], arguments: tuple[str, ...], message: str) -> None:
+    done = run(("doctor", *arguments), env)
+    assert done.code == 2
+    assert message in done.stderr
+
+
+def test_table_has_colors_on_a_terminal(env: dict[str, str], here: tuple[str, ...]) -> None:
+    with Terminal((*here, "-n", "web", "--check-timeout", "20s"), env) as terminal:
+        assert terminal.wait_for_exit() == 1
+        assert "pods with app=here (web)" in without_colors(terminal.sent)
+        red = next(line for line in terminal.sent.splitlines() if line.startswith("\x1b[31m"))
+        assert "failed" in red

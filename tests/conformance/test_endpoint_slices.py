@@ -1,0 +1,246 @@
+"""EndpointSlices of both API servers, and KubernetesClusterResolver(service=...) with them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import yaml
+
+from aioresolve.errors import ForbiddenError, PodNotRunningError
+from aioresolve.kubernetes import KubernetesClusterResolver
+from aioresolve.testing import endpoint, endpoint_slice
+
+from .client import TABLE, failure, slices_path
+from .servers import ApiServer, RealServer
+from .test_api_watch import read_events, read_rest
+from .test_resolver import rbac_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .client import Client, Response
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+
+SINCE = (1, 21)
+"""The first version with `discovery.k8s.io/v1`."""
+
+TRAINER = "kubernetes.io/service-name=trainer"
+
+
+@pytest.fixture
+def server(server: ApiServer) -> ApiServer:
+    if server.version < SINCE:
+        pytest.skip("this version has no discovery.k8s.io/v1")
+    return server
+
+
+def of_pod(server: ApiServer, name: str, address: str, **conditions: Any) -> dict[str, Any]:
+    """Return the endpoint of a pod in the test's namespace."""
+    return endpoint(address, pod=name, namespace=server.namespace, hostname=name, **conditions)
+
+
+def trainer(
+    server: ApiServer, *endpoints: dict[str, Any], name: str = "trainer-a", **options: Any
+) -> dict[str, Any]:
+    """Return a slice of the Service `trainer`, with a port `grpc`."""
+    arguments: dict[str, Any] = {"ports": {"grpc": 8470}, **options}
+    return endpoint_slice(name, server.namespace, service="trainer", endpoints=endpoints, **arguments)
+
+
+async def create(admin: Client, *slices: dict[str, Any]) -> list[Response]:
+    """Create slices, as the controller of a cluster would."""
+    return [await admin.write("POST", slices_path(each["metadata"]["namespace"]), each) for each in slices]
+
+
+def resolver(
+    server: ApiServer, folder: Path, service: str = "trainer", user: str = "admin", **options: Any
+) -> KubernetesClusterResolver:
+    """Return a resolver for a Service in the test's namespace."""
+    arguments = {"namespace": server.namespace, "kubeconfig": server.kubeconfig(folder, user), **options}
+    return KubernetesClusterResolver(service=service, **arguments)
+
+
+# -- the API -----------------------------------------------------------------------------------------------
+
+
+async def test_list_has_a_kind_and_its_items_have_none(server: ApiServer) -> None:
+    conditions = {"ready": True, "serving": True, "terminating": False}
+    found = trainer(server, of_pod(server, "train-0", "10.8.0.1", **conditions))
+    async with server.client() as admin:
+        (created,) = await create(admin, found)
+        listed = await admin.request("GET", slices_path(server.namespace), params={"labelSelector": TRAINER})
+    assert (listed.body["kind"], listed.body["apiVersion"]) == ("EndpointSliceList", "discovery.k8s.io/v1")
+    (item,) = listed.body["items"]
+    assert list(item) == ["metadata", "addressType", "endpoints", "ports"]
+    assert item["endpoints"] == found["endpoints"]
+    assert item["ports"] == [{"name": "grpc", "protocol": "TCP", "port": 8470}]
+    assert item["metadata"]["resourceVersion"] == created.version
+    assert item["metadata"]["generation"] == 1
+    assert set(created.body) == {"kind", "apiVersion", *item}
+
+
+async def test_slice_without_endpoints_and_ports_has_null(server: ApiServer) -> None:
+    async with server.client() as admin:
+        await create(admin, trainer(server, ports={}))
+        listed = await admin.request("GET", slices_path(server.namespace))
+    (item,) = listed.body["items"]
+    assert (item["endpoints"], item["ports"]) == (None, None)
+
+
+async def test_deleted_slice_is_returned_as_a_status(server: ApiServer) -> None:
+    async with server.client() as admin:
+        (created,) = await create(admin, trainer(server))
+        deleted = await admin.write("DELETE", f"{slices_path(server.namespace)}/trainer-a", None)
+    assert (deleted.body["kind"], deleted.body["status"]) == ("Status", "Success")
+    assert deleted.body["details"] == {
+        "name": "trainer-a",
+        "group": "discovery.k8s.io",
+        "kind": "endpointslices",
+        "uid": created.body["metadata"]["uid"],
+    }
+
+
+async def test_address_type_is_required(server: ApiServer) -> None:
+    body = trainer(server)
+    del body["addressType"]
+    async with server.client() as admin:
+        refused = await admin.request("POST", slices_path(server.namespace), body=body)
+    assert (refused.status, refused.body["reason"]) == (422, "Invalid")
+    assert "addressType" in {cause["field"] for cause in refused.body["details"]["causes"]}
+
+
+async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServer) -> None:
+    path = slices_path(server.namespace)
+    async with server.client() as admin:
+        version = (await admin.request("GET", path)).version
+        async with admin.watch(
+            path, labelSelector=TRAINER, resourceVersion=version, timeoutSeconds="10"
+        ) as stream:
+            await create(admin, trainer(server, of_pod(server, "train-0", "10.8.0.1")))
+            for service in ("other", "trainer"):
+                await admin.write(
+                    "PATCH",
+                    f"{path}/trainer-a",
+                    {"metadata": {"labels": {"kubernetes.io/service-name": service}}},
+                    content_type="application/merge-patch+json",
+                )
+            await admin.write("DELETE", f"{path}/trainer-a", None)
+            seen = await read_events(stream, 4)
+    assert [event["type"] for event in seen] == ["ADDED", "DELETED", "ADDED", "DELETED"]
+    objects = [event["object"] for event in seen]
+    assert {(each["kind"], each["apiVersion"]) for each in objects} == {
+        ("EndpointSlice", "discovery.k8s.io/v1")
+    }
+    versions = [int(each["metadata"]["resourceVersion"]) for each in objects]
+    assert versions == sorted(set(versions))
+
+
+async def test_watch_has_bookmarks(server: ApiServer) -> None:
+    path = slices_path(server.namespace)
+    async with server.client() as admin:
+        version = (await admin.request("GET", path)).version
+        query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
+        async with admin.watch(path, labelSelector=TRAINER, **query) as stream:
+            (created,) = await create(admin, endpoint_slice("x", server.namespace, service="other"))
+            seen = await read_rest(stream)
+    assert {event["type"] for event in seen} == {"BOOKMARK"}
+    assert all(int(each["object"]["metadata"]["resourceVersion"]) >= int(created.version) for each in seen)
+    bookmark = seen[-1]["object"]
+    assert (bookmark["kind"], bookmark["apiVersion"]) == ("EndpointSlice", "discovery.k8s.io/v1")
+    assert (bookmark["addressType"], bookmark["endpoints"], bookmark["ports"]) == ("", None, None)
+
+
+async def test_user_without_permission_is_403_with_the_group(server: ApiServer) -> None:
+    async with server.client("limited") as limited:
+        response = await limited.request("GET", slices_path(server.namespace), accept=f"{TABLE},*/*")
+    message = (
+        'endpointslices.discovery.k8s.io is forbidden: User "limited" cannot list resource "endpointslices"'
+        f' in API group "discovery.k8s.io" in the namespace "{server.namespace}"'
+    )
+    details = {"group": "discovery.k8s.io", "kind": "endpointslices"}
+    assert (response.status, response.body) == (403, failure(403, "Forbidden", message, details=details))
+
+
+async def test_missing_slice_is_404_with_the_group(server: ApiServer) -> None:
+    async with server.client() as admin:
+        response = await admin.request("GET", f"{slices_path(server.namespace)}/none")
+    message = 'endpointslices.discovery.k8s.io "none" not found'
+    details = {"name": "none", "group": "discovery.k8s.io", "kind": "endpointslices"}
+    assert (response.status, response.body) == (404, failure(404, "NotFound", message, details=details))
+
+
+# -- the resolver ------------------------------------------------------------------------------------------
+
+
+async def test_endpoints_are_the_tasks_in_order(server: ApiServer, tmp_path: Path) -> None:
+    async with server.client() as admin:
+        await create(
+            admin,
+            trainer(server, *(of_pod(server, f"train-{n}", f"10.8.0.{n}") for n in (10, 2))),
+            trainer(server, of_pod(server, "train-1", "10.8.0.1"), name="trainer-b"),
+            trainer(server, of_pod(server, "train-1", "fd00::1"), name="trainer-c", address_type="IPv6"),
+        )
+    one = resolver(server, tmp_path)
+    spec, state = await one.cluster_spec(), await one.cluster_state()
+    assert list(spec.job_tasks("worker")) == ["10.8.0.1:8470", "10.8.0.2:8470", "10.8.0.10:8470"]
+    assert state.spec == spec
+    assert [each.name for each in state.endpoints["worker"]] == ["train-1", "train-2", "train-10"]
+
+
+async def test_conditions_decide_which_endpoints_are_members(server: ApiServer, tmp_path: Path) -> None:
+    endpoints = [
+        of_pod(server, "a", "10.8.0.1", ready=True),
+        of_pod(server, "b", "10.8.0.2", ready=True, serving=False, terminating=False),
+        of_pod(server, "c", "10.8.0.3", ready=False, serving=True, terminating=True),
+        of_pod(server, "d", "10.8.0.4", ready=False, serving=False, terminating=False),
+    ]
+    async with server.client() as admin:
+        await create(admin, trainer(server, *endpoints))
+    with pytest.raises(PodNotRunningError) as caught:
+        await resolver(server, tmp_path).cluster_spec()
+    assert list(caught.value.pods) == [f"{server.namespace}/d"]
+    state = await resolver(server, tmp_path, not_running="skip").cluster_state()
+    assert [(each.name, each.ready) for each in state.endpoints["worker"]] == [("a", True), ("b", False)]
+
+
+async def test_watch_follows_the_slices(server: ApiServer, tmp_path: Path) -> None:
+    path = f"{slices_path(server.namespace)}/trainer-a"
+    one, two = of_pod(server, "train-1", "10.8.0.1"), of_pod(server, "train-2", "10.8.0.2")
+    async with server.client() as admin:
+        await create(admin, trainer(server, one))
+        async with aclosing(resolver(server, tmp_path).watch()) as states:
+            with anyio.fail_after(20.0):
+                assert (await anext(states)).spec.job_tasks("worker") == ["10.8.0.1:8470"]
+                replaced = trainer(server, one, two)
+                await admin.write("PUT", path, replaced)
+                assert (await anext(states)).spec.num_tasks("worker") == 2
+                await admin.write("DELETE", path, None)
+                assert (await anext(states)).spec.num_tasks("worker") == 0
+
+
+async def test_forbidden_error_has_the_role(server: ApiServer, tmp_path: Path) -> None:
+    with pytest.raises(ForbiddenError, match="may not list endpointslices") as caught:
+        await resolver(server, tmp_path, user="limited").cluster_spec()
+    role, _ = yaml.safe_load_all(caught.value.manifest)
+    assert role["rules"] == [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
+    ]
+
+
+async def test_manifest_of_a_forbidden_error_is_sufficient(server: ApiServer, tmp_path: Path) -> None:
+    if not isinstance(server, RealServer):
+        pytest.skip("the embedded server has no RBAC objects to apply")
+    one = resolver(server, tmp_path, user="applicant")
+    async with server.client() as admin:
+        await create(admin, trainer(server, of_pod(server, "train-1", "10.8.0.1")))
+        with pytest.raises(ForbiddenError) as caught:
+            await one.cluster_spec()
+        for document in yaml.safe_load_all(caught.value.manifest):
+            await admin.write("POST", rbac_path(document), document)
+        path = slices_path(server.namespace)
+        await server.wait_until_allowed("applicant", server.namespace, path=path)
+    assert (await one.cluster_spec()).job_tasks("worker") == ["10.8.0.1:8470"]

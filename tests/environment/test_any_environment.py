@@ -1,0 +1,119 @@
+"""Any environment gives a cluster or one typed error, and in bounded time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from aioresolve import ClusterState, EnvironmentVariableError, Task, TaskIdentityError, UnknownTaskError
+from aioresolve.environment.sagemaker import SageMakerClusterResolver
+from aioresolve.environment.slurm import SlurmClusterResolver
+from aioresolve.environment.slurm.host_list import MAX_TASKS
+from aioresolve.environment.tf_config import TFConfigClusterResolver
+
+if TYPE_CHECKING:
+    from aioresolve.environment.base import EnvironmentClusterResolver
+
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+BYTES = st.binary(max_size=60).map(lambda value: value.replace(b"\0", b"x"))
+NUMBERS = st.integers(-1, 5).map(str)
+LISTS = st.text(alphabet="n0129[],-(x)", max_size=14)
+NAMES = [
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURMD_NODENAME",
+    "SLURM_DISTRIBUTION",
+    "SLURM_DIST_PLANESIZE",
+    "SLURM_JOB_NODELIST",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_HET_SIZE",
+    "SLURM_JOB_NODELIST_HET_GROUP_0",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_0",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_STEP_GPUS",
+    "CUDA_VISIBLE_DEVICES",
+]
+PLAUSIBLE = st.sampled_from(
+    ["n[1-2]", "n1", "n1,n1", "2(x2)", "1(x2)", "1", "block", "cyclic", "plane", "arbitrary", "0,1", "a:2"]
+)
+ENVIRONMENTS = st.dictionaries(st.sampled_from(NAMES), PLAUSIBLE | NUMBERS | LISTS | VALUES)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(VALUES, inner, max_size=3),
+    max_leaves=8,
+)
+TASKS = st.fixed_dictionaries({}, optional={"type": JSON, "index": JSON})
+CONFIGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "cluster": JSON | st.dictionaries(VALUES, st.lists(VALUES | JSON, max_size=3), max_size=3),
+        "task": JSON | TASKS,
+        "rpc_layer": JSON,
+        "session_master": JSON,
+    },
+)
+
+
+def resolve(resolver: EnvironmentClusterResolver, environ: dict[bytes, bytes]) -> ClusterState | None:
+    """Call every method of the resolver in that environment; return the cluster, or None after an error."""
+
+    async def call() -> ClusterState | None:
+        try:
+            state = await resolver.cluster_state()
+        except EnvironmentVariableError:
+            with pytest.raises(EnvironmentVariableError) as error:
+                await resolver.cluster_spec()
+            assert len(str(error.value)) < 2_000
+            return None
+        assert await resolver.cluster_spec() == state.spec
+        with suppress(TaskIdentityError, UnknownTaskError):
+            assert isinstance(await resolver.this_task(), Task)
+        with suppress(UnknownTaskError):
+            assert isinstance(await resolver.master(), str)
+        return state
+
+    with mock.patch.dict(os.environb, environ):
+        repr(resolver)
+        return asyncio.run(call())
+
+
+def encoded(environ: dict[str, str]) -> dict[bytes, bytes]:
+    return {name.encode(): value.encode() for name, value in environ.items()}
+
+
+@given(ENVIRONMENTS)
+@example({"SLURM_STEP_NODELIST": "n[1-999999999]", "SLURM_STEP_TASKS_PER_NODE": "1"})
+@example({"SLURM_STEP_NODELIST": "n[1-65536]", "SLURM_STEP_TASKS_PER_NODE": "999999(x65536)"})
+def test_slurm(environ: dict[str, str]) -> None:
+    state = resolve(SlurmClusterResolver(), encoded(environ))
+    assert state is None or len(state.members) <= MAX_TASKS
+
+
+@given(BYTES)
+@example(b'{"cluster": {"worker": ["\xff:1"]}}')
+def test_any_bytes_in_tf_config(value: bytes) -> None:
+    resolve(TFConfigClusterResolver(), {b"TF_CONFIG": value})
+
+
+@given(CONFIGS)
+def test_any_json_in_tf_config(config: Any) -> None:
+    resolve(TFConfigClusterResolver(), encoded({"TF_CONFIG": json.dumps(config)}))
+
+
+@given(BYTES | JSON.map(lambda value: json.dumps(value).encode()), BYTES)
+@example(b'["\xff"]', b"")
+def test_sagemaker(hosts: bytes, current: bytes) -> None:
+    resolve(SageMakerClusterResolver(), {b"SM_HOSTS": hosts, b"SM_CURRENT_HOST": current})

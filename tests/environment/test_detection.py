@@ -1,0 +1,545 @@
+"""Which source describes the cluster of this process: each source, their order, and what cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import aioresolve
+from aioresolve import (
+    GCEClusterResolver,
+    KubernetesClusterResolver,
+    SageMakerClusterResolver,
+    SlurmClusterResolver,
+    TFConfigClusterResolver,
+    TPUClusterResolver,
+    sync,
+)
+from aioresolve._core import service_account
+from aioresolve.environment import detection
+from aioresolve.environment.detection import SOURCES
+from aioresolve.errors import (
+    ConfigurationError,
+    DeadlineExceededError,
+    EnvironmentVariableError,
+    ForbiddenError,
+    ResolveError,
+)
+from aioresolve.gcp import metadata_server
+from aioresolve.kubernetes import own_pod
+from aioresolve.testing import GoogleServer, Hang, KubernetesServer, instance, pod, tpu_vm
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from aioresolve.testing import ThreadedKubernetesServer
+
+TF_CONFIG = json.dumps(
+    {
+        "cluster": {"worker": ["10.0.0.1:1", "10.0.0.2:1"], "ps": ["10.0.0.3:1"]},
+        "task": {"type": "worker", "index": 1},
+    }
+)
+SLURM = {
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+GKE_TPU = {"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}
+
+PREFIXES = (
+    "SLURM",
+    "SM_",
+    "TF_CONFIG",
+    "TPU",
+    "KUBE",
+    "MEGASCALE",
+    "GCE_",
+    "POD_",
+    "AIORESOLVE",
+    "NO_GCE_CHECK",
+)
+UNUSED_ADDRESS = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(PREFIXES) or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "serviceaccount"))
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
+    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
+    monkeypatch.setattr(detection, "PRODUCT_FILE", tmp_path / "product_name")
+
+
+@pytest.fixture
+async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
+    """The metadata server of a VM of Google Cloud that is not a TPU VM, nor in an instance group."""
+    async with GoogleServer() as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedKubernetesServer]:
+    """The API server of the cluster in which this process is a pod; its address there is 127.0.0.1."""
+    with KubernetesServer(tls=True, tokens={"a-token": "trainer"}).in_thread() as server:
+        for name, value in server.in_cluster(tmp_path / "serviceaccount", namespace="ml").items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def add_job(cluster: ThreadedKubernetesServer, **more: str) -> None:
+    for index in range(2):
+        labels = {
+            "batch.kubernetes.io/job-name": "train",
+            "batch.kubernetes.io/job-completion-index": str(index),
+        }
+        ip = f"127.0.0.{index + 1}"
+        cluster.add(pod(f"train-{index}", "ml", labels={**labels, **more}, ip=ip))
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def reasons(detected: Any) -> dict[str, str]:
+    return {each.source: each.reason for each in detected.evidence}
+
+
+def found(detected: Any) -> list[str]:
+    return [each.source for each in detected.evidence if each.found]
+
+
+# Each source
+
+
+@pytest.mark.parametrize(
+    ("variables", "source", "kind", "reason"),
+    [
+        (
+            *({"TF_CONFIG": TF_CONFIG}, "TF_CONFIG", TFConfigClusterResolver),
+            "$TF_CONFIG has 2 tasks of worker, 1 task of ps",
+        ),
+        (SLURM, "Slurm", SlurmClusterResolver, "$SLURM_STEP_NODELIST has 2 tasks; this is task 1"),
+        (SAGEMAKER, "SageMaker", SageMakerClusterResolver, "$SM_HOSTS has 2 hosts"),
+        (GKE_TPU, "TPU variables", TPUClusterResolver, "$TPU_WORKER_HOSTNAMES has 2 workers"),
+        ({"TPU_NAME": "my-tpu"}, "TPU variables", TPUClusterResolver, "$TPU_NAME names my-tpu"),
+    ],
+)
+async def test_variables_describe_the_cluster(
+    variables: dict[str, str], source: str, kind: type, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, variables)
+    detected = await aioresolve.detect()
+    assert (detected.source, type(detected.resolver)) == (source, kind)
+    assert reasons(detected)[source] == reason
+    assert [each.source for each in detected.evidence] == list(SOURCES)
+    assert found(detected) == [source]
+    assert reasons(detected)["Kubernetes"] == f"not requested, because of {source}"
+    if source != "TPU variables":
+        assert (await detected.resolver.this_task()).index == 1
+
+
+async def test_tpu_vm_is_described_by_its_metadata_server(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
+    detected = await aioresolve.detect()
+    assert (detected.source, type(detected.resolver)) == ("TPU VM", TPUClusterResolver)
+    assert reasons(detected)["TPU VM"] == "the metadata server reports TPU my-tpu with 2 workers"
+    assert (await detected.resolver.cluster_spec()).num_tasks("worker") == 2
+
+
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        ("tpu-env", "TPU without a name with 2 workers"),
+        ("worker-network-endpoints", "TPU my-tpu with 1 worker"),
+    ],
+)
+async def test_one_attribute_of_a_tpu_vm_is_sufficient(
+    attribute: str, reason: str, google: GoogleServer
+) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"]))
+    del google.metadata[f"instance/attributes/{attribute}"]
+    assert reasons(await aioresolve.detect())["TPU VM"] == f"the metadata server reports {reason}"
+
+
+async def test_tpu_vm_of_one_slice_of_several_is_used_only_without_another_source(
+    google: GoogleServer,
+) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
+    google.metadata["instance/attributes/tpu-env"] += "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\n"
+    detected = await aioresolve.detect()
+    assert (detected.source, reasons(detected)["TPU VM"][-19:]) == ("TPU VM", "one slice of 2 only")
+    google.metadata["instance/attributes/created-by"] = "projects/p/zones/z/instanceGroupManagers/g"
+    assert (await aioresolve.detect()).source == "Compute Engine"
+
+
+async def test_vm_that_something_else_created_is_not_in_a_group(google: GoogleServer) -> None:
+    google.metadata["instance/attributes/created-by"] = "projects/p/locations/l/jobs/j"
+    with pytest.raises(ConfigurationError, match="was not created by a managed instance group"):
+        await aioresolve.detect()
+
+
+async def test_vm_of_a_managed_group_is_described_by_the_group(google: GoogleServer) -> None:
+    group = "projects/demo-project/zones/us-central2-b/instanceGroupManagers/workers"
+    google.metadata["instance/attributes/created-by"] = group
+    google.instance_groups["workers"] = []
+    detected = await aioresolve.detect()
+    assert (detected.source, type(detected.resolver)) == ("Compute Engine", GCEClusterResolver)
+    assert (await detected.resolver.cluster_spec()).jobs == ["worker"]
+
+
+async def test_pod_is_described_by_the_pods_of_its_workload(
+    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_job(cluster)
+    detected = await aioresolve.detect()
+    assert (detected.source, type(detected.resolver)) == ("Kubernetes", KubernetesClusterResolver)
+    assert reasons(detected)["Kubernetes"] == "pod ml/train-0 belongs to Job 'train'"
+    assert "that of its node" in reasons(detected)["Compute Engine"]
+    monkeypatch.setenv("POD_NAME", "train-1")
+    assert (await detected.resolver.this_task()).index == 1
+
+
+async def test_pods_of_a_selector_need_no_workload(
+    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add(*(pod(f"w-{n}", "ml", labels={"app": "w"}, ip=f"127.0.0.{n + 1}") for n in range(2)))
+    with pytest.raises(ConfigurationError, match="pod ml/w-0 does not belong to a workload"):
+        await aioresolve.detect()
+    monkeypatch.setenv("AIORESOLVE_SELECTOR", "app=w")
+    detected = await aioresolve.detect()
+    assert (await detected.resolver.cluster_spec()).num_tasks("worker") == 2
+
+
+# The port
+
+
+async def ports(port: int | None = None) -> set[str]:
+    """Return the ports of the tasks of the detected cluster."""
+    spec = await (await aioresolve.detect(port=port)).resolver.cluster_spec()
+    return {task.address.rpartition(":")[2] for task in spec.tasks}
+
+
+@pytest.mark.parametrize(
+    ("variables", "default", "given"),
+    [
+        ({"TF_CONFIG": TF_CONFIG}, None, None),
+        (GKE_TPU, {"8470"}, {"8470"}),
+        (SLURM, {"8888"}, {"1234"}),
+        (SAGEMAKER, {"2223"}, {"1234"}),
+    ],
+)
+async def test_port_is_used_where_the_variables_have_none(
+    variables: dict[str, str],
+    default: set[str] | None,
+    given: set[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_all(monkeypatch, variables)
+    assert default is None or await ports() == default
+    assert await ports(1234) == (await ports() if given is None else given)
+
+
+async def test_port_is_that_of_pods(cluster: ThreadedKubernetesServer) -> None:
+    add_job(cluster)
+    assert (await ports(), await ports(1234)) == ({"8470"}, {"1234"})
+
+
+async def test_port_is_that_of_instances(google: GoogleServer) -> None:
+    group = "projects/demo-project/zones/us-central2-b/instanceGroupManagers/workers"
+    google.metadata["instance/attributes/created-by"] = group
+    google.add(instance("vm-0"))
+    google.instance_groups["workers"] = ["vm-0"]
+    assert (await ports(), await ports(1234)) == ({"8470"}, {"1234"})
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, True, "1"])
+async def test_invalid_port_is_rejected(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", TF_CONFIG)
+    with pytest.raises(ConfigurationError, match="port"):
+        await aioresolve.detect(port=port)
+    with pytest.raises(ConfigurationError, match="port"):
+        sync.detect(port=port)
+
+
+# Precedence
+
+
+async def test_what_is_set_for_the_process_precedes_what_describes_its_machine(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"]))
+    google.metadata["instance/attributes/created-by"] = "projects/p/zones/z/instanceGroupManagers/g"
+    set_all(monkeypatch, {"TF_CONFIG": TF_CONFIG, **SLURM, **SAGEMAKER, **GKE_TPU})
+    order = []
+    for variables in (["TF_CONFIG"], SLURM, SAGEMAKER, GKE_TPU):
+        order.append((await aioresolve.detect()).source)
+        for name in variables:
+            monkeypatch.delenv(name)
+    order.append((await aioresolve.detect()).source)
+    assert order == ["TF_CONFIG", "Slurm", "SageMaker", "TPU variables", "TPU VM"]
+
+
+async def test_slice_of_several_is_used_only_if_the_pods_are_not_known(
+    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_job(cluster)
+    set_all(monkeypatch, {**GKE_TPU, "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"})
+    detected = await aioresolve.detect()
+    assert (detected.source, found(detected)) == ("Kubernetes", ["TPU variables", "Kubernetes"])
+    assert reasons(detected)["TPU variables"].endswith("of slice 1 of 2 only")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    assert (await aioresolve.detect()).source == "TPU variables"
+
+
+@pytest.mark.parametrize(
+    "variables", [{"TPU_NAME": "raycluster-group-0"}, {"TPU_WORKER_HOSTNAMES": "localhost"}]
+)
+async def test_variables_that_may_not_describe_the_cluster_of_a_pod_do_not_precede_it(
+    variables: dict[str, str], cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_job(cluster)
+    set_all(monkeypatch, variables)
+    assert (await aioresolve.detect()).source == "Kubernetes"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TF_CONFIG": "{}"},
+        {"TF_CONFIG": ""},
+        {"TF_CONFIG": '{"task": {"type": "worker", "index": 0}}'},
+        {"TPU_NAME": "local"},
+        {"SM_HOSTS": ""},
+        {"SM_HOSTS": "[]"},
+        {"SLURM_JOB_ID": "7"},
+    ],
+)
+async def test_variables_without_a_cluster_are_not_used(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**variables, "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": ""})
+    with pytest.raises(ConfigurationError, match="nothing describes the cluster of this process"):
+        await aioresolve.detect()
+
+
+# Errors
+
+
+async def test_nothing_found_is_an_error_that_lists_all_sources() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        await aioresolve.detect()
+    message = str(raised.value)
+    assert all(f"{source}: " in message for source in SOURCES)
+    assert "$TF_CONFIG is not set" in message
+    assert "$KUBERNETES_SERVICE_HOST is not set" in message
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TF_CONFIG": "{"},
+        {"SLURM_STEP_NODELIST": "n[1-"},
+        {"SM_HOSTS": "algo-1"},
+    ],
+)
+async def test_malformed_variable_is_an_error_and_not_skipped(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**variables, **GKE_TPU})
+    with pytest.raises(EnvironmentVariableError) as raised:
+        await aioresolve.detect()
+    assert raised.value.variable in variables
+
+
+async def test_malformed_variable_is_not_used_if_another_source_precedes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_all(monkeypatch, {"TF_CONFIG": TF_CONFIG, "SM_HOSTS": "algo-1"})
+    detected = await aioresolve.detect()
+    assert (detected.source, found(detected)) == ("TF_CONFIG", ["TF_CONFIG", "SageMaker"])
+
+
+async def test_pod_that_may_not_list_pods_raises_the_error_with_the_missing_role(
+    cluster: ThreadedKubernetesServer,
+) -> None:
+    cluster.allow = {}
+    with pytest.raises(ForbiddenError) as raised:
+        await aioresolve.detect()
+    assert "pods" in (raised.value.manifest or "")
+
+
+async def test_pod_without_a_service_account_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"})
+    with pytest.raises(ConfigurationError, match="Kubernetes: this is a pod, but"):
+        await aioresolve.detect()
+
+
+async def test_malformed_metadata_of_a_tpu_vm_is_an_error(google: GoogleServer) -> None:
+    google.metadata["instance/attributes/tpu-env"] = "nonsense"
+    with pytest.raises(ResolveError, match="tpu-env"):
+        await aioresolve.detect()
+
+
+@pytest.mark.slow
+async def test_machine_without_a_metadata_server_is_detected_in_about_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = asyncio.Event()
+
+    async def keep(reader: Any, writer: asyncio.StreamWriter) -> None:
+        await released.wait()
+        writer.close()
+
+    async with await asyncio.start_server(keep, "127.0.0.1") as silent:
+        port = silent.sockets[0].getsockname()[1]
+        monkeypatch.setattr(metadata_server, "DEFAULT_HOST", f"127.0.0.1:{port}")
+        started = time.monotonic()
+        with pytest.raises(ConfigurationError, match="no metadata server responded within 1 s"):
+            await aioresolve.detect(timeout=300)
+        assert time.monotonic() - started < 60
+        released.set()
+
+
+async def test_metadata_server_that_does_not_exist_is_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCE_METADATA_HOST", UNUSED_ADDRESS)
+    with pytest.raises(ConfigurationError, match=f"TPU VM: .*{UNUSED_ADDRESS}"):
+        await aioresolve.detect()
+
+
+async def test_vm_of_google_cloud_waits_for_its_metadata_server(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", google.metadata_host)
+    monkeypatch.setattr(detection, "ABSENT_TIMEOUT", 0.0)
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+        monkeypatch.delenv(name)
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
+    with pytest.raises(ConfigurationError):
+        await aioresolve.detect()
+    (tmp_path / "product_name").write_text("Google Compute Engine\n")
+    assert (await aioresolve.detect()).source == "TPU VM"
+
+
+async def test_detection_ends_by_its_deadline(google: GoogleServer) -> None:
+    google.inject(Hang(), times=100)
+    with pytest.raises(DeadlineExceededError):
+        await aioresolve.detect(timeout=0.3)
+
+
+async def test_evidence_has_no_secrets(
+    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_job(cluster)
+    monkeypatch.setenv("GOOGLE_API_KEY", "a-secret")
+    detected = await aioresolve.detect()
+    assert "a-token" not in repr(detected)
+    assert "a-secret" not in repr(detected)
+
+
+# Doctor
+
+
+async def diagnose() -> dict[str, str]:
+    """Return what the checks of this machine found."""
+    return {check.name: check.found for check in await aioresolve.doctor(check_timeout=60, timeout=60)}
+
+
+async def test_doctor_of_a_bare_machine_finds_nothing_and_no_failure() -> None:
+    checks = await aioresolve.doctor(check_timeout=60, timeout=60)
+    assert {check.result for check in checks} == {"ok"}
+    found = {check.name: check.found for check in checks}
+    assert list(found) == ["versions", "extras", "Kubernetes", "metadata server", "this process"]
+    assert found["versions"].startswith(f"aioresolve {aioresolve.__version__}, CPython 3")
+    assert ", aiohttp 3." in found["versions"]
+    without_tensorflow = "" if find_spec("tensorflow") else " (not installed)"
+    assert found["extras"] == f"cli, otel, tensorflow{without_tensorflow}, testing"
+    assert "not found, so this machine does not seem to be on Google Cloud: " in found["metadata server"]
+    assert found["this process"] == "nothing describes the cluster of this process"
+
+
+async def test_doctor_reports_what_describes_the_machine(
+    cluster: ThreadedKubernetesServer, google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {"TF_CONFIG": TF_CONFIG})
+    found = await diagnose()
+    assert found["Kubernetes"].startswith(f"{cluster.url} from in-cluster service account (")
+    assert found["metadata server"] == f"{google.metadata_host} responds, for the project demo-project"
+    assert found["this process"].startswith("is part of the cluster of TF_CONFIG: ")
+    monkeypatch.setenv("TF_CONFIG", "{")
+    assert "$TF_CONFIG is not JSON" in (await diagnose())["this process"]
+
+
+# Blocking code
+
+
+def test_blocking_detection_returns_the_blocking_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", TF_CONFIG)
+    detected = sync.detect()
+    assert (detected.source, type(detected.resolver)) == ("TF_CONFIG", sync.TFConfigClusterResolver)
+    assert detected.resolver.this_task().index == 1
+    monkeypatch.delenv("TF_CONFIG")
+    set_all(monkeypatch, GKE_TPU)
+    with sync.detect().resolver as resolver:
+        assert isinstance(resolver, sync.TPUClusterResolver)
+        assert resolver.cluster_spec().num_tasks("worker") == 2
+
+
+def test_detection_does_not_change_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {**SLURM, "SLURM_STEP_GPUS": "0,1"})
+    before = dict(os.environ)
+    sync.detect().resolver.cluster_spec()
+    assert dict(os.environ) == before
+
+
+# Properties
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30),
+    st.sampled_from(
+        [
+            *(TF_CONFIG, "{}", "[]", "n[1-2]", "n[1-99999999]", "1(x2)", "2", "-1", '["a", "b"]', "local"),
+            *("grpc://10.0.0.1,10.0.0.2", "my-tpu", "localhost", "/dev/null"),
+        ]
+    ),
+)
+VARIABLES = [
+    *("TF_CONFIG", "SM_HOSTS", "SM_CURRENT_HOST", *SLURM, "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"),
+    *("SLURM_DISTRIBUTION", "SLURM_HET_SIZE", "TPU_NAME", "TPU_CONFIG", "TPU_WORKER_HOSTNAMES"),
+    *("TPU_WORKER_ID", "TPU_PROCESS_ADDRESSES", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_TOPOLOGY"),
+    *("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "KUBERNETES_SERVICE_HOST", "AIORESOLVE_SELECTOR"),
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.sampled_from(VARIABLES), TEXTS, max_size=6))
+def test_any_environment_is_a_detection_or_a_typed_error(variables: dict[str, str]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        set_all(monkeypatch, variables)
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        try:
+            detected = sync.detect(timeout=60)
+        except ResolveError as error:
+            text = str(error)
+        else:
+            text = detected.source
+            assert found(detected)
+        assert text

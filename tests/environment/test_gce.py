@@ -1,0 +1,809 @@
+"""GCEClusterResolver against a loopback Google Cloud: groups, zones, states, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve import ClusterSpec, GCEClusterResolver
+from aioresolve._core.deadline import Progress
+from aioresolve.environment.gce import MAX_CONCURRENT_REQUESTS, in_order, internal_dns_name
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    FailedClusterError,
+    ForbiddenError,
+    IncompleteClusterError,
+    InstanceNotRunningError,
+    ProtocolError,
+)
+from aioresolve.fleet import Fleet
+from aioresolve.gcp import metadata_server
+from aioresolve.gcp.compute_api import (
+    AttachedAccelerator,
+    GroupMember,
+    Instance,
+    InstanceName,
+    ManagedInstance,
+    NetworkInterface,
+    batches,
+    decode_group_page,
+    decode_instance_page,
+    decode_managed_page,
+    instance_name,
+)
+from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
+from aioresolve.testing import Answer, GoogleServer, Hang, instance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from aioresolve import Observation
+    from aioresolve.spec import ClusterState
+    from aioresolve.testing import GoogleRequest
+
+PROJECT, ZONE, REGION = "demo-project", "us-central2-b", "us-central2"
+PATIENCE = 60.0
+"""Seconds until a test fails; generous for a busy machine."""
+
+UNUSED_ADDRESS = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS", "NO_GCE_CHECK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
+    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+
+
+@pytest.fixture
+async def google(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GoogleServer]:
+    """Google Cloud as a VM of `demo-project` in `us-central2-b` reaches it."""
+    async with GoogleServer() as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def numbers(observation: Observation) -> dict[str, int]:
+    """Return how many tasks each job will have."""
+    return {job: expected.number for job, expected in observation.expected.items()}
+
+
+def add_group(google: GoogleServer, *names: str, group: str = "workers") -> None:
+    """Add a group of running instances with the addresses 10.0.0.1, 10.0.0.2, ... in this order."""
+    google.add(*(instance(name, ip=f"10.0.0.{number}") for number, name in enumerate(names, 1)))
+    google.instance_groups[group] = list(names)
+
+
+def workers(**arguments: Any) -> GCEClusterResolver:
+    return GCEClusterResolver(PROJECT, ZONE, "workers", **{"timeout": PATIENCE, **arguments})
+
+
+def requested(google: GoogleServer, service: str = "compute") -> list[GoogleRequest]:
+    return [request for request in google.requests if request.service == service]
+
+
+# Groups
+
+
+async def test_instances_of_a_group_are_the_tasks_in_the_order_of_numbers_in_their_names(
+    google: GoogleServer,
+) -> None:
+    add_group(google, "vm-10", "vm-9", "vm-1")
+    spec = await workers().cluster_spec()
+    assert spec == ClusterSpec({"worker": ["10.0.0.3:8470", "10.0.0.2:8470", "10.0.0.1:8470"]})
+
+
+async def test_endpoint_has_the_name_id_zone_and_status_of_the_instance(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    [endpoint] = (await workers(port=2222, task_type="ps").cluster_state()).endpoints["ps"]
+    assert (endpoint.address, endpoint.name, endpoint.node) == ("10.0.0.1:2222", "vm-0", ZONE)
+    assert (endpoint.status, endpoint.uid) == ("RUNNING", google.get("vm-0")["id"])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (({"nvidia-h100-80gb": 8}, {"nvidia-h100-80gb": 8}), {"GPU": 8}),
+        (({"nvidia-l4": 1, "nvidia-tesla-t4": 2}, {"nvidia-l4": 3}), {"GPU": 3}),
+        (({"nvidia-l4": 1}, {"nvidia-l4": 2}), None),
+        (({"nvidia-l4": 1}, {}), None),
+        (({"something-new": 1}, {"something-new": 1}), None),
+    ],
+)
+async def test_declared_accelerators_are_those_of_the_instances(
+    kinds: tuple[dict[str, int], ...], expected: dict[str, int] | None, google: GoogleServer
+) -> None:
+    google.add(*(instance(f"vm-{number}", accelerators=one) for number, one in enumerate(kinds)))
+    google.instance_groups["workers"] = ["vm-0", "vm-1"]
+    endpoints = (await workers().cluster_state()).endpoints["worker"]
+    assert [dict(each.accelerators or {}) for each in endpoints] == list(kinds)
+    assert (await workers()._declared_accelerators(None, None, PATIENCE)).counts == expected
+
+
+def test_accelerator_of_number_zero_is_left_out() -> None:
+    kinds = [
+        AttachedAccelerator(accelerator_type=f"z/{kind}", accelerator_count=n) for n, kind in enumerate("ab")
+    ]
+    assert Instance(attached_accelerators=tuple(kinds)).accelerators == {"b": 1}
+
+
+async def test_addresses_of_many_instances_take_few_requests(google: GoogleServer) -> None:
+    names = [f"trainer-group-{number:04}" for number in range(120)]
+    google.add(*(instance(name) for name in names))
+    google.instance_groups["workers"] = names
+    spec = await workers().cluster_spec()
+    assert spec.num_tasks("worker") == 120
+    paths = [request.path.rpartition("/")[2] for request in requested(google)]
+    assert paths == ["listInstances"] + ["instances"] * 3
+    assert all(len(request.query["filter"]) < 2000 for request in requested(google)[1:])
+
+
+async def test_pages_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with GoogleServer(page_size=2) as google:
+        for name, value in google.environ().items():
+            monkeypatch.setenv(name, value)
+        add_group(google, *(f"vm-{number}" for number in range(5)))
+        assert (await workers().cluster_spec()).num_tasks("worker") == 5
+        assert len(requested(google)) == 3 + 3
+        observation = await workers().fetch_observation(Progress())
+        assert (numbers(observation), observation.absent) == ({"worker": 5}, ())
+
+
+async def test_empty_group_is_a_job_without_tasks(google: GoogleServer) -> None:
+    google.instance_groups["workers"] = []
+    assert (await workers().cluster_spec()).as_dict() == {"worker": {}}
+
+
+async def test_regional_group_has_instances_of_several_zones(google: GoogleServer) -> None:
+    places = [("a", "vm-2"), ("b", "vm-1"), ("b", "vm-10")]
+    names = [f"projects/{PROJECT}/zones/{REGION}-{zone}/instances/{name}" for zone, name in places]
+    google.add(*(instance(name, ip=f"10.0.0.{number}") for number, name in enumerate(names, 1)))
+    google.instance_groups[f"projects/{PROJECT}/regions/{REGION}/instanceGroups/workers"] = names
+    resolver = GCEClusterResolver(PROJECT, None, "workers", region=REGION)
+    state = await resolver.cluster_state()
+    assert [(one.name, one.node) for one in state.endpoints["worker"]] == [
+        ("vm-1", "us-central2-b"),
+        ("vm-2", "us-central2-a"),
+        ("vm-10", "us-central2-b"),
+    ]
+    observation = await resolver.fetch_observation(Progress())
+    assert (observation.state, numbers(observation)) == (state, {"worker": 3})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"projects/{PROJECT}/zones/{ZONE}/instanceGroups/workers",
+        f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/workers",
+        f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instanceGroups/workers",
+    ],
+)
+async def test_full_name_or_url_of_a_group_needs_no_other_argument(google: GoogleServer, name: str) -> None:
+    add_group(google, "vm-0")
+    assert await GCEClusterResolver(instance_group=name).master("worker", 0) == "grpc://10.0.0.1:8470"
+    assert requested(google, "metadata") == []
+
+
+async def test_project_and_zone_of_the_vm_are_the_defaults(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    assert await GCEClusterResolver(instance_group="workers").master("worker", 0) == "grpc://10.0.0.1:8470"
+    assert len(requested(google, "metadata")) == 2
+
+
+async def test_group_of_the_vm_is_the_default(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.metadata["instance/attributes/created-by"] = (
+        f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/workers"
+    )
+    assert await GCEClusterResolver().master("worker", 0) == "grpc://10.0.0.1:8470"
+
+
+async def test_vm_without_a_group_is_an_error_that_names_the_argument(google: GoogleServer) -> None:
+    with pytest.raises(ConfigurationError, match="does not belong to a managed one") as raised:
+        await GCEClusterResolver().cluster_spec()
+    assert "`instance_group=`" in str(raised.value)
+
+
+async def test_machine_outside_google_cloud_is_an_error_that_names_the_arguments() -> None:
+    with pytest.raises(ConfigurationError, match="unknown project and zone") as raised:
+        await GCEClusterResolver(instance_group="workers").cluster_spec()
+    assert "`project=` and `zone=`" in str(raised.value)
+    with pytest.raises(ConfigurationError, match="this machine does not report one"):
+        await GCEClusterResolver().cluster_spec()
+
+
+# Addresses
+
+
+async def test_external_address_and_dns_name_can_be_used(google: GoogleServer) -> None:
+    google.add(instance("vm-0", ip="10.0.0.1", external_ip="34.1.2.3"))
+    google.instance_groups["workers"] = ["vm-0"]
+    assert await workers(address="external_ip").master("worker", 0) == "grpc://34.1.2.3:8470"
+    assert (
+        await workers(address="hostname").master("worker", 0)
+        == "grpc://vm-0.us-central2-b.c.demo-project.internal:8470"
+    )
+    google.patch("vm-0", hostname="vm.example.com")
+    assert await workers(address="hostname").master("worker", 0) == "grpc://vm.example.com:8470"
+
+
+async def test_instances_without_an_external_address_are_named(google: GoogleServer) -> None:
+    google.add(instance("vm-0", external_ip="34.1.2.3"), instance("vm-1"), instance("vm-2"))
+    google.instance_groups["workers"] = ["vm-0", "vm-1", "vm-2"]
+    with pytest.raises(ConfigurationError, match=r"`address=`: .* vm-1, vm-2\."):
+        await workers(address="external_ip").cluster_spec()
+
+
+async def test_ipv6_address_is_written_in_brackets(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.patch("vm-0", networkInterfaces=[{"ipv6Address": "fd20::1", "stackType": "IPV6_ONLY"}])
+    assert await workers().master("worker", 0) == "grpc://[fd20::1]:8470"
+
+
+def test_dns_name_has_the_id_of_the_project_and_its_domain() -> None:
+    name = InstanceName("z-a", "vm")
+    link = "https://www.googleapis.com/compute/v1/projects/example.com:p/zones/z-a/instances/vm"
+    assert internal_dns_name(name, link, "123") == "vm.z-a.c.p.example.com.internal"
+    assert internal_dns_name(name, "", "p") == "vm.z-a.c.p.internal"
+
+
+# States
+
+
+async def test_instances_that_do_not_run_are_all_named(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1", "vm-2")
+    google.patch("vm-2", status="STAGING")
+    google.patch("vm-0", status="PROVISIONING")
+    with pytest.raises(InstanceNotRunningError) as raised:
+        await workers().cluster_spec()
+    assert raised.value.instances == {"vm-0": "PROVISIONING", "vm-2": "STAGING"}
+    assert raised.value.retryable
+    assert isinstance(raised.value, RuntimeError)
+    assert "2 instances of projects/demo-project/zones/us-central2-b/instanceGroups/workers" in str(
+        raised.value
+    )
+    google.patch("vm-2", status="TERMINATED")
+    with pytest.raises(InstanceNotRunningError) as raised:
+        await workers().cluster_spec()
+    assert not raised.value.retryable
+
+
+async def test_message_names_at_most_20_instances(google: GoogleServer) -> None:
+    names = [f"vm-{number}" for number in range(22)]
+    google.add(*(instance(name, status="STAGING") for name in names))
+    google.instance_groups["workers"] = names
+    with pytest.raises(InstanceNotRunningError, match="vm-19: STAGING; and 2 more") as raised:
+        await workers().cluster_spec()
+    assert list(raised.value.instances) == names
+
+
+async def test_instances_that_do_not_run_can_be_skipped(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1")
+    google.patch("vm-0", status="STOPPING")
+    assert (await workers(not_running="skip").cluster_spec()).as_dict() == {"worker": ["10.0.0.2:8470"]}
+
+
+async def test_instance_that_its_group_deletes_is_not_a_member(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1", "vm-2")
+    google.patch("vm-1", status="STOPPING")
+    google.managed_instances["vm-1"] = {"currentAction": "DELETING"}
+    assert (await workers().cluster_spec()).num_tasks("worker") == 2
+    google.patch("vm-2", status="STOPPING")
+    with pytest.raises(InstanceNotRunningError) as raised:
+        await workers().cluster_spec()
+    assert raised.value.instances == {"vm-2": "STOPPING"}
+
+
+async def test_instance_that_stops_after_the_group_was_listed_is_not_a_member(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1")
+    google.script("vm-1", "RUNNING", "STOPPING")
+    with pytest.raises(InstanceNotRunningError) as raised:
+        await workers().cluster_spec()
+    assert raised.value.instances == {"vm-1": "STOPPING"}
+
+
+async def test_instance_without_an_address_is_not_a_member_yet(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.patch("vm-0", networkInterfaces=[])
+    with pytest.raises(InstanceNotRunningError, match="no internal address yet"):
+        await workers().cluster_spec()
+
+
+# Errors
+
+
+async def test_missing_group_is_a_404_with_the_command_that_lists_groups(google: GoogleServer) -> None:
+    with pytest.raises(APIError) as raised:
+        await workers().cluster_spec()
+    assert raised.value.status == 404
+    assert "gcloud compute instance-groups list --project=demo-project" in str(raised.value)
+
+
+@pytest.mark.parametrize("permission", ["compute.instanceGroups.list", "compute.instances.list"])
+async def test_missing_permission_is_named_with_its_role(google: GoogleServer, permission: str) -> None:
+    add_group(google, "vm-0")
+    google.denied.add(permission)
+    with pytest.raises(ForbiddenError) as raised:
+        await workers().cluster_spec()
+    assert permission in str(raised.value)
+    assert "--role=roles/compute.viewer" in str(raised.value)
+
+
+async def test_wait_ends_if_the_group_may_not_be_listed(google: GoogleServer) -> None:
+    google.denied.add("compute.instanceGroups.list")
+    with pytest.raises(ForbiddenError):
+        await workers().wait(timeout=PATIENCE)
+
+
+async def test_wait_ends_if_the_manager_rejects_the_request(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.inject(Answer(409), match=lambda request: request.path.endswith("/listManagedInstances"))
+    with pytest.raises(APIError, match=r"instanceGroups/workers \(managed\)"):
+        await workers().wait(timeout=PATIENCE)
+
+
+async def test_exhausted_quota_and_unavailable_server_are_retried(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    quota = {"error": {"code": 403, "message": "Quota", "errors": [{"reason": "rateLimitExceeded"}]}}
+    google.inject(Answer(403, json.dumps(quota).encode()))
+    google.inject(Answer(503))
+    assert (await workers().cluster_spec()).num_tasks("worker") == 1
+    assert len(requested(google)) == 4
+
+
+async def test_call_ends_by_its_deadline(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.inject(Hang(), match=lambda request: request.path.endswith("/instances"))
+    with pytest.raises(DeadlineExceededError) as raised:
+        await workers().cluster_spec(timeout=0.5)
+    assert "instances vm-0 of projects/demo-project/zones/us-central2-b" in str(raised.value)
+
+
+async def test_responses_that_are_not_from_the_api_are_protocol_errors(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    for body in (b"<html>", b'{"items": [{"instance": 7}]}', b'{"items": [{"instance": "x/y z"}]}'):
+        google.inject(Answer(200, body))
+        with pytest.raises(ProtocolError):
+            await workers().cluster_spec()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument"),
+    [
+        ({"instance_group": "a/b"}, "instance_group"),
+        ({"instance_group": "a?b"}, "instance_group"),
+        ({"instance_group": 7}, "instance_group"),
+        ({"zone": "z-a"}, "instance_group"),
+        ({"instance_group": "g", "port": 0}, "port"),
+        ({"instance_group": "g", "port": True}, "port"),
+        ({"instance_group": "g", "address": "ip"}, "address"),
+        ({"instance_group": "g", "not_running": "keep"}, "not_running"),
+        ({"instance_group": "g", "service": object()}, "service"),
+        ({"instance_group": "g", "project": 1}, "project"),
+    ],
+)
+def test_invalid_argument_is_named(arguments: dict[str, Any], argument: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        GCEClusterResolver(**arguments)
+    assert raised.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"instance_group": "g", "zone": "z-a", "region": "z"},
+        {"instance_group": "projects/p/regions/r/instanceGroups/g", "zone": "z-a"},
+        {"instance_group": "projects/p/zones/z-a/instanceGroups/g", "zone": "z-b"},
+        {"instance_group": "projects/p/zones/z-a/instanceGroups/g", "project": "q"},
+        {"instance_group": "projects/p/zones/z-a/instances/g"},
+        {"instance_group": "g", "zone": "-"},
+        {"instance_group": "g", "project": "a b", "zone": "z"},
+    ],
+)
+def test_contradictory_or_invalid_location_is_an_error(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        GCEClusterResolver(**arguments)
+
+
+# Watching and waiting
+
+
+async def test_wait_returns_all_instances_that_the_group_will_have(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.instance_groups["workers"] = ["vm-0", "vm-1"]
+
+    states: list[ClusterState] = []
+
+    async def wait() -> None:
+        states.append(await workers().wait(timeout=PATIENCE, interval=0.01))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await google.until(lambda: len(requested(google)) >= 6)
+        google.add(instance("vm-1", ip="10.0.0.2"))
+    assert states[0].spec.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
+
+
+async def test_wait_reports_why_the_group_cannot_create_an_instance(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.instance_groups["workers"] = ["vm-0", "vm-1"]
+    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone has no more resources."}
+    google.managed_instances["vm-1"] = {"lastAttempt": {"errors": {"errors": [error]}}}
+    with pytest.raises(IncompleteClusterError) as raised:
+        await workers().wait(timeout=0.5, interval=0.01)
+    assert raised.value.missing == {
+        "vm-1": "not created, CREATING by its group (ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more"
+        " resources.)"
+    }
+
+
+async def test_instance_that_the_group_deletes_is_not_waited_for(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1")
+    google.patch("vm-1", status="STOPPING")
+    google.managed_instances["vm-1"] = {"currentAction": "DELETING"}
+    state = await workers().wait(timeout=PATIENCE)
+    assert state.spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1")
+    google.unmanaged_groups.add("workers")
+    google.patch("vm-1", status="TERMINATED")
+    with pytest.raises(FailedClusterError, match="vm-1: TERMINATED"):
+        await workers().wait(2, timeout=PATIENCE)
+
+
+async def test_stopped_instance_of_a_managed_group_is_waited_for(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.patch("vm-0", status="TERMINATED")
+    google.managed_instances["vm-0"] = {"currentAction": "RECREATING"}
+    with pytest.raises(IncompleteClusterError, match="vm-0: TERMINATED, RECREATING by its group"):
+        await workers().wait(timeout=0.3, interval=0.01)
+
+
+async def test_wait_reports_that_a_managed_instance_has_no_address_yet(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.patch("vm-0", networkInterfaces=[])
+    with pytest.raises(IncompleteClusterError, match="vm-0: RUNNING, but it has no internal address yet"):
+        await workers().wait(timeout=0.3, interval=0.01)
+
+
+async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.denied.add("compute.instanceGroupManagers.get")
+    assert (await workers().wait(1, timeout=PATIENCE)).spec.num_tasks("worker") == 1
+
+
+async def test_wait_continues_until_the_group_is_created(google: GoogleServer) -> None:
+    states: list[ClusterState] = []
+
+    async def wait() -> None:
+        states.append(await workers().wait(timeout=PATIENCE, interval=0.01))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await google.until(lambda: len(requested(google)) >= 4)
+        add_group(google, "vm-0")
+    assert states[0].spec.num_tasks("worker") == 1
+
+
+async def test_watch_yields_the_cluster_after_each_change(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1")
+    seen = []
+    async for state in workers().watch(interval=0.01):
+        seen.append(state.spec.num_tasks("worker"))
+        if len(seen) == 1:
+            google.patch("vm-0", status="STOPPING")
+        elif len(seen) == 2:
+            google.patch("vm-0", status="RUNNING")
+        else:
+            break
+    assert seen == [2, 1, 2]
+    tokens = [request.path for request in requested(google, "metadata") if request.path.endswith("token")]
+    assert len(tokens) <= 1
+
+
+# Tasks, fleets and connections
+
+
+async def test_this_task_is_found_by_address_although_task_id_is_zero(google: GoogleServer) -> None:
+    google.add(instance("vm-0", ip="10.0.0.1"), instance("vm-1", ip="127.0.0.1"))
+    google.instance_groups["workers"] = ["vm-0", "vm-1"]
+    resolver = workers()
+    assert (resolver.task_type, resolver.task_id) == ("worker", 0)
+    assert (await resolver.this_task()).index == 1
+    assert (await workers(task_id=0).this_task()).index == 0
+
+
+async def test_calls_inside_async_with_share_a_connection_and_outside_they_leave_none(
+    google: GoogleServer,
+) -> None:
+    add_group(google, "vm-0")
+    async with workers() as resolver:
+        await resolver.cluster_spec()
+        await resolver.cluster_spec()
+        assert google.connections >= 1
+    await google.until(lambda: google.connections == 0)
+    await workers().cluster_spec()
+    await google.until(lambda: google.connections == 0)
+
+
+async def test_connections_of_other_resolvers_and_closed_ones_are_not_used() -> None:
+    pool = GCEClusterResolver(credentials=None).new_pool()
+    await pool.aclose()
+    for open_one in (pool.api, pool.metadata):
+        with pytest.raises(ConfigurationError, match="was closed while this call was running"):
+            await open_one()
+    with pytest.raises(ConfigurationError), workers(service=mock.MagicMock()).using(pool):
+        pass
+
+
+async def test_targets_of_a_fleet_share_connections(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    add_group(google, "vm-1", group="others")
+    one, other = workers(), GCEClusterResolver(PROJECT, ZONE, "others")
+    assert one.pool_key == other.pool_key
+    async with Fleet({"one": one, "other": other}) as fleet:
+        results = await fleet.resolve()
+    assert all(status.error is None for status in results.values())
+
+
+def test_port_is_from_1_to_65535() -> None:
+    assert [repr(workers(port=port)) for port in (1, 65535)] == [repr(workers())] * 2
+    for port in (0, 65536, True, "80"):
+        with pytest.raises(ConfigurationError, match="is not a port from 1 to 65535"):
+            workers(port=port)
+
+
+def test_task_id_can_be_set() -> None:
+    resolver = workers()
+    resolver.task_id = 3
+    assert resolver.task_id == 3
+
+
+def test_repr_names_the_group_and_no_credentials() -> None:
+    assert repr(workers()) == "<GCEClusterResolver of workers in us-central2-b>"
+    assert repr(GCEClusterResolver()) == "<GCEClusterResolver of the group of this VM>"
+
+
+async def test_state_can_be_pickled(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    state = await workers().cluster_state()
+    assert pickle.loads(pickle.dumps(state)) == state
+
+
+# A client of the user
+
+
+def service_with(instances: dict[str, str], listed: Sequence[Any] | None = None) -> Any:
+    """A client as in the tests of TensorFlow: it lists a group, and returns single instances."""
+    service = mock.MagicMock()
+    groups = service.instanceGroups.return_value
+    items = [{"instance": f"https://gce.example.com/res/{name}"} for name in instances]
+    groups.listInstances.return_value.execute.return_value = {"items": items}
+    groups.listInstances_next.return_value = None
+
+    def get(project: str, zone: str, instance: str) -> Any:
+        request = mock.MagicMock()
+        request.execute.return_value = {"networkInterfaces": [{"networkIP": instances[instance]}]}
+        return request
+
+    service.instances.return_value.get.side_effect = get
+    if listed is not None:
+        service.instances.return_value.list.return_value.execute.return_value = {"items": listed}
+        service.instances.return_value.list_next.return_value = None
+    return service
+
+
+async def test_client_that_returns_single_instances_is_called_in_a_thread() -> None:
+    service = service_with({"instance2": "10.2.3.4", "instance1": "10.1.2.3"})
+    resolver = GCEClusterResolver("p", "us-east1-d", "g", 8470, service=service)
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["10.1.2.3:8470", "10.2.3.4:8470"]}
+    arguments = service.instanceGroups.return_value.listInstances.call_args.kwargs
+    assert (arguments["project"], arguments["zone"], arguments["instanceGroup"]) == ("p", "us-east1-d", "g")
+
+
+async def test_client_with_a_list_is_sent_one_request_for_all_instances() -> None:
+    listed = [instance("vm-1", ip="10.0.0.1"), instance("vm-2", ip="10.0.0.2", status="STAGING")]
+    service = service_with({"vm-1": "", "vm-2": ""}, listed)
+    resolver = GCEClusterResolver("p", "us-east1-d", "g", service=service)
+    with pytest.raises(InstanceNotRunningError) as raised:
+        await resolver.cluster_spec()
+    assert raised.value.instances == {"vm-2": "STAGING"}
+    assert service.instances.return_value.get.call_count == 0
+
+
+async def test_regional_group_of_a_client_is_listed_by_region() -> None:
+    service = service_with({})
+    regional = service.regionInstanceGroups.return_value
+    regional.listInstances.return_value.execute.return_value = {}
+    regional.listInstances_next.return_value = None
+    resolver = GCEClusterResolver("p", None, "g", region="us-east1", service=service)
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": {}}
+    assert regional.listInstances.call_args.kwargs["region"] == "us-east1"
+
+
+async def test_client_that_does_not_respond_is_bounded_by_the_deadline() -> None:
+    service, release = service_with({"vm": "10.0.0.1"}), threading.Event()
+    request = service.instanceGroups.return_value.listInstances.return_value
+    request.execute.side_effect = lambda: release.wait(PATIENCE) and {}
+    try:
+        with pytest.raises(DeadlineExceededError, match="the service object has not responded"):
+            await GCEClusterResolver("p", "z-a", "g", service=service).cluster_spec(timeout=0.3)
+    finally:
+        release.set()
+
+
+async def test_errors_of_a_client_are_translated() -> None:
+    service = service_with({"vm": "10.0.0.1"})
+    request = service.instanceGroups.return_value.listInstances.return_value
+    resolver = GCEClusterResolver("p", "z-a", "g", service=service)
+    request.execute.side_effect = type("HttpError", (Exception,), {"status_code": 404})("none")
+    with pytest.raises(APIError) as raised:
+        await resolver.cluster_spec()
+    assert raised.value.status == 404
+    request.execute.side_effect = OSError("broken")
+    with pytest.raises(ConnectionFailedError):
+        await resolver.cluster_spec()
+    request.execute.side_effect = None
+    request.execute.return_value = {"items": 7}
+    with pytest.raises(ProtocolError):
+        await resolver.cluster_spec()
+
+
+async def test_pages_of_a_client_that_never_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioresolve.gcp.compute_api.MAX_USER_PAGES", 3)
+    service = service_with({"vm": "10.0.0.1"})
+    groups = service.instanceGroups.return_value
+    groups.listInstances_next.return_value = groups.listInstances.return_value
+    resolver = GCEClusterResolver("p", "z-a", "g", service=service)
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
+    assert groups.listInstances.return_value.execute.call_count == 3
+
+
+# Properties
+
+
+@given(st.text(max_size=40))
+def test_name_of_a_group_is_a_valid_path_or_an_error(text: str) -> None:
+    try:
+        name = instance_group_name(text, "p", "z-a")
+    except ConfigurationError:
+        return
+    assert len(name.path().split("/")) == 6
+    assert not {"?", "#", " ", ".."} & set(name.path().split("/"))
+
+
+@given(st.text(max_size=60), st.sampled_from(["", "z-a"]))
+def test_url_of_an_instance_is_a_name_that_a_filter_may_contain_or_an_error(text: str, zone: str) -> None:
+    try:
+        name = instance_name(text, zone)
+    except ValueError:
+        return
+    assert not set(name.name) & set("|()\"'\\.*")
+
+
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,62}", fullmatch=True), max_size=200))
+def test_batches_contain_each_name_once_and_are_short(names: list[str]) -> None:
+    parts = list(batches(names))
+    assert [name for part in parts for name in part] == names
+    assert all(len("|".join(part)) <= 1000 for part in parts)
+
+
+@pytest.mark.parametrize(("length", "number"), [(7, 100), (8, 90)])
+def test_batches_are_as_long_as_the_limit_permits(length: int, number: int) -> None:
+    assert [len(part) for part in batches(["x" * length] * (number + 1))] == [number, 1]
+
+
+@given(
+    st.lists(st.builds(InstanceName, st.sampled_from("ab"), st.from_regex(r"vm-[0-9]{1,4}", fullmatch=True)))
+)
+def test_order_is_that_of_the_numbers_in_names(names: list[InstanceName]) -> None:
+    ordered = in_order(names)
+    assert [int(name.name[3:]) for name in ordered] == sorted(int(name.name[3:]) for name in names)
+
+
+@dataclass
+class RandomGroup:
+    """A group of instances in any state, as an `InstanceAPI`.
+
+    `listed` is the status of each instance in the list of the group; `found` is the instance itself.
+    """
+
+    listed: dict[InstanceName, str]
+    found: dict[InstanceName, Instance]
+    max_running: int = 0
+    running: int = 0
+
+    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
+        return [GroupMember(instance=url(name), status=status) for name, status in self.listed.items()]
+
+    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
+        raise APIError("not managed", status=404)
+
+    async def instances(
+        self, project: str, zone: str, names: Sequence[str], progress: Progress
+    ) -> list[Instance]:
+        self.running += 1
+        self.max_running = max(self.max_running, self.running)
+        await anyio.lowlevel.checkpoint()
+        self.running -= 1
+        assert len(names) == len(set(names))
+        return [self.found[key] for name in names if (key := InstanceName(zone, name)) in self.found]
+
+
+def url(name: InstanceName) -> str:
+    return f"https://www.googleapis.com/compute/v1/projects/p/zones/{name.zone}/instances/{name.name}"
+
+
+NAMES = st.builds(
+    InstanceName, st.sampled_from(["r-a", "r-b"]), st.from_regex(r"[a-c]{1,2}-[0-9]{1,3}", fullmatch=True)
+)
+STATUSES = st.sampled_from(["RUNNING", "RUNNING", "STAGING", "TERMINATED", "SOMETHING_NEW", ""])
+
+
+@st.composite
+def random_groups(draw: st.DrawFn) -> RandomGroup:
+    listed = draw(st.dictionaries(NAMES, STATUSES, max_size=40))
+    found = {}
+    for number, name in enumerate(listed):
+        if draw(st.integers(0, 5)):
+            address = f"10.0.0.{number}" if draw(st.integers(0, 5)) else ""
+            interface = NetworkInterface(network_ip=address)
+            found[name] = Instance(
+                name=name.name, id=str(number), status=draw(STATUSES), network_interfaces=(interface,)
+            )
+    return RandomGroup(listed, found)
+
+
+@pytest.mark.slow
+@given(random_groups())
+def test_members_of_a_random_group_are_those_that_run_and_have_an_address(random: RandomGroup) -> None:
+    expected = [
+        name
+        for name, status in random.listed.items()
+        if status in ("", "RUNNING")
+        and (found := random.found.get(name)) is not None
+        and (found.status, bool(found.internal_ip)) == ("RUNNING", True)
+    ]
+    expected.sort(key=lambda name: (name.name[: name.name.index("-")], int(name.name.partition("-")[2])))
+    resolver = GCEClusterResolver("p", None, "g", region="r", service=mock.MagicMock())
+    group = instance_group_name("g", "p", region="r")
+    observation = asyncio.run(resolver._observe(random, group, Progress()))
+    assert observation.state is not None
+    endpoints = observation.state.endpoints["worker"]
+    members = [InstanceName(each.node or "", each.name or "") for each in endpoints]
+    assert sorted(members) == sorted(expected)
+    assert [name.name.partition("-")[0] for name in members] == [
+        name.name.partition("-")[0] for name in expected
+    ]
+    assert sorted(each.name for each in observation.absent) == sorted(
+        name.name for name in random.listed if name not in expected
+    )
+    for absent in observation.absent:
+        assert absent.is_final == (absent.reason == "TERMINATED")
+    assert random.max_running <= MAX_CONCURRENT_REQUESTS
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_page_or_a_value_error(body: bytes) -> None:
+    for decode in (decode_group_page, decode_instance_page, decode_managed_page):
+        with suppress(ValueError):
+            assert decode(body).next_page_token is not None

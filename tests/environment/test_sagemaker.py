@@ -1,0 +1,109 @@
+"""`SageMakerClusterResolver`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from aioresolve import ConfigurationError, EnvironmentVariableError, Task, UnknownTaskError
+from aioresolve.environment.sagemaker import SageMakerClusterResolver
+
+
+@pytest.fixture
+def set_hosts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def set_hosts(hosts: list[str] | str, current: str | None = None) -> None:
+        monkeypatch.setenv("SM_HOSTS", hosts if isinstance(hosts, str) else json.dumps(hosts))
+        if current is not None:
+            monkeypatch.setenv("SM_CURRENT_HOST", current)
+
+    return set_hosts
+
+
+async def test_each_host_is_a_worker(set_hosts: Any) -> None:
+    set_hosts(["algo-1", "algo-2"], "algo-2")
+    resolver = SageMakerClusterResolver()
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["algo-1:2223", "algo-2:2223"]}
+    assert await resolver.this_task() == Task("worker", 1, "algo-2:2223", 1, 2)
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, None)
+    assert await resolver.master() == "algo-2:2223"
+
+
+async def test_workers_are_in_sagemakers_order(set_hosts: Any) -> None:
+    set_hosts(["algo-2", "algo-10", "algo-1"], "algo-10")
+    resolver = SageMakerClusterResolver()
+    assert (await resolver.cluster_spec()).as_dict() == {"worker": [f"algo-{n}:2223" for n in (1, 10, 2)]}
+    assert resolver.task_id == 1
+
+
+async def test_overrides_decide(set_hosts: Any) -> None:
+    set_hosts(["algo-1", "algo-2"], "algo-1")
+    resolver = SageMakerClusterResolver(5000, "worker", 1, "grpc", "google")
+    assert await resolver.master() == "grpc://algo-2:5000"
+    assert resolver.environment == "google"
+    resolver.task_id, resolver.rpc_layer = 0, "test"
+    assert await resolver.master() == "test://algo-1:5000"
+
+
+async def test_no_host_or_one_needs_no_master(set_hosts: Any) -> None:
+    for hosts in ("", "[]", ["algo-1"], f"[{' ' * (2**20 - 2)}]"):
+        set_hosts(hosts, "")
+        assert await SageMakerClusterResolver().master() == ""
+
+
+async def test_master_of_an_unknown_host_is_an_error(set_hosts: Any) -> None:
+    set_hosts(["algo-1", "algo-2"])
+    with pytest.raises(UnknownTaskError, match="Pass `task_type=` and `task_id=`"):
+        await SageMakerClusterResolver().master()
+
+
+async def test_current_host_outside_the_list_is_an_error(set_hosts: Any) -> None:
+    set_hosts(["algo-1", "algo-2"], "algo-3")
+    with pytest.raises(
+        EnvironmentVariableError, match=r"\$SM_CURRENT_HOST is 'algo-3', which is not in \$SM"
+    ):
+        await SageMakerClusterResolver().cluster_spec()
+
+
+async def test_without_the_variables_this_is_not_sagemaker() -> None:
+    with pytest.raises(EnvironmentVariableError, match=r"\$SM_HOSTS is not set. Run this in a SageMaker"):
+        await SageMakerClusterResolver().cluster_spec()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "problem"),
+    [
+        ("algo-1", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("{}", "is not an array of host names: '{}'"),
+        ("[1]", "is not an array of host names"),
+        ('[""]', "is not an array of host names"),
+        ('["a", "a"]', "has the host 'a' more than once"),
+        ('["a:1"]', "'a:1' is not a host name"),
+        ('["\\ud800"]', "is not valid Unicode"),
+        (f"[{' ' * (2**20 - 1)}]", "is too long: 1,048,577 characters; at most 1,048,576 are read"),
+    ],
+)
+async def test_malformed_list_is_one_error(hosts: str, problem: str, set_hosts: Any) -> None:
+    set_hosts(hosts)
+    resolver = SageMakerClusterResolver()
+    for read in (resolver.cluster_state, resolver.this_task, resolver.master):
+        with pytest.raises(EnvironmentVariableError) as error:
+            await read()
+        assert error.value.summary.startswith("$SM_HOSTS ")
+        assert problem in error.value.summary
+        assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("port", [0, 65536, -1, True, "http", 1.5, None])
+def test_invalid_port_is_rejected(port: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"`port=`: .* is not a port between 1 and 65535"):
+        SageMakerClusterResolver(port)
+
+
+@pytest.mark.parametrize("port", ["2224", 1, 65535])
+async def test_port_may_be_text_as_in_tensorflow(port: Any, set_hosts: Any) -> None:
+    set_hosts(["a"])
+    assert SageMakerClusterResolver(port).known_jobs == ["worker"]
+    assert (await SageMakerClusterResolver(port).cluster_spec()).as_dict() == {"worker": [f"a:{port}"]}

@@ -1,0 +1,468 @@
+"""`SlurmClusterResolver`: steps, jobs, heterogeneous jobs, ranks, jobs of the cluster, and GPUs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve import ConfigurationError, EnvironmentVariableError, Task, TaskIdentityError
+from aioresolve.environment.slurm import SlurmClusterResolver
+from aioresolve.environment.slurm import gpus as slurm_gpus
+from aioresolve.environment.slurm.host_list import MAX_TASKS
+from aioresolve.environment.slurm.tasks import read_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    SetVariables = Callable[..., None]
+
+
+@pytest.fixture
+def set_slurm(monkeypatch: pytest.MonkeyPatch) -> SetVariables:
+    """Set variables by their names without `SLURM_`."""
+
+    def set_slurm(**variables: object) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"SLURM_{name}", str(value))
+
+    return set_slurm
+
+
+def step(nodes: str, tasks_per_node: str, rank: int | None = None) -> dict[str, str]:
+    """Return the variables of a task of a step, without `SLURM_`."""
+    variables = {"STEP_NODELIST": nodes, "STEP_TASKS_PER_NODE": tasks_per_node}
+    return variables if rank is None else {**variables, "PROCID": str(rank)}
+
+
+async def addresses(**arguments: Any) -> dict[str, Any]:
+    return (await SlurmClusterResolver(**arguments).cluster_spec()).as_dict()
+
+
+class TestStep:
+    async def test_tasks_follow_the_node_list_and_ports_count_up(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n[9-10],m1", "2(x2),1", 2))
+        assert await addresses() == {"worker": ["n9:8888", "n9:8889", "n10:8888", "n10:8889", "m1:8888"]}
+        assert await SlurmClusterResolver().this_task() == Task("worker", 2, "n10:8888", 2, 5)
+
+    async def test_endpoints_have_the_rank_and_the_node(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1,n2", "1,2"))
+        state = await SlurmClusterResolver().cluster_state()
+        assert [(each.index, each.node) for each in state.endpoints["worker"]] == [
+            (0, "n1"),
+            (1, "n2"),
+            (2, "n2"),
+        ]
+
+    async def test_step_decides_over_the_job(self, set_slurm: SetVariables) -> None:
+        set_slurm(JOB_NODELIST="n[1-8]", TASKS_PER_NODE="4(x8)", **step("n[3-4]", "1(x2)", 1))
+        assert await addresses() == {"worker": ["n3:8888", "n4:8888"]}
+
+    async def test_variables_are_read_by_each_call(self, set_slurm: SetVariables) -> None:
+        resolver = SlurmClusterResolver()
+        for nodes in ("n1", "n2"):
+            set_slurm(**step(nodes, "1"))
+            assert (await resolver.cluster_spec()).as_dict() == {"worker": [f"{nodes}:8888"]}
+
+    async def test_port_base_is_the_first_port_of_each_node(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2"))
+        assert await addresses(port_base=9000) == {"worker": ["n1:9000", "n1:9001"]}
+
+    async def test_master_is_the_address_of_this_task(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n[1-2]", "1(x2)", 1))
+        resolver = SlurmClusterResolver()
+        assert await resolver.master() == "grpc://n2:8888"
+        assert await resolver.master("worker", 0, "http") == "http://n1:8888"
+        resolver.rpc_layer = None
+        assert await resolver.master() == "n2:8888"
+
+    async def test_outside_slurm_is_an_error_that_names_srun(self) -> None:
+        resolver = SlurmClusterResolver()
+        with pytest.raises(
+            EnvironmentVariableError, match=r"\$SLURM_STEP_NODELIST and \$SLURM_JOB_NODELIST"
+        ) as e:
+            await resolver.cluster_spec()
+        assert "Start the program with `srun`" in str(e.value)
+        with pytest.raises(RuntimeError):
+            resolver.get_task_info()
+        assert repr(resolver) == "<SlurmClusterResolver of jobs ['worker']>"
+
+
+class TestJobs:
+    async def test_jobs_take_the_ranks_in_the_order_of_their_names(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n[1-2]", "2(x2)", 3))
+        resolver = SlurmClusterResolver({"worker": 3, "chief": 1})
+        assert (await resolver.cluster_spec()).as_dict() == {
+            "chief": ["n1:8888"],
+            "worker": ["n1:8889", "n2:8888", "n2:8889"],
+        }
+        assert resolver.get_task_info() == ("worker", 2)
+        assert (await resolver.this_task()).rank == 3
+        assert resolver.known_jobs == ["chief", "worker"]
+
+    async def test_job_may_have_no_tasks(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "1", 0))
+        assert await addresses(jobs={"ps": 0, "worker": 1}) == {"ps": {}, "worker": ["n1:8888"]}
+
+    async def test_another_number_of_tasks_is_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 0))
+        with pytest.raises(RuntimeError, match="`jobs=`: the jobs have 5 tasks together, but Slurm starts 2"):
+            await addresses(jobs={"ps": 1, "worker": 4})
+
+
+class TestRanks:
+    @pytest.mark.parametrize(
+        ("distribution", "plane", "expected"),
+        [
+            ("", "", "aaabcc"),
+            ("block", "", "aaabcc"),
+            ("block:cyclic", "", "aaabcc"),
+            ("*", "", "aaabcc"),
+            ("cyclic", "", "abcaca"),
+            ("cyclic:block,Pack", "", "abcaca"),
+            ("plane", "2", "aabcca"),
+            ("plane=2", "2", "aabcca"),
+        ],
+    )
+    async def test_ranks_follow_the_distribution(
+        self, distribution: str, plane: str, expected: str, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(DISTRIBUTION=distribution, DIST_PLANESIZE=plane, **step("a,b,c", "3,1,2"))
+        found = (await addresses())["worker"]
+        assert [address[0] for address in found] == list(expected)
+        for host in "abc":
+            ports = [int(address[2:]) for address in found if address[0] == host]
+            assert ports == list(range(8888, 8888 + len(ports)))
+
+    @pytest.mark.parametrize("distribution", ["arbitrary", "plane", "fancy"])
+    async def test_distribution_that_says_nothing_is_an_error(
+        self, distribution: str, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(DISTRIBUTION=distribution, **step("a,b", "2(x2)"))
+        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DISTRIBUTION is .*--distribution"):
+            await addresses()
+
+    @given(
+        st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
+        st.sampled_from(["block", "cyclic", "plane"]),
+        st.integers(1, 4),
+    )
+    def test_every_task_has_one_rank_and_one_port(
+        self, counts: list[int], distribution: str, plane: int
+    ) -> None:
+        environ = {
+            "SLURM_STEP_NODELIST": f"n[1-{len(counts)}]",
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
+            "SLURM_DISTRIBUTION": distribution,
+            "SLURM_DIST_PLANESIZE": str(plane),
+        }
+        tasks = read_tasks(environ).tasks
+        assert len({(task.host, task.port_offset) for task in tasks}) == len(tasks) == sum(counts)
+        for number, count in enumerate(counts, 1):
+            assert [each.local_id for each in tasks if each.host == f"n{number}"] == list(range(count))
+
+    async def test_rank_that_contradicts_the_node_is_an_error(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        set_slurm(**step("n[1-2]", "2(x2)", 1))
+        monkeypatch.setenv("SLURMD_NODENAME", "n2")
+        with pytest.raises(
+            EnvironmentVariableError,
+            match=r"\$SLURMD_NODENAME is 'n2', but according to the node list .*, task 1 is number 1 on n1",
+        ):
+            await addresses()
+        set_slurm(DISTRIBUTION="cyclic", LOCALID="0")
+        assert (await SlurmClusterResolver().this_task()).address == "n2:8888"
+        set_slurm(LOCALID="1")
+        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_LOCALID is '1'"):
+            await addresses()
+
+    async def test_rank_is_compared_with_the_given_task(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n[1-2]", "1(x2)", 1))
+        resolver = SlurmClusterResolver()
+        resolver.task_id = 0
+        with pytest.raises(
+            TaskIdentityError, match=r"\$SLURM_PROCID is '1', but this process was identified"
+        ):
+            await resolver.this_task()
+
+    async def test_rank_beyond_the_tasks_is_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 2))
+        with pytest.raises(
+            EnvironmentVariableError, match=r"\$SLURM_PROCID is 2, but the step has only 2 tasks"
+        ):
+            await addresses()
+
+
+class TestTasksPerNode:
+    async def test_number_replaces_the_variable(self, set_slurm: SetVariables) -> None:
+        set_slurm(STEP_NODELIST="n[1-2]")
+        assert await addresses(tasks_per_node=2) == {"worker": ["n1:8888", "n1:8889", "n2:8888", "n2:8889"]}
+
+    async def test_mapping_has_the_order_of_the_node_list(self, set_slurm: SetVariables) -> None:
+        set_slurm(STEP_NODELIST="n[1-3]")
+        assert await addresses(tasks_per_node={"n3": 1, "n1": 2}) == {
+            "worker": ["n1:8888", "n1:8889", "n3:8888"]
+        }
+
+    async def test_mapping_without_a_node_list_has_its_own_order(self) -> None:
+        assert await addresses(tasks_per_node={"n10": 1, "n9": 1}) == {"worker": ["n10:8888", "n9:8888"]}
+
+    async def test_mapping_with_another_host_is_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(STEP_NODELIST="n[1-3]")
+        with pytest.raises(ConfigurationError, match=r"`tasks_per_node=`: \['n4'\] are not among the nodes"):
+            await addresses(tasks_per_node={"n4": 1})
+
+    async def test_too_many_tasks_are_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(STEP_NODELIST="n[1-3]")
+        for tasks_per_node in (MAX_TASKS, {"n1": 10**12}):
+            with pytest.raises(EnvironmentVariableError, match="stands for more than 262144 tasks"):
+                await addresses(tasks_per_node=tasks_per_node)
+
+
+class TestJob:
+    async def test_batch_script_sees_the_tasks_that_srun_would_start(self, set_slurm: SetVariables) -> None:
+        set_slurm(JOB_NODELIST="n[1-2]", TASKS_PER_NODE="1(x2)", PROCID=0)
+        resolver = SlurmClusterResolver()
+        assert (await resolver.cluster_spec()).as_dict() == {"worker": ["n1:8888", "n2:8888"]}
+        # It has a rank, but is not a task.
+        assert resolver.get_task_info() == (None, None)
+        assert await resolver.master() == ""
+        with pytest.raises(TaskIdentityError):
+            await resolver.this_task()
+
+    async def test_given_task_of_a_job_is_not_compared_with_the_batch_script(
+        self, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(JOB_NODELIST="n[1-2]", TASKS_PER_NODE="1(x2)", PROCID=0)
+        resolver = SlurmClusterResolver()
+        resolver.task_type, resolver.task_id = "worker", 1
+        assert (await resolver.this_task()).address == "n2:8888"
+
+    async def test_host_name_identifies_the_task_of_a_job(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        set_slurm(JOB_NODELIST="n[1-2]", TASKS_PER_NODE="1(x2)")
+        monkeypatch.setattr("socket.gethostname", lambda: "n2")
+        assert (await SlurmClusterResolver().this_task()).index == 1
+
+
+class TestHeterogeneous:
+    async def test_components_of_a_job_follow_each_other(self, set_slurm: SetVariables) -> None:
+        set_slurm(
+            HET_SIZE=2,
+            JOB_NODELIST="c1",
+            TASKS_PER_NODE="1",
+            JOB_NODELIST_HET_GROUP_0="c1",
+            TASKS_PER_NODE_HET_GROUP_0="1",
+            JOB_NODELIST_HET_GROUP_1="g[1-2]",
+            TASKS_PER_NODE_HET_GROUP_1="2(x2)",
+            DISTRIBUTION_HET_GROUP_1="cyclic",
+        )
+        assert await addresses() == {"worker": ["c1:8888", "g1:8888", "g2:8888", "g1:8889", "g2:8889"]}
+
+    async def test_missing_component_is_an_error_that_names_it(self, set_slurm: SetVariables) -> None:
+        set_slurm(HET_SIZE=2, JOB_NODELIST_HET_GROUP_0="c1", TASKS_PER_NODE_HET_GROUP_0="1")
+        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_JOB_NODELIST_HET_GROUP_1 is not set"):
+            await addresses()
+
+    async def test_job_may_have_as_many_components_as_slurm_permits(self, set_slurm: SetVariables) -> None:
+        for number in range(128):
+            set_slurm(**{f"JOB_NODELIST_HET_GROUP_{number}": "n1", f"TASKS_PER_NODE_HET_GROUP_{number}": "1"})
+        set_slurm(HET_SIZE=128)
+        assert len((await addresses())["worker"]) == 128
+
+    async def test_step_over_components_is_one_list(self, set_slurm: SetVariables) -> None:
+        set_slurm(HET_SIZE=2, JOB_NODELIST_HET_GROUP_0="c1", **step("c1,g[1-2]", "1,2(x2)", 4))
+        assert (await SlurmClusterResolver().this_task()).address == "g2:8889"
+
+    async def test_components_on_one_host_have_different_ports(self, set_slurm: SetVariables) -> None:
+        set_slurm(HET_SIZE=2, LOCALID=0, **step("n1,n1", "1,2", 1))
+        assert await addresses() == {"worker": ["n1:8888", "n1:8889", "n1:8890"]}
+
+    async def test_cyclic_step_over_components_is_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(HET_SIZE=2, DISTRIBUTION="cyclic", **step("c1,g1", "2(x2)", 0))
+        with pytest.raises(EnvironmentVariableError, match="tasks of a heterogeneous step"):
+            await addresses()
+
+    @pytest.mark.parametrize("size", ["129", "many", "-1"])
+    async def test_invalid_number_of_components_is_an_error(self, size: str, set_slurm: SetVariables) -> None:
+        set_slurm(HET_SIZE=size)
+        with pytest.raises(
+            EnvironmentVariableError, match=r"\$SLURM_HET_SIZE is .* not an integer from 0 to 128"
+        ):
+            await addresses()
+
+
+class TestMalformed:
+    @pytest.mark.parametrize(
+        ("variables", "problem"),
+        [
+            (step("n[1-", "1"), "$SLURM_STEP_NODELIST is 'n[1-': unbalanced brackets at character 2"),
+            (step("n[1-999999999]", "1"), "$SLURM_STEP_NODELIST is 'n[1-999999999]': more than 65536 hosts"),
+            (step("n1", "x"), "$SLURM_STEP_TASKS_PER_NODE is 'x': 'x' is not a number such as 2"),
+            (step("n1", "1(x999999)"), "more than 65536 nodes"),
+            ({"STEP_NODELIST": "n1"}, "$SLURM_STEP_TASKS_PER_NODE is not set"),
+            (step("n[1-3]", "1(x2)"), "TASKS_PER_NODE has 2 nodes, but $SLURM_STEP_NODELIST has 3"),
+            ({**step("n1", "2"), "STEP_NUM_TASKS": "3"}, "$SLURM_STEP_NUM_TASKS is 3, but the nodes"),
+            ({**step("n1", "2"), "STEP_NUM_TASKS": "two"}, "$SLURM_STEP_NUM_TASKS is 'two', not an integer"),
+            ({**step("n1", "2"), "PROCID": "-1"}, "$SLURM_PROCID is '-1', not an integer from 0"),
+        ],
+    )  # fmt: skip
+    async def test_each_variable_is_named_with_its_problem(
+        self, variables: dict[str, str], problem: str, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(**variables)
+        with pytest.raises(EnvironmentVariableError) as error:
+            await addresses()
+        assert problem in error.value.summary
+        assert error.value.variable is not None
+        assert f"${error.value.variable}" in error.value.summary
+        assert error.value.hint is not None
+
+    async def test_ports_beyond_the_last_one_are_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "3"))
+        with pytest.raises(
+            ConfigurationError, match="`port_base=`: 65534 is too high: the ports end at 65536"
+        ):
+            await addresses(port_base=65534)
+
+    @pytest.mark.parametrize(
+        ("argument", "value"),
+        [
+            ("jobs", {}),
+            ("jobs", ["worker"]),
+            ("jobs", {"worker": -1}),
+            ("jobs", {"worker": "2"}),
+            ("jobs", {1: 2}),
+            ("port_base", 0),
+            ("port_base", "8888"),
+            ("gpus_per_node", -1),
+            ("gpus_per_task", True),
+            ("tasks_per_node", "2"),
+            ("tasks_per_node", {}),
+            ("tasks_per_node", {"n1": None}),
+        ],
+    )
+    def test_invalid_argument_is_an_error(self, argument: str, value: Any) -> None:
+        with pytest.raises(ConfigurationError, match=f"`{argument}=`"):
+            SlurmClusterResolver(**{argument: value})
+
+
+class TestGPUs:
+    async def gpus(self, **arguments: Any) -> int:
+        return (await SlurmClusterResolver(**arguments).num_accelerators())["GPU"]
+
+    async def devices(self, **arguments: Any) -> str | None:
+        """Return the devices of this process after a call."""
+        await SlurmClusterResolver(**arguments).cluster_spec()
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    async def test_node_without_gpus_has_none_and_changes_nothing(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n[1-2]", "1(x2)", 1))
+        assert await self.gpus() == 0
+        assert await self.devices() is None
+
+    @pytest.mark.parametrize("value", ["", "NoDevFiles", "-1"])
+    async def test_no_visible_device_means_no_gpu(
+        self, value: str, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        set_slurm(**step("n1", "1", 0))
+        assert await self.gpus() == 0
+        assert await self.devices() == value
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {"GPUS_ON_NODE": "4"},
+            {"GPUS_PER_NODE": "4"},
+            {"GPUS_PER_NODE": "a100:4"},
+            {"GPUS_PER_NODE": "a100:1,gpu:v100:3"},
+            {"STEP_GPUS": "0,1,2,3"},
+            {"GPUS_ON_NODE": "4", "GPUS_PER_NODE": "8"},
+        ],
+    )
+    async def test_gpus_of_the_node_are_divided_among_its_tasks(
+        self, variables: dict[str, str], set_slurm: SetVariables
+    ) -> None:
+        set_slurm(**step("n1", "2", 1), **variables)
+        assert await self.gpus() == 2
+        assert await self.devices() == "2,3"
+
+    async def test_visible_devices_are_divided_as_they_are_named(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-a,GPU-b")
+        set_slurm(**step("n1", "2", 1))
+        assert await self.devices() == "GPU-a,GPU-b"
+
+    async def test_result_does_not_change_after_the_devices_were_set(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+        set_slurm(**step("n1", "2", 1))
+        for _ in range(3):
+            assert await self.devices() == "6,7"
+            assert await self.gpus() == 2
+
+    async def test_devices_that_the_program_set_later_count(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=2)
+        assert await self.devices() == "1"
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8,9")
+        assert await self.devices() == "9"
+
+    async def test_task_that_slurm_bound_keeps_its_devices(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        set_slurm(**step("n1", "2", 1), GPUS_PER_TASK="a100:1")
+        assert await self.gpus() == 1
+        assert await self.devices() == "0"
+
+    async def test_gpus_of_the_driver_count_if_nothing_else_says(
+        self, set_slurm: SetVariables, monkeypatch: Any, tmp_path: Path
+    ) -> None:
+        for name in ("0000:01:00.0", "0000:02:00.0"):
+            (tmp_path / name).mkdir()
+        monkeypatch.setattr(slurm_gpus, "DRIVER_FOLDER", tmp_path)
+        set_slurm(**step("n1", "2", 1))
+        assert await self.devices() == "1"
+
+    async def test_nodes_may_have_different_numbers(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n[1-2]", "3,2", 3), GPUS_ON_NODE=2)
+        assert await self.gpus() == 1
+        assert await self.devices() == "0"
+
+    async def test_arguments_decide(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=8, GPUS_PER_TASK=4)
+        assert await self.gpus(gpus_per_node=4) == 2
+        assert await self.gpus(gpus_per_task=3) == 3
+        assert await self.devices(gpus_per_node=4, gpus_per_task=1) == "1"
+
+    async def test_node_has_at_most_1024_gpus(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "1", 0), GPUS_PER_NODE=1024)
+        assert await self.gpus() == 1024
+
+    async def test_devices_are_not_set_without_auto_set_gpu(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=2)
+        assert await self.devices(auto_set_gpu=False) is None
+
+    async def test_too_few_gpus_are_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=2)
+        with pytest.raises(RuntimeError, match="2 tasks with 2 GPUs each share a node, which has only 2"):
+            await self.gpus(gpus_per_task=2)
+
+    @pytest.mark.parametrize("value", ["many", "a100:", "1025", "4 "])
+    async def test_malformed_number_is_an_error(self, value: str, set_slurm: SetVariables) -> None:
+        set_slurm(**step("n1", "2", 1), GPUS_PER_NODE=value)
+        with pytest.raises(
+            EnvironmentVariableError, match=r"\$SLURM_GPUS_PER_NODE is .*, not a number of GPUs"
+        ):
+            await self.gpus()

@@ -1,0 +1,546 @@
+"""How many pods controllers want: from the pods, and from the object of the controller."""
+
+from __future__ import annotations
+
+import json
+import logging
+import string
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve import UnionClusterResolver
+from aioresolve.errors import IncompleteClusterError
+from aioresolve.kubernetes.tasks.controllers import (
+    Controller,
+    ControllerSizes,
+    PodSet,
+    SelectedPods,
+    pod_set,
+    roles_of,
+)
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
+from aioresolve.spec import ExpectedTasks
+from aioresolve.testing import Answer
+from aioresolve.testing import pod as pod_document
+
+from . import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aioresolve import KubernetesClusterResolver
+    from aioresolve.kubernetes.api.objects import Pod
+
+    from .loopback import Loopback
+
+LWS, JOBSET = "leaderworkerset.sigs.k8s.io", "jobset.sigs.k8s.io"
+
+
+def owner(kind: str, name: str, api_version: str) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
+
+
+def owned(
+    owned_by: dict[str, Any] | None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Pod:
+    metadata: dict[str, Any] = {"labels": dict(labels or {}), "annotations": dict(annotations or {})}
+    if owned_by is not None:
+        metadata["ownerReferences"] = [owned_by]
+    return samples.pod(metadata=metadata)
+
+
+JOB = owner("Job", "train", "batch/v1")
+STATEFUL_SET = owner("StatefulSet", "train", "apps/v1")
+RAY = owner("RayCluster", "ray", "ray.io/v1")
+VOLCANO = owner("Job", "vc", "batch.volcano.sh/v1alpha1")
+MPI = owner("MPIJob", "pi", "kubeflow.org/v2beta1")
+
+
+def lws_pod(group: int, worker: int, size: int = 4) -> Pod:
+    labels = {f"{LWS}/name": "llm", f"{LWS}/group-index": str(group), f"{LWS}/worker-index": str(worker)}
+    return owned(STATEFUL_SET, labels, {f"{LWS}/size": str(size)})
+
+
+def jobset_pod(role: str, job: int, replicas: int = 2, jobset: str = "train") -> Pod:
+    labels = {
+        f"{JOBSET}/jobset-name": jobset,
+        f"{JOBSET}/replicatedjob-name": role,
+        f"{JOBSET}/replicatedjob-replicas": str(replicas),
+        f"{JOBSET}/job-index": str(job),
+    }
+    return owned(owner("Job", f"{jobset}-{role}-{job}", "batch/v1"), labels)
+
+
+def template(**labels: str) -> dict[str, Any]:
+    return {"metadata": {"labels": labels}, "spec": {"containers": []}}
+
+
+OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
+    "indexed Job": (owned(JOB), {"completions": 16, "parallelism": 16}),
+    "Job as a work queue": (owned(JOB), {"parallelism": 4}),
+    "Job with few workers": (owned(JOB), {"completions": 16, "parallelism": 4}),
+    "StatefulSet": (owned(STATEFUL_SET), {"replicas": 5}),
+    "ReplicaSet": (owned(owner("ReplicaSet", "train-5d", "apps/v1")), {"replicas": 3}),
+    "JobSet": (
+        jobset_pod("workers", 0),
+        {
+            "replicatedJobs": [
+                {
+                    "name": "workers",
+                    "replicas": 2,
+                    "template": {"spec": {"completions": 4, "parallelism": 4, "template": template(app="t")}},
+                },
+                {"name": "driver", "template": {"spec": {"template": template()}}},
+            ]
+        },
+    ),
+    "LeaderWorkerSet": (
+        lws_pod(0, 0),
+        {"replicas": 3, "leaderWorkerTemplate": {"size": 4, "workerTemplate": template(app="llm")}},
+    ),
+    "Volcano Job": (
+        owned(VOLCANO, {"volcano.sh/task-spec": "worker"}),
+        {
+            "tasks": [
+                {"name": "master", "replicas": 1, "template": template()},
+                {"name": "worker", "replicas": 7, "template": template()},
+            ]
+        },
+    ),
+    "RayCluster": (
+        owned(RAY, {"ray.io/group": "tpu"}),
+        {
+            "headGroupSpec": {"template": template()},
+            "workerGroupSpecs": [
+                {"groupName": "tpu", "replicas": 2, "numOfHosts": 4, "template": template()},
+                {"groupName": "cpu", "minReplicas": 1, "template": template()},
+            ],
+        },
+    ),
+    "RayCluster that changes its size": (
+        owned(RAY, {"ray.io/group": "tpu"}),
+        {
+            "headGroupSpec": {"template": template()},
+            "workerGroupSpecs": [
+                {"groupName": "tpu", "replicas": 2, "suspend": True, "template": template()},
+                {"groupName": "cpu", "replicas": 5, "maxReplicas": 3, "template": template()},
+                {"groupName": "gpu", "replicas": 0, "minReplicas": 2, "template": template()},
+            ],
+        },
+    ),
+    "MPIJob": (
+        owned(MPI, {"training.kubeflow.org/job-role": "worker"}),
+        {
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "template": template()},
+                "Worker": {"replicas": 6, "template": template()},
+            }
+        },
+    ),
+    "PyTorchJob": (
+        owned(owner("PyTorchJob", "pt", "kubeflow.org/v1"), {"training.kubeflow.org/replica-type": "master"}),
+        {
+            "pytorchReplicaSpecs": {
+                "Master": {"template": template()},
+                "Worker": {"replicas": 3, "template": template()},
+            }
+        },
+    ),
+}
+
+SELECTORS = [
+    ("indexed Job", "app=train", 16),
+    ("indexed Job", "batch.kubernetes.io/job-name=train", 16),
+    ("indexed Job", "app=train,batch.kubernetes.io/job-completion-index in (0,1)", None),
+    ("Job as a work queue", "app=train", 4),
+    ("Job with few workers", "app=train", 4),
+    ("StatefulSet", "app in (train, trainer)", 5),
+    ("StatefulSet", "apps.kubernetes.io/pod-index!=0", None),
+    ("ReplicaSet", "app=train", 3),
+    ("JobSet", f"{JOBSET}/jobset-name=train", 9),
+    ("JobSet", "app=t", 8),
+    ("JobSet", f"{JOBSET}/jobset-name=train,{JOBSET}/replicatedjob-name=workers", 8),
+    ("JobSet", f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index=1", 4),
+    ("JobSet", f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index in (0, 1)", None),
+    ("JobSet", "job-name=train-workers-0", 4),
+    ("LeaderWorkerSet", f"{LWS}/name=llm", 12),
+    ("LeaderWorkerSet", "app=llm", 12),
+    ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index=0", 3),
+    ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index in (0)", 3),
+    ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/worker-index=2", None),
+    ("LeaderWorkerSet", f"{LWS}/name=llm,{LWS}/group-index=1", 4),
+    ("Volcano Job", "volcano.sh/job-name=vc", 8),
+    ("Volcano Job", "volcano.sh/job-name=vc,volcano.sh/task-spec=worker", 7),
+    ("RayCluster", "ray.io/cluster=ray", 10),
+    ("RayCluster", "ray.io/cluster=ray,ray.io/group=tpu", 8),
+    ("RayCluster", "ray.io/group=tpu,ray.io/worker-group-replica-index=1", 4),
+    ("RayCluster that changes its size", "ray.io/cluster=ray", 6),
+    ("MPIJob", "training.kubeflow.org/job-name=pi", 6),
+    ("PyTorchJob", "training.kubeflow.org/job-name=pt", 4),
+    ("PyTorchJob", "training.kubeflow.org/job-name=pt,training.kubeflow.org/replica-type=master", 1),
+]
+
+
+def expected(
+    sizes: ControllerSizes,
+    selector: str,
+    *pods: Pod,
+    succeeded: Sequence[Pod] = (),
+) -> ExpectedTasks | None:
+    selected = SelectedPods(
+        selector,
+        list(dict.fromkeys(pod_set(one) for one in pods)),
+        {pod_set(one): succeeded.count(one) for one in succeeded},
+    )
+    return sizes.expected({"worker": [selected]}).get("worker")
+
+
+def unread(sizes: ControllerSizes, selector: str, *pods: Pod) -> list[str]:
+    selected = SelectedPods(selector, list(dict.fromkeys(pod_set(one) for one in pods)), {})
+    return [str(one) for one in sizes.unread({"worker": [selected]})]
+
+
+def sizes_of(pod: Pod, spec: object) -> ControllerSizes:
+    """Return the sizes after the controller of the pod was read."""
+    found = pod_set(pod)
+    assert found is not None
+    body = json.dumps({"spec": spec}).encode()
+    return ControllerSizes({found.controller: roles_of(found.controller, body)})
+
+
+@pytest.mark.parametrize(("name", "selector", "number"), SELECTORS)
+def test_size_is_that_of_the_pods_that_the_selector_will_match(
+    name: str, selector: str, number: int | None
+) -> None:
+    pod, spec = OBJECTS[name]
+    found = expected(sizes_of(pod, spec), selector, pod)
+    assert (found and found.number) == number
+
+
+def test_source_names_the_fields_and_the_object() -> None:
+    pod, spec = OBJECTS["StatefulSet"]
+    found = expected(sizes_of(pod, spec), "app=train", pod)
+    assert found == ExpectedTasks(5, "spec.replicas of StatefulSet ml/train")
+
+
+def test_size_of_one_group_of_a_leader_worker_set_needs_no_request() -> None:
+    selector, pod = f"{LWS}/name=llm,{LWS}/group-index=0", lws_pod(0, 0)
+    assert unread(ControllerSizes(), selector, pod) == []
+    found = expected(ControllerSizes(), selector, pod)
+    assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
+
+
+@pytest.mark.parametrize(
+    ("selector", "workers", "number"),
+    [
+        (f"{LWS}/name=llm", [0], 8),
+        ("app=llm", [0, 1], 8),
+        ("role=worker", [1, 2], 6),
+        (f"{LWS}/worker-index!=0", [1], 6),
+        (f"{LWS}/worker-index=0", [0], 2),
+        ("role=leader", [0], None),
+    ],
+)
+def test_groups_of_a_leader_worker_set_that_may_not_be_read_must_be_whole(
+    selector: str, workers: list[int], number: int | None
+) -> None:
+    pods = [lws_pod(group, worker) for group in range(2) for worker in workers]
+    sizes = ControllerSizes()
+    assert unread(sizes, selector, *pods) == ["LeaderWorkerSet ml/llm"]
+    sizes.roles[Controller("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "ml", "llm")] = None
+    found = expected(sizes, selector, *pods)
+    assert (found and found.number) == number
+
+
+def test_leaders_that_the_template_distinguishes_do_not_count_as_workers() -> None:
+    leader_worker = {
+        "size": 4,
+        "leaderTemplate": template(role="leader"),
+        "workerTemplate": template(role="worker"),
+    }
+    spec = {"replicas": 2, "leaderWorkerTemplate": leader_worker}
+    found = expected(sizes_of(lws_pod(0, 0), spec), "role=leader", lws_pod(0, 0))
+    assert found is not None
+    assert found.number == 2
+
+
+@pytest.mark.parametrize("size", ["", "-1", "two", "٣", "9" * 10, "9" * 5000])
+def test_number_that_no_cluster_can_have_is_ignored(size: str) -> None:
+    labels, annotations = {f"{LWS}/name": "llm", f"{LWS}/worker-index": "0"}, {f"{LWS}/size": size}
+    found = pod_set(owned(STATEFUL_SET, labels, annotations))
+    assert found is not None
+    assert found.declared is None
+
+
+def test_cluster_has_at_most_200_000_pods() -> None:
+    pod = OBJECTS["StatefulSet"][0]
+    found = expected(sizes_of(pod, {"replicas": 200_000}), "app=train", pod)
+    assert found is not None
+    assert found.number == 200_000
+    assert expected(sizes_of(pod, {"replicas": 200_001}), "app=train", pod) is None
+
+
+def test_pod_group_of_kueue_states_its_size() -> None:
+    labels, annotations = (
+        {"kueue.x-k8s.io/pod-group-name": "g"},
+        {"kueue.x-k8s.io/pod-group-total-count": "6"},
+    )
+    pod = owned(None, labels, annotations)
+    assert unread(ControllerSizes(), "app=train", pod) == []
+    found = expected(ControllerSizes(), "app=train", pod)
+    assert found == ExpectedTasks(6, "kueue.x-k8s.io/pod-group-total-count of the pods")
+
+
+def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
+    pods, sizes = [jobset_pod("workers", 0), jobset_pod("workers", 1)], ControllerSizes()
+    assert unread(sizes, "app=t", *pods) == ["JobSet ml/train"]
+    sizes.roles[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")] = None
+    (job,) = sizes.unread({"w": [SelectedPods("app=t", [pod_set(one) for one in pods], {})]})
+    assert job.kind == "Job"
+    sizes.roles[job] = roles_of(job, b'{"spec": {"completions": 4, "parallelism": 4}}')
+    assert unread(sizes, "app=t", *pods) == []
+    found = expected(sizes, "app=t", *pods)
+    assert found is not None
+    assert found.number == 8
+
+
+def test_one_job_of_each_jobset_that_may_not_be_read_is_read() -> None:
+    pods = [jobset_pod("workers", 0, jobset=name) for name in ("one", "two")]
+    sizes = ControllerSizes()
+    for name in ("one", "two"):
+        sizes.roles[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", name)] = None
+    assert unread(sizes, "app=t", *pods) == ["Job ml/one-workers-0", "Job ml/two-workers-0"]
+
+
+def test_at_most_64_controllers_are_read() -> None:
+    pods = [owned(owner("Job", f"job-{number}", "batch/v1")) for number in range(66)]
+    assert unread(ControllerSizes(), "app=t", *pods) == [f"Job ml/job-{number}" for number in range(64)]
+
+
+def test_pods_that_have_succeeded_are_not_waited_for() -> None:
+    pod, spec = OBJECTS["indexed Job"]
+    found = expected(sizes_of(pod, spec), "app=train", pod, succeeded=[pod] * 3)
+    assert found is not None
+    assert (found.number, found.succeeded) == (13, 3)
+
+
+def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller() -> None:
+    pod, spec = OBJECTS["indexed Job"]
+    bare = samples.pod("bare")
+    assert pod_set(bare) is None
+    assert expected(sizes_of(pod, spec), "app=train", pod, bare) is None
+    assert unread(ControllerSizes(), "app=train", pod, bare) == []
+
+
+def test_controllers_of_one_job_add_up() -> None:
+    pods = [OBJECTS["indexed Job"][0], OBJECTS["StatefulSet"][0]]
+    sizes = ControllerSizes(
+        {**sizes_of(*OBJECTS["indexed Job"]).roles, **sizes_of(*OBJECTS["StatefulSet"]).roles}
+    )
+    found = expected(sizes, "app=train", *pods)
+    assert found is not None
+    assert found.number == 21
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"spec": null}', b'{"spec": {"replicas": "many"}}', b"\xff", b"[" * 100_000]
+)
+def test_malformed_object_states_no_size(body: bytes) -> None:
+    found = pod_set(OBJECTS["StatefulSet"][0])
+    assert found is not None
+    assert not roles_of(found.controller, body)
+
+
+@given(
+    st.sampled_from([name for name, _ in OBJECTS.items()]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["replicas", "tasks", "replicatedJobs", "template", "spec", "name", "xReplicaSpecs"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    ),
+    st.text(string.ascii_lowercase + " =!(),./", max_size=40),
+)
+def test_any_object_and_selector_give_a_number_of_pods_or_none(
+    name: str, spec: object, selector: str
+) -> None:
+    pod, _ = OBJECTS[name]
+    found = expected(sizes_of(pod, spec), selector, pod)
+    assert found is None or 0 < found.number <= 200_000
+
+
+# Over real sockets
+
+
+def train_pod(name: str, **more: Any) -> dict[str, Any]:
+    made = pod_document(name, "ml", labels={"app": "train"}, **more)
+    made["metadata"]["ownerReferences"] = [STATEFUL_SET]
+    return made
+
+
+def stateful_set(replicas: int) -> dict[str, Any]:
+    metadata = {"name": "train", "namespace": "ml"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata,
+        "spec": {"replicas": replicas},
+    }
+
+
+def resolver_of(
+    loopback: Loopback, *, size_interval: float = 10.0, **arguments: Any
+) -> KubernetesClusterResolver:
+    resolver = loopback.resolver(**arguments)
+    resolver.watch_policy = WatchPolicy(size_interval=size_interval)
+    return resolver
+
+
+def sizes_read(loopback: Loopback) -> list[str]:
+    """Return the requests for controllers so far."""
+    return [request.path for request in loopback.requests if not request.verb]
+
+
+async def test_wait_without_a_number_waits_for_all_pods_that_the_controller_wants(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    loopback.server.add_controllers(stateful_set(2))
+    loopback.server.add(train_pod("train-0"))
+    with pytest.raises(IncompleteClusterError) as caught:
+        await resolver_of(loopback).wait(timeout=1.0)
+    assert caught.value.wanted == {"worker": 2}
+    assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}
+    assert "1 of 2 tasks (spec.replicas of StatefulSet ml/train)" in str(caught.value)
+    loopback.server.add(train_pod("train-1"))
+    with caplog.at_level(logging.INFO, "aioresolve.watch"):
+        assert (await resolver_of(loopback).wait(timeout=30)).spec.num_tasks("worker") == 2
+    assert "has all 2 tasks of job 'worker' (spec.replicas of StatefulSet ml/train)" in caplog.text
+
+
+async def test_controller_is_read_again_only_before_its_cluster_is_complete(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(3))
+    loopback.server.add(train_pod("train-0"))
+    reads = []
+    async with (
+        resolver_of(loopback, size_interval=3600.0) as resolver,
+        aclosing(resolver.sized_observations()) as observations,
+    ):
+        for number in range(1, 4):
+            observation = await anext(observations)
+            assert observation.state is not None
+            assert observation.expected["worker"].number == 3
+            assert len(observation.state.endpoints["worker"]) == number
+            reads.append(sum(not request.verb for request in loopback.requests))
+            loopback.server.add(train_pod(f"train-{number}"))
+    assert reads == [1, 1, 2]
+    paths = {request.path for request in loopback.requests if not request.verb}
+    assert paths == {"/apis/apps/v1/namespaces/ml/statefulsets/train"}
+
+
+async def test_larger_size_is_noticed_before_the_wait_ends(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(2))
+    loopback.server.add(train_pod("train-0"))
+    found: list[int] = []
+
+    async def wait() -> None:
+        state = await resolver_of(loopback, size_interval=3600.0).wait(timeout=60)
+        found.append(state.spec.num_tasks("worker"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) == 1)
+        loopback.server.add_controllers(stateful_set(3))
+        loopback.server.add(train_pod("train-1"))
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) == 2)
+        loopback.server.add(train_pod("train-2"))
+    assert found == [3]
+
+
+async def test_smaller_size_completes_a_wait_without_a_change_of_the_pods(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(2))
+    loopback.server.add(train_pod("train-0"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(resolver_of(loopback, size_interval=0.05).wait, timeout=60))
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) > 1)
+        loopback.server.add_controllers(stateful_set(1))
+
+
+async def test_controller_that_cannot_be_read_again_keeps_its_size(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(2))
+    loopback.server.add(train_pod("train-0"))
+    async with aclosing(resolver_of(loopback, size_interval=0.05).sized_observations()) as observations:
+        assert (await anext(observations)).expected["worker"].number == 2
+        loopback.server.inject(Answer(403), times=None, match=lambda request: not request.verb)
+        number = len(sizes_read(loopback))
+        while len(sizes_read(loopback)) < number + 2:
+            assert (await anext(observations)).expected["worker"].number == 2
+
+
+@pytest.mark.parametrize("failure", [Answer(403), Answer(404)])
+async def test_controller_that_may_not_be_read_changes_nothing(loopback: Loopback, failure: Answer) -> None:
+    loopback.server.inject(failure, match=lambda request: not request.verb)
+    loopback.server.add(train_pod("train-0"))
+    assert (await resolver_of(loopback).wait(timeout=30)).spec.num_tasks("worker") == 1
+
+
+async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(1))
+    loopback.server.inject(Answer(503), match=lambda request: not request.verb)
+    loopback.server.add(train_pod("train-0"))
+    observations = resolver_of(loopback).sized_observations()
+    assert (await anext(observations)).expected["worker"].number == 1
+    await observations.aclose()
+
+
+@pytest.mark.parametrize("call", ["cluster_spec", "cluster_state", "observations", "wait(1)"])
+async def test_controllers_are_read_only_by_wait_without_a_number(loopback: Loopback, call: str) -> None:
+    loopback.server.add_controllers(stateful_set(1))
+    loopback.server.add(train_pod("train-0"))
+    resolver = resolver_of(loopback)
+    if call == "observations":
+        observations = resolver.observations()
+        await anext(observations)
+        await observations.aclose()
+    elif call == "wait(1)":
+        await resolver.wait(1)
+    else:
+        await getattr(resolver, call)()
+    assert all(request.verb for request in loopback.requests)
+
+
+def test_path_of_a_controller_is_below_its_namespace() -> None:
+    odd = Controller("kubeflow.org/v1", "../../Secret", "ml", "a/../b")
+    assert odd.path == "/apis/kubeflow.org/v1/namespaces/ml/..%2F..%2Fsecrets/a%2F..%2Fb"
+
+
+def test_pod_set_is_shared_by_equal_pods() -> None:
+    one = pod_set(lws_pod(1, 2))
+    assert isinstance(one, PodSet)
+    assert pod_set(lws_pod(1, 3)) is one
+
+
+async def test_union_waits_for_the_controllers_of_all_resolvers(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(2))
+    loopback.server.add(train_pod("train-0"))
+    one = resolver_of(loopback)
+    with pytest.raises(IncompleteClusterError) as caught:
+        await UnionClusterResolver(one, resolver_of(loopback)).wait(timeout=1.0)
+    assert caught.value.wanted == {"worker": 4}
+    assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}

@@ -1,0 +1,770 @@
+"""`aioresolve.doctor` of pods: each defect has a row with a remedy, and the other rows remain."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+import aioresolve
+from aioresolve import CONTEXT_NAMESPACE, Check
+from aioresolve._core import tcp
+from aioresolve._core.certificates import read_certificate
+from aioresolve.kubernetes import KubernetesClusterResolver, server_checks
+from aioresolve.testing import Answer, Hang, TPUWorker, pod, resource_claim, service
+from aioresolve.testing.certificates import CertificateAuthority
+
+from .kubeconfigs import (
+    base64_of,
+    client_pair,
+    exec_user,
+    id_token,
+    isolate,
+    kubeconfig,
+    write_file,
+    write_plugin,
+)
+from .loopback import TOKEN, TRAIN, Loopback, point_kubeconfig_to
+from .peers import connect_proxy, never_respond, peer, responder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONNECTION = ["configuration", "credentials", "server name", "TCP", "TLS"]
+SERVER = ["API server", "clock", "authentication", "list pods", "watch pods"]
+PODS = [
+    "pods with app=train",
+    "indices of worker",
+    "tasks",
+    "size",
+    "ResourceClaims",
+    "headless Service",
+    "DNS names",
+]
+TASKS = ["addresses", "devices", "this task"]
+ALL = [*CONNECTION, *SERVER, *PODS, *TASKS]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port at which nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+async def diagnose(loopback: Loopback, *, check_timeout: float = 30.0, **arguments: Any) -> dict[str, Check]:
+    """Return the checks by name."""
+    resolver = loopback.resolver(**{"namespace": "ml", **arguments})
+    checks = await aioresolve.doctor(resolver, timeout=120.0, check_timeout=check_timeout)
+    return {check.name: check for check in checks}
+
+
+def names(checks: dict[str, Check], result: str) -> list[str]:
+    return [name for name, check in checks.items() if check.result == result]
+
+
+def remedy(check: Check) -> str:
+    assert check.remedy is not None
+    return check.remedy.render()
+
+
+def train(loopback: Loopback, *indices: int, **more: Any) -> None:
+    for index in indices:
+        loopback.train(f"train-{index}", **{"index": index, "ip": "127.0.0.1", **more})
+
+
+async def test_healthy_cluster_has_only_ok_rows(loopback: Loopback) -> None:
+    loopback.server.add(service("train", "ml"))
+    async with TPUWorker(devices=4) as worker:
+        train(loopback, 0, 1, hostname="train-0", subdomain="train")
+        checks = await diagnose(loopback, tf_server_port=int(worker.address.rpartition(":")[2]))
+    assert list(checks) == ALL
+    assert names(checks, "skipped") == ["DNS names"]
+    assert names(checks, "ok") == [name for name in ALL if name != "DNS names"]
+    assert {name: checks[name].found for name in ("API server", "tasks", "devices")} == {
+        "API server": "Kubernetes v1.36.2",
+        "tasks": "worker: 2",
+        "devices": "1 of 1 tasks have 4 TPU",
+    }
+    source = f"kubeconfig {loopback.kubeconfig}, context 'loopback'"
+    assert checks["configuration"].found == f"{loopback.server.url} from {source}, namespace 'default'"
+    assert checks["credentials"].found == "user 'loopback': token"
+    assert checks["server name"].found == "the API server is at 127.0.0.1"
+    assert checks["pods with app=train"].found == "2 pods in namespace 'ml': 2 running"
+    assert checks["indices of worker"].found == "0 to 1, without gaps"
+    assert checks["TLS"].found.startswith("certificate for localhost, 127.0.0.1, ::1, valid until ")
+
+
+# The configuration and the credentials
+
+
+async def test_missing_kubeconfig_is_named_and_everything_else_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolate(tmp_path, monkeypatch)
+    first, *others = await aioresolve.doctor(KubernetesClusterResolver({"worker": "app=train"}))
+    assert (first.name, first.result) == ("configuration", "failed")
+    assert "no credentials for an API server were found. Tried $KUBECONFIG: is not set" in first.found
+    assert "KUBECONFIG" in remedy(first)
+    assert {(other.result, other.found) for other in others} == {
+        ("skipped", "not checked, because 'configuration' failed")
+    }
+
+
+async def test_broken_plugin_leaves_the_way_to_the_server_checked(loopback: Loopback, tmp_path: Path) -> None:
+    document = json.loads(loopback.kubeconfig.read_text())
+    document["users"][0]["user"] = exec_user(tmp_path / "no-such-plugin")
+    loopback.kubeconfig.write_text(json.dumps(document))
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["credentials"]
+    assert names(checks, "ok") == ["configuration", "server name", "TCP", "TLS"]
+    assert "no-such-plugin" in checks["credentials"].found
+
+    plugin = write_plugin(tmp_path, f'credential({{"token": {TOKEN!r}}})')
+    document["users"][0]["user"] = exec_user(plugin)
+    loopback.kubeconfig.write_text(json.dumps(document))
+    checks = await diagnose(loopback)
+    assert checks["credentials"].found == "user 'loopback': exec plugin 'plugin'"
+    assert checks["authentication"].result == "ok"
+
+
+@pytest.mark.parametrize(
+    ("user", "found"),
+    [
+        ({"token": "a-token"}, "user 'dev': token"),
+        ({"username": "ada", "password": "hunter22"}, "user 'dev': user name and password"),
+        ({"token": "a-token", "as": "eve"}, "user 'dev': token, acting as 'eve'"),
+        ({"token": id_token(exp=4102444800)}, "user 'dev': token, valid until 2100-01-01T00:00:00Z"),
+        ({"token": id_token(exp=0)}, "user 'dev': token, expired at 1970-01-01T00:00:00Z"),
+        ({"token": id_token(exp=1e300)}, "user 'dev': token"),
+        ({}, "user 'dev': no credentials: requests are anonymous"),
+    ],
+    ids=str,
+)
+async def test_kind_and_expiry_of_credentials_are_shown(
+    tmp_path: Path, port: int, user: dict[str, str], found: str
+) -> None:
+    path = write_file(tmp_path / "config", kubeconfig(user, server=f"https://127.0.0.1:{port}"))
+    resolver = KubernetesClusterResolver({"worker": "app=train"}, kubeconfig=path)
+    checks = {check.name: check for check in await aioresolve.doctor(resolver)}
+    assert checks["credentials"].found == found
+    expected = "failed" if "expired" in found else "warning" if "anonymous" in found else "ok"
+    assert checks["credentials"].result == expected
+
+
+async def test_expiry_of_a_client_certificate_is_shown(loopback: Loopback, tmp_path: Path) -> None:
+    path = loopback.server.write_kubeconfig(tmp_path / "certificate", certificate_of="alice")
+    checks = await diagnose(loopback, kubeconfig=path)
+    assert checks["credentials"].found.startswith("user 'loopback': client certificate, valid until 3")
+    assert checks["authentication"].result == "ok"
+
+
+async def test_service_account_of_a_pod_is_shown(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolate(tmp_path, monkeypatch)
+    variables = loopback.server.in_cluster(tmp_path / "serviceaccount", token=TOKEN, namespace="ml")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    checks = await diagnose(loopback, kubeconfig=None, namespace=CONTEXT_NAMESPACE)
+    assert checks["configuration"].found == (
+        f"{loopback.server.url} from in-cluster service account, namespace 'ml'"
+    )
+    assert checks["credentials"].found == f"token file {tmp_path / 'serviceaccount' / 'token'}"
+    assert checks["list pods"].found == "allowed in namespace 'ml'"
+
+
+# The way to the API server
+
+
+async def test_unknown_name_of_the_server(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(host: str, *_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(tcp, "_addresses", look_up)
+    loopback.edit_kubeconfig(server=f"https://api.example:{loopback.server.port}")
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["server name"]
+    assert checks["server name"].found == (
+        "the name 'api.example' of the API server was not found: Name or service not known"
+    )
+    assert remedy(checks["server name"]) == "Correct the server in the kubeconfig, or check the DNS."
+    assert checks["credentials"].result == "ok"
+
+
+async def test_closed_port(loopback: Loopback, port: int) -> None:
+    loopback.edit_kubeconfig(server=f"https://127.0.0.1:{port}")
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["TCP"]
+    assert checks["TCP"].found == f"no TCP connection to 127.0.0.1:{port}: Connection refused"
+    assert "the server runs" in remedy(checks["TCP"])
+    loopback.edit_kubeconfig(server=loopback.server.url)
+    assert (await diagnose(loopback))["TCP"].result == "ok"
+
+
+@pytest.mark.slow
+async def test_server_that_accepts_and_hangs(loopback: Loopback) -> None:
+    with peer(never_respond) as hanging:
+        loopback.edit_kubeconfig(server=f"https://127.0.0.1:{hanging}")
+        checks = await diagnose(loopback, check_timeout=3.0)
+    assert names(checks, "failed") == ["TLS"]
+    assert checks["TLS"].found == "no result within 3 s"
+    assert "`check_timeout=`" in remedy(checks["TLS"])
+    assert names(checks, "ok") == ["configuration", "credentials", "server name", "TCP"]
+
+
+@pytest.mark.slow
+async def test_server_that_hangs_after_the_handshake(loopback: Loopback) -> None:
+    loopback.server.inject(Hang(), match=lambda request: request.path == "/version")
+    checks = await diagnose(loopback, check_timeout=3.0)
+    assert (names(checks, "failed"), names(checks, "ok")) == (["API server"], CONNECTION)
+
+
+def certificate_server(
+    authority: trustme.CA, host: str, *, begins: datetime | None = None, ends: datetime | None = None
+) -> tuple[ssl.SSLContext, bytes]:
+    """Return the TLS settings of a server with such a certificate, and that of its authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host, not_before=begins, not_after=ends).configure_cert(context)
+    return context, authority.cert_pem.bytes()
+
+
+async def test_certificate_of_another_authority(loopback: Loopback) -> None:
+    good = json.loads(loopback.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
+    loopback.edit_kubeconfig(certificate_authority_data=base64_of(CertificateAuthority().pem.encode()))
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["TLS"]
+    found = checks["TLS"].found
+    assert found.startswith(f"the certificate of {loopback.server.url} was not accepted: ")
+    assert "certificate chain (it is for localhost, 127.0.0.1, ::1, valid until" in found
+    assert "Correct certificate-authority" in remedy(checks["TLS"])
+    loopback.edit_kubeconfig(certificate_authority_data=good)
+    assert (await diagnose(loopback))["TLS"].result == "ok"
+
+
+async def test_expired_certificate(loopback: Loopback) -> None:
+    begins, ends = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC)
+    context, pem = certificate_server(trustme.CA(), "127.0.0.1", begins=begins, ends=ends)
+    with peer(never_respond, context) as expired:
+        point_kubeconfig_to(loopback, pem, expired)
+        checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["TLS"]
+    assert "certificate has expired (it is for 127.0.0.1, valid until 2020-02-01)" in checks["TLS"].found
+    assert remedy(checks["TLS"]).startswith("Renew the certificate of the server")
+
+
+async def test_certificate_that_expires_soon_is_a_warning(loopback: Loopback) -> None:
+    now = datetime.now(UTC)
+    begins, ends = now - timedelta(days=1), now + timedelta(days=2)
+    context, pem = certificate_server(trustme.CA(), "127.0.0.1", begins=begins, ends=ends)
+    with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"), context) as soon:
+        point_kubeconfig_to(loopback, pem, soon)
+        checks = await diagnose(loopback)
+    assert checks["TLS"].result == "warning"
+    assert checks["API server"].found.endswith("returned status 500 ('no reason given')")
+
+
+@pytest.mark.slow
+async def test_certificate_of_another_host(loopback: Loopback) -> None:
+    context, pem = certificate_server(trustme.CA(), "api.example")
+    with peer(never_respond, context) as other:
+        point_kubeconfig_to(loopback, pem, other)
+        checks = await diagnose(loopback)
+        assert "(it is for api.example, valid until" in checks["TLS"].found
+        assert "tls-server-name" in remedy(checks["TLS"])
+        loopback.edit_kubeconfig(tls_server_name="api.example")
+        checks = await diagnose(loopback, check_timeout=3.0)
+    assert (checks["TLS"].result, names(checks, "failed")) == ("ok", ["API server"])
+
+
+async def test_server_that_requires_a_client_certificate(loopback: Loopback, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context, pem = certificate_server(authority, "127.0.0.1")
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    chain, key = client_pair(authority)
+    user = {"client-certificate-data": base64_of(chain), "client-key-data": base64_of(key)}
+    with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"), context) as strict:
+        cluster = {"server": f"https://127.0.0.1:{strict}", "certificate-authority-data": base64_of(pem)}
+        path = write_file(tmp_path / "config", kubeconfig(user, **cluster))
+        checks = await diagnose(loopback, kubeconfig=path)
+        assert checks["TLS"].result == "ok"
+        path = write_file(tmp_path / "config", kubeconfig({"token": "a-token"}, **cluster))
+        checks = await diagnose(loopback, kubeconfig=path)
+    assert checks["TLS"].result == "failed"
+    assert "the server accepts the client certificate" in remedy(checks["TLS"])
+
+
+async def test_unverified_certificate_is_a_warning(loopback: Loopback) -> None:
+    document = json.loads(loopback.kubeconfig.read_text())
+    cluster = document["clusters"][0]["cluster"]
+    del cluster["certificate-authority-data"]
+    cluster["insecure-skip-tls-verify"] = True
+    loopback.kubeconfig.write_text(json.dumps(document))
+    checks = await diagnose(loopback)
+    assert checks["TLS"].result == "warning"
+    assert checks["TLS"].found.startswith("the certificate is not verified; it is for localhost")
+
+
+async def test_certificate_that_cannot_be_read_is_no_failure(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_checks, "read_certificate", lambda _: int("x"))
+    check = (await diagnose(loopback))["TLS"]
+    assert check.result == "ok"
+    assert check.found.startswith("established; the certificate cannot be described (invalid literal")
+
+
+async def test_server_without_tls(loopback: Loopback) -> None:
+    def respond(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with peer(respond) as plain:
+        loopback.edit_kubeconfig(server=f"https://127.0.0.1:{plain}")
+        checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["TLS"]
+    assert remedy(checks["TLS"]).startswith("Check that the port speaks https")
+
+
+async def test_server_of_plain_http_gets_no_credentials(loopback: Loopback) -> None:
+    with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n")) as plain:
+        loopback.edit_kubeconfig(server=f"http://127.0.0.1:{plain}")
+        checks = await diagnose(loopback)
+    assert checks["credentials"].found == "none are sent over plain http"
+    assert checks["TLS"].result == "warning"
+
+
+async def test_proxy_is_the_first_hop(loopback: Loopback, port: int) -> None:
+    seen: list[bytes] = []
+    trusting = loopback.kubeconfig.read_text()
+    with peer(connect_proxy(seen)) as proxy:
+        loopback.edit_kubeconfig(proxy_url=f"http://ada:hunter22@127.0.0.1:{proxy}")
+        checks = await diagnose(loopback)
+        authority = base64_of(CertificateAuthority().pem.encode())
+        loopback.edit_kubeconfig(certificate_authority_data=authority)
+        untrusted = await diagnose(loopback)
+    assert seen
+    assert f"through the proxy http://127.0.0.1:{proxy} from" in checks["configuration"].found
+    assert checks["TLS"].found == "the certificate is checked by the next request, through the proxy"
+    assert checks["authentication"].result == "ok"
+    assert "was not accepted" in untrusted["API server"].found
+    assert "hunter22" not in str(checks) + str(untrusted)
+    loopback.kubeconfig.write_text(trusting)
+    loopback.edit_kubeconfig(proxy_url=f"http://127.0.0.1:{port}")
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["TCP"]
+    assert remedy(checks["TCP"]).startswith("Correct proxy-url in the kubeconfig")
+
+
+@pytest.mark.parametrize("page", [Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"})])
+async def test_server_that_is_no_api_server(loopback: Loopback, page: Answer) -> None:
+    loopback.server.inject(page, match=lambda request: request.path == "/version")
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["API server"]
+    assert "is not a Kubernetes API server" in checks["API server"].found
+
+
+@pytest.mark.parametrize(("hours", "direction"), [(-2, "ahead of"), (2, "behind")])
+async def test_clock_that_differs_from_the_servers(loopback: Loopback, hours: int, direction: str) -> None:
+    train(loopback, 0)
+    date = format_datetime(datetime.now(UTC) + timedelta(hours=hours), usegmt=True)
+    loopback.server.inject(
+        Answer(200, b'{"gitVersion": "v1.36.2"}', {"Date": date}), match=lambda r: r.path == "/version"
+    )
+    checks = await diagnose(loopback)
+    assert checks["clock"].result == "failed"
+    assert f"s {direction} that of the server" in checks["clock"].found
+    assert "NTP" in remedy(checks["clock"])
+    assert checks["tasks"].found == "worker: 1"
+
+
+# Authentication and permissions
+
+
+async def test_rejected_credentials(loopback: Loopback) -> None:
+    loopback.server.tokens = {"another": "alice"}
+    checks = await diagnose(loopback)
+    assert names(checks, "failed") == ["authentication"]
+    assert names(checks, "ok") == [*CONNECTION, "API server", "clock"]
+    assert checks["authentication"].found == (
+        f"{loopback.server.url} rejects the credentials (user 'loopback': token; from kubeconfig"
+        f" {loopback.kubeconfig}, context 'loopback'), also after they were renewed"
+    )
+    assert "Log in again" in remedy(checks["authentication"])
+    loopback.server.tokens = {TOKEN: "alice"}
+    assert (await diagnose(loopback))["authentication"].result == "ok"
+
+
+@pytest.mark.parametrize(("verbs", "denied"), [({"list", "get"}, "watch"), ({"watch", "get"}, "list")])
+async def test_denied_verb(loopback: Loopback, verbs: set[str], denied: str) -> None:
+    train(loopback, 0)
+    loopback.server.verbs["alice"] = verbs
+    checks = await diagnose(loopback)
+    failed = checks[f"{denied} pods"]
+    assert failed.result == "failed"
+    assert failed.found.startswith(f"user 'alice' may not {denied} pods in namespace 'ml'")
+    wanted = "[list, watch]" if denied == "watch" else "[list]"
+    assert f"verbs: {wanted}" in remedy(failed)
+    assert checks["tasks"].result == ("ok" if denied == "watch" else "skipped")
+    assert checks["clock"].result == "ok"
+
+
+async def test_denied_namespace_leaves_the_others_checked(loopback: Loopback) -> None:
+    train(loopback, 0)
+    loopback.server.allow = {"alice": {"ml"}}
+    checks = await diagnose(loopback, namespace=["ml", "web"])
+    assert [name for name in names(checks, "failed") if "pods" in name] == [
+        "list pods (web)",
+        "watch pods (web)",
+    ]
+    assert checks["list pods (ml)"].found == "allowed in namespace 'ml'"
+    assert checks["pods with app=train (ml)"].found == "1 pod in namespace 'ml': 1 running"
+    assert checks["pods with app=train (web)"].result == "skipped"
+    assert 'namespace: "web"' in remedy(checks["list pods (web)"])
+    loopback.server.allow = {"alice": None}
+    assert (await diagnose(loopback, namespace=["ml", "web"]))["list pods (web)"].result == "ok"
+
+
+async def test_all_namespaces_need_a_cluster_role(loopback: Loopback) -> None:
+    loopback.server.allow = {"alice": {"ml"}}
+    checks = await diagnose(loopback, namespace=None)
+    assert "kind: ClusterRole\n" in remedy(checks["list pods"])
+
+
+async def test_server_without_access_reviews_is_sent_small_requests(loopback: Loopback) -> None:
+    train(loopback, 0)
+    loopback.server.inject(Answer(404), match=lambda request: request.method == "POST", times=None)
+    loopback.server.verbs["alice"] = {"list", "get"}
+    checks = await diagnose(loopback)
+    assert checks["list pods"].found == "allowed in namespace 'ml', but the server reviews no access"
+    assert checks["watch pods"].result == "failed"
+    assert checks["tasks"].result == "ok"
+
+
+async def test_namespace_of_the_context_is_used(loopback: Loopback) -> None:
+    document = json.loads(loopback.kubeconfig.read_text())
+    document["contexts"][0]["context"]["namespace"] = "ml"
+    loopback.kubeconfig.write_text(json.dumps(document))
+    train(loopback, 0)
+    checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
+    assert checks["list pods"].found == "allowed in namespace 'ml'"
+    assert checks["tasks"].found == "worker: 1"
+
+
+# Pods
+
+
+async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
+    checks = await diagnose(loopback)
+    found = checks["pods with app=train"]
+    assert (found.result, found.found) == (
+        "failed",
+        "no pod in namespace 'ml' has these labels; it has no pods, or does not exist",
+    )
+    assert "--show-labels" in remedy(found)
+    assert [checks[name].result for name in TASKS] == ["skipped"] * 3
+    loopback.train("web-0", labels={"app": "web"})
+    assert (await diagnose(loopback))["pods with app=train"].found == (
+        "no pod in namespace 'ml' has these labels"
+    )
+
+
+async def test_invalid_selector(loopback: Loopback) -> None:
+    checks = await diagnose(loopback, jobs={"worker": "a b"})
+    assert checks["pods with a b"].result == "failed"
+    assert "Correct the selector 'a b'" in remedy(checks["pods with a b"])
+
+
+async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopback, port: int) -> None:
+    train(loopback, 0)
+    train(loopback, 1, 2, phase="Pending", node=None, ip=None, reason="Unschedulable")
+    train(loopback, 3, deleting=True)
+    train(loopback, 4, ready=False, waiting="CrashLoopBackOff", restarts=3)
+    checks = await diagnose(loopback, tf_server_port=port)
+    found = checks["pods with app=train"]
+    assert found.result == "failed"
+    assert found.found.startswith("5 pods in namespace 'ml': 2 running, 1 of them not ready; 2 Pending")
+    assert "1 being deleted: ml/train-3" in found.found
+    assert "CrashLoopBackOff" in found.found
+    assert "`kubectl describe pod -n ml train-1`" in remedy(found)
+    assert "`not_running='skip'`" in remedy(found)
+    assert checks["tasks"].found == "worker: 2"
+    assert checks["addresses"].result == "failed"
+    skipping = await diagnose(loopback, not_running="skip")
+    assert skipping["pods with app=train"].result == "warning"
+
+
+async def test_pods_that_calls_leave_out_are_no_failure(loopback: Loopback) -> None:
+    train(loopback, 0)
+    train(loopback, 1, deleting=True)
+    found = (await diagnose(loopback))["pods with app=train"]
+    assert (found.result, found.found) == (
+        "ok",
+        "2 pods in namespace 'ml': 1 running; 1 being deleted: ml/train-1",
+    )
+
+
+@pytest.mark.slow
+async def test_tasks_have_the_order_of_the_resolver(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAME", "a")
+    loopback.train("a", index=1, ip="10.0.0.1")
+    loopback.train("b", index=0, ip="10.0.0.2")
+    checks = await diagnose(loopback, order_by="index", check_timeout=3.0)
+    assert checks["this task"].found == "/job:worker/task:1, rank 1 of 2"
+    checks = await diagnose(loopback, check_timeout=3.0)
+    assert checks["this task"].found == "/job:worker/task:0, rank 0 of 2"
+
+
+@pytest.mark.parametrize(("order_by", "result"), [("index", "failed"), ("name", "warning")])
+async def test_missing_and_repeated_indices(loopback: Loopback, order_by: str, result: str) -> None:
+    train(loopback, 0, 1, 3)
+    loopback.train("other-1", index=1, ip="127.0.0.1")
+    checks = await diagnose(loopback, order_by=order_by)
+    found = checks["indices of worker"]
+    assert found.result == result
+    assert "no pod has index 2; index 1 is claimed by ml/other-1 and ml/train-1" in found.found
+    assert checks["tasks"].found == "worker: 4"
+
+
+async def test_controller_of_the_indices_is_named(loopback: Loopback) -> None:
+    train(loopback, 0, 1, labels={**TRAIN, "batch.kubernetes.io/job-name": "train"})
+    checks = await diagnose(loopback)
+    assert checks["indices of worker"].found == "0 to 1, without gaps (Job 'train')"
+
+
+async def test_pods_without_indices(loopback: Loopback) -> None:
+    loopback.train("a", "b")
+    assert (await diagnose(loopback))["indices of worker"].found == (
+        "the pods have no index; their tasks are in the order of their names"
+    )
+    assert (await diagnose(loopback, order_by="index"))["indices of worker"].result == "failed"
+
+
+@pytest.mark.slow
+async def test_pods_that_cannot_be_connected_to(loopback: Loopback, port: int) -> None:
+    train(loopback, 0, 1)
+    checks = await diagnose(loopback, tf_server_port=port)
+    assert names(checks, "failed") == ["addresses"]
+    assert checks["addresses"].found.startswith(
+        f"2 of 2 tasks accept no TCP connection: ml/train-0: no TCP connection to 127.0.0.1:{port}:"
+    )
+    assert "`tf_server_port=`" in remedy(checks["addresses"])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        checks = await diagnose(loopback, tf_server_port=listening.getsockname()[1], check_timeout=3.0)
+    assert (checks["addresses"].result, checks["devices"].result) == ("ok", "warning")
+
+
+async def test_pod_without_the_chosen_address(loopback: Loopback) -> None:
+    train(loopback, 0)
+    checks = await diagnose(loopback, address="hostname")
+    assert checks["tasks"].result == "failed"
+    assert "spec.hostname or spec.subdomain is not set" in checks["tasks"].found
+    assert checks["indices of worker"].result == "failed"
+
+
+async def test_number_of_pods_that_the_controller_wants_is_compared(loopback: Loopback) -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "ml"}}
+    loopback.server.add_controllers(job | {"spec": {"completions": 2, "parallelism": 2}})
+
+    def add(index: int) -> None:
+        one = pod(f"train-{index}", "ml", labels=TRAIN, index=index, ip="127.0.0.1")
+        one["metadata"]["ownerReferences"] = [owner]
+        loopback.server.add(one)
+
+    add(0)
+    check = (await diagnose(loopback))["size"]
+    assert check.result == "warning"
+    assert check.found.startswith("worker: 1 of 2 (")
+    add(1)
+    check = (await diagnose(loopback))["size"]
+    assert (check.result, check.found.partition(" (")[0]) == ("ok", "worker: 2 of 2")
+    loopback.server.inject(Answer(403), match=lambda request: "/jobs/" in request.path)
+    check = (await diagnose(loopback))["size"]
+    assert (check.result, check.found.partition(":")[0]) == ("ok", "not known")
+
+
+async def test_order_by_labels_of_nodes_needs_a_permission(loopback: Loopback) -> None:
+    train(loopback, 0)
+    order_by = ["node-label:topology.kubernetes.io/rack"]
+    assert (await diagnose(loopback, order_by=order_by))["list nodes"].result == "ok"
+    loopback.server.resources = {"alice": {"pods", "services"}}
+    check = (await diagnose(loopback, order_by=order_by))["list nodes"]
+    assert check.result == "failed"
+    assert check.found.startswith("user 'alice' may not list nodes in the cluster")
+    assert "kind: ClusterRole" in remedy(check)
+
+
+async def test_devices_of_claims_are_reported_and_their_permission_is_optional(loopback: Loopback) -> None:
+    train(loopback, 0)
+    assert (await diagnose(loopback))["ResourceClaims"].found == "no running pod has one"
+    for number in (1, 2):
+        loopback.server.add(resource_claim(f"gpus-{number}", "ml", devices=8))
+        claiming = pod(
+            f"train-{number}", "ml", labels=TRAIN, ip="127.0.0.1", resource_claims=[f"gpus-{number}"]
+        )
+        loopback.server.add(claiming)
+    assert (await diagnose(loopback))["ResourceClaims"].found == "2 pods with 8 gpu.nvidia.com"
+    loopback.server.delete("gpus-1", "ml", kind="ResourceClaim")
+    check = (await diagnose(loopback))["ResourceClaims"]
+    assert (check.result, check.found) == ("warning", "ResourceClaim ml/gpus-1 does not exist")
+    loopback.server.resources = {"alice": {"pods", "services"}}
+    check = (await diagnose(loopback))["ResourceClaims"]
+    assert check.result == "warning"
+    assert check.found.startswith("user 'alice' may not list resourceclaims in namespace 'ml'")
+    assert 'apiGroups: ["resource.k8s.io"]\n  resources: [resourceclaims]\n  verbs: [list]' in remedy(check)
+
+
+# EndpointSlices
+
+
+async def test_service_needs_permission_for_its_endpoint_slices(loopback: Loopback) -> None:
+    loopback.server.add(service("train", "ml", selector=TRAIN, ports={"": 8470}))
+    train(loopback, 0)
+    loopback.server.resources = {"alice": {"endpointslices"}}
+    resolver = KubernetesClusterResolver(service="train", namespace="ml", kubeconfig=loopback.kubeconfig)
+    checks = {check.name: check for check in await aioresolve.doctor(resolver)}
+    assert [name for name in checks if name not in CONNECTION + TASKS] == [
+        *("API server", "clock", "authentication", "list endpointslices", "watch endpointslices", "tasks")
+    ]
+    assert checks["watch endpointslices"].found == "allowed in namespace 'ml'"
+    assert checks["tasks"].found == "worker: 1"
+    loopback.server.resources = {"alice": {"pods"}}
+    checks = {check.name: check for check in await aioresolve.doctor(resolver)}
+    denied = checks["list endpointslices"]
+    assert denied.found.startswith("user 'alice' may not list endpointslices in namespace 'ml'")
+    assert "resources: [endpointslices]" in remedy(denied)
+    assert checks["tasks"].result == "skipped"
+
+
+async def test_endpoints_that_are_not_ready_are_named(loopback: Loopback) -> None:
+    loopback.server.add(service("train", "ml", selector=TRAIN, ports={"": 8470}))
+    train(loopback, 0)
+    train(loopback, 1, ready=False)
+    resolver = KubernetesClusterResolver(service="train", namespace="ml", kubeconfig=loopback.kubeconfig)
+    checks = {check.name: check for check in await aioresolve.doctor(resolver)}
+    assert checks["tasks"].result == "failed"
+    assert checks["tasks"].found.startswith("worker: 1; 1 missing or not ready: ml/train-1: ")
+    assert checks["addresses"].found.startswith("1 of 1 tasks")
+
+
+# Names of pods
+
+
+async def test_missing_service(loopback: Loopback) -> None:
+    train(loopback, 0, hostname="train-0", subdomain="train")
+    check = (await diagnose(loopback))["headless Service"]
+    assert check.result == "failed"
+    assert check.found == "there is no Service ml/train, which pods name in spec.subdomain"
+    assert "`clusterIP: None`" in remedy(check)
+    not_headless = service("train", "ml")
+    not_headless["spec"]["clusterIP"] = "10.96.0.10"
+    loopback.server.add(not_headless)
+    check = (await diagnose(loopback))["headless Service"]
+    assert (check.result, "is not headless" in check.found) == ("failed", True)
+    loopback.server.add(service("train", "ml"))
+    check = (await diagnose(loopback))["headless Service"]
+    assert (check.result, check.found) == ("ok", "ml/train exists, and is headless")
+
+
+async def test_service_that_may_not_be_read_is_a_warning(loopback: Loopback) -> None:
+    train(loopback, 0, hostname="train-0", subdomain="train")
+    loopback.server.verbs["alice"] = {"list", "watch"}
+    check = (await diagnose(loopback))["headless Service"]
+    assert (check.result, check.found) == (
+        "warning",
+        "unknown: the server returned status 403 for Service ml/train",
+    )
+
+
+async def test_names_of_pods_are_looked_up_inside_the_cluster(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dns = {"train-0.train.ml.svc": "127.0.0.1", "train-1.train.ml.svc": "127.0.0.9"}
+
+    def look_up(host: str, port: int, family: socket.AddressFamily) -> list[tcp.Address]:
+        if host.endswith(".svc") and host not in dns:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [tcp.Address(dns.get(host, host), socket.AF_INET, 0)]
+
+    monkeypatch.setattr(tcp, "_addresses", look_up)
+    for index in range(3):
+        train(loopback, index, hostname=f"train-{index}", subdomain="train")
+    assert (await diagnose(loopback))["DNS names"].result == "skipped"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    check = (await diagnose(loopback))["DNS names"]
+    assert check.result == "warning"
+    assert check.found == (
+        "2 of 3 names are not right: train-1.train.ml.svc is 127.0.0.9, but the pod has 127.0.0.1;"
+        " train-2.train.ml.svc: Name or service not known"
+    )
+    assert (await diagnose(loopback, address="hostname"))["DNS names"].result == "failed"
+    dns.update({f"train-{index}.train.ml.svc": "127.0.0.1" for index in range(3)})
+    check = (await diagnose(loopback))["DNS names"]
+    assert (check.result, check.found) == ("ok", "the names of 3 pods are found, with the pods' addresses")
+
+
+@pytest.mark.slow
+async def test_this_process_as_a_task(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(loopback, 0, ip="10.0.0.1")
+    train(loopback, 1, ip="10.0.0.2")
+    monkeypatch.setenv("POD_NAME", "train-1")
+    monkeypatch.setenv("POD_NAMESPACE", "ml")
+    checks = await diagnose(loopback, check_timeout=3.0)
+    assert checks["this task"].found == "/job:worker/task:1, rank 1 of 2"
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "7")
+    checks = await diagnose(loopback, check_timeout=3.0)
+    assert checks["this task"].result == "warning"
+    assert "$JOB_COMPLETION_INDEX is '7'" in checks["this task"].found
+
+
+async def test_override_client_has_the_checks_of_every_resolver(loopback: Loopback) -> None:
+    class Client:
+        def list_namespaced_pod(self, namespace: str, **_: object) -> Any:
+            raise OSError("no connection")
+
+    resolver = KubernetesClusterResolver({"worker": "app=train"}, namespace="ml", override_client=Client())
+    first, *_ = await aioresolve.doctor(resolver, check_timeout=3.0)
+    assert (first.name, first.result) == ("tasks", "failed")
+
+
+@pytest.mark.slow
+async def test_requests_that_hang_end_at_the_deadline_of_their_check(loopback: Loopback) -> None:
+    loopback.server.inject(Hang(), match=lambda request: "/pods" in request.path, times=None)
+    resolver = loopback.resolver(namespace="ml")
+    checks = {
+        check.name: check for check in await aioresolve.doctor(resolver, timeout=60.0, check_timeout=3.0)
+    }
+    assert names(checks, "failed") == ["pods with app=train"]
+    assert checks["pods with app=train"].found.startswith("no result within 3 s; ")
+    assert checks["list pods"].result == "ok"
+
+
+def test_certificates_are_read() -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("a.example", "*.b.example", "10.0.0.1", "fd00::1")
+    certificate = read_certificate(ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode()))
+    assert certificate.names == ("a.example", "*.b.example", "10.0.0.1", "fd00::1")
+    assert certificate.not_before < datetime.now(UTC) < certificate.not_after
+    assert read_certificate(ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode())).names == ()
+
+
+@pytest.mark.parametrize(
+    "der", [b"", b"\x30", b"\x30\x82", b"\x30\x03\x02\x01", b"x" * 100, bytes(range(256))]
+)
+def test_what_is_no_certificate_is_a_value_error(der: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_certificate(der)

@@ -1,0 +1,629 @@
+"""The endpoints of Services: members, addresses, ports, order, and watches over real sockets."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+import pytest
+
+from aioresolve.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    PodIndexError,
+    PodNotRunningError,
+    ProtocolError,
+)
+from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
+from aioresolve.kubernetes.endpoint_slices import SliceQuery, name_index
+from aioresolve.sync import KubernetesClusterResolver as BlockingResolver
+from aioresolve.testing import Answer, Cut, End, Reset, WatchError, endpoint, endpoint_slice, pod, service
+
+from .loopback import Loopback, addresses, is_list, run_loopback
+from .test_watch import IMPATIENT, QUICK, names, next_state, with_policy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from aioresolve import ClusterState
+    from aioresolve.testing import Fault
+
+    States: TypeAlias = AsyncGenerator[ClusterState, None]
+
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices"
+
+
+def trainer(**options: Any) -> dict[str, Any]:
+    """Return the Service of the pods with the label `app=train`."""
+    return service("trainer", "ml", selector={"app": "train"}, **options)
+
+
+def slice_of(*endpoints: dict[str, Any], name: str = "trainer-a", **options: Any) -> dict[str, Any]:
+    """Return a slice of the Service `trainer`."""
+    return endpoint_slice(name, "ml", service="trainer", endpoints=endpoints, **options)
+
+
+def of_pod(name: str, address: str, **options: Any) -> dict[str, Any]:
+    """Return the endpoint of a pod in the namespace `ml`."""
+    return endpoint(address, pod=name, namespace="ml", **options)
+
+
+def resolver(loopback: Loopback, services: Any = "trainer", **arguments: Any) -> KubernetesClusterResolver:
+    """Return a resolver of Services in the namespace `ml`."""
+    return KubernetesClusterResolver(
+        service=services, **{"kubeconfig": loopback.kubeconfig, "namespace": "ml", **arguments}
+    )
+
+
+async def resolved(loopback: Loopback, services: Any = "trainer", **arguments: Any) -> list[str | None]:
+    """Return the addresses of the job `worker`, which both calls agree on."""
+    one = resolver(loopback, services, **arguments)
+    spec = await one.cluster_spec()
+    assert (await one.cluster_state()).spec == spec
+    return addresses(spec)
+
+
+class TestMembers:
+    async def test_endpoints_of_the_pods_of_a_service_are_its_tasks(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer(ports={"grpc": 9000}))
+        loopback.train("train-10", ip="10.8.0.10")
+        loopback.train("train-2", ip="10.8.0.2")
+        assert await resolved(loopback) == ["10.8.0.2:9000", "10.8.0.10:9000"]
+
+    async def test_state_has_the_identity_of_each_pod(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer())
+        loopback.train("train-0", ip="10.8.0.1", node="node-7")
+        pods = await loopback.resolver(namespace="ml").cluster_state()
+        (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
+        (expected,) = pods.endpoints["worker"]
+        assert (found.address, found.name, found.namespace) == ("10.8.0.1:8470", "train-0", "ml")
+        assert (found.uid, found.node, found.ready) == (expected.uid, "node-7", True)
+        assert found.identity == expected.identity
+
+    @pytest.mark.parametrize("published", [False, True])
+    @pytest.mark.parametrize(
+        ("options", "members", "faults"),
+        [
+            ({}, ["train-0"], []),
+            ({"ready": False}, [], ["ml/train-0"]),
+            ({"deleting": True}, [], []),
+            ({"phase": "Succeeded"}, [], []),
+            ({"phase": "Pending", "ip": None}, [], []),
+        ],
+    )
+    async def test_conditions_decide_which_endpoints_are_members(
+        self,
+        loopback: Loopback,
+        published: bool,
+        options: dict[str, Any],
+        members: list[str],
+        faults: list[str],
+    ) -> None:
+        loopback.server.add(trainer(publish_not_ready=published))
+        loopback.train("train-0", **options)
+        if published and faults:
+            members, faults = ["train-0"], []
+        state = await resolver(loopback, not_running="skip").cluster_state()
+        assert names(state) == members
+        if not faults:
+            assert await resolver(loopback).cluster_state() == state
+            return
+        with pytest.raises(
+            PodNotRunningError, match="1 endpoint is not ready: ml/train-0: not ready"
+        ) as caught:
+            await resolver(loopback).cluster_spec()
+        assert list(caught.value.pods) == faults
+
+    async def test_member_that_is_published_before_it_is_ready_is_not_ready(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer(publish_not_ready=True))
+        loopback.train("train-0", ready=False)
+        (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
+        assert (found.ready, found.status) == (False, "not ready")
+
+    @pytest.mark.parametrize(
+        ("conditions", "readiness"),
+        [
+            ({"ready": None}, [True]),
+            ({"ready": True, "serving": True, "terminating": False}, [True]),
+            ({"ready": True, "serving": False}, [False]),
+            ({"ready": None, "serving": False}, [False]),
+            ({"ready": True, "terminating": True}, []),
+            ({"ready": False, "serving": True, "terminating": True}, []),
+            ({"ready": False, "serving": True}, []),
+        ],
+    )
+    async def test_condition_that_is_not_set_counts_as_ready_and_serving(
+        self, loopback: Loopback, conditions: dict[str, bool | None], readiness: list[bool]
+    ) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1", **conditions)))
+        state = await resolver(loopback, not_running="skip").cluster_state()
+        assert [each.ready for each in state.endpoints["worker"]] == readiness
+
+    async def test_endpoint_without_conditions_is_ready(self, loopback: Loopback) -> None:
+        bare = {"addresses": ["10.8.0.1"], "targetRef": {"kind": "Pod", "name": "train-0", "namespace": "ml"}}
+        loopback.server.add(slice_of(bare))
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+
+    async def test_endpoints_of_several_slices_are_merged_in_the_order_of_their_names(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.server.max_endpoints = 2
+        loopback.server.add(trainer())
+        for number in (3, 11, 1, 2, 0):
+            loopback.train(f"train-{number}", ip=f"10.8.0.{number}")
+        assert len(loopback.server.endpoint_slices) == 3
+        assert await resolved(loopback) == [f"10.8.0.{number}:8470" for number in (0, 1, 2, 3, 11)]
+
+    async def test_endpoint_that_moves_to_another_slice_counts_once(self, loopback: Loopback) -> None:
+        loopback.server.add(
+            slice_of(of_pod("train-0", "10.8.0.1"), name="trainer-b"),
+            slice_of(of_pod("train-0", "10.8.0.2"), name="trainer-a"),
+        )
+        assert await resolved(loopback) == ["10.8.0.2:8470"]
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.3"), name="trainer-b"))
+        assert await resolved(loopback) == ["10.8.0.3:8470"]
+
+    async def test_pod_that_was_replaced_in_one_slice_counts_once(self, loopback: Loopback) -> None:
+        old = of_pod("train-0", "10.8.0.1", uid="old", terminating=True)
+        new = of_pod("train-0", "10.8.0.2", uid="new")
+        for endpoints in ([old, new], [new, old]):
+            loopback.server.add(slice_of(*endpoints))
+            state = await resolver(loopback).cluster_state()
+            assert [each.uid for each in state.endpoints["worker"]] == ["new"]
+
+    async def test_slices_of_other_services_are_not_used(self, loopback: Loopback) -> None:
+        other = endpoint_slice("other-a", "ml", service="other", endpoints=[of_pod("x", "10.8.0.9")])
+        loopback.server.add(other, slice_of(of_pod("train-0", "10.8.0.1")))
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+        (request, _) = loopback.requests
+        assert request.path == SLICES
+        assert request.query["labelSelector"] == "kubernetes.io/service-name=trainer"
+
+    async def test_service_that_does_not_exist_has_no_tasks(self, loopback: Loopback) -> None:
+        assert await resolved(loopback) == []
+
+    async def test_endpoint_without_an_address_is_not_a_task(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), {"addresses": []}))
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+
+    async def test_address_that_is_not_one_is_an_error(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1:80"), address_type="FQDN"))
+        with pytest.raises(
+            ConfigurationError, match="endpoint ml/train-0 of Service 'trainer' cannot be addr"
+        ):
+            await resolved(loopback)
+
+
+class TestJobs:
+    async def test_jobs_have_services(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer(), service("ps", "ml", selector={"app": "ps"}, ports={"": 2222}))
+        loopback.train("train-0", ip="10.8.0.1")
+        loopback.server.add(pod("ps-0", "ml", labels={"app": "ps"}, ip="10.8.0.2"))
+        spec = await resolver(loopback, {"worker": "trainer", "ps": ["ps"]}).cluster_spec()
+        assert spec.as_dict() == {"worker": ["10.8.0.1:8470"], "ps": ["10.8.0.2:2222"]}
+
+    async def test_services_of_a_job_follow_one_another(self, loopback: Loopback) -> None:
+        loopback.server.add(
+            slice_of(of_pod("a", "10.8.0.1")),
+            endpoint_slice("other-a", "ml", service="other", endpoints=[of_pod("b", "10.8.0.2")]),
+        )
+        services = {"worker": ["other", "trainer"]}
+        assert await resolved(loopback, services) == ["10.8.0.2:8470", "10.8.0.1:8470"]
+
+    async def test_namespaces_are_those_of_the_resolver(self, loopback: Loopback) -> None:
+        for number, namespace in enumerate(["ml", "web"]):
+            found = endpoint(f"10.8.0.{number}", pod="train-0", namespace=namespace)
+            loopback.server.add(endpoint_slice("a", namespace, service="trainer", endpoints=[found]))
+        first, second = "10.8.0.0:8470", "10.8.0.1:8470"
+        assert await resolved(loopback, namespace=None) == [first, second]
+        assert await resolved(loopback, namespace=["web", "ml"]) == [second, first]
+        loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="web")
+        assert await resolved(loopback, namespace=CONTEXT_NAMESPACE) == [second]
+
+    def test_repr_has_the_services(self) -> None:
+        one = KubernetesClusterResolver(service="trainer:grpc", namespace="ml")
+        shown = "<KubernetesClusterResolver Services {'worker': ('trainer:grpc',)} in namespaces ['ml']>"
+        assert repr(one) == shown
+        assert one.known_jobs == ("worker",)
+
+
+class TestPorts:
+    async def test_service_without_ports_has_the_port_of_the_resolver(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")))
+        assert await resolved(loopback, tf_server_port=2222) == ["10.8.0.1:2222"]
+
+    @pytest.mark.parametrize(
+        ("services", "port"), [("trainer:grpc", 8470), ("trainer:http", 80), ("trainer:9999", 9999)]
+    )
+    async def test_port_is_named_after_the_service(
+        self, loopback: Loopback, services: str, port: int
+    ) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "grpc": 8470}))
+        assert await resolved(loopback, services) == [f"10.8.0.1:{port}"]
+
+    async def test_two_jobs_may_have_two_ports_of_one_service(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "grpc": 8470}))
+        services = {"worker": "trainer:grpc", "evaluator": "trainer:http"}
+        spec = await resolver(loopback, services).cluster_spec()
+        assert spec.as_dict() == {"worker": ["10.8.0.1:8470"], "evaluator": ["10.8.0.1:80"]}
+
+    async def test_several_ports_of_which_none_is_named_are_an_error(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80, "": 8470}))
+        with pytest.raises(
+            ConfigurationError, match="Service 'trainer' has several TCP ports: 'http' and one without a name"
+        ) as caught:
+            await resolved(loopback)
+        assert caught.value.argument == "service"
+
+    async def test_port_that_the_service_does_not_have_is_an_error(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"http": 80}))
+        with pytest.raises(ConfigurationError, match="no TCP port named 'grpc', only 'http'"):
+            await resolved(loopback, "trainer:grpc")
+
+    async def test_port_of_another_protocol_is_not_used(self, loopback: Loopback) -> None:
+        found = slice_of(of_pod("train-0", "10.8.0.1"), ports={"dns": 53, "grpc": 8470})
+        found["ports"][0]["protocol"] = "UDP"
+        loopback.server.add(found)
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+
+    async def test_named_port_may_differ_between_pods(self, loopback: Loopback) -> None:
+        loopback.server.add(
+            slice_of(of_pod("train-1", "10.8.0.1"), ports={"grpc": 8470}),
+            slice_of(of_pod("train-0", "10.8.0.2"), name="trainer-b", ports={"grpc": 9000}),
+            slice_of(of_pod("train-2", "10.8.0.3"), name="trainer-c"),
+        )
+        with pytest.raises(PodNotRunningError, match="ml/train-2: no port named 'grpc'"):
+            await resolved(loopback, "trainer:grpc")
+        found = await resolved(loopback, "trainer:grpc", not_running="skip")
+        assert found == ["10.8.0.2:9000", "10.8.0.1:8470"]
+
+    async def test_port_without_a_number_is_that_of_the_resolver(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"any": None}))
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+
+    async def test_slice_without_endpoints_needs_no_port(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(ports={"http": 80, "grpc": 8470}))
+        assert await resolved(loopback) == []
+        assert await resolved(loopback, "trainer:other") == []
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("address", "expected"),
+        [("pod_ip", "10.8.0.1:8470"), ("pod_ipv4", "10.8.0.1:8470"), ("pod_ipv6", "[fd00::1]:8470")],
+    )
+    async def test_endpoint_of_a_dual_stack_service_counts_once(
+        self, loopback: Loopback, address: str, expected: str
+    ) -> None:
+        loopback.server.add(trainer(ip_families=("IPv6", "IPv4")))
+        loopback.train("train-0", ip=["10.8.0.1", "fd00::1"])
+        assert len(loopback.server.endpoint_slices) == 2
+        assert await resolved(loopback, address=address) == [expected]
+
+    async def test_endpoint_with_ipv6_only_is_used(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer(ip_families=("IPv4", "IPv6")))
+        loopback.train("train-0", ip="fd00::1")
+        assert await resolved(loopback) == ["[fd00::1]:8470"]
+
+    async def test_endpoint_without_the_family_that_was_chosen_is_not_a_member(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.server.add(trainer(ip_families=("IPv4", "IPv6")))
+        loopback.train("train-0", ip=["10.8.0.1", "fd00::1"])
+        loopback.train("train-1", ip="10.8.0.2")
+        with pytest.raises(PodNotRunningError, match="ml/train-1: no IPv6 address yet"):
+            await resolved(loopback, address="pod_ipv6")
+        assert await resolved(loopback, address="pod_ipv6", not_running="skip") == ["[fd00::1]:8470"]
+
+    async def test_service_without_the_family_that_was_chosen_is_an_error(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")))
+        with pytest.raises(ConfigurationError, match="has no IPv6 addresses, only IPv4") as caught:
+            await resolved(loopback, address="pod_ipv6")
+        assert caught.value.argument == "address"
+
+    async def test_endpoints_without_pods_are_those_of_one_family(self, loopback: Loopback) -> None:
+        loopback.server.add(
+            slice_of(endpoint("fd00::1"), endpoint("fd00::2"), name="six", address_type="IPv6"),
+            slice_of(endpoint("10.8.0.10"), endpoint("10.8.0.9"), name="four"),
+        )
+        assert await resolved(loopback) == ["10.8.0.9:8470", "10.8.0.10:8470"]
+        state = await resolver(loopback).cluster_state()
+        assert [each.name for each in state.endpoints["worker"]] == [None, None]
+
+    async def test_names_of_an_fqdn_slice_are_hosts(self, loopback: Loopback) -> None:
+        found = [endpoint(f"db-{number}.example.com") for number in (10, 9)]
+        loopback.server.add(slice_of(*found, address_type="FQDN"))
+        assert await resolved(loopback) == ["db-9.example.com:8470", "db-10.example.com:8470"]
+
+    async def test_slice_of_an_unknown_address_type_is_not_used(self, loopback: Loopback) -> None:
+        unknown: Any = "IPX"
+        loopback.server.add(
+            slice_of(of_pod("train-0", "10.8.0.1")),
+            slice_of(of_pod("train-1", "ff-0"), name="x", address_type=unknown),
+        )
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+
+    async def test_host_name_is_that_of_the_service(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer())
+        loopback.train("train-0", hostname="zero", subdomain="trainer")
+        assert await resolved(loopback, address="hostname") == ["zero.trainer.ml.svc:8470"]
+        loopback.train("train-1")
+        with pytest.raises(ConfigurationError, match="endpoint ml/train-1 of Service 'trainer' has no host"):
+            await resolved(loopback, address="hostname")
+
+
+class TestOrder:
+    @pytest.mark.parametrize(
+        ("hostname", "name", "index"),
+        [
+            (None, "train-3", 3),
+            (None, "train-3-x7k2p", 3),
+            ("train-12", "train-12-x7k2p", 12),
+            ("train-3-24567", "any", 24567),
+            ("zero", "train-3", None),
+            (None, "trainer-7d9c6b5f4d-x7k2p", None),
+            (None, "train", None),
+            (None, "train-0000000001", None),
+        ],
+    )
+    def test_index_is_at_the_end_of_a_name(self, hostname: str | None, name: str, index: int | None) -> None:
+        assert name_index(hostname, name) == index
+
+    async def test_tasks_may_be_ordered_by_the_index_in_their_names(self, loopback: Loopback) -> None:
+        found = [("b-x-0", "10.8.0.1"), ("a-x-1", "10.8.0.2")]
+        loopback.server.add(slice_of(*[of_pod(name, ip) for name, ip in found]))
+        assert await resolved(loopback) == ["10.8.0.2:8470", "10.8.0.1:8470"]
+        assert await resolved(loopback, order_by="index") == ["10.8.0.1:8470", "10.8.0.2:8470"]
+
+    async def test_name_without_an_index_is_an_error_if_tasks_are_ordered_by_it(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.server.add(slice_of(of_pod("zero", "10.8.0.1"), of_pod("train-2", "10.8.0.2")))
+        with pytest.raises(PodIndexError, match="ml/zero"):
+            await resolved(loopback, order_by="index")
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"job_to_label_mapping": {"worker": "app=x"}, "service": "a"}, "exclude each other"),
+            ({"service": ""}, "'' is not the name of a Service"),
+            ({"service": "Trainer"}, "'Trainer' is not the name of a Service"),
+            ({"service": "a:"}, "'a:' is not the name"),
+            ({"service": "a:0"}, "'a:0' is not the name"),
+            ({"service": "a:65536"}, "'a:65536' is not the name"),
+            ({"service": "a,b=c"}, "'a,b=c' is not the name"),
+            ({"service": {}}, "{} is not a Service, or a mapping"),
+            ({"service": 7}, "7 is not a Service, or a mapping"),
+            ({"service": {"worker": []}}, r"\[\] is not the name of a Service \(job 'worker'\)"),
+            ({"service": {"worker": 7}}, "7 is not the name of a Service"),
+            ({"service": {"": "a"}}, "'' is not a valid job name"),
+            ({"service": "a", "address": "host_ip"}, "no such address, only 'pod_ip'"),
+            ({"service": "a", "address": lambda _: "x"}, "no such address"),
+            ({"service": "a", "address": "x"}, "'x' is not one of"),
+            ({"service": "a", "order_by": "label:rank"}, "have no labels of pods and nodes"),
+            ({"service": "a", "order_by": "x"}, "'x' is not one of 'name', 'index'"),
+        ],
+    )
+    def test_invalid_argument_is_named(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
+            KubernetesClusterResolver(**arguments)
+
+    @pytest.mark.parametrize(
+        ("text", "service_", "port"),
+        [("a", "a", None), ("a:grpc", "a", "grpc"), ("a:80", "a", 80), ("0-a:0-b", "0-a", "0-b")],
+    )
+    def test_service_and_port_are_parsed(self, text: str, service_: str, port: str | int | None) -> None:
+        query = SliceQuery.of(text, "ml")
+        assert (query.service, query.port, query.path) == (service_, port, SLICES)
+
+    async def test_permission_for_slices_is_sufficient(self, loopback: Loopback) -> None:
+        loopback.server.resources = {"alice": ["endpointslices"]}
+        loopback.server.add(trainer())
+        loopback.train("train-0", ip="10.8.0.1")
+        assert await resolved(loopback) == ["10.8.0.1:8470"]
+        with pytest.raises(ForbiddenError):
+            await loopback.resolver(namespace="ml").cluster_spec()
+
+    async def test_error_has_the_role_to_grant(self, loopback: Loopback) -> None:
+        loopback.server.allow = {"alice": ["other"]}
+        with pytest.raises(ForbiddenError) as caught:
+            await resolver(loopback).cluster_spec()
+        error = caught.value
+        assert "user 'alice' may not list endpointslices in namespace 'ml'" in error.summary
+        assert "Service 'trainer' in namespace 'ml'" in error.summary
+        role = 'apiGroups: ["discovery.k8s.io"]\n  resources: [endpointslices]\n  verbs: [list]\n'
+        assert role in error.manifest
+        assert "name: aioresolve-endpointslices-list, namespace" in error.manifest
+
+    async def test_error_of_a_watch_has_the_verbs_that_it_needs(self, loopback: Loopback) -> None:
+        loopback.server.allow = {"alice": []}
+        with pytest.raises(ForbiddenError) as caught:
+            async for _ in resolver(loopback).watch():
+                pass
+        assert "verbs: [list, watch]" in caught.value.manifest
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (b"<html>", "JSON is malformed"),
+            (b'{"kind":"PodList","items":[]}', "Invalid value 'PodList'"),
+            (
+                b'{"kind":"EndpointSliceList","items":[{"metadata":{"name":"a"},"ports":[{"port":99999}]}]}',
+                "<= 65535",
+            ),
+        ],
+    )
+    async def test_response_that_is_not_a_list_of_slices_is_an_error(
+        self, loopback: Loopback, body: bytes, reason: str
+    ) -> None:
+        loopback.server.inject(Answer(200, body))
+        with pytest.raises(
+            ProtocolError, match="returned an invalid EndpointSlice list for Service"
+        ) as caught:
+            await resolver(loopback).cluster_spec()
+        assert reason in caught.value.summary
+
+    @pytest.mark.parametrize("fault", [Answer(503), Reset(), Cut(after=30)])
+    async def test_request_is_repeated_after_a_failure(
+        self, loopback: Loopback, quick_retries: None, fault: Fault
+    ) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")))
+        loopback.server.inject(fault)
+        assert addresses(await resolver(loopback).cluster_spec()) == ["10.8.0.1:8470"]
+
+    async def test_pages_are_joined(self, loopback: Loopback, small_pages: None) -> None:
+        loopback.server.add(
+            *[slice_of(of_pod(f"train-{n}", f"10.8.0.{n}"), name=f"trainer-{n}") for n in range(5)]
+        )
+        assert await resolved(loopback) == [f"10.8.0.{n}:8470" for n in range(5)]
+        assert [request.query.get("limit") for request in loopback.requests] == ["2"] * 6
+
+
+@pytest.fixture
+async def states(loopback: Loopback) -> AsyncGenerator[AsyncGenerator[ClusterState, None], None]:
+    """The states of the watch of a Service that has one pod, after the first."""
+    loopback.server.add(trainer())
+    loopback.train("train-0", ip="10.8.0.0")
+    async with aclosing(with_policy(resolver(loopback)).watch()) as watched:
+        assert names(await next_state(watched)) == ["train-0"]
+        yield watched
+
+
+class TestWatch:
+    async def test_each_change_gives_a_state(self, loopback: Loopback, states: States) -> None:
+        loopback.train("train-1", ip="10.8.0.1")
+        assert names(await next_state(states)) == ["train-0", "train-1"]
+        not_ready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+        loopback.server.patch("train-0", "ml", patch=not_ready)
+        assert names(await next_state(states)) == ["train-1"]
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        loopback.server.patch("train-0", "ml", patch=ready)
+        assert names(await next_state(states)) == ["train-0", "train-1"]
+        loopback.server.delete("train-1", "ml", grace_period_seconds=30)
+        assert names(await next_state(states)) == ["train-0"]
+        loopback.server.finish_deletion("train-1", "ml")
+        loopback.train("train-2", ip="10.8.0.2")
+        assert names(await next_state(states)) == ["train-0", "train-2"]
+
+    async def test_replaced_pod_is_another_member(self, loopback: Loopback, states: States) -> None:
+        loopback.server.delete("train-0", "ml")
+        assert names(await next_state(states)) == []
+        loopback.train("train-0", ip="10.8.0.9")
+        assert addresses((await next_state(states)).spec) == ["10.8.0.9:8470"]
+
+    async def test_slice_that_is_deleted_takes_its_endpoints_along(
+        self, loopback: Loopback, states: States
+    ) -> None:
+        loopback.server.delete("trainer", "ml", kind="Service")
+        assert names(await next_state(states)) == []
+
+    @pytest.mark.parametrize("is_added_first", [True, False])
+    async def test_endpoint_that_moves_to_another_slice_gives_no_state(
+        self, loopback: Loopback, is_added_first: bool
+    ) -> None:
+        one, two = of_pod("train-1", "10.8.0.1"), of_pod("train-2", "10.8.0.2")
+        loopback.server.add(slice_of(one, two))
+        patient = replace(QUICK, max_transit=60.0)
+        async with aclosing(with_policy(resolver(loopback), patient).watch()) as watched:
+            await next_state(watched)
+            writes = [slice_of(two, name="trainer-b"), slice_of(one)]
+            for each in writes if is_added_first else reversed(writes):
+                loopback.server.add(each)
+            loopback.server.add(slice_of(one, of_pod("train-3", "10.8.0.3")))
+            assert names(await next_state(watched)) == ["train-1", "train-2", "train-3"]
+
+    @pytest.mark.parametrize(
+        "fault", [Reset(), Cut(after=20), WatchError(410), WatchError(500)], ids=lambda fault: repr(fault)
+    )
+    async def test_watch_that_breaks_misses_no_change(
+        self, loopback: Loopback, states: AsyncGenerator[ClusterState, None], fault: Fault
+    ) -> None:
+        loopback.server.disturb(fault)
+        loopback.train("train-1", ip="10.8.0.1")
+        assert names(await next_state(states)) == ["train-0", "train-1"]
+
+    async def test_slices_are_listed_again_after_the_version_was_compacted(
+        self, loopback: Loopback, states: States
+    ) -> None:
+        with loopback.server.down():
+            loopback.train("train-1", ip="10.8.0.1")
+            loopback.server.compact()
+        assert names(await next_state(states)) == ["train-0", "train-1"]
+        lists = [request for request in loopback.requests if is_list(request)]
+        assert {request.resource for request in loopback.requests} == {"endpointslices"}
+        assert len(lists) == 2
+
+    async def test_watch_is_resumed_from_the_version_of_a_bookmark(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")))
+        async with aclosing(with_policy(resolver(loopback), IMPATIENT).watch()) as watched:
+            await next_state(watched)
+            loopback.server.add(endpoint_slice("x", "ml", service="other"))
+            version = str(loopback.server.resource_version)
+
+            def is_watched_again(count: int) -> bool:
+                return len(loopback.requests) > count and loopback.server.watches == 1
+
+            # Whether the bookmark is read before the end depends on the network, so try until it is.
+            with anyio.fail_after(60):
+                while loopback.requests[-1].query.get("resourceVersion") != version:
+                    await anyio.to_thread.run_sync(loopback.server.until, partial(is_watched_again, 0))
+                    count = len(loopback.requests)
+                    loopback.server.bookmark()
+                    loopback.server.disturb(End())
+                    await anyio.to_thread.run_sync(loopback.server.until, partial(is_watched_again, count))
+
+    async def test_ambiguous_port_is_an_error_of_the_first_request(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"grpc": 8470, "http": 80}))
+        async with aclosing(with_policy(resolver(loopback)).watch()) as watched:
+            with pytest.raises(ConfigurationError, match="several TCP ports"):
+                await next_state(watched)
+        assert len(loopback.requests) == 1
+
+    async def test_port_that_becomes_ambiguous_ends_the_watch(self, loopback: Loopback) -> None:
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"grpc": 8470}))
+        async with aclosing(with_policy(resolver(loopback)).watch()) as watched:
+            await next_state(watched)
+            loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1"), ports={"grpc": 8470, "http": 80}))
+            with pytest.raises(ConfigurationError, match="several TCP ports"):
+                await next_state(watched)
+
+
+class TestFacades:
+    async def test_wait_waits_for_endpoints_that_are_not_ready(self, loopback: Loopback) -> None:
+        loopback.server.add(trainer())
+        loopback.train("train-0")
+        loopback.train("train-1", ready=False)
+        one = with_policy(resolver(loopback))
+        async with anyio.create_task_group() as group:
+
+            async def become_ready() -> None:
+                await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
+                loopback.train("train-1")
+
+            group.start_soon(become_ready)
+            state = await one.wait(2, timeout=60)
+            assert names(state) == ["train-0", "train-1"]
+
+    async def test_this_task_is_found_by_the_name_of_the_pod(
+        self, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loopback.server.add(trainer())
+        for number in range(3):
+            loopback.train(f"train-{number}")
+        monkeypatch.setenv("POD_NAME", "train-1")
+        monkeypatch.setenv("POD_NAMESPACE", "ml")
+        task = await resolver(loopback).this_task()
+        assert (task.index, task.address) == (1, loopback.address("train-1"))
+
+    def test_blocking_resolver_has_the_argument(self, tmp_path: Path) -> None:
+        found = slice_of(of_pod("train-0", "10.8.0.1"))
+        with run_loopback(tmp_path, found) as loopback:
+            arguments: dict[str, Any] = {"namespace": "ml", "kubeconfig": loopback.kubeconfig}
+            with BlockingResolver(service="trainer", **arguments) as blocking:
+                assert addresses(blocking.cluster_spec()) == ["10.8.0.1:8470"]

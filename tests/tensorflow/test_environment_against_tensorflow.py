@@ -1,0 +1,437 @@
+"""The resolvers that read variables: the cases of TensorFlow's own tests, and where TensorFlow is wrong.
+
+The cases are those of `{tfconfig,slurm,sagemaker}_cluster_resolver_test.py` of TensorFlow 2.21, whose inputs
+and results both classes must agree on. Each test of a difference shows TensorFlow's result too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve import EnvironmentVariableError, sync
+from aioresolve.environment.slurm import gpus as slurm_gpus
+from aioresolve.environment.slurm.host_list import expand_counts, expand_host_list
+
+pytestmark = pytest.mark.slow
+
+CLUSTER = {"ps": ["ps0:2222", "ps1:2222"], "worker": ["worker0:2222", "worker1:2222", "worker2:2222"]}
+THREE_NODES = {"PROCID": "0", "STEP_NUM_TASKS": "3", "STEP_NODELIST": "t02n13,t02n41,t02n43"}
+FIVE_TASKS = {**THREE_NODES, "PROCID": "1", "STEP_NUM_TASKS": "5", "STEP_TASKS_PER_NODE": "2(x2),1"}
+
+
+@pytest.fixture(scope="module")
+def ours(tf: Any) -> Any:
+    import aioresolve.tensorflow
+
+    return aioresolve.tensorflow
+
+
+@pytest.fixture(scope="module")
+def theirs(tf: Any) -> dict[str, Any]:
+    """TensorFlow's classes by name; one of them has no public name."""
+    from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver as sagemaker
+
+    public = tf.distribute.cluster_resolver
+    return {
+        "TFConfigClusterResolver": public.TFConfigClusterResolver,
+        "SlurmClusterResolver": public.SlurmClusterResolver,
+        "SageMakerClusterResolver": sagemaker.SageMakerClusterResolver,
+    }
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that sets variables; `slurm(...)` adds the prefix."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(slurm_gpus, "_assigned", None)
+
+    def set_variables(prefix: str = "", **values: str) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"{prefix}{name}", value)
+
+    return set_variables
+
+
+def tf_config(set_variables: Any, **config: Any) -> None:
+    set_variables(TF_CONFIG=json.dumps(config))
+
+
+def task(job: Any, index: Any) -> dict[str, Any]:
+    return {"type": job, "index": index}
+
+
+@pytest.mark.parametrize(
+    "name", ["TFConfigClusterResolver", "SlurmClusterResolver", "SageMakerClusterResolver"]
+)
+def test_class_is_a_subclass_of_the_one_that_it_replaces(name: str, ours: Any, theirs: Any) -> None:
+    assert issubclass(getattr(ours, name), theirs[name])
+    assert issubclass(getattr(ours, name), sync.ClusterResolver)
+
+
+class TestTFConfig:
+    @pytest.fixture
+    def pair(self, ours: Any, theirs: Any) -> Any:
+        def make(*arguments: Any, **options: Any) -> list[Any]:
+            name = "TFConfigClusterResolver"
+            return [cls(*arguments, **options) for cls in (getattr(ours, name), theirs[name])]
+
+        return make
+
+    def test_cluster(self, pair: Any, variables: Any, tf: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", 0))
+        for resolver in pair():
+            spec = resolver.cluster_spec()
+            assert isinstance(spec, tf.train.ClusterSpec)
+            assert spec.as_dict() == CLUSTER
+            assert resolver.master() == "ps0:2222"
+            assert resolver.master("worker", 1) == "worker1:2222"
+
+    def test_session_master(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", 0), session_master="sessionmaster:2222")
+        assert [resolver.master() for resolver in pair()] == ["sessionmaster:2222"] * 2
+
+    def test_rpc_layer_and_task(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", 0), rpc_layer="grpc")
+        for resolver in pair():
+            assert resolver.master() == "grpc://ps0:2222"
+            assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("ps", 0, "grpc")
+
+    def test_overrides(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", 1), rpc_layer="grpc")
+        for resolver in pair(task_type="ps", task_id=0):
+            assert resolver.master() == "grpc://ps0:2222"
+            assert (resolver.task_type, resolver.task_id) == ("ps", 0)
+            resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "test"
+            assert resolver.master() == "test://worker1:2222"
+            assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "test")
+
+    def test_type_that_is_a_number(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster={"123456": ["ps0:2222"]}, task=task(123456, 0))
+        assert [resolver.task_type for resolver in pair()] == ["123456"] * 2
+
+    def test_index_that_is_text(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", "1"))
+        assert [resolver.task_id for resolver in pair()] == [1, 1]
+        assert [resolver.task_id for resolver in pair(task_id=2)] == [2, 2]
+
+    @pytest.mark.parametrize("config", [{}, {"cluster": {"worker": ["worker0:2222"]}}])
+    def test_at_most_one_task_needs_no_master(self, config: Any, pair: Any, variables: Any) -> None:
+        tf_config(variables, **config)
+        assert [resolver.master() for resolver in pair()] == ["", ""]
+
+    def test_accelerators_are_those_of_the_own_task(
+        self, pair: Any, variables: Any, tf: Any, monkeypatch: Any
+    ) -> None:
+        tf_config(
+            variables,
+            cluster={"worker1": ["w10:2222"], "worker2": ["w21:2222", "w22:2222", "w23:2222", "w24:2222"]},
+            task=task("worker1", "0"),
+        )
+        devices = [
+            tf.config.LogicalDevice(f"/job:{job}/task:{index}/device:{kind}:{number}", kind)
+            for job, index, kind, number in [
+                ("worker1", 0, "TPU", 0),
+                ("worker1", 0, "TPU", 1),
+                ("worker1", 0, "GPU", 0),
+                ("worker1", 0, "GPU", 1),
+                ("worker2", 1, "TPU", 2),
+                ("worker2", 2, "TPU", 3),
+                ("worker2", 3, "GPU", 2),
+                ("worker2", 4, "GPU", 3),
+            ]
+        ]
+        from tensorflow.python.framework import config
+
+        monkeypatch.setattr(config, "list_logical_devices", lambda *_: devices)
+        for resolver in pair():
+            assert resolver.num_accelerators() == {"TPU": 2, "GPU": 2}
+            assert resolver.num_accelerators(task_type="worker2", task_id=3) == {"GPU": 1}
+
+    def test_copies_read_the_variable_and_keep_what_was_set(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", 1), rpc_layer="grpc")
+        for resolver in pair(task_type="worker"):
+            copies = [copy.deepcopy(resolver), pickle.loads(pickle.dumps(resolver))]
+            tf_config(variables, cluster=CLUSTER, task=task("ps", 0), rpc_layer="http")
+            for each in copies:
+                assert (each.task_type, each.task_id, each.rpc_layer) == ("worker", 0, "http")
+
+    def test_malformed_variable_is_one_error_but_several_in_tensorflow(
+        self, pair: Any, variables: Any
+    ) -> None:
+        raised = set()
+        for value in ("[]", "{", '{"cluster": null}', '{"cluster": {"worker": "a:1"}}', '{"cluster": [1]}'):
+            variables(TF_CONFIG=value)
+            mine, other = pair()
+            with pytest.raises(EnvironmentVariableError):
+                mine.cluster_spec()
+            try:
+                other.cluster_spec()
+            except Exception as error:
+                raised.add(type(error).__name__)
+        assert len(raised) > 1
+
+    @pytest.mark.parametrize(("index", "used"), [(1.9, 1), (True, 1), (-1, -1)])
+    def test_index_that_is_not_one_is_an_error(
+        self, index: Any, used: int, pair: Any, variables: Any
+    ) -> None:
+        tf_config(variables, cluster=CLUSTER, task=task("ps", index))
+        mine, other = pair()
+        assert other.task_id == used
+        with pytest.raises(ValueError, match="not an integer from 0"):
+            _ = mine.task_id
+
+    def test_type_that_is_null_is_an_error_but_a_job_in_tensorflow(self, pair: Any, variables: Any) -> None:
+        tf_config(variables, cluster=CLUSTER, task={"type": None, "index": 0})
+        mine, other = pair()
+        assert other.task_type == "None"
+        with pytest.raises(ValueError, match="is null, not a string"):
+            _ = mine.task_type
+
+
+class TestSlurm:
+    @pytest.fixture
+    def pair(self, ours: Any, theirs: Any) -> Any:
+        def make(**options: Any) -> list[Any]:
+            name = "SlurmClusterResolver"
+            return [cls(**options) for cls in (getattr(ours, name), theirs[name])]
+
+        return make
+
+    def test_host_lists_and_counts(self, theirs: Any) -> None:
+        import importlib
+
+        module = importlib.import_module(theirs["SlurmClusterResolver"].__module__)
+        for text in ("n1", "n[1,3]", "n[1-3]", "n[1-2],m5,o[3-4,6,7-9]", "n[0001-0003],m5,o[009-011]"):
+            assert expand_host_list(text) == module.expand_hostlist(text)
+        for text in ("2", "2,1,3", "3(x2),2,1", "3(x2),2,11(x4)", "13(x10)"):
+            assert expand_counts(text) == module.expand_tasks_per_node(text)
+        # Two brackets, which Slurm writes for two-dimensional names.
+        assert expand_host_list("r[1-2]n[1-2]") == ["r1n1", "r1n2", "r2n1", "r2n2"]
+        with pytest.raises(ValueError, match="Invalid part"):
+            module.expand_hostlist("r[1-2]n[1-2]")
+
+    def test_step(self, pair: Any, variables: Any, tf: Any) -> None:
+        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
+        variables(CUDA_VISIBLE_DEVICES="0")
+        for resolver in pair():
+            spec = resolver.cluster_spec()
+            assert isinstance(spec, tf.train.ClusterSpec)
+            assert spec.as_dict() == {"worker": ["t02n13:8888", "t02n41:8888", "t02n43:8888"]}
+            assert resolver.master("worker", 0, rpc_layer="grpc") == "grpc://t02n13:8888"
+            assert resolver.num_accelerators() == {"GPU": 1}
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+            assert resolver.get_task_info() == ("worker", 0)
+
+    @pytest.mark.parametrize("options", [{"tasks_per_node": 1}, {}])
+    def test_jobs(self, options: Any, pair: Any, variables: Any) -> None:
+        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
+        for resolver in pair(
+            jobs={"ps": 1, "worker": 2},
+            port_base=8888,
+            gpus_per_node=1,
+            gpus_per_task=1,
+            auto_set_gpu=False,
+            **options,
+        ):
+            assert resolver.cluster_spec().as_dict() == {
+                "ps": ["t02n13:8888"],
+                "worker": ["t02n41:8888", "t02n43:8888"],
+            }
+            resolver.task_type, resolver.task_id = "worker", 1
+            assert resolver.master("worker", 1) == "grpc://t02n43:8888"
+            resolver.rpc_layer = "ab"
+            assert resolver.master("ps", 0) == "ab://t02n13:8888"
+            assert resolver.master("ps", 0, rpc_layer="test") == "test://t02n13:8888"
+
+    def test_master_is_that_of_the_task_that_was_set(self, ours: Any, variables: Any) -> None:
+        variables("SLURM_", **THREE_NODES)
+        resolver = ours.SlurmClusterResolver({"ps": 1, "worker": 2}, 8888, 1, 1, 1, auto_set_gpu=False)
+        resolver.task_type, resolver.task_id = "worker", 1
+        assert resolver.master() == "grpc://t02n43:8888"
+
+    @pytest.mark.parametrize(("node", "each", "devices"), [(2, 1, "1"), (4, 2, "2,3")])
+    def test_several_tasks_on_a_node(
+        self, node: int, each: int, devices: str, pair: Any, variables: Any
+    ) -> None:
+        for position in range(2):
+            variables("SLURM_", **FIVE_TASKS)
+            variables(CUDA_VISIBLE_DEVICES="")
+            resolver = pair(
+                jobs={"ps": 1, "worker": 4}, port_base=8888, gpus_per_node=node, gpus_per_task=each
+            )[position]
+            assert resolver.cluster_spec().as_dict() == {
+                "ps": ["t02n13:8888"],
+                "worker": ["t02n13:8889", "t02n41:8888", "t02n41:8889", "t02n43:8888"],
+            }
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
+
+    def test_too_few_gpus_and_other_numbers_of_tasks_are_runtime_errors(
+        self, ours: Any, theirs: Any, variables: Any
+    ) -> None:
+        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
+        for options in ({"gpus_per_node": 1, "gpus_per_task": 2}, {"jobs": {"worker": 2}}):
+            with pytest.raises(RuntimeError):
+                theirs["SlurmClusterResolver"](**options)
+            with pytest.raises(RuntimeError):
+                ours.SlurmClusterResolver(**options).cluster_spec()
+
+    def test_outside_slurm_is_a_runtime_error(self, ours: Any, theirs: Any) -> None:
+        with pytest.raises(RuntimeError):
+            theirs["SlurmClusterResolver"]()
+        with pytest.raises(RuntimeError):
+            ours.SlurmClusterResolver().cluster_spec()
+
+    def test_nodes_have_the_order_of_ranks_but_of_text_in_tensorflow(self, pair: Any, variables: Any) -> None:
+        variables("SLURM_", PROCID="0", STEP_NODELIST="n[9-10]", STEP_NUM_TASKS="2")
+        variables("SLURM_", STEP_TASKS_PER_NODE="1(x2)")
+        variables(SLURMD_NODENAME="n9")
+        mine, other = pair(gpus_per_node=1)
+        assert mine.cluster_spec().as_dict() == {"worker": ["n9:8888", "n10:8888"]}
+        assert mine.this_task().address == "n9:8888"
+        assert other.cluster_spec().as_dict() == {"worker": ["n10:8888", "n9:8888"]}
+        assert other.master() == "grpc://n10:8888"  # but this process runs on n9
+
+    def test_cyclic_ranks_are_followed_but_not_by_tensorflow(self, pair: Any, variables: Any) -> None:
+        variables("SLURM_", PROCID="1", STEP_NODELIST="n[1-2]", STEP_NUM_TASKS="4", LOCALID="0")
+        variables("SLURM_", STEP_TASKS_PER_NODE="2(x2)", DISTRIBUTION="cyclic")
+        variables(SLURMD_NODENAME="n2")
+        mine, other = pair(gpus_per_node=2)
+        other.cluster_spec()
+        assert mine.master() == "grpc://n2:8888"
+        assert other.master() == "grpc://n1:8889"
+
+    def test_node_without_gpus_is_resolved_but_not_by_tensorflow(
+        self, ours: Any, theirs: Any, variables: Any, monkeypatch: Any, tmp_path: Any
+    ) -> None:
+        # https://github.com/tensorflow/tensorflow/issues/56894
+        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        monkeypatch.setattr(slurm_gpus, "DRIVER_FOLDER", tmp_path / "none")
+        variables(PATH="")
+        with pytest.raises(OSError, match="nvidia-smi"):
+            theirs["SlurmClusterResolver"]()
+        with pytest.raises(ValueError, match="must not be zero"):
+            theirs["SlurmClusterResolver"](gpus_per_node=0).cluster_spec()
+        resolver = ours.SlurmClusterResolver()
+        assert len(resolver.cluster_spec().as_dict()["worker"]) == 3
+        assert resolver.num_accelerators() == {"GPU": 0}
+
+    def test_no_visible_device_is_no_gpu_but_one_in_tensorflow(self, pair: Any, variables: Any) -> None:
+        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
+        mine, other = pair()
+        assert (mine.num_accelerators(), other.num_accelerators()) == ({"GPU": 0}, {"GPU": 1})
+
+    def test_devices_are_those_of_slurm_but_counted_from_0_in_tensorflow(
+        self, ours: Any, theirs: Any, variables: Any
+    ) -> None:
+        for cls, devices in ((ours.SlurmClusterResolver, "6,7"), (theirs["SlurmClusterResolver"], "2,3")):
+            variables("SLURM_", PROCID="1", STEP_NODELIST="n1", STEP_NUM_TASKS="2", STEP_TASKS_PER_NODE="2")
+            variables(CUDA_VISIBLE_DEVICES="4,5,6,7")
+            cls().cluster_spec()
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
+
+    def test_task_is_known_at_once_but_after_a_call_in_tensorflow(self, pair: Any, variables: Any) -> None:
+        variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
+        mine, other = pair(gpus_per_node=1)
+        assert (mine.get_task_info(), other.get_task_info()) == (("worker", 0), (None, None))
+        assert (mine.master(), other.master()) == ("grpc://t02n13:8888", "")
+
+    def test_missing_counts_are_an_error_but_fewer_nodes_in_tensorflow(
+        self, pair: Any, variables: Any
+    ) -> None:
+        variables("SLURM_", **{**THREE_NODES, "STEP_NUM_TASKS": "2"}, STEP_TASKS_PER_NODE="1(x2)")
+        mine, other = pair(gpus_per_node=1)
+        assert len(other.cluster_spec().as_dict()["worker"]) == 2
+        with pytest.raises(EnvironmentVariableError, match="has 2 nodes, but"):
+            mine.cluster_spec()
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.sampled_from([None, {"ps": 1}, {"chief": 1, "ps": 1}]),
+)
+def test_steps_with_one_digit_have_the_same_cluster(
+    ours: Any, theirs: Any, counts: list[int], jobs: Any
+) -> None:
+    """Where the order of text is that of the ranks, and each task has a GPU, both have the same result."""
+    total = sum(counts)
+    if jobs is not None:
+        rest = total - sum(jobs.values())
+        jobs = {**jobs, "worker": rest} if rest > 0 else None
+    environ = {
+        "SLURM_PROCID": str(total - 1),
+        "SLURM_STEP_NODELIST": f"n[1-{len(counts)}]" if len(counts) > 1 else "n1",
+        "SLURM_STEP_NUM_TASKS": str(total),
+        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
+    }
+    results = []
+    for cls in (ours.SlurmClusterResolver, theirs["SlurmClusterResolver"]):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            resolver = cls(jobs=jobs, gpus_per_node=max(counts))
+            spec = resolver.cluster_spec().as_dict()
+            results.append(
+                (spec, resolver.get_task_info(), resolver.master(), os.environ["CUDA_VISIBLE_DEVICES"])
+            )
+    assert results[0] == results[1]
+
+
+class TestSageMaker:
+    @pytest.fixture
+    def pair(self, ours: Any, theirs: Any) -> Any:
+        def make(*arguments: Any, **options: Any) -> list[Any]:
+            name = "SageMakerClusterResolver"
+            return [cls(*arguments, **options) for cls in (getattr(ours, name), theirs[name])]
+
+        return make
+
+    def test_hosts(self, pair: Any, variables: Any, tf: Any) -> None:
+        variables(SM_HOSTS='["algo-1","algo-2"]', SM_CURRENT_HOST="algo-2")
+        for resolver in pair():
+            assert isinstance(resolver.cluster_spec(), tf.train.ClusterSpec)
+            assert resolver.cluster_spec().as_dict() == {"worker": ["algo-1:2223", "algo-2:2223"]}
+            assert resolver.master() == resolver.master("worker", 1) == "algo-2:2223"
+            assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+
+    def test_rpc_layer_port_and_overrides(self, pair: Any, variables: Any) -> None:
+        variables(SM_HOSTS='["algo-2","algo-10","algo-1"]', SM_CURRENT_HOST="algo-1")
+        for resolver in pair(2224, rpc_layer="grpc"):
+            assert resolver.master() == "grpc://algo-1:2224"
+            assert resolver.master("worker", 1) == "grpc://algo-10:2224"
+        for resolver in pair(task_type="worker", task_id=0):
+            assert resolver.master() == "algo-1:2223"
+            resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "test"
+            assert resolver.master() == "test://algo-10:2223"
+            assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "test")
+        assert [resolver.task_id for resolver in pair(task_id=1)] == [1, 1]
+
+    @pytest.mark.parametrize("hosts", ["", '["algo-1"]'])
+    def test_at_most_one_host_needs_no_master(self, hosts: str, pair: Any, variables: Any) -> None:
+        variables(SM_HOSTS=hosts, SM_CURRENT_HOST="")
+        assert [resolver.master() for resolver in pair()] == ["", ""]
+
+    def test_unknown_current_host_is_an_error_but_an_empty_cluster_in_tensorflow(
+        self, pair: Any, variables: Any
+    ) -> None:
+        variables(SM_HOSTS='["algo-1"]', SM_CURRENT_HOST="algo-7")
+        mine, other = pair()
+        assert other.cluster_spec().as_dict() == {}
+        with pytest.raises(EnvironmentVariableError, match="SM_CURRENT_HOST"):
+            mine.cluster_spec()
+
+    def test_outside_sagemaker_is_a_typed_error_but_an_assertion_in_tensorflow(self, pair: Any) -> None:
+        mine, other = pair()
+        with pytest.raises(AssertionError):
+            other.cluster_spec()
+        with pytest.raises(EnvironmentVariableError, match="SM_HOSTS is not set"):
+            mine.cluster_spec()

@@ -1,0 +1,265 @@
+"""The distributions, the image and the workflows of a release."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from aioresolve import __version__
+
+from .programs import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+HAS_HATCHLING = find_spec("hatchling") is not None
+PIP_OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"} if HAS_HATCHLING else {}
+"""Variables with which pip downloads at most hatchling, if it is not installed. The 0 disables isolation."""
+
+
+def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout
+    return done
+
+
+def add_dependencies(environment: Path) -> None:
+    """Let a virtual environment import the packages of this one, after its own."""
+    [folder] = environment.glob("lib/python*/site-packages")
+    paths = [path for path in sys.path if "site" in Path(path).name]
+    (folder / "dependencies.pth").write_text("\n".join(paths))
+
+
+class TestMetadata:
+    @pytest.mark.parametrize("extra", EXTRAS)
+    def test_extra_does_not_name_the_package_itself(self, extra: str) -> None:
+        assert not [line for line in EXTRAS[extra] if re.match(r"aioresolve\b", line)]
+
+    @pytest.mark.parametrize("extra", ["cli", "otel", "testing"])
+    def test_extra_for_tests_has_the_requirements_of_the_other_extras(self, extra: str) -> None:
+        assert set(EXTRAS[extra]) <= set(EXTRAS["test"])
+
+    def test_demo_has_the_requirements_of_the_loopback_servers(self) -> None:
+        assert set(EXTRAS["testing"]) <= set(EXTRAS["cli"])
+
+    def test_no_host_or_address_is_invented(self) -> None:
+        project = PROJECT["project"]
+        assert all(author["name"] for author in project["authors"])
+        assert not re.search(r"example\.|localhost|TODO", str([project["authors"], project.get("urls")]))
+
+    def test_workflow_tests_each_version_of_python_that_is_listed(self) -> None:
+        versions = re.findall(r"Python :: (3\.\d+)'", str(PROJECT["project"]["classifiers"]))
+        assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
+        jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+        assert jobs["test"]["strategy"]["matrix"]["python"] == versions
+
+
+class Stage(NamedTuple):
+    """A stage of the Dockerfile: its instructions, each with its arguments, in order."""
+
+    base: str
+    name: str | None
+    instructions: list[tuple[str, str]]
+
+    def arguments(self, instruction: str) -> list[str]:
+        return [arguments for name, arguments in self.instructions if name == instruction]
+
+
+def dockerfile_stages() -> list[Stage]:
+    stages: list[Stage] = []
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", "")
+    for line in filter(None, text.splitlines()):
+        instruction, arguments = line.split(maxsplit=1)
+        if instruction == "FROM":
+            base, *name = re.split(r"\s+AS\s+", arguments)
+            stages.append(Stage(base, name[0] if name else None, []))
+        elif stages:
+            stages[-1].instructions.append((instruction, arguments))
+        else:
+            assert instruction == "ARG"
+    return stages
+
+
+def docker_context(folder: Path) -> Path:
+    """Copy the files that `.dockerignore` does not exclude, all of which are listed there."""
+    excluded, *lines = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
+    ]
+    assert excluded == "*"
+    for name in (line[1:] for line in lines if line.startswith("!")):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            folder.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+class TestImage:
+    def test_process_has_no_privileges_and_is_the_command(self) -> None:
+        stage = dockerfile_stages()[-1]
+        [user] = stage.arguments("USER")
+        assert all(int(number) > 0 for number in user.split(":"))
+        assert stage.arguments("ENTRYPOINT") == ['["aioresolve"]']
+
+    def test_last_stage_only_copies_what_an_earlier_one_made(self) -> None:
+        *earlier, last = dockerfile_stages()
+        assert last.arguments("RUN") == last.arguments("ADD") == []
+        sources = [re.fullmatch(r"--from=(\w+) \S+ \S+", copy) for copy in last.arguments("COPY")]
+        assert {source[1] for source in sources if source} == {stage.name for stage in earlier}
+        assert all(sources)
+
+    def test_context_has_the_files_that_the_wheel_is_built_from_and_no_others(self) -> None:
+        lines = (ROOT / ".dockerignore").read_text().splitlines()
+        wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+        project = PROJECT["project"]
+        needed = {"pyproject.toml", project["readme"], *project["license-files"], *wheel["packages"]}
+        assert "*" in lines
+        assert {line[1:] for line in lines if line.startswith("!")} == needed
+
+    @pytest.mark.slow
+    def test_instructions_install_the_command(self, tmp_path: Path) -> None:
+        # Few machines that run tests have a Docker daemon: the instructions run here, in folders of the test.
+        folders = {"/src": docker_context(tmp_path / "src"), "/dist": tmp_path / "dist"}
+        folders["/opt/aioresolve"] = tmp_path / "aioresolve"
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        for name, command in {"python": sys.executable, "pip": f"{sys.executable} -m pip"}.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (programs / name).chmod(0o755)
+        environment = {**os.environ, **PIP_OFFLINE, "PATH": f"{programs}:{os.environ['PATH']}"}
+        for line in dockerfile_stages()[0].arguments("RUN"):
+            line = line.replace(" install ", " install --no-deps ")
+            for folder, replacement in folders.items():
+                line = re.sub(rf"(?<![\w/]){folder}\b", str(replacement), line)
+            run("sh", "-euc", line, env=environment)
+        installed = folders["/opt/aioresolve"]
+        add_dependencies(installed)
+        assert run(installed / "bin" / "aioresolve", "--version").stdout == f"aioresolve {__version__}\n"
+
+
+class Distributions(NamedTuple):
+    wheel: Path
+    sdist: Path
+    folder: Path
+    """The unpacked sdist."""
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    folder = tmp_path_factory.mktemp("dist")
+    options = ["--no-isolation"] if HAS_HATCHLING else []
+    run(sys.executable, "-m", "build", *options, "--outdir", folder, ROOT)
+    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    return Distributions(wheel, sdist, folder / sdist.name.removesuffix(".tar.gz"))
+
+
+@pytest.mark.slow
+class TestDistributions:
+    def test_package_index_accepts_them(self, distributions: Distributions) -> None:
+        done = run(
+            sys.executable, "-m", "twine", "check", "--strict", distributions.wheel, distributions.sdist
+        )
+        assert done.stdout.count("PASSED") == 2
+
+    def test_wheel_has_the_package_and_its_licence_and_nothing_else(
+        self, distributions: Distributions
+    ) -> None:
+        names = set(zipfile.ZipFile(distributions.wheel).namelist())
+        information = f"aioresolve-{__version__}.dist-info"
+        assert {name.partition("/")[0] for name in names} == {"aioresolve", information}
+        assert {"aioresolve/py.typed", f"{information}/licenses/LICENSE"} <= names
+        modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "aioresolve").rglob("*.py")}
+        assert modules <= names
+
+    def test_sdist_has_the_files_of_the_repository(self, distributions: Distributions) -> None:
+        files = {
+            path.relative_to(distributions.folder).as_posix()
+            for path in distributions.folder.rglob("*")
+            if path.is_file()
+        }
+        folders = {"aioresolve", "benchmarks", "docs", "examples", "tests", ".github"}
+        assert folders <= {name.partition("/")[0] for name in files}
+        assert {
+            "LICENSE",
+            "README.md",
+            "CHANGELOG.md",
+            "SECURITY.md",
+            "Dockerfile",
+            "pyproject.toml",
+        } <= files
+        ignored = {".git", ".venv", ".nox", ".hypothesis", "dist", "site", "__pycache__"}
+        assert not [name for name in files if ignored & set(name.split("/")) or "_cache/" in name]
+        if (ROOT / ".git").exists():
+            tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
+            present = {
+                name for name in tracked.stdout.decode().split("\0") if name and (ROOT / name).exists()
+            }
+            assert present <= files
+
+    def test_tests_in_the_sdist_run(self, distributions: Distributions) -> None:
+        done = run(
+            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider"),
+            *("tests/launch", "tests/spec", "tests/test_release.py"),
+            cwd=distributions.folder,
+            env={**os.environ, "PYTHONPATH": str(distributions.folder)},
+        )
+        assert " passed" in done.stdout
+
+    def test_installed_wheel_has_the_command_and_its_demo(
+        self, distributions: Distributions, tmp_path: Path
+    ) -> None:
+        environment = tmp_path / "environment"
+        run(sys.executable, "-m", "venv", "--without-pip", environment)
+        python = environment / "bin" / "python"
+        run(
+            *(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", distributions.wheel),
+            env={**os.environ, **PIP_OFFLINE},
+        )
+        add_dependencies(environment)
+        where = run(python, "-c", "import aioresolve; print(aioresolve.__file__)", cwd=tmp_path)
+        assert Path(where.stdout).is_relative_to(environment)
+        command = environment / "bin" / "aioresolve"
+        assert run(command, "--version").stdout == f"aioresolve {__version__}\n"
+        assert "worker" in run(command, "demo", cwd=tmp_path).stdout
+
+
+class TestWorkflows:
+    @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+    def test_permissions_are_minimal(self, path: Path) -> None:
+        workflow = yaml.safe_load(path.read_text())
+        assert workflow["permissions"] == {"contents": "read"}
+        granted = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
+        assert granted == ({"publish": {"id-token": "write"}} if path.name == "release.yml" else {})
+
+    @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+    def test_actions_have_a_major_version(self, path: Path) -> None:
+        used = re.findall(r"uses: (\S+)", path.read_text())
+        assert used
+        assert not [action for action in used if not re.search(r"^\./|@(release/)?v\d+$", action)]
+
+    def test_distributions_are_published_after_twine_and_all_tests_accept_them(self) -> None:
+        jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+        assert jobs["publish"]["needs"] == ["ci", "build"]
+        assert jobs["publish"]["environment"] == "pypi"
+        commands = [step.get("run") for step in jobs["build"]["steps"]]
+        assert commands.index("python -m build") < commands.index("python -m twine check --strict dist/*")
+        [publish] = [step for step in jobs["publish"]["steps"] if "pypi-publish" in step["uses"]]
+        assert "password" not in publish.get("with", {})

@@ -1,0 +1,284 @@
+"""EndpointSlices of the loopback API server: lists, watches, writes, and the slices that follow from pods."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioresolve.errors import ConfigurationError
+from aioresolve.testing import KubernetesServer, endpoint, endpoint_slice, pod, service
+
+from .client import bearer, fetch, open_watch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATH = "/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices"
+
+CHANGES = st.sampled_from(["add", "unready", "delete", "relabel"])
+
+# A list and a watch event of Kubernetes 1.36.2, without the managed fields.
+RECORDED_SLICE: dict[str, Any] = json.loads(
+    '{"metadata":{"name":"trainer-abcde","namespace":"ml","uid":"c5c742dd-9f6a-49cc-b736-174d0b43531a",'
+    '"resourceVersion":"10970","generation":1,"creationTimestamp":"2026-11-22T01:04:49Z","labels":'
+    '{"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io",'
+    '"kubernetes.io/service-name":"trainer"}},"addressType":"IPv4","endpoints":[{"addresses":["10.8.0.10"],'
+    '"conditions":{"ready":true,"serving":true,"terminating":false},"hostname":"train-0","targetRef":'
+    '{"kind":"Pod","namespace":"ml","name":"train-0","uid":"1166891a-af4f-4a67-ab9c-cc2b4be1a5e3"},'
+    '"nodeName":"node-a"},{"addresses":["10.8.0.11"],"conditions":{"ready":false,"serving":true,'
+    '"terminating":true},"hostname":"train-1","targetRef":{"kind":"Pod","namespace":"ml","name":"train-1",'
+    '"uid":"86004b46-4f18-4a1b-9d89-52f5568425f6"},"nodeName":"node-a"}],"ports":[{"name":"grpc",'
+    '"protocol":"TCP","port":8470}]}'
+)
+
+
+def addresses(server: KubernetesServer) -> list[list[str]]:
+    """Return the addresses in each slice."""
+    return [[each["addresses"][0] for each in found["endpoints"] or ()] for found in server.endpoint_slices]
+
+
+def conditions(server: KubernetesServer) -> dict[str, Mapping[str, bool]]:
+    """Return the conditions of each endpoint by the name of its pod."""
+    return {
+        each["targetRef"]["name"]: each["conditions"]
+        for found in server.endpoint_slices
+        for each in found["endpoints"] or ()
+    }
+
+
+def trainer(**options: Any) -> dict[str, Any]:
+    return service("trainer", "ml", selector={"app": "trainer"}, **options)
+
+
+def train(number: int, **options: Any) -> dict[str, Any]:
+    arguments = {"labels": {"app": "trainer"}, "ip": f"10.8.0.{number}"} | options
+    return pod(f"train-{number}", "ml", **arguments)
+
+
+def recorded_with_version(version: int) -> dict[str, Any]:
+    return RECORDED_SLICE | {"metadata": RECORDED_SLICE["metadata"] | {"resourceVersion": str(version)}}
+
+
+class TestRequests:
+    async def test_list_is_the_one_of_a_real_server(self) -> None:
+        async with KubernetesServer([train(0), {**RECORDED_SLICE, "kind": "EndpointSlice"}]) as server:
+            listed = await fetch(server, PATH, labelSelector="kubernetes.io/service-name=trainer")
+        assert listed.json == {
+            "kind": "EndpointSliceList",
+            "apiVersion": "discovery.k8s.io/v1",
+            "metadata": {"resourceVersion": "3"},
+            "items": [recorded_with_version(3)],
+        }
+        assert list(listed.json["items"][0]) == ["metadata", "addressType", "endpoints", "ports"]
+
+    async def test_watch_sends_slices_and_bookmarks(self) -> None:
+        server = KubernetesServer([{**RECORDED_SLICE, "kind": "EndpointSlice"}])
+        query = {"resourceVersion": "1", "allowWatchBookmarks": "true"}
+        async with server, open_watch(server, query, path=PATH) as watch:
+            type_, added = await watch.event()
+            server.bookmark()
+            bookmark = await watch.event()
+        head = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1"}
+        assert (type_, added) == ("ADDED", head | recorded_with_version(2))
+        assert list(added)[:3] == ["kind", "apiVersion", "metadata"]
+        empty = {"addressType": "", "endpoints": None, "ports": None}
+        assert bookmark == ("BOOKMARK", head | {"metadata": {"resourceVersion": "2"}} | empty)
+
+    async def test_watch_of_pods_sends_no_slices(self) -> None:
+        query = {"resourceVersion": "1", "allowWatchBookmarks": "true"}
+        server = KubernetesServer([trainer(), train(0)])
+        async with server, open_watch(server, query) as watch:
+            server.add(train(1))
+            added = await watch.events(2)
+            server.bookmark()
+            bookmark = await watch.event()
+        assert [(type_, name) for type_, name, _ in added] == [("ADDED", "train-0"), ("ADDED", "train-1")]
+        assert bookmark[1]["metadata"] == {"resourceVersion": str(server.resource_version)}
+
+    async def test_slices_have_no_tables(self) -> None:
+        table = "application/json;as=Table;g=meta.k8s.io;v=v1"
+        async with KubernetesServer([trainer()]) as server:
+            refused = await fetch(server, PATH, headers={"Accept": table})
+            listed = await fetch(server, PATH, headers={"Accept": f"{table},application/json"})
+        assert (refused.status, listed.json["kind"]) == (406, "EndpointSliceList")
+
+    async def test_slices_can_be_written(self) -> None:
+        body = endpoint_slice(
+            "manual", "ml", service="db", endpoints=[endpoint("10.0.0.1")], ports={"": 5432}
+        )
+        async with KubernetesServer() as server:
+            created = await fetch(server, PATH, "POST", body=body)
+            again = await fetch(server, PATH, "POST", body=body)
+            patched = await fetch(
+                server,
+                f"{PATH}/manual",
+                "PATCH",
+                headers={"Content-Type": "application/merge-patch+json"},
+                body={"endpoints": None},
+            )
+            deleted = await fetch(server, f"{PATH}/manual", "DELETE")
+            missing = await fetch(server, f"{PATH}/manual")
+        statuses = [each.status for each in (created, again, patched, deleted, missing)]
+        assert statuses == [201, 409, 200, 200, 404]
+        assert created.json["metadata"]["generation"] == 1
+        assert (patched.json["endpoints"], patched.json["metadata"]["generation"]) == (None, 2)
+        assert missing.message == 'endpointslices.discovery.k8s.io "manual" not found'
+
+    async def test_slice_without_an_address_type_is_422(self) -> None:
+        async with KubernetesServer() as server:
+            refused = await fetch(server, PATH, "POST", body={"metadata": {"name": "a"}})
+        assert (refused.status, refused.json["details"]["causes"][0]["field"]) == (422, "addressType")
+
+    async def test_discovery_has_the_group(self) -> None:
+        async with KubernetesServer() as server:
+            groups = await fetch(server, "/apis")
+            resources = await fetch(server, "/apis/discovery.k8s.io/v1")
+        assert [group["name"] for group in groups.json["groups"]] == ["discovery.k8s.io", "resource.k8s.io"]
+        assert [each["name"] for each in resources.json["resources"]] == ["endpointslices"]
+
+    async def test_user_may_be_permitted_slices_but_not_pods(self) -> None:
+        users = {"a-token": "reader"}
+        server = KubernetesServer(
+            [trainer()], tokens=users, allow={"reader": ["ml"]}, resources={"reader": ["endpointslices"]}
+        )
+        async with server:
+            slices = await fetch(server, PATH, headers=bearer("a-token"))
+            pods = await fetch(server, "/api/v1/namespaces/ml/pods", headers=bearer("a-token"))
+            server.resources["reader"] = ["pods"]
+            denied = await fetch(server, PATH, headers=bearer("a-token"))
+        assert [each.status for each in (slices, pods, denied)] == [200, 403, 403]
+        assert denied.message == (
+            'endpointslices.discovery.k8s.io is forbidden: User "reader" cannot list resource'
+            ' "endpointslices" in API group "discovery.k8s.io" in the namespace "ml"'
+        )
+        assert denied.json["details"] == {"group": "discovery.k8s.io", "kind": "endpointslices"}
+
+
+class TestController:
+    def test_slice_has_the_pods_of_its_service(self) -> None:
+        server = KubernetesServer([trainer(ports={"grpc": 8470}), train(0), pod("other", "ml")])
+        (found,) = server.endpoint_slices
+        assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "trainer"
+        assert found["metadata"]["name"].startswith("trainer-")
+        assert found["ports"] == [{"name": "grpc", "protocol": "TCP", "port": 8470}]
+        uid = server.pod("train-0", "ml")["metadata"]["uid"]
+        assert found["endpoints"] == [
+            {
+                "addresses": ["10.8.0.0"],
+                "conditions": {"ready": True, "serving": True, "terminating": False},
+                "targetRef": {"kind": "Pod", "namespace": "ml", "name": "train-0", "uid": uid},
+                "nodeName": "node-a",
+            }
+        ]
+
+    def test_service_may_be_added_before_or_after_its_pods(self) -> None:
+        before = KubernetesServer([trainer(), train(0), train(1)])
+        after = KubernetesServer([train(0), train(1), trainer()])
+        assert addresses(before) == addresses(after) == [["10.8.0.0", "10.8.0.1"]]
+
+    @pytest.mark.parametrize(
+        ("options", "ready", "serving", "terminating"),
+        [
+            ({}, True, True, False),
+            ({"ready": False}, False, False, False),
+            ({"deleting": True}, False, True, True),
+        ],
+    )
+    def test_conditions_are_those_of_the_pod(
+        self, options: dict[str, Any], ready: bool, serving: bool, terminating: bool
+    ) -> None:
+        expected = {"ready": ready, "serving": serving, "terminating": terminating}
+        assert conditions(KubernetesServer([trainer(), train(0, **options)])) == {"train-0": expected}
+        published = KubernetesServer([trainer(publish_not_ready=True), train(0, **options)])
+        assert conditions(published) == {"train-0": expected | {"ready": True}}
+
+    @pytest.mark.parametrize(
+        "options", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"phase": "Pending", "ip": None}]
+    )
+    def test_pod_that_has_ended_or_has_no_address_has_no_endpoint(self, options: dict[str, Any]) -> None:
+        assert addresses(KubernetesServer([trainer(), train(0, **options)])) == [[]]
+
+    def test_host_name_is_that_of_a_pod_of_this_service_only(self) -> None:
+        named = train(0, hostname="zero", subdomain="trainer")
+        other = train(1, hostname="one", subdomain="elsewhere")
+        server = KubernetesServer([trainer(), named, other])
+        found = server.endpoint_slices[0]["endpoints"]
+        assert [each.get("hostname") for each in found] == ["zero", None]
+
+    def test_each_address_family_has_its_own_slices(self) -> None:
+        families = ("IPv6", "IPv4")
+        server = KubernetesServer([trainer(ip_families=families), train(0, ip=["10.8.0.1", "fd00::1"])])
+        found = {each["addressType"]: each["endpoints"][0]["addresses"] for each in server.endpoint_slices}
+        assert found == {"IPv6": ["fd00::1"], "IPv4": ["10.8.0.1"]}
+
+    def test_named_port_is_that_of_the_container(self) -> None:
+        one, two, without = train(1), train(2), train(3)
+        one["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 8470}]
+        two["spec"]["containers"][0]["ports"] = [{"name": "grpc", "containerPort": 9000}]
+        server = KubernetesServer([trainer(ports={"grpc": "grpc"}), one, two, without])
+        found = {
+            each["endpoints"][0]["targetRef"]["name"]: [port["port"] for port in each["ports"] or ()]
+            for each in server.endpoint_slices
+        }
+        assert found == {"train-1": [8470], "train-2": [9000], "train-3": []}
+
+    def test_slices_follow_each_change_of_a_pod(self) -> None:
+        server = KubernetesServer([trainer(), train(0)])
+        name = server.endpoint_slices[0]["metadata"]["name"]
+        server.add(train(1))
+        assert addresses(server) == [["10.8.0.0", "10.8.0.1"]]
+        server.patch("train-0", "ml", patch={"metadata": {"labels": {"app": "other"}}})
+        assert addresses(server) == [["10.8.0.1"]]
+        server.delete("train-1", "ml")
+        assert addresses(server) == [[]]
+        (found,) = server.endpoint_slices
+        assert (found["metadata"]["name"], found["metadata"]["generation"]) == (name, 5)
+
+    def test_write_that_does_not_change_an_endpoint_does_not_write_its_slice(self) -> None:
+        server = KubernetesServer([trainer(), train(0)])
+        before = server.endpoint_slices
+        server.patch("train-0", "ml", patch={"metadata": {"annotations": {"note": "x"}}})
+        assert server.endpoint_slices == before
+
+    def test_slices_go_with_their_service(self) -> None:
+        server = KubernetesServer([trainer(), service("other", "ml", selector={"app": "trainer"}), train(0)])
+        server.delete("trainer", "ml", kind="Service")
+        assert [each["metadata"]["generateName"] for each in server.endpoint_slices] == ["other-"]
+        with pytest.raises(ConfigurationError, match="there is no Service ml/trainer"):
+            server.delete("trainer", "ml", kind="Service")
+
+    def test_slices_are_restored_with_the_pods(self) -> None:
+        server = KubernetesServer([trainer(), train(0)])
+        version, before = server.resource_version, server.endpoint_slices
+        server.add(train(1))
+        server.restore(version)
+        assert server.endpoint_slices == before
+        server.add(train(2))
+        assert addresses(server) == [["10.8.0.0", "10.8.0.2"]]
+
+    def test_object_of_another_kind_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="objects of kind 'ConfigMap'"):
+            KubernetesServer([{"kind": "ConfigMap", "metadata": {"name": "a"}}])
+
+    @given(st.lists(st.tuples(st.integers(0, 9), CHANGES), max_size=30), st.integers(1, 3))
+    def test_slices_have_each_pod_once(self, changes: list[tuple[int, str]], max_endpoints: int) -> None:
+        server = KubernetesServer([trainer()])
+        server.max_endpoints = max_endpoints
+        for number, change in changes:
+            exists = any(each["metadata"]["name"] == f"train-{number}" for each in server.pods)
+            match change:
+                case "delete" if exists:
+                    server.delete(f"train-{number}", "ml")
+                case "add" | "unready":
+                    server.add(train(number, ready=change == "add"))
+                case "relabel" if exists:
+                    server.patch(f"train-{number}", "ml", patch={"metadata": {"labels": {"app": "no"}}})
+        listed = [address for each in addresses(server) for address in each]
+        selected = [each for each in server.pods if each["metadata"]["labels"]["app"] == "trainer"]
+        assert sorted(listed) == sorted(each["status"]["podIP"] for each in selected)
+        assert all(len(each) <= max_endpoints for each in addresses(server))
+        assert addresses(server) == [[]] or [] not in addresses(server)

@@ -1,0 +1,244 @@
+"""`aioresolve.doctor` of TPUs: each defect has a row with a remedy, and the other rows remain."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aioresolve
+from aioresolve import Check, TPUClusterResolver
+from aioresolve.testing import Hang, TPUWorker, queued_resource, tpu_node, tpu_vm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aioresolve.testing import GoogleRequest, GoogleServer
+
+ZONE, PROJECT = "us-central2-b", "demo-project"
+NAMED = ["source", "metadata server", "project and zone", "credentials", "Cloud TPU API", "TPU my-tpu"]
+TASKS = ["tasks", "addresses", "devices", "this task"]
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that accepts connections and never responds."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def diagnose(*arguments: Any, check_timeout: float = 30.0, **options: Any) -> dict[str, Check]:
+    """Return the checks by name."""
+    resolver = TPUClusterResolver(*arguments, **options)
+    checks = await aioresolve.doctor(resolver, timeout=120.0, check_timeout=check_timeout)
+    return {check.name: check for check in checks}
+
+
+def names(checks: dict[str, Check], result: str) -> list[str]:
+    return [name for name, check in checks.items() if check.result == result]
+
+
+def remedy(check: Check) -> str:
+    assert check.remedy is not None
+    return check.remedy.render()
+
+
+def node(worker: TPUWorker | None = None, **more: Any) -> dict[str, Any]:
+    """Return the node `my-tpu` with one worker on this machine."""
+    port = 1 if worker is None else int(worker.address.rpartition(":")[2])
+    found = tpu_node("my-tpu", ips=["127.0.0.1"], **more)
+    return found | {"networkEndpoints": [{"ipAddress": "127.0.0.1", "port": port}]}
+
+
+async def test_healthy_tpu_has_only_ok_rows(google: GoogleServer) -> None:
+    async with TPUWorker(devices=4) as worker:
+        google.add(node(worker))
+        checks = await diagnose("my-tpu")
+    assert list(checks) == [*NAMED, *TASKS]
+    assert names(checks, "ok") == [*NAMED, *TASKS]
+    assert {name: checks[name].found for name in NAMED[:4]} == {
+        "source": "my-tpu, from the argument",
+        "metadata server": "responds, for the project demo-project",
+        "project and zone": f"project {PROJECT}, zone {ZONE}",
+        "credentials": "anonymous (no credentials are sent to a plain http endpoint)",
+    }
+    assert checks["TPU my-tpu"].found.endswith("READY HEALTHY, 1 worker")
+    assert checks["devices"].found == "1 of 1 tasks have 4 TPU"
+
+
+async def test_absent_metadata_server_matters_only_if_it_is_needed(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.add(node())
+    monkeypatch.delenv("GCE_METADATA_HOST")
+    monkeypatch.delenv("GCE_METADATA_IP", raising=False)
+    checks = await diagnose("my-tpu")
+    assert names(checks, "failed") == ["metadata server"]
+    assert "Pass `project=` and `zone=`" in remedy(checks["metadata server"])
+    assert names(checks, "ok") == ["source", "credentials", "Cloud TPU API"]
+    checks = await diagnose("my-tpu", ZONE, PROJECT)
+    assert checks["metadata server"].result == "ok"
+    assert checks["metadata server"].found.startswith("not found, and not needed: ")
+    assert checks["tasks"].found == "worker: 1"
+
+
+@pytest.mark.slow
+async def test_metadata_server_that_hangs(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    google.add(node())
+    monkeypatch.setenv("GCE_METADATA_HOST", silent)
+    checks = await diagnose("my-tpu", check_timeout=3.0)
+    assert names(checks, "failed") == ["metadata server"]
+    assert checks["metadata server"].found == (
+        "the metadata server of this machine was not found: no response"
+    )
+    assert (await diagnose("my-tpu", ZONE, PROJECT, check_timeout=3.0))["tasks"].result == "ok"
+
+
+async def test_missing_credentials_are_named(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GCE_METADATA_HOST")
+    monkeypatch.delenv("GCE_METADATA_IP", raising=False)
+    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # no request leaves this machine
+    checks = await diagnose("my-tpu", ZONE, PROJECT)
+    assert names(checks, "failed") == ["credentials", "Cloud TPU API"]
+    assert "no credentials for Google Cloud were found. Tried $GOOGLE_APPLICATION_CREDENTIALS" in (
+        checks["credentials"].found
+    )
+    assert "gcloud auth application-default login" in remedy(checks["credentials"])
+    assert "through the proxy http://127.0.0.1:1" in checks["Cloud TPU API"].found
+    assert checks["TPU my-tpu"].result == "skipped"
+
+
+async def test_denied_permission_is_named_for_each_tpu(google: GoogleServer) -> None:
+    google.add(node())
+    google.denied.add("tpu.nodes.get")
+    checks = await diagnose(["my-tpu", "other"])
+    assert names(checks, "failed") == ["TPU my-tpu", "TPU other"]
+    assert "tpu.nodes.get" in checks["TPU my-tpu"].found
+    assert "roles/tpu.viewer" in remedy(checks["TPU my-tpu"])
+    assert checks["tasks"].result == "skipped"
+    google.denied.clear()
+    assert (await diagnose("my-tpu"))["TPU my-tpu"].result == "ok"
+
+
+async def test_disabled_api(google: GoogleServer) -> None:
+    google.disabled_services.add("tpu.googleapis.com")
+    checks = await diagnose("my-tpu")
+    assert names(checks, "failed") == ["TPU my-tpu"]
+    assert "enable" in remedy(checks["TPU my-tpu"]).lower()
+
+
+async def test_preempted_tpu_does_not_hide_the_others(google: GoogleServer) -> None:
+    google.add(tpu_node("other", state="PREEMPTED"))
+    google.add(node())
+    checks = await diagnose(["other", "my-tpu"])
+    assert names(checks, "failed") == ["TPU other"]
+    assert checks["TPU other"].found.startswith("state PREEMPTED")
+    assert remedy(checks["TPU other"]) == "Delete it and create it again."
+    assert checks["tasks"].found == "worker: 1"
+
+
+async def test_tpu_that_is_being_created(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", state="CREATING"))
+    checks = await diagnose("my-tpu")
+    assert names(checks, "failed") == ["TPU my-tpu"]
+    assert "`aioresolve wait tpu`" in remedy(checks["TPU my-tpu"])
+
+
+async def test_unknown_name(google: GoogleServer) -> None:
+    checks = await diagnose("my-tpu")
+    assert "there is no TPU" in checks["TPU my-tpu"].found
+    assert "gcloud compute tpus tpu-vm list --project=demo-project" in remedy(checks["TPU my-tpu"])
+
+
+@pytest.mark.parametrize(
+    ("not_healthy", "result"), [("raise", "failed"), ("skip", "warning"), ("allow", "ok")]
+)
+async def test_tpu_that_is_not_healthy(google: GoogleServer, not_healthy: str, result: str) -> None:
+    google.add(node(health="UNHEALTHY_MAINTENANCE"))
+    checks = await diagnose("my-tpu", not_healthy=not_healthy)
+    found = checks["TPU my-tpu"]
+    assert found.result == result
+    assert "UNHEALTHY_MAINTENANCE" in found.found
+    if result != "ok":
+        assert "Wait until the maintenance is over" in remedy(found)
+
+
+async def test_queued_resource_without_nodes(google: GoogleServer) -> None:
+    google.add(queued_resource("my-tpu", state="WAITING_FOR_RESOURCES"))
+    checks = await diagnose("my-tpu")
+    assert "queued resource in state WAITING_FOR_RESOURCES" in checks["TPU my-tpu"].found
+
+
+async def test_worker_without_a_server_is_a_warning(google: GoogleServer) -> None:
+    google.add(node())
+    checks = await diagnose("my-tpu")
+    assert (checks["addresses"].result, checks["devices"].result) == ("warning", "warning")
+    assert "Nothing listens on 8470 unless a program starts a server" in remedy(checks["addresses"])
+
+
+@pytest.mark.slow
+async def test_api_that_hangs_ends_at_the_deadline_of_its_check(google: GoogleServer) -> None:
+    def is_api(request: GoogleRequest) -> bool:
+        return request.service == "tpu"
+
+    google.inject(Hang(), match=is_api, times=None)
+    checks = await diagnose("my-tpu", check_timeout=3.0)
+    assert names(checks, "failed") == ["TPU my-tpu"]
+    assert checks["TPU my-tpu"].found.startswith("no result within 3 s; ")
+
+
+async def test_given_addresses_need_neither_credentials_nor_the_api(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with TPUWorker(devices=4) as worker:
+        checks = await diagnose(f"grpc://{worker.address}")
+        assert list(checks) == ["source", *TASKS]
+        assert names(checks, "ok") == ["source", *TASKS]
+        assert checks["source"].found == "1 address, from the argument"
+        monkeypatch.setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", f"grpc://{worker.address}")
+        assert (await diagnose())["source"].found == ("1 address, from $KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+
+
+async def test_tpu_of_this_vm(google: GoogleServer) -> None:
+    google.metadata.update(tpu_vm(hosts=["127.0.0.1"]))
+    checks = await diagnose()
+    assert list(checks) == ["source", "metadata server", *TASKS]
+    assert checks["source"].found == "the TPU of this VM, because no other is named"
+    assert checks["tasks"].found == "worker: 1"
+
+
+async def test_machine_without_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = await diagnose()
+    assert names(checks, "failed") == ["metadata server"]
+    assert "`tpu=`" in remedy(checks["metadata server"])
+
+
+async def test_local_tpu_has_no_tasks() -> None:
+    checks = await diagnose("local")
+    assert checks["source"].found == "the TPU of this host, from the argument"
+    assert names(checks, "skipped") == ["addresses", "devices", "this task"]
+
+
+async def test_invalid_variable_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_CONFIG", "{")
+    checks = await diagnose()
+    assert names(checks, "failed") == ["source"]
+    assert "$TPU_CONFIG" in checks["source"].found
+
+
+async def test_client_of_the_user_has_its_own_credentials(google: GoogleServer) -> None:
+    class Service:
+        def projects(self) -> Any:
+            raise OSError("no connection")
+
+    checks = await diagnose("my-tpu", ZONE, PROJECT, service=Service())
+    assert "service=" in checks["credentials"].found
+    assert checks["TPU my-tpu"].result == "failed"

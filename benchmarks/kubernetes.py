@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.measure import Effort, Measured, PeerError, measure
 from benchmarks.peers import PEERS
-from benchmarks.plot import Panel, plot_bars
+from benchmarks.plot import Panel, plot_bars, plot_growth
 from benchmarks.report import Bar, bar_table, duration, environment, format_table, ratio, size, write_json
 from benchmarks.server import running_server, selectors_of
+from benchmarks.watch_server import SELECTOR, running_watch_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,19 +49,25 @@ PACKAGES = (
 FULL = Effort()
 QUICK = Effort(rounds=5, turn=0.1, budget=3.0)
 ONLY_ONCE = Effort(rounds=0)
+WAYS = ("state", "state_json", "pages", "watch", "bare_json", "bare_protobuf")
+"""The ways to get whole pods, which are compared on prepared bytes."""
+
+PREPARED = [4000, 20_000]
 MANY = 10_000
 """Pods of the one selector with which peak memory is shown to be bounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The number of selectors, and the number of pods of each."""
+    """The number of selectors, of pods of each, and whether the server only sends prepared bytes."""
 
     selectors: int
     pods: int
+    is_prepared: bool = False
 
     def __str__(self) -> str:
-        return f"{self.selectors} selector{'s'[: self.selectors != 1]} x {self.pods:,} pods"
+        suffix = ", prepared bytes" if self.is_prepared else ""
+        return f"{self.selectors} selector{'s'[: self.selectors != 1]} x {self.pods:,} pods{suffix}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = {str(scenario): [asdict(each) for each in those] for scenario, those in found.items()}
     files = [write_json("kubernetes", {"environment": about, "figures": figures})]
     files += plot_bars("kubernetes", title_of(options), [panels(*each) for each in timed.items()])
+    if growth := growth_panels(timed):
+        files += plot_growth("growth", title_of(options), growth)
     print("\nwritten:", *files, sep="\n  ")
     return 0
 
@@ -96,8 +105,10 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help=f"the peers to measure, of {','.join(PEERS)}")  # fmt: skip
     parser.add_argument("--selectors", type=int, nargs="+", default=[1, 4], metavar="N",
                         help="the numbers of selectors (default: 1 4)")  # fmt: skip
-    parser.add_argument("--pods", type=int, nargs="+", default=None, metavar="N",
+    parser.add_argument("--pods", type=int, nargs="*", default=None, metavar="N",
                         help="the numbers of pods of each selector (default: 100 1000 5000)")  # fmt: skip
+    parser.add_argument("--prepared", type=int, nargs="*", default=None, metavar="N",
+                        help="the numbers of pods in prepared bytes (default: 4000 20000)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=None, metavar="N",
                         help="turns of a fast peer; a slow one has fewer (default: 12)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a few minutes: fewer rounds, no 5,000 pods")
@@ -119,15 +130,32 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def on_loopback(options: argparse.Namespace, names: Sequence[str]) -> dict[Scenario, list[Measured]]:
     """Measure on loopback servers; return the figures of each scenario."""
-    sizes = options.pods or ([100, 1000] if options.quick else [100, 1000, 5000])
+    sizes = ([100, 1000] if options.quick else [100, 1000, 5000]) if options.pods is None else options.pods
     scenarios = [[Scenario(selectors, pods) for selectors in sorted(options.selectors)] for pods in sizes]
     found: dict[Scenario, list[Measured]] = {}
     for of_one_server in scenarios:
         found |= on_one_server(of_one_server, names, effort(options), flags(options), options.delay)
-    lean = [name for name in names if name in ("spec", "state", "bare")]
-    if lean and not (options.quick or options.pods):
+    lean = [name for name in names if name in ("spec", "state", "watch", "bare")]
+    if lean and options.pods is None and not options.quick:
         found |= on_one_server([Scenario(1, MANY)], lean, ONLY_ONCE, flags(options), options.delay)
+    ways = [name for name in names if name in WAYS]
+    prepared = (PREPARED[:1] if options.quick else PREPARED) if options.prepared is None else options.prepared
+    for pods in prepared if ways else ():
+        found |= on_prepared_bytes(pods, ways, effort(options), flags(options))
     return found
+
+
+def on_prepared_bytes(
+    pods: int, names: Sequence[str], effort: Effort, flags: Sequence[str]
+) -> dict[Scenario, list[Measured]]:
+    """Measure ways to get the same pods on a server that computes nothing."""
+    scenario = Scenario(1, pods, is_prepared=True)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        kubeconfig = Path(folder, "kubeconfig")
+        with running_watch_server(pods, "https", kubeconfig):
+            those = measure(names, kubeconfig, [SELECTOR], effort, flags)
+    print(f"\n{scenario}\n{table(those)}", end="", flush=True)
+    return {scenario: those}
 
 
 def on_one_server(
@@ -210,6 +238,26 @@ def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
         if name in those:
             what = f"{PEERS[name].title}, peak memory, 4,000 pods"
             bars.append(Bar(what=what, measured=those[name].first.peak / 1e6, most=60, unit=" MB"))
+    return [*bars, *prepared_bars(found)]
+
+
+def prepared_bars(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
+    """Return the limits for pods in prepared bytes, for the figures that were measured."""
+    bars = []
+    for pods, memory in zip(PREPARED, (55, 80), strict=True):
+        those = {each.name: each for each in found.get(Scenario(1, pods, is_prepared=True), ())}
+        for name, reference, most in (("state", "bare_protobuf", 1.5), ("watch", "state", 1.3)):
+            if name in those and reference in those:
+                what = f"{PEERS[name].title} over {PEERS[reference].title}, {pods:,} pods"
+                times = those[name].seconds / those[reference].seconds
+                bars.append(Bar(what=what, measured=times, most=most, unit="x"))
+        if "pages" in those and "state" in those:
+            times = those["pages"].seconds / those["state"].seconds
+            what = f"cluster_state() faster than in pages, {pods:,} pods"
+            bars.append(Bar(what=what, measured=times, least=3, unit="x"))
+        if "state" in those:
+            what = f"cluster_state(), peak memory, {pods:,} pods"
+            bars.append(Bar(what=what, measured=those["state"].first.peak / 1e6, most=memory, unit=" MB"))
     return bars
 
 
@@ -220,6 +268,22 @@ def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
         Panel("CPU of the client", {e.peer.title: e.cpu_seconds for e in those}, duration),
         Panel("peak memory of the process", {e.peer.title: float(e.first.peak) for e in those}, size),
     ]
+
+
+def growth_panels(
+    found: Mapping[Scenario, Sequence[Measured]],
+) -> dict[str, dict[str, dict[int, float]]]:
+    """Return the panels with time and memory by the number of pods of one selector; none for one number."""
+    those = {scenario.pods: each for scenario, each in found.items() if scenario.selectors == 1}
+    if len(those) < 2:
+        return {}
+    seconds: dict[str, dict[int, float]] = {}
+    peaks: dict[str, dict[int, float]] = {}
+    for pods, measured in sorted(those.items()):
+        for each in measured:
+            seconds.setdefault(each.peer.title, {})[pods] = each.seconds
+            peaks.setdefault(each.peer.title, {})[pods] = each.first.peak / 1e6
+    return {"median time (s)": seconds, "peak memory of the process (MB)": peaks}
 
 
 def title_of(options: argparse.Namespace) -> str:

@@ -94,6 +94,37 @@ async def our_state(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator
         yield resolver.cluster_state
 
 
+def with_transport(attribute: str, value: bool) -> Callable[..., AbstractAsyncContextManager[Resolve]]:
+    """Return `our_state` with another attribute of the transport, so that it sends other requests."""
+
+    @asynccontextmanager
+    async def open_client(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
+        from unittest import mock
+
+        from aioresolve.kubernetes.api.client import AiohttpTransport
+
+        with mock.patch.object(AiohttpTransport, attribute, value):
+            async with our_state(kubeconfig, selectors) as resolve:
+                yield resolve
+
+    return open_client
+
+
+@asynccontextmanager
+async def our_first_state(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
+    from contextlib import aclosing
+
+    from aioresolve import KubernetesClusterResolver
+
+    async with KubernetesClusterResolver({"worker": selectors}, PORT, kubeconfig=kubeconfig) as resolver:
+
+        async def first() -> Any:
+            async with aclosing(resolver.watch()) as states:
+                return await anext(states)
+
+        yield first
+
+
 @asynccontextmanager
 async def bare_bodies(
     kubeconfig: Path, accept: str, parameters: Sequence[dict[str, str]]
@@ -144,6 +175,29 @@ def table_addresses(bodies: Iterable[bytes]) -> list[str]:
         columns = [column["name"] for column in table["columnDefinitions"]]
         cells = (dict(zip(columns, row["cells"], strict=True)) for row in table["rows"])
         found.append(members((row["Name"], row["Status"], row["IP"], False) for row in cells))
+    return concatenate(found)
+
+
+@asynccontextmanager
+async def bare_lists(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
+    parameters = [{"labelSelector": selector} for selector in selectors]
+    async with bare_bodies(kubeconfig, "application/json", parameters) as bodies:
+        yield bodies
+
+
+def list_addresses(bodies: Iterable[bytes]) -> list[str]:
+    """Return the addresses in the bodies of `bare_lists`; not part of the measurement."""
+    import json
+
+    found = []
+    for body in bodies:
+        pods = [(pod["metadata"], pod["status"]) for pod in json.loads(body)["items"]]
+        found.append(
+            members(
+                (metadata["name"], status["phase"], status.get("podIP"), "deletionTimestamp" in metadata)
+                for metadata, status in pods
+            )
+        )
     return concatenate(found)
 
 
@@ -323,11 +377,32 @@ PEERS = {
         open_client=our_state,
         addresses=lambda state: spec_addresses(state.spec),
     ),
+    "state_json": Peer(
+        title="aioresolve cluster_state() in JSON",
+        open_client=with_transport("reads_protobuf", False),
+        addresses=lambda state: spec_addresses(state.spec),
+    ),
+    "pages": Peer(
+        title="aioresolve cluster_state() in pages of JSON",
+        open_client=with_transport("can_stream", False),
+        addresses=lambda state: spec_addresses(state.spec),
+    ),
+    "watch": Peer(
+        title="aioresolve watch(), first state",
+        open_client=our_first_state,
+        addresses=lambda state: spec_addresses(state.spec),
+    ),
     "bare": Peer(
         title="bare aiohttp GET, Table, undecoded",
         needs=("aiohttp",),
         open_client=bare_table,
         addresses=table_addresses,
+    ),
+    "bare_json": Peer(
+        title="bare aiohttp GET, full JSON, undecoded",
+        needs=("aiohttp",),
+        open_client=bare_lists,
+        addresses=list_addresses,
     ),
     "bare_protobuf": Peer(
         title="bare aiohttp GET, full protobuf, undecoded",

@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from benchmarks.child_process import Child
 
 PACKAGES = ("aioresolve", "aiohttp", "msgspec", "lightkube", "kubernetes-asyncio")
-CHANGING = ["watch", "msgspec", "lightkube", "kubernetes_asyncio", "poll"]
+CHANGING = ["watch", "protobuf", "msgspec", "lightkube", "kubernetes_asyncio", "poll"]
 IDLING = ["watch", "alone", "msgspec", "lightkube", "kubernetes_asyncio"]
 PODS = 5000
 IDLE_PODS = 16
+HELD_PODS = 20_000
 SETTLING = 1.0
 """Seconds from opening the watches to the start of the measurement."""
 
@@ -252,6 +253,26 @@ def measure_idle(name: str, server: Child, kubeconfig: Path, effort: Effort) -> 
     return Idle(name, effort.idle, *idled)
 
 
+def measure_held_memory(name: str, pods: int) -> float:
+    """Return how much more memory a watch of many pods holds than one of few pods, for each pod, in bytes.
+
+    Each is in a new process.
+    """
+    resident = []
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        kubeconfig = Path(folder, "kubeconfig")
+        for count in (IDLE_PODS, pods):
+            with (
+                running_watch_server(count, "https", kubeconfig) as server,
+                running_way(name, kubeconfig, count) as way,
+            ):
+                way.request("open", watches=1)
+                server.request("wait", watches=1)
+                time.sleep(SETTLING)
+                resident.append(Idled(**way.request("idle", seconds=SETTLING)).resident)
+    return (resident[1] - resident[0]) / (pods - IDLE_PODS)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -259,6 +280,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two minutes: one short turn each, 100 watches")
     parser.add_argument("--rates", type=float, nargs="*", default=[1, 100, 1000], metavar="N",
                         help="changes a second (default: 1 100 1000)")  # fmt: skip
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WATCHERS),
+                        metavar="A,B,...", help=f"the ways to measure, of {','.join(WATCHERS)}")  # fmt: skip
     parser.add_argument(
         "--pods", type=int, default=PODS, metavar="N", help="pods that change (default: 5000)"
     )
@@ -269,7 +292,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for watcher in WATCHERS.values():
         if watcher.missing:
             print(f"left out: {watcher.title}: {' and '.join(watcher.missing)} not installed")
-    changing, idling = ([name for name in each if not WATCHERS[name].missing] for each in (CHANGING, IDLING))
+    changing, idling = (
+        [name for name in each if name in options.ways and not WATCHERS[name].missing]
+        for each in (CHANGING, IDLING)
+    )
     followed = {}
     for rate, those in measure_changes(options.rates, options.pods, changing, effort):
         followed[rate] = those
@@ -278,11 +304,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for scheme in effort.schemes:
         idle[scheme] = measure_idle_watches(scheme, idling, effort)
         print(f"\n{idle_title(scheme, effort)}\n{idle_table(idle[scheme])}", end="", flush=True)
-    if bars := bars_of(followed if options.pods == PODS else {}, idle["https"]):
+    held = None
+    if "watch" in changing:
+        held = measure_held_memory("watch", HELD_PODS)
+        print(f"\na watch of {HELD_PODS:,} pods holds {kilobytes(held)} for each", flush=True)
+    if bars := bars_of(held, followed if options.pods == PODS else {}, idle["https"]):
         print(f"\n{bar_table(bars)}", end="")
     figures = {
         "changes": {f"{rate:g}": [asdict(each) for each in those] for rate, those in followed.items()},
         "idle": {scheme: [asdict(each) for each in those] for scheme, those in idle.items()},
+        "held by a watch for each pod": held,
     }
     files = [write_json("watch", {"environment": about, "figures": figures})]
     rows = [followed_panels(changes_title(rate, options.pods), those) for rate, those in followed.items()]
@@ -348,12 +379,18 @@ def percent(part: float) -> str:
 
 
 def kilobytes(bytes_: float) -> str:
-    return f"{bytes_ / 1e3:.0f} KB"
+    return f"{bytes_ / 1e3:.0f} KB" if bytes_ >= 9.95e3 else f"{bytes_ / 1e3:.1f} KB"
 
 
-def bars_of(followed: Mapping[float, Sequence[Followed]], idle: Sequence[Idle]) -> list[Bar]:
+def bars_of(
+    held: float | None, followed: Mapping[float, Sequence[Followed]], idle: Sequence[Idle]
+) -> list[Bar]:
     """Return the limits, for the figures that were measured."""
     bars = []
+    if held is not None:
+        bars.append(
+            Bar(what="memory that a watch holds for each pod", measured=held / 1e3, most=2.5, unit=" KB")
+        )
     for ours in (each for each in followed.get(100, ()) if each.name == "watch"):
         what = "a change reaches the consumer, median, 100 changes a second"
         bars.append(Bar(what=what, measured=ours.delay * 1e3, most=20, unit=" ms"))

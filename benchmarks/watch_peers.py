@@ -88,6 +88,18 @@ async def ours_entered(kubeconfig: Path) -> AsyncIterator[Follow]:
 
 
 @asynccontextmanager
+async def ours_in_protobuf(kubeconfig: Path) -> AsyncIterator[Follow]:
+    """As `ours_entered`, with events in protobuf."""
+    from unittest import mock
+
+    from aioresolve.kubernetes.api.client import AS_PROTOBUF
+
+    with mock.patch("aioresolve.kubernetes.api.client.AS_EVENTS", AS_PROTOBUF):
+        async with ours_entered(kubeconfig) as follow:
+            yield follow
+
+
+@asynccontextmanager
 async def ours_alone(kubeconfig: Path) -> AsyncIterator[Follow]:
     """Each watch uses a separate resolver, with separate connections and a separate TLS context."""
     yield lambda: our_resolver(kubeconfig).watch()
@@ -220,6 +232,12 @@ async def by_lightkube(kubeconfig: Path) -> AsyncIterator[Follow]:
 WATCHERS = {
     "watch": Watcher(
         title="aioresolve watch()", yields="states", open_client=ours_entered, address=state_address
+    ),
+    "protobuf": Watcher(
+        title="aioresolve watch(), events in protobuf",
+        yields="states",
+        open_client=ours_in_protobuf,
+        address=state_address,
     ),
     "alone": Watcher(
         title="aioresolve watch(), a resolver each",

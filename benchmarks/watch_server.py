@@ -2,8 +2,9 @@
 
 It uses TLS and requires a bearer token, or plain HTTP, over which clients send no token. It sends prepared
 bytes, into which only address and version are inserted, so that the figures show the cost of the client. It
-supports the requests for the pods of one selector: a list, a list in pages, and a watch from a version. A
-watch that cannot keep up still gets every change, later.
+supports the requests for the pods of one selector: a list, a list in pages, and a watch from a version or
+from the existing pods. Complete lists and watches are in protobuf for clients that prefer it. A watch that
+cannot keep up still gets every change, later.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aioresolve.testing.kubernetes.protobuf import (
+    PROTOBUF,
+    encode_event,
+    encode_pod,
+    encode_pod_list,
+    envelope,
+)
 from benchmarks.child_process import running, serve_requests
 from benchmarks.watch_changes import address_of, first_address, pod_changed, pod_name
 
@@ -35,13 +43,19 @@ __all__ = ["NAMESPACE", "SELECTOR", "allow_many_sockets", "running_watch_server"
 
 NAMESPACE = "training"
 SELECTOR = "app=trainer"
-PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PATHS = (f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/pods")
 
 POD_SIZE = 8192
 """Bytes of the JSON of a pod, typical of a training pod with a dozen variables and managedFields."""
 
 FIRST_VERSION = 1_000_000
 """The resourceVersion before the first change; each change has the next one."""
+
+BATCH = 64
+"""How many pods are sent at a time when a watch begins."""
+
+PIECE = 64 << 10
+"""How many bytes of a list are sent at a time."""
 
 BOOKMARKS = 60.0
 """Seconds between two bookmarks of a watch, as on a real API server."""
@@ -82,6 +96,7 @@ class PreparedPods:
         self._now = [
             _fill(template, first_address(number), version) for number, template in enumerate(self._templates)
         ]
+        self._messages: list[bytes] = []
 
     @property
     def version(self) -> int:
@@ -92,26 +107,49 @@ class PreparedPods:
         """Return the current JSON of every pod."""
         return self._now.copy()
 
+    def messages(self) -> list[bytes]:
+        """Return every pod in protobuf; they are encoded at the first call."""
+        if not self._messages:
+            self._messages = [encode_pod(json.loads(pod)) for pod in self._now]
+        return self._messages.copy()
+
     def make_change(self) -> None:
         """Assign the next address to the next pod."""
         pod, self._now[pod] = self._after(self.changes)
+        if self._messages:
+            self._messages[pod] = encode_pod(json.loads(self._now[pod]))
         self.changes += 1
 
-    def event(self, change: int) -> bytes:
+    def event(self, change: int, *, in_protobuf: bool) -> bytes:
         """Return the watch event of a change."""
-        return b'{"type":"MODIFIED","object":%b}\n' % self._after(change)[1]
+        number, pod = self._after(change)
+        if not in_protobuf:
+            return added_or_modified("MODIFIED", pod)
+        is_latest = change + len(self._templates) >= self.changes  # the pod has not changed again
+        message = self._messages[number] if is_latest else encode_pod(json.loads(pod))
+        return encode_event("MODIFIED", envelope("Pod", message))
 
-    def bookmark(self, changes: int) -> bytes:
+    def bookmark(self, changes: int, *, in_protobuf: bool, ends_initial_events: bool = False) -> bytes:
         """Return the bookmark for a watch to which `changes` changes were sent."""
+        if in_protobuf:
+            ending = {"annotations": {"k8s.io/initial-events-end": "true"}} if ends_initial_events else {}
+            pod = {"metadata": {"resourceVersion": str(FIRST_VERSION + changes), **ending}}
+            return encode_event("BOOKMARK", envelope("Pod", encode_pod(pod)))
+        annotations = b',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else b""
         return (
-            b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d"},'
-            b'"spec":{"containers":null},"status":{}}}\n' % (FIRST_VERSION + changes)
+            b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d"%b},'
+            b'"spec":{"containers":null},"status":{}}}\n' % (FIRST_VERSION + changes, annotations)
         )
 
     def _after(self, change: int) -> tuple[int, bytes]:
         """Return the number of the changed pod, and its new JSON."""
         pod = pod_changed(change, len(self._templates))
         return pod, _fill(self._templates[pod], address_of(change), str(FIRST_VERSION + change + 1))
+
+
+def added_or_modified(type_: str, pod: bytes) -> bytes:
+    """Return an event as a line of JSON, in which a pod has its kind, as it does not in a list."""
+    return b'{"type":"%b","object":{"kind":"Pod","apiVersion":"v1",%b}\n' % (type_.encode(), pod[1:])
 
 
 def _template(number: int) -> list[bytes]:
@@ -130,6 +168,7 @@ def _template(number: int) -> list[bytes]:
         created="2026-11-20T00:00:00Z",
         size=POD_SIZE,
     )
+    del made["kind"], made["apiVersion"]
     made["metadata"] |= {"uid": f"3f9c2a71-0000-4000-8000-{number:012x}", "resourceVersion": VERSION.decode()}
     cut = json.dumps(made, separators=(",", ":")).encode()
     pieces = [cut]
@@ -191,7 +230,10 @@ class WatchServer:
             raise web.HTTPBadRequest(text=f"this server supports only the selector {SELECTOR!r}")
         if "watch" in request.query:
             return await self._watch(request)
-        return web.Response(body=self._list(request), content_type="application/json")
+        if _prefers_protobuf(request) and "limit" not in request.query:
+            body = encode_pod_list({"resourceVersion": str(self._pods.version)}, self._pods.messages())
+            return await _respond(request, body, PROTOBUF)
+        return await _respond(request, self._list(request), "application/json")
 
     def _list(self, request: web.Request) -> bytes:
         """Return a list, or one page; all pages of a list are from the same snapshot."""
@@ -212,12 +254,18 @@ class WatchServer:
         return head + b",".join(pods[begin:end]) + b"]}"
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        """Send every change after the requested version, and bookmarks if they are requested."""
+        """Send the pods if no version is requested, every change after that, and bookmarks if requested."""
         from aiohttp import web
 
-        sent = int(request.query["resourceVersion"]) - FIRST_VERSION
+        begins_with_pods = request.query.get("sendInitialEvents") == "true"
+        sent = int(request.query.get("resourceVersion") or self._pods.version) - FIRST_VERSION
+        in_protobuf = _prefers_protobuf(request)
+        messages = self._pods.messages() if in_protobuf else []  # they exist before the first event
+        pods = (messages or self._pods.snapshot()) if begins_with_pods else []
+        del messages
         wants_bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True", "1")
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        content_type = f"{PROTOBUF};stream=watch" if in_protobuf else "application/json"
+        response = web.StreamResponse(headers={"Content-Type": content_type})
         response.enable_chunked_encoding()
         await response.prepare(request)
         self._watches += 1
@@ -225,9 +273,21 @@ class WatchServer:
         try:
             # At a random moment, so that watches that started together do not get their bookmarks together.
             bookmark_at = time.monotonic() + random.uniform(0, BOOKMARKS)
+            for start in range(0, len(pods), BATCH):
+                batch = pods[start : start + BATCH]
+                if in_protobuf:
+                    events = [encode_event("ADDED", envelope("Pod", pod)) for pod in batch]
+                else:
+                    events = [added_or_modified("ADDED", pod) for pod in batch]
+                await response.write(b"".join(events))
+            if begins_with_pods:
+                pods.clear()
+                await response.write(
+                    self._pods.bookmark(sent, in_protobuf=in_protobuf, ends_initial_events=True)
+                )
             while True:
                 while sent < self._pods.changes:
-                    await response.write(self._pods.event(sent))
+                    await response.write(self._pods.event(sent, in_protobuf=in_protobuf))
                     sent += 1
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(bookmark_at):
@@ -235,7 +295,7 @@ class WatchServer:
                 if time.monotonic() >= bookmark_at:
                     bookmark_at += BOOKMARKS
                     if wants_bookmarks:
-                        await response.write(self._pods.bookmark(sent))
+                        await response.write(self._pods.bookmark(sent, in_protobuf=in_protobuf))
         finally:
             self._watches -= 1
             self._notify()
@@ -243,6 +303,22 @@ class WatchServer:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+async def _respond(request: web.Request, body: bytes, content_type: str) -> web.StreamResponse:
+    """Send a body in pieces: asyncio takes long to encrypt a hundred megabytes at once."""
+    from aiohttp import web
+
+    response = web.StreamResponse(headers={"Content-Type": content_type, "Content-Length": str(len(body))})
+    await response.prepare(request)
+    with memoryview(body) as view:
+        for start in range(0, len(body), PIECE):
+            await response.write(bytes(view[start : start + PIECE]))
+    return response
+
+
+def _prefers_protobuf(request: web.Request) -> bool:
+    return request.headers.get("Accept", "").startswith(PROTOBUF)
 
 
 async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
@@ -256,7 +332,8 @@ async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:
     token = secrets.token_urlsafe(32)
     server = WatchServer(pods, token if authority else None)
     application = web.Application()
-    application.router.add_get(PATH, server.pods)
+    for path in PATHS:
+        application.router.add_get(path, server.pods)
     # Closed watches have to be noticed immediately, or they would still be counted.
     runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
     await runner.setup()

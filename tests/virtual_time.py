@@ -35,15 +35,17 @@ class _JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
             return super().select(0)
-        while not (events := super().select(0)):
-            if not concurrency._threads._running:
-                if timeout is None:
-                    raise RuntimeError("the event loop waits for nothing")
-                self.now += timeout
+        while True:
+            # A thread wakes the loop before it counts as ended, so look for threads first.
+            is_waiting_for_threads = bool(concurrency._threads._running)
+            if events := super().select(0.05 if is_waiting_for_threads else 0):
+                return events
+            if not is_waiting_for_threads:
                 break
-            if events := super().select(0.05):  # until a thread ends
-                break
-        return events
+        if timeout is None:
+            raise RuntimeError("the event loop waits for nothing")
+        self.now += timeout
+        return []
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -598,6 +598,7 @@ async def test_the_query_that_has_failed_for_longest_is_reported(loopback: Loopb
         loopback.server.inject(Answer(503), match=is_eval, times=None)
         loopback.server.disturb(End())
         assert "app=eval" in str(await next_error(observations))
+        await until(loopback, lambda: loopback.server.watches == 1)
         number = sum(map(is_train, loopback.requests))
         loopback.server.inject(Answer(502), match=is_train, times=None)
         loopback.server.disturb(End())

@@ -12,6 +12,8 @@ from aioresolve.errors import InvalidClusterError, UnknownTaskError
 from .task import Task, jobs_by_rank
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
     from .cluster_pb2 import ClusterDef
@@ -42,9 +44,10 @@ class ClusterSpec:
     that came from a mapping).
     """
 
-    __slots__ = ("_message", "_tasks")
+    __slots__ = ("_message", "_read", "_tasks")
 
     _tasks: Tasks
+    _read: Callable[[], Tasks]  # returns `_tasks` if that is not set yet
     _message: bytes | None  # the ClusterDef this was created from; it keeps the order and duplicates of jobs
 
     def __init__(self, cluster: ClusterLike) -> None:
@@ -63,16 +66,28 @@ class ClusterSpec:
         object.__setattr__(self, "_message", message)
 
     @classmethod
-    def _trusted(cls, tasks: Tasks) -> Self:
-        """Return a spec of `tasks`, without validation and without a copy. For callers that validated them.
+    def _trusted(cls, read: Callable[[], Tasks]) -> Self:
+        """Return a spec of the tasks that `read` returns, without validation and without a copy.
 
-        Task indices are ascending, and all strings are exact `str` and valid UTF-8. `tasks` must not be
-        changed afterwards; several specs may share the tasks of a job.
+        For callers that validated them. `read` is called when the tasks are first needed, maybe in several
+        threads at once. Task indices are ascending, and all strings are exact `str` and valid UTF-8. The
+        tasks must not be changed afterwards; several specs may share the tasks of a job.
         """
         spec = object.__new__(cls)
-        object.__setattr__(spec, "_tasks", tasks)
+        object.__setattr__(spec, "_read", read)
         object.__setattr__(spec, "_message", None)
         return spec
+
+    if not TYPE_CHECKING:  # or type checkers would permit every attribute
+
+        def __getattr__(self, name: str) -> Tasks:
+            if name != "_tasks":
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+                )
+            tasks = self._read()
+            object.__setattr__(self, "_tasks", tasks)
+            return tasks
 
     @property
     def jobs(self) -> list[str]:

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError, PodNotRunningError
+from aioresolve.kubernetes.tasks import task_order
 from aioresolve.kubernetes.tasks.pods import raise_not_running
 from aioresolve.kubernetes.tasks.task_order import (
+    Addresses,
     JobTasks,
     MatchedPod,
     SelectorTasks,
@@ -160,7 +162,7 @@ class TestOrderByIndex:
             pod("y", metadata={"labels": {COMPLETION: "1"}}),
         ]
         selectors = [filled_selector(*match(*pods), order_by="index")]
-        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [1]
+        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses().by_task) == [1]
         with pytest.raises(PodIndexError, match="no pod has index 0") as caught:
             JobTasks("worker", selectors, allow_gaps=False).addresses()
         assert caught.value.missing == (0,)
@@ -184,7 +186,7 @@ class TestOrderByIndex:
         pods = [labelled(f"w-{number}", **each) for number, each in enumerate(labels)]
         selectors = [filled_selector(*match(*pods), order_by="index")]
         for allow_gaps in (True, False):
-            assert list(JobTasks("worker", selectors, allow_gaps=allow_gaps).addresses()) == tasks
+            assert list(JobTasks("worker", selectors, allow_gaps=allow_gaps).addresses().by_task) == tasks
         with_gap = [filled_selector(*match(pods[0], *pods[2:]), order_by="index")]
         if len(pods) > 2:
             with pytest.raises(PodIndexError) as caught:
@@ -198,7 +200,7 @@ class TestOrderByIndex:
         ]
         second = [pod("z", metadata={"labels": {COMPLETION: "0"}})]
         selectors = [filled_selector(*match(*pods), order_by="index") for pods in (first, second)]
-        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses()) == [0, 2]
+        assert list(JobTasks("worker", selectors, allow_gaps=True).addresses().by_task) == [0, 2]
         with pytest.raises(PodIndexError, match="no pod has index 1"):
             JobTasks("worker", selectors, allow_gaps=False).addresses()
 
@@ -208,7 +210,7 @@ class TestOrderByIndex:
             pod("y", phase="Pending", metadata={"labels": {COMPLETION: "1"}}),
         ]
         selectors = [filled_selector(*match(*pods), order_by="index")]
-        assert list(JobTasks("worker", selectors, allow_gaps=False).addresses()) == [0]
+        assert list(JobTasks("worker", selectors, allow_gaps=False).addresses().by_task) == [0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.integers())))
@@ -247,9 +249,10 @@ class TestIncrementalChanges:
 
     def test_a_new_address_changes_the_numbering(self, order_by: str) -> None:
         selector = filled_selector(indexed("w-0"), order_by=order_by)
-        assert selector.numbering[:3] == ({0: "10.8.0.10:8470"}, 0, 1)
+        assert selector.numbering.addresses.by_task == {0: "10.8.0.10:8470"}
         selector.put(indexed("w-0", ip="10.8.0.99"))
-        assert selector.numbering[:3] == ({0: "10.8.0.99:8470"}, 0, 1)
+        assert selector.numbering.addresses.by_task == {0: "10.8.0.99:8470"}
+        assert (selector.numbering.first, selector.numbering.end) == (0, 1)
 
     def test_changes_of_a_stale_selector_have_no_effect(self, order_by: str) -> None:
         selector = SelectorTasks("worker", order_by=order_by)
@@ -274,7 +277,6 @@ def test_changing_and_filling_a_selector_give_the_same_numbering(
 ) -> None:
     selector = filled_selector(order_by=order_by)
     pods: dict[str, MatchedPod] = {}
-    returned: list[tuple[dict[int, str], dict[int, str]]] = []
     for name, ip, is_read in writes:
         if ip is None:
             selector.discard(indexed(name))
@@ -283,15 +285,38 @@ def test_changing_and_filling_a_selector_give_the_same_numbering(
             pods[name] = indexed(name, ip=ip)
             selector.put(pods[name])
         if is_read:
-            numbering = selector.numbering
-            assert numbering == filled_selector(*pods.values(), order_by=order_by).numbering
-            assert list(numbering.addresses) == sorted(numbering.addresses)
-            returned.append((numbering.addresses, dict(numbering.addresses)))
-    assert all(addresses == copy for addresses, copy in returned), "a returned numbering was modified"
+            numbering, filled = (
+                selector.numbering,
+                filled_selector(*pods.values(), order_by=order_by).numbering,
+            )
+            by_task = numbering.addresses.by_task
+            assert (by_task, *numbering[1:]) == (filled.addresses.by_task, *filled[1:])
+            assert list(by_task) == sorted(by_task)
+
+
+CHANGES = st.dictionaries(st.integers(0, 4), st.sampled_from("xyz"), max_size=2)
+
+
+@given(st.lists(st.tuples(CHANGES, st.booleans())))
+def test_addresses_are_the_same_whenever_they_are_first_read(
+    changes: list[tuple[dict[int, str], bool]],
+) -> None:
+    by_task = dict.fromkeys(range(5), "a")
+    addresses = Addresses(by_task)
+    returned = [(addresses, by_task)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_order, "MAX_CHANGES", 2)
+        for change, is_read in changes:
+            addresses, by_task = addresses.changed(change), by_task | change
+            assert not is_read or addresses.by_task == by_task
+            returned.append((addresses, by_task))
+    assert [list(each.by_task.items()) for each, _ in returned] == [
+        list(each.items()) for _, each in returned
+    ]
 
 
 def test_tasks_by_name_have_no_gaps_and_tasks_by_index_may_have() -> None:
     pods = indexed("w-0"), indexed("w-2"), indexed("w-3", phase="Pending")
-    assert list(filled_selector(*pods, order_by="name").numbering.addresses) == [0, 1]
+    assert list(filled_selector(*pods, order_by="name").numbering.addresses.by_task) == [0, 1]
     by_index = filled_selector(*pods, order_by="index").numbering
-    assert (list(by_index.addresses), by_index.end) == ([0, 2], 4)
+    assert (list(by_index.addresses.by_task), by_index.end) == ([0, 2], 4)

@@ -336,18 +336,52 @@ class SortedValues(Generic[K, V]):
         return self._values.pop(position)
 
 
+MAX_CHANGES = 256
+"""How many changed addresses are kept beside the others before they are merged."""
+
+
+class Addresses:
+    """The addresses of tasks by task index, ascending: a value that is merged when it is first read.
+
+    A watch changes one address of thousands at a time, and often replaces a state before anyone has read its
+    addresses. A change is therefore kept beside the other addresses, instead of in a copy of all of them.
+
+    Args:
+        by_task: task index to address; must not be changed afterwards.
+        changes: other addresses for some of these tasks.
+    """
+
+    def __init__(self, by_task: dict[int, str], changes: dict[int, str] | None = None) -> None:
+        self._parts = by_task, changes or {}
+
+    @property
+    def by_task(self) -> dict[int, str]:
+        """Task index to address, ascending."""
+        by_task, changes = self._parts
+        if changes:
+            by_task = by_task | changes
+            self._parts = by_task, {}  # both at once: several threads may read a state
+        return by_task
+
+    def changed(self, changes: dict[int, str]) -> Addresses:
+        """Return these addresses with `changes` to some of them."""
+        by_task, earlier = self._parts
+        changes = earlier | changes
+        return Addresses(by_task | changes) if len(changes) > MAX_CHANGES else Addresses(by_task, changes)
+
+
 class Numbering(NamedTuple):
     """The task indices of the pods of one selector, starting at 0.
 
     Attributes:
-        addresses: task index to address, ascending.
+        addresses: the addresses by task index.
         first: the lowest task index that a pod has, even if it is not a member.
         end: the task index at which the tasks of the next selector start.
         duplicates: task index to the names of the pods that claim it, if there are several.
         unindexed: the names of the members without an index.
     """
 
-    addresses: dict[int, str]
+    addresses: Addresses
     first: int
     end: int
     duplicates: dict[int, list[str]]
@@ -371,11 +405,10 @@ class NameOrder:
     def numbering(self) -> Numbering:
         """The task indices; the same object until an index or an address changes."""
         if self._numbering is None:
-            addresses = [endpoint.address for endpoint in self._members.values]
-            self._numbering = Numbering(dict(enumerate(addresses)), 0, len(addresses), {}, [])
+            addresses = dict(enumerate(endpoint.address for endpoint in self._members.values))
+            self._numbering = Numbering(Addresses(addresses), 0, len(addresses), {}, [])
         elif self._new_addresses:
-            # Copying thousands of addresses takes a tenth of the time of collecting them again.
-            addresses_now = self._numbering.addresses | self._new_addresses
+            addresses_now = self._numbering.addresses.changed(self._new_addresses)
             self._numbering = self._numbering._replace(addresses=addresses_now)
         self._new_addresses = {}
         return self._numbering
@@ -516,7 +549,7 @@ class IndexOrder:
             for task, endpoint in zip(tasks, endpoints, strict=True):
                 duplicates.setdefault(task, []).append(endpoint.full_name or endpoint.address)
             duplicates = {task: names for task, names in duplicates.items() if len(names) > 1}
-        return Numbering(addresses, first, starts[-1], duplicates, list(self._unindexed.values()))
+        return Numbering(Addresses(addresses), first, starts[-1], duplicates, list(self._unindexed.values()))
 
 
 class LabelOrder:
@@ -546,7 +579,8 @@ class LabelOrder:
     def numbering(self) -> Numbering:
         if self._numbering is None:
             addresses = dict(enumerate(endpoint.address for endpoint in self._members.values))
-            self._numbering = Numbering(addresses, 0, len(addresses), {}, list(self._unindexed.values()))
+            unindexed = list(self._unindexed.values())
+            self._numbering = Numbering(Addresses(addresses), 0, len(addresses), {}, unindexed)
         return self._numbering
 
     def fill(self, pods: Sequence[MatchedPod]) -> None:
@@ -746,14 +780,14 @@ class JobTasks:
         self._allow_gaps = allow_gaps
         self._endpoints: Concatenation[Endpoint] = Concatenation()
         self._numberings: list[Numbering] = []
-        self._addresses: dict[int, str] = {}
+        self._addresses = Addresses({})
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the members in task order; the same tuple until one of them changes."""
         return self._endpoints.of([selector.endpoints for selector in self._selectors])
 
-    def addresses(self) -> dict[int, str]:
-        """Return the members' addresses by task index, ascending; the same dict until they change.
+    def addresses(self) -> Addresses:
+        """Return the members' addresses by task index; the same object until they change.
 
         Raises:
             PodIndexError: a member has no index, two have the same one, or one between two others is missing
@@ -765,24 +799,27 @@ class JobTasks:
             self._numberings = numberings
         return self._addresses
 
-    def _number(self, numberings: Sequence[Numbering]) -> dict[int, str]:
+    def _number(self, numberings: Sequence[Numbering]) -> Addresses:
         starts = list(accumulate((numbering.end for numbering in numberings), initial=0))
         if len(numberings) == 1:
             addresses = numberings[0].addresses
         else:
-            addresses = {
-                start + task: address
-                for start, numbering in zip(starts, numberings, strict=False)
-                for task, address in numbering.addresses.items()
-            }
+            addresses = Addresses(
+                {
+                    start + task: address
+                    for start, numbering in zip(starts, numberings, strict=False)
+                    for task, address in numbering.addresses.by_task.items()
+                }
+            )
         # Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
         missing: list[int] = []
-        if not self._allow_gaps and addresses and next(reversed(addresses)) >= len(addresses):
+        if not self._allow_gaps and (by_task := addresses.by_task):
+            last = next(reversed(by_task))
             missing = [
                 task
                 for start, numbering in zip(starts, numberings, strict=False)
                 for task in range(start + numbering.first, start + numbering.end)
-                if task not in addresses and task < next(reversed(addresses))
+                if last >= len(by_task) and task not in by_task and task < last
             ]
         duplicates = {
             start + task: names

@@ -79,9 +79,7 @@ def redact_bytes(content: bytes, secrets: Iterable[str], *, keep_length: bool = 
 
 def _forms(secret: str) -> Iterator[str]:
     """Yield the secret, and each line of one that has several, in every encoding."""
-    for part in {secret.strip(), *secret.split("\n")}:
-        if not (text := part.strip()):
-            continue
+    for text in {part.strip() for part in (secret, *secret.split("\n"))} - {""}:
         yield text
         yield json.dumps(text)[1:-1]
         yield json.dumps(text, ensure_ascii=False)[1:-1]

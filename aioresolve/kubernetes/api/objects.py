@@ -626,21 +626,18 @@ class ListSplitter(Generic[T]):
         tail += data
         if len(tail) < self._enough or self._decode is None:
             return []
-        if not self._head:
-            begin = tail.find(self._BEGIN)
-            if begin < 0:
-                return self._wait_for_more()
-            begin += len(self._BEGIN)
-            self._head = bytes(tail[:begin])
-            del tail[:begin]
-        end = tail.rfind(self._BETWEEN)
-        if end < 0:
-            return self._wait_for_more()
         try:
+            if not self._head:
+                begin = tail.index(self._BEGIN) + len(self._BEGIN)
+                self._head = bytes(tail[:begin])
+                del tail[:begin]
+            end = tail.rindex(self._BETWEEN)
             items = self._decode(b"".join((b"[", memoryview(tail)[:end], b"}]")))
         except ValueError:
-            # More bytes show whether it is invalid, or only not the end of an item.
-            return self._wait_for_more()
+            # More bytes show whether it is invalid, or only not the end of an item. Do not try again before
+            # the length has doubled: otherwise the time of many small chunks would grow with their square.
+            self._enough = 2 * len(tail)
+            return []
         del tail[: end + 2]
         self._enough = 0
         return items
@@ -652,10 +649,6 @@ class ListSplitter(Generic[T]):
             ValueError: it is not a list of such items; the message says where it differs.
         """
         return self._decode_page(self._head + self._tail)
-
-    def _wait_for_more(self) -> list[T]:
-        self._enough = 2 * len(self._tail)
-        return []
 
 
 PROTOBUF_MAGIC = b"k8s\0"

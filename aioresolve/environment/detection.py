@@ -305,11 +305,12 @@ def _examine_tpu_variables() -> Finding:
         case GivenWorkers():
             hosts = {split_host_port(address)[0] for address in source.addresses}
             reason = f"{source.origin} has {_number(len(source.addresses), 'worker')}"
+            limit = ""
             if source.num_slices > 1:
-                reason += f", of slice {source.slice_index} of {source.num_slices} only"
-            elif hosts <= LOCAL_HOSTS:
-                reason += ", this host only"
-            is_partial = source.num_slices > 1 or hosts <= LOCAL_HOSTS
+                limit = f", of slice {source.slice_index} of {source.num_slices} only"
+            elif hosts.issubset(LOCAL_HOSTS):
+                limit = ", this host only"
+            reason, is_partial = reason + limit, bool(limit)
         case _:
             return _absent(
                 TPU_VARIABLES, "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set"

@@ -311,14 +311,21 @@ async def test_slice_of_several_is_used_only_if_the_pods_are_not_known(
 
 
 @pytest.mark.parametrize(
-    "variables", [{"TPU_NAME": "raycluster-group-0"}, {"TPU_WORKER_HOSTNAMES": "localhost"}]
+    ("variables", "reason"),
+    [
+        ({"TPU_NAME": "raycluster-group-0"}, "which in a pod need not be the name of a Cloud TPU"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, "has 1 worker, this host only"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost,127.0.0.1,::1"}, "has 3 workers, this host only"),
+    ],
 )
 async def test_variables_that_may_not_describe_the_cluster_of_a_pod_do_not_precede_it(
-    variables: dict[str, str], cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], reason: str, cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_job(cluster)
     set_all(monkeypatch, variables)
-    assert (await aioresolve.detect()).source == "Kubernetes"
+    detected = await aioresolve.detect()
+    assert detected.source == "Kubernetes"
+    assert reasons(detected)["TPU variables"].endswith(reason)
 
 
 @pytest.mark.parametrize(

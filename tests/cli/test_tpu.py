@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -336,6 +337,21 @@ def test_a_worker_that_fails_the_probe_has_its_error_and_the_exit_code_is_1(
     first, second = json.loads(result.stdout)["jobs"]["worker"]
     assert (first["probe"]["accelerators"], first["probe"]["error"]) == ({"TPU": 4}, None)
     assert second["probe"]["error"]["code"] == "deadline"
+
+
+@pytest.mark.slow
+def test_the_deadline_of_the_command_includes_its_probes(
+    open_google: ThreadedGoogleServer, aioresolve: Command
+) -> None:
+    with tpu_worker_process(devices=4, faults=[Hang()]) as (silent,):
+        open_google.add(node("silent", [silent]))
+        options = ("--probe", "-o", "json", "--timeout", "3s", "--worker-timeout", "1h")
+        result = aioresolve("silent", *options)
+    assert (result.code, result.stderr) == (1, "error: 1 of 1 workers failed the probe\n")
+    (worker,) = json.loads(result.stdout)["jobs"]["worker"]
+    left = re.search(r"the deadline for all workers \((\S+) s\) passed", worker["probe"]["error"]["message"])
+    assert left
+    assert 0.01 < float(left[1]) < 3  # the time that the requests to Google Cloud left
 
 
 # Secrets, streams, and imports

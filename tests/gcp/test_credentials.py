@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import google.oauth2.service_account
 import pytest
 
 from aioresolve._core.deadline import within_deadline
+from aioresolve._core.http.client import HTTPClient
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -26,6 +28,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.gcp.credentials import GoogleCredentials
+from aioresolve.gcp.google_auth import HINTS, ThreadRequest
 from aioresolve.testing import Answer, Hang, Reset
 
 from .loopback import (
@@ -222,6 +225,38 @@ async def test_an_abandoned_thread_sends_no_more_requests() -> None:
             assert await asyncio.to_thread(given.finished.wait, 60)
         assert "the call was cancelled" in str(given.error)
         assert server.requests == ()
+
+
+class StoppingBody(str):
+    """The body of a request that is stopped after its check in the thread, before it starts in the loop."""
+
+    request: ThreadRequest
+    __slots__ = ("request",)
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        self.request.stop()
+        return super().encode(encoding, errors)
+
+
+async def test_a_request_that_is_stopped_before_it_starts_is_not_sent() -> None:
+    async with secure() as server, aclosing(HTTPClient(hints=HINTS)) as client:
+        body = StoppingBody("grant_type=none")
+        body.request = request = ThreadRequest(client)
+        with pytest.raises(ConnectionFailedError, match="the call was cancelled"):
+            await asyncio.to_thread(request, f"{server.url}/token", "POST", body)
+        assert server.requests == ()
+
+
+def test_a_stopped_request_does_not_use_the_event_loop_which_may_be_closed() -> None:
+    async def stopped_request() -> ThreadRequest:
+        async with aclosing(HTTPClient(hints=HINTS)) as client:
+            request = ThreadRequest(client)
+        request.stop()
+        return request
+
+    request = asyncio.run(stopped_request())
+    with pytest.raises(ConnectionFailedError, match="the call was cancelled"):
+        request("https://oauth2.googleapis.com/token")
 
 
 async def test_a_token_server_that_hangs_is_given_up_at_the_deadline() -> None:

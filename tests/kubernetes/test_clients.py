@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import urllib3
 
 from aioresolve._core.http.errors import BodyTooLongError
 from aioresolve.errors import (
@@ -392,6 +393,17 @@ async def test_number_of_concurrent_requests_is_limited(loopback: Loopback, kind
     assert [spec.num_tasks(job) for job in jobs] == [2] * 6
     assert len(concurrent) == 24
     assert max(concurrent) == limit
+
+
+async def test_responses_of_urllib3_before_2_2_are_read(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for base in (urllib3.HTTPResponse, urllib3.BaseHTTPResponse):
+        monkeypatch.delattr(base, "read1")
+    loopback.train(*NAMES)
+    async with client_of("sync ApiClient", loopback) as client:
+        spec = await resolver_of(client, loopback).cluster_spec()
+    assert addresses(spec) == [loopback.address(name) for name in NAMES]
 
 
 async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:

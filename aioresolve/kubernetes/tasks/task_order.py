@@ -337,14 +337,14 @@ class SortedValues(Generic[K, V]):
 
 
 MAX_CHANGES = 256
-"""How many changed addresses are kept beside the others before they are merged."""
+"""How many changed addresses are kept next to the others before they are merged."""
 
 
 class Addresses:
     """The addresses of tasks by task index, ascending: a value that is merged when it is first read.
 
     A watch changes one address of thousands at a time, and often replaces a state before anyone has read its
-    addresses. A change is therefore kept beside the other addresses, instead of in a copy of all of them.
+    addresses. A change is therefore kept next to the other addresses, instead of in a copy of all of them.
 
     Args:
         by_task: task index to address; must not be changed afterwards.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 import aioresolve
 from aioresolve import __version__
 from aioresolve.cli import main
+from aioresolve.cli.application import application
 from aioresolve.cli.options import parse_selector, parse_service, parse_task
 from aioresolve.cli.output.formats import TaskName
 from aioresolve.cli.requests import JobSelector, selector_options, selectors_by_job
@@ -114,6 +117,50 @@ def test_a_task_is_a_job_and_an_index(job: str, index: int) -> None:
 def test_invalid_tasks_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="such as worker:0"):
         parse_task(text)
+
+
+KUBERNETES = {"--port": "8470", "--address": "pod_ip", "--order-by": "name", "--max-concurrency": "16"}
+TPU = {"--api-version": "v2", "--job-name": "worker", "--not-healthy": "raise", "--address": "internal_ip"}
+WAIT = {"--timeout": "10m", "--allow-unready": "all must be ready"}
+EXEC = WAIT | {"--for": "env", "--grace": "30s", "--hostfile": "a temporary file"}
+DOCTOR = {"--output": "table", "--timeout": "30s", "--check-timeout": "10s"}
+
+
+@pytest.mark.parametrize(
+    ("command", "defaults"),
+    [
+        ("kubernetes", {**KUBERNETES, "--output": "table", "--timeout": "30s", "--not-running": "raise"}),
+        ("tpu", {**TPU, "--output": "table", "--worker-timeout": "5s", "--max-concurrency": "256"}),
+        ("here", {"--output": "evidence", "--timeout": "30s", "--slots": "1", "--processes-per-task": "1"}),
+        ("probe", {"--worker-timeout": "5s", "--max-concurrency": "256", "--libtpu-port": "8431"}),
+        ("watch here", {"--output": "table", "--interval": "30s", "--timeout": "30s"}),
+        ("watch kubernetes", {**KUBERNETES, "--output": "table", "--timeout": "30s"}),
+        ("watch tpu", {**TPU, "--output": "table", "--interval": "30s", "--timeout": "30s"}),
+        ("wait here", {**WAIT, "--output": "table", "--interval": "5s"}),
+        ("wait kubernetes", {**WAIT, **KUBERNETES, "--output": "table"}),
+        ("wait tpu", {**WAIT, **TPU, "--output": "table", "--interval": "5s"}),
+        ("exec here", {**EXEC, "--interval": "5s"}),
+        ("exec kubernetes", {**EXEC, **KUBERNETES}),
+        ("exec tpu", {**EXEC, **TPU, "--interval": "5s"}),
+        ("doctor here", DOCTOR),
+        ("doctor kubernetes", {**DOCTOR, **KUBERNETES}),
+        ("doctor tpu", {**DOCTOR, **TPU}),
+    ],
+)
+def test_the_help_shows_the_default_of_each_option(command: str, defaults: dict[str, str]) -> None:
+    found: click.Command = application
+    context = click.Context(application)
+    for name in command.split():
+        assert isinstance(found, click.Group)
+        child = found.get_command(context, name)
+        assert child is not None
+        found, context = child, click.Context(child, parent=context, info_name=name)
+    shown = {}
+    for parameter in found.get_params(context):
+        _, text = parameter.get_help_record(context) or ("", "")
+        if default := re.search(r"\[default: ([^\];]*)", text):
+            shown[max(parameter.opts, key=len)] = default[1]
+    assert {name: shown.get(name) for name in defaults} == defaults
 
 
 def test_version_prints_with_v_what_the_command_runs_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -416,7 +416,8 @@ async def test_the_view_fits_the_terminal_and_shows_failing_targets_first() -> N
         drawn = view.render(80, lines)
         assert isinstance(drawn, Group)
         shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
-        assert len(shown) == len(drawn.renderables) <= lines
+        assert len(shown) == len(drawn.renderables) == min(lines, 44)
+        assert (shown[-3] == f"... and {45 - lines} more") == (lines < 44)
         assert any(line.startswith("broken") for line in shown)
         assert shown[-1] == "40 of 41 targets respond, 80 tasks; 1 failing"
         assert shown[1].startswith("broken" if lines < 44 else "t-0")

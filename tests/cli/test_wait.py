@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from rich.console import Group
+from rich.text import Text
 
 from aioresolve.cli.output.error_messages import error_report
 from aioresolve.cli.output.formats import format_span, wait_report
@@ -407,12 +409,18 @@ def test_a_span_is_formatted_by_its_two_largest_units(seconds: float, text: str)
     assert format_span(seconds) == text
 
 
-def test_the_view_fits_the_terminal() -> None:
+def test_the_view_shows_as_many_reasons_as_fit_the_terminal() -> None:
     view = WaitView("-l worker=app=train", 60.0, time.monotonic() + 50.0)
     for number in (0, 1, 5, 50):
-        missing = tuple(Missing("worker", f"ml/pod-{one}", "Pending") for one in range(number))
-        for wanted in ({}, {"": 16}):
+        missing = tuple(Missing("worker", f"ml/pod-{one}", f"exit code {one}") for one in range(number))
+        for wanted, above in (({}, 4), ({"": 16}, 5)):
             view.lacking = Shortfall({"worker": 1, "ps": 2}, wanted, missing)
             for lines in range(10, 70):
                 drawn = view.render(80, lines)
-                assert len(getattr(drawn, "renderables", [])) <= lines
+                assert isinstance(drawn, Group)
+                shown = [line.plain for line in drawn.renderables if isinstance(line, Text)]
+                whole = above + 1 + number if number else above
+                assert len(shown) == len(drawn.renderables) == min(lines, whole)
+                hidden = number - sum("exit code" in line for line in shown)
+                assert hidden == 0 or shown[-1] == f"and {hidden} more reasons"
+                assert (hidden == 0) == (whole <= lines)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aioresolve._core import document
 from aioresolve._core.document import (
     DocumentError,
     Location,
@@ -106,6 +107,25 @@ def test_broken_utf16_is_reported() -> None:
 @pytest.mark.parametrize(("text", "value"), [('{"a": 1} rest', {"a": 1}), ("\n[1]", [1]), ("{a: 1}", None)])
 def test_first_json_value_is_read(text: str, value: Any) -> None:
     assert parse_first_json(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("[a, b, c]", 4),
+        ("{a: 1, b: 2, c: 3}", 4),
+        ("[{a: 1, b: 2}, [c]]", 6),
+        ("{a: &a {b: 1, c: 2}, d: *a, e: [*a]}", 11),
+    ],
+)
+def test_document_may_have_as_many_values_as_the_limit(
+    text: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "MAX_VALUES", size)
+    assert value_of(text)
+    monkeypatch.setattr(document, "MAX_VALUES", size - 1)
+    with pytest.raises(DocumentError, match=f"has more than {size - 1} values"):
+        value_of(text)
 
 
 def test_null_in_a_list_of_strings_is_an_empty_string() -> None:

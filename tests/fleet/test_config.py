@@ -177,6 +177,10 @@ class TestContent:
         assert list(file.targets) == [name]
         assert arguments_of(file.targets[name])["cluster_spec"].as_dict() == {name: [f"{name}x"]}
 
+    def test_number_of_tasks_of_a_job_may_be_zero(self) -> None:
+        target = fleet("targets: {a: {slurm: {jobs: {ps: 0, worker: 2}}}}").targets["a"]
+        assert arguments_of(target)["jobs"] == {"ps": 0, "worker": 2}
+
     def test_number_may_be_quoted(self) -> None:
         text = 'targets: {a: {kubernetes: {jobs: {w: a}, port: "99"}}}'
         assert arguments_of(fleet(text).targets["a"])["port"] == 99

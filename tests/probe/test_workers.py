@@ -275,11 +275,17 @@ async def test_no_addresses_give_no_results() -> None:
         ({"worker_timeout": float("inf")}, "`worker_timeout=`: inf"),
         ({"max_concurrency": 0}, "`max_concurrency=`: 0"),
         ({"libtpu_ports": [0]}, "libtpu_ports"),
+        ({"libtpu_ports": [8431, 65536]}, "libtpu_ports"),
     ],
 )
 async def test_invalid_argument_is_named_before_any_request(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         await probe_workers(**{"addresses": ["a:1"], **arguments})
+
+
+async def test_smallest_and_largest_values_of_arguments_are_valid() -> None:
+    channels = ProbeChannels(max_message_bytes=1, max_channels=1)
+    assert await probe_workers([], libtpu_ports=[1, 65535], max_concurrency=1, channels=channels) == []
 
 
 async def test_metadata_are_sent() -> None:

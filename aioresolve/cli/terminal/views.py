@@ -277,7 +277,7 @@ class WaitView:
         if not missing:
             return Group(*above)
         available = max(lines - len(above) - 1, 2)
-        fitting = len(missing) if len(missing) < available else available - 1
+        fitting = len(missing) if len(missing) <= available else available - 1
         below = table_lines(Table(names, missing[:fitting]))
         if fitting < len(missing):
             below.append(single_line(f"and {len(missing) - fitting} more reasons", "dim"))

@@ -23,13 +23,14 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from aioresolve._core.http.client import (
-    READ_BUFFER,
+    IDLE_BUFFER,
+    LARGEST_BUFFER,
     Auth,
     Credentials,
     HTTPClient,
     Response,
     origin,
-    restore_read_buffer,
+    resize_read_buffer,
     shrink_buffers,
     translate_errors,
     without_secrets,
@@ -439,10 +440,10 @@ async def test_idle_connection_frees_its_buffers() -> None:
 
 async def test_connection_that_was_idle_loses_no_data() -> None:
     async with Peer() as peer, peer.connect() as (reader, writer):
-        for length in (1, READ_BUFFER - 1, READ_BUFFER, READ_BUFFER + 1, 1_000_000):
+        for length in (1, IDLE_BUFFER - 1, IDLE_BUFFER, IDLE_BUFFER + 1, 1_000_000):
             shrink_buffers(writer.transport)
             assert await request(reader, writer, length) == length
-            restore_read_buffer(writer.transport)
+            resize_read_buffer(writer.transport, LARGEST_BUFFER)
             assert await request(reader, writer, length) == length
 
 

@@ -65,8 +65,8 @@ CONNECT_TIMEOUT = 10.0
 IDLE_AFTER = 1.0
 """Seconds without data after which the buffers of a connection are made small."""
 
-READ_BUFFER = 1024
-"""The read buffer of an idle connection in bytes; a bookmark is shorter."""
+IDLE_BUFFER, FIRST_BUFFER, LARGEST_BUFFER = 1 << 10, 16 << 10, 256 << 10
+"""Bytes of the read buffer of a TLS connection: enough for bookmarks, for one record, and that of asyncio."""
 
 CLOSING_ROUNDS = 3
 """Iterations of the event loop from closing a TLS transport to closing its socket."""
@@ -417,6 +417,8 @@ class _Connector(aiohttp.TCPConnector):
                 break
             connection.close()
         if protocol is not None:
+            if protocol not in self._used:
+                resize_read_buffer(connection.transport, FIRST_BUFFER)
             self._used.add(protocol)
             await self._check_open(connection, protocol)
         return connection
@@ -536,11 +538,13 @@ class StreamingResponse:
             secrets,
         )
         self._aiohttp_response = response
-        self._is_closed = self._is_small = False
+        self._is_closed = False
+        self._arrived = 0  # bytes, since the read buffer was made small
         self._context = replace(context, is_closed=lambda: self._is_closed or context.is_closed())
         # aiohttp has already released the connection of a response that is complete.
         self._protocol = None if response.connection is None else response.connection.protocol
         self._transport = None if response.connection is None else response.connection.transport
+        self._read_buffer = read_buffer_size(self._transport)
         # Missing in older versions of aiohttp: there the reader relies on its own deadline.
         self._lost: asyncio.Future[None] | None = getattr(self._protocol, "closed", None)
         if self._lost is not None:
@@ -579,8 +583,8 @@ class StreamingResponse:
         check_length(length, self._context, limit=limit)
 
     def shrink(self) -> None:
-        """Make the buffers of the connection small until a large chunk arrives."""
-        self._is_small = True
+        """Make the buffers of the connection small; they grow when much data arrives."""
+        self._read_buffer, self._arrived = IDLE_BUFFER, 0
         shrink_buffers(self._transport)
 
     async def _read_all(self) -> bytes:
@@ -592,14 +596,19 @@ class StreamingResponse:
         return b"".join(chunks)
 
     async def _read_chunk(self) -> bytes:
-        if not self._is_small:
-            with anyio.move_on_after(IDLE_AFTER):
-                return await self._read()
-            self.shrink()
-        chunk = await self._read()
-        if len(chunk) >= READ_BUFFER // 2:
-            self._is_small = False
-            restore_read_buffer(self._transport)
+        is_small = self._read_buffer == IDLE_BUFFER
+        # Not a cancel scope, which costs twice as much, for each event of a watch.
+        timer = None if is_small else asyncio.get_running_loop().call_later(IDLE_AFTER, self.shrink)
+        try:
+            chunk = await self._read()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._arrived += len(chunk)
+        grown = min(max(FIRST_BUFFER, self._arrived // 8), LARGEST_BUFFER)
+        if len(chunk) >= self._read_buffer // 2 and grown > self._read_buffer:
+            self._read_buffer = grown
+            resize_read_buffer(self._transport, grown)
         return chunk
 
     async def _read(self) -> bytes:
@@ -812,24 +821,31 @@ def shrink_buffers(transport: asyncio.BaseTransport | None) -> None:
     OpenSSL allocates a write buffer of 16 KiB when session tickets arrive after the handshake, and keeps it
     until something is written, which never happens on a watch. Writing zero bytes frees it and sends nothing
     (SSL_write_ex(3)).
-
-    asyncio keeps a read buffer of 256 KiB: 120 MB for 500 watches. There is no documented way to change its
-    size. It remains unchanged on uvloop, and if the attributes differ from those of Python 3.11 to 3.14.
     """
-    protocol = _tls_protocol(transport)
     tls = None if transport is None or transport.is_closing() else transport.get_extra_info("ssl_object")
     if tls is not None:
         with suppress(ssl.SSLError):  # the peer has closed the connection
             tls.write(b"")
+    resize_read_buffer(transport, IDLE_BUFFER)
+
+
+def resize_read_buffer(transport: asyncio.BaseTransport | None, size: int) -> None:
+    """Read up to `size` bytes of a TLS connection at a time.
+
+    asyncio reads up to 256 KiB, and OpenSSL keeps as much memory as the longest read has filled, for as long
+    as the connection is open: 250 KB for each idle watch. There is no documented way to change the size. It
+    remains unchanged on uvloop, and if the attributes differ from those of Python 3.11 to 3.14.
+    """
+    protocol = _tls_protocol(transport)
     if all(hasattr(protocol, name) for name in ("max_size", "_ssl_buffer", "_ssl_buffer_view")):
-        protocol.max_size = READ_BUFFER
-        protocol._ssl_buffer = bytearray(READ_BUFFER)
+        protocol.max_size = size
+        protocol._ssl_buffer = bytearray(size)
         protocol._ssl_buffer_view = memoryview(protocol._ssl_buffer)
 
 
-def restore_read_buffer(transport: asyncio.BaseTransport | None) -> None:
-    """Read as much at a time as on other connections, because much data arrives."""
-    vars(_tls_protocol(transport)).pop("max_size", None)
+def read_buffer_size(transport: asyncio.BaseTransport | None) -> int:
+    """Return how many bytes are read at a time."""
+    return getattr(_tls_protocol(transport), "max_size", LARGEST_BUFFER)
 
 
 def _tls_protocol(transport: asyncio.BaseTransport | None) -> Any:

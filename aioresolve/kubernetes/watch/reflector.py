@@ -463,6 +463,7 @@ class Reflector:
                     opened_at = anyio.current_time()
                     splitter = split_events(watch.query, stream.response)
                     events = await self._replace(watch, splitter, stream)
+                    stream.shrink()  # at once: the buffers of many watches that start together add up
             if ends_waits:
                 self._api.end_sleeps(within=self._policy.backoff.first_wait)
             is_stale = watch.on_open(opened_at)

@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from aioresolve._core.shared_context import Pools, SharedContext
-from aioresolve.errors import ConnectionFailedError
+from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
 from tests.fleet.fleets import Pooled, Scripted, ScriptedPool
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -113,6 +114,36 @@ class TestSharedContext:
         async with run_context(Broken()) as context:
             with pytest.raises(ConnectionFailedError, match="no route"):
                 await context.run_until_closed(work)
+
+    @in_virtual_time
+    async def test_entered_resource_has_no_deadline(self) -> None:
+        resolver = Scripted(timeout=5.0)
+        async with run_context(resolver) as context, context.acquire():
+            await anyio.sleep(3600)
+            assert resolver.history == ["entered"]
+        assert resolver.history == ["entered", "left"]
+
+    @in_virtual_time
+    async def test_entering_and_exiting_have_the_deadline_of_the_resource(self) -> None:
+        class SlowEnter(Scripted):
+            async def __aenter__(self) -> Any:
+                await anyio.sleep(3600)
+
+        class SlowExit(Scripted):
+            async def aclose(self) -> None:
+                await anyio.sleep(3600)
+
+        async with run_context(SlowEnter(timeout=5.0)) as context:
+            with pytest.raises(DeadlineExceededError, match="was not entered within 5 s"):
+                async with context.acquire():
+                    raise AssertionError
+        assert anyio.current_time() == 5
+        async with run_context(SlowExit(timeout=5.0)) as context:
+            async with context.acquire():
+                await anyio.sleep(10)
+            with pytest.raises(DeadlineExceededError, match="was not exited within 5 s"):
+                await context.aclose()
+        assert anyio.current_time() == 20
 
 
 class TestPools:

@@ -100,14 +100,14 @@ class DocumentError(Exception):
     """
 
     def __init__(self, location: Location, problem: str, hint: str | None = None) -> None:
-        super().__init__(location, problem, hint)
+        super().__init__(f"{location}: {problem}")
         self.location = location
         self.problem = problem
         self.hint = hint
 
     def as_configuration_error(self) -> ConfigurationError:
         """Return the public error, with file, line and field in its summary."""
-        return ConfigurationError(f"{self.location}: {self.problem}", hint=self.hint)
+        return ConfigurationError(str(self), hint=self.hint)
 
 
 class Diagnostics:

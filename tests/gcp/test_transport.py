@@ -66,6 +66,15 @@ async def test_an_endless_body_is_not_read_to_the_end(monkeypatch: pytest.Monkey
     assert "exceeds the limit of 1 MiB" in str(error)
 
 
+async def test_a_body_of_the_maximum_length_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioresolve._core.http.client.MAX_BODY", 5)
+    async with GoogleServer() as server:
+        server.inject(Answer(200, b"12345"))
+        server.inject(Answer(200, b"123456"))
+        assert (await send(server.url)).body == b"12345"
+        assert isinstance(await error_from(send(server.url)), ProtocolError)
+
+
 async def test_netrc_is_not_read_and_no_cookie_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

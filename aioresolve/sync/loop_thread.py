@@ -158,7 +158,6 @@ class LoopThread:
                     started.set_result(None)
                     await self._ended.wait()
                     # In this order: calls and tasks use the resources that services hold open.
-                    self._is_ending = True
                     await self._calls.stop(cancel_remaining=True)
                 self._tasks.cancel_scope.cancel()
             for stop in tuple(self._stop_callbacks):

@@ -402,22 +402,44 @@ def test_call_during_the_exit_of_the_interpreter_raises_a_resolve_error(
 def test_closing_cancels_the_calls_in_progress(thread: LoopThread) -> None:
     started = threading.Event()
 
+    is_running = []
+
     async def endless() -> None:
         started.set()
-        await anyio.sleep_forever()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            is_running.append(thread.is_running)
 
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(thread.run, endless)
         started.wait()
+        assert thread.is_running
         thread.close()
         with pytest.raises(ResolveError, match="the interpreter exits"):
             call.result()
+    assert is_running == [False]
 
 
 def test_closing_stops_the_services_first(thread: LoopThread) -> None:
     service = thread.run(partial(start_service, thread))
     thread.close()
     assert service.history == ["started", "ended"]
+
+
+def test_closing_does_not_stop_a_service_that_has_ended(thread: LoopThread) -> None:
+    stopped: list[str] = []
+
+    async def end_at_once() -> None:
+        return
+
+    async def start() -> None:
+        thread.start_service(end_at_once, lambda: stopped.append("again"))
+        await anyio.wait_all_tasks_blocked()
+
+    thread.run(start)
+    thread.close()
+    assert stopped == []
 
 
 def test_closing_does_not_wait_forever_for_a_service(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from functools import partial
@@ -186,6 +187,14 @@ def _no_asyncio_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
     finally:
         logger.removeHandler(warnings)
     assert not warnings.records, [record.getMessage() for record in warnings.records]
+
+
+@pytest.fixture(autouse=True)
+def _no_known_metadata_server() -> None:
+    """Forget the metadata servers of earlier tests, whose ports other servers have later."""
+    module = sys.modules.get("aioresolve.gcp.metadata_server")
+    if module is not None:
+        module._responded.clear()
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,6 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED)
-    monkeypatch.setattr(metadata_server, "_responded", set())
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
 
 

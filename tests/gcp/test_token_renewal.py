@@ -54,16 +54,17 @@ async def test_sessions_that_share_credentials_share_the_refresh() -> None:
 
 
 async def test_a_hanging_renewal_leaves_the_valid_token_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials_module, "RENEWAL_TIMEOUT", 0.1)
+    monkeypatch.setattr(credentials_module, "RENEWAL_TIMEOUT", 0.5)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
         async with session(server) as opened:
             await get_my_tpu(opened)
+            number = services(server).count("metadata")
             monkeypatch.setattr(api_request, "RENEW_BEFORE_EXPIRY", 1e9)
             server.inject(Hang(), match=to("metadata"), times=None)
             with anyio.fail_after(60):
                 assert (await get_my_tpu(opened)).state == "READY"
-        assert services(server).count("metadata") == 4
+        assert services(server).count("metadata") > number
 
 
 def test_event_loops_share_the_token() -> None:

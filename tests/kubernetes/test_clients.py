@@ -300,7 +300,8 @@ async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str
 @both_clients
 async def test_certificate_that_the_client_rejects_is_a_tls_error(loopback: Loopback, kind: str) -> None:
     async with client_of(kind, loopback, ssl_ca_cert=None) as client:
-        error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
+        # With one request: uvloop logs the error of a second one, which is cancelled in its TLS handshake.
+        error = await outcome(resolver_of(client, loopback).cluster_state(), within=25)
     assert type(error) is TLSError
     assert not error.retryable
     assert loopback.server.url in str(error)

@@ -343,7 +343,8 @@ async def main(addresses):
     for number in range(30):
         if number == 5:
             before = resources()
-        assert all(probe.error is None for probe in await probe_workers(addresses))
+        probes = await probe_workers(addresses, timeout=120, worker_timeout=60)
+        assert all(probe.error is None for probe in probes), probes
         with anyio.move_on_after(0.005):
             await probe_workers(addresses)
     return [now - then for now, then in zip(resources(), before)]

@@ -167,8 +167,9 @@ async def test_tasks_that_refuse_connections_are_named_and_the_others_are_probed
     assert checks["devices"].found == "1 of 1 tasks have 4 TPU"
 
 
+@pytest.mark.slow
 async def test_task_that_reports_no_devices_is_a_warning(listener: str) -> None:
-    checks = await diagnose(listener, timeout=1.0)
+    checks = await diagnose(listener, timeout=5.0)
     assert (checks["addresses"].result, checks["devices"].result) == ("ok", "warning")
     assert "1 of 1 tasks report no devices" in checks["devices"].found
 

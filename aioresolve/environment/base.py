@@ -72,7 +72,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         """The job of this process: the override, or else as the variables say. Can be set.
 
         Raises:
-            EnvironmentVariableError: there is no override, and the variables are invalid.
+            EnvironmentVariableError: it is not overridden, and the variables are invalid.
         """
         return self._read().task_type if self._task_type is None else self._task_type
 
@@ -85,7 +85,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         """The task index of this process: the override, or else as the variables say. Can be set.
 
         Raises:
-            EnvironmentVariableError: there is no override, and the variables are invalid.
+            EnvironmentVariableError: it is not overridden, and the variables are invalid.
         """
         return self._read().task_id if self._task_id is None else self._task_id
 
@@ -98,7 +98,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         """The protocol of the tasks: the override, or else as the variables say. Can be set.
 
         Raises:
-            EnvironmentVariableError: there is no override, and the variables are invalid.
+            EnvironmentVariableError: it is not overridden, and the variables are invalid.
         """
         return self._read().rpc_layer if self._rpc_layer is None else self._rpc_layer
 

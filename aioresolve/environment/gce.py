@@ -434,15 +434,9 @@ class GCEClusterResolver(ClusterResolver):
         return self._configuration.key
 
     def new_pool(self) -> ComputeConnections:
-        """Return connections, and their access tokens, for the resolvers that have this `pool_key`."""
         return ComputeConnections(self._configuration)
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Use `pool` for the calls and watches inside the block. Its owner closes it.
-
-        Raises:
-            ConfigurationError: the resolver is already entered, or the pool has another `pool_key`.
-        """
         if not isinstance(pool, ComputeConnections) or pool.key != self._configuration.key:
             raise self._lease.mismatch(pool)
         return self._lease.using(pool)

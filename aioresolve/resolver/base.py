@@ -448,7 +448,7 @@ class ClusterResolver(abc.ABC):
         return None
 
     def new_pool(self) -> Pool:
-        """Return a connection pool of the running event loop for all resolvers with this `pool_key`."""
+        """Return connections and access tokens, in the running loop, for resolvers with this `pool_key`."""
         raise self._no_pool()
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
@@ -458,6 +458,10 @@ class ClusterResolver(abc.ABC):
 
         Args:
             pool: a pool of a resolver with the same `pool_key`.
+
+        Raises:
+            ConfigurationError: the resolver is already entered or has no connections, or the pool belongs to
+                another `pool_key`.
         """
         raise self._no_pool()
 

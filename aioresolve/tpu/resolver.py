@@ -518,15 +518,9 @@ class TPUClusterResolver(ClusterResolver):
         return self._configuration.key
 
     def new_pool(self) -> Connections:
-        """Return connections, and their access tokens, for the resolvers that have this `pool_key`."""
         return Connections(self._configuration)
 
     def using(self, pool: Pool) -> AbstractContextManager[None]:
-        """Use `pool` for the calls and watches inside the block. Its owner closes it.
-
-        Raises:
-            ConfigurationError: the resolver is already entered, or the pool has another `pool_key`.
-        """
         if not isinstance(pool, Connections) or pool.key != self._configuration.key:
             raise self._lease.mismatch(pool)
         return self._lease.using(pool)

@@ -157,16 +157,19 @@ def check(monkeypatch: pytest.MonkeyPatch, resolver: ClusterResolver, schedule: 
     assert_few(requests)
 
 
-each_schedule = given(schedule=schedules)
 examples = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def each_schedule(test: Callable[..., None]) -> Callable[..., None]:
+    """Run the test with generated schedules, and with two that have shown defects."""
+    refused = example(schedule=[Reply(429, {"Retry-After": "0"})])
+    lost = example(schedule=[Reply(503), Reply(is_lost=True)])
+    return given(schedule=schedules)(examples(refused(lost(test))))
 
 
 @pytest.mark.usefixtures("without_credentials")
 @pytest.mark.parametrize("name", RESOLVERS)
 @each_schedule
-@examples
-@example(schedule=[Reply(429, {"Retry-After": "0"})])
-@example(schedule=[Reply(503), Reply(is_lost=True)])
 def test_only_the_deadline_ends_a_call_and_its_requests_are_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
 ) -> None:
@@ -176,9 +179,6 @@ def test_only_the_deadline_ends_a_call_and_its_requests_are_few(
 @pytest.mark.usefixtures("with_metadata_server")
 @pytest.mark.parametrize("name", ["TPU", "instances"])
 @each_schedule
-@examples
-@example(schedule=[Reply(429, {"Retry-After": "0"})])
-@example(schedule=[Reply(503), Reply(is_lost=True)])
 def test_only_the_deadline_ends_requests_to_the_metadata_server_and_they_are_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
 ) -> None:
@@ -189,9 +189,6 @@ def test_only_the_deadline_ends_requests_to_the_metadata_server_and_they_are_few
 @pytest.mark.usefixtures("without_credentials")
 @pytest.mark.parametrize("name", RESOLVERS)
 @each_schedule
-@examples
-@example(schedule=[Reply(429, {"Retry-After": "0"})])
-@example(schedule=[Reply(503), Reply(is_lost=True)])
 def test_failing_watch_sends_few_requests_and_never_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: list[Reply]
 ) -> None:

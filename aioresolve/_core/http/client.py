@@ -137,7 +137,7 @@ NO_AUTH = Auth()
 
 
 class HTTPClient:
-    """Sends requests from one event loop. There is no deadline but that of the caller, except to connect.
+    """Sends requests from one event loop. Connecting has a deadline; the rest is left to the caller.
 
     Args:
         hints: the hints of errors.
@@ -596,9 +596,10 @@ class StreamingResponse:
         return b"".join(chunks)
 
     async def _read_chunk(self) -> bytes:
-        is_small = self._read_buffer == IDLE_BUFFER
         # Not a cancel scope, which costs twice as much, for each event of a watch.
-        timer = None if is_small else asyncio.get_running_loop().call_later(IDLE_AFTER, self.shrink)
+        timer = None
+        if self._read_buffer > IDLE_BUFFER:
+            timer = asyncio.get_running_loop().call_later(IDLE_AFTER, self.shrink)
         try:
             chunk = await self._read()
         finally:
@@ -833,7 +834,7 @@ def resize_read_buffer(transport: asyncio.BaseTransport | None, size: int) -> No
     """Read up to `size` bytes of a TLS connection at a time.
 
     asyncio reads up to 256 KiB, and OpenSSL keeps as much memory as the longest read has filled, for as long
-    as the connection is open: 250 KB for each idle watch. There is no documented way to change the size. It
+    as the connection is open: 250 KB for each idle watch. Python documents no way to change the size. It
     remains unchanged on uvloop, and if the attributes differ from those of Python 3.11 to 3.14.
     """
     protocol = _tls_protocol(transport)

@@ -95,7 +95,7 @@ JOB = _Component("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 
 
 def read_tasks(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTasks:
-    """Return the tasks of the step that this process belongs to; those of the job if there is no step.
+    """Return the tasks of the step that this process belongs to; outside of steps, those of the job.
 
     Args:
         environ: the environment variables.

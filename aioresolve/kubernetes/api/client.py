@@ -136,7 +136,7 @@ class Transport(abc.ABC):
         """Return a context manager that yields the response to a GET, to be read as it arrives.
 
         The body of a failure is complete. The connection is closed after the block, even if more would
-        arrive. There is no deadline but that of the caller.
+        arrive. Only a deadline of the caller ends it.
         """
 
     def receive(
@@ -290,7 +290,7 @@ class EventSplitter(Protocol[T]):
 
     @property
     def at_boundary(self) -> bool:
-        """Whether there is no incomplete event."""
+        """Whether the last event has arrived whole."""
         ...
 
     def feed(self, data: bytes) -> list[WatchEvent[T]]:

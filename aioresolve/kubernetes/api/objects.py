@@ -674,7 +674,7 @@ class EventLines(Generic[T]):
 
     @property
     def at_boundary(self) -> bool:
-        """Whether there is no incomplete line."""
+        """Whether the last line has arrived whole."""
         return not self._length
 
     def feed(self, data: bytes) -> list[WatchEvent[T]]:

@@ -202,7 +202,7 @@ class EventFrames:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether there is no incomplete event."""
+        """Whether the last event has arrived whole."""
         return not self._tail
 
     def feed(self, data: bytes) -> list[WatchEvent[Pod]]:

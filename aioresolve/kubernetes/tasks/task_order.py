@@ -813,13 +813,13 @@ class JobTasks:
             )
         # Only gaps between the pods of a selector are known: nothing says how many tasks there should be.
         missing: list[int] = []
-        if not self._allow_gaps and (by_task := addresses.by_task):
-            last = next(reversed(by_task))
+        by_task = {} if self._allow_gaps else addresses.by_task
+        if by_task and (last := next(reversed(by_task))) >= len(by_task):
             missing = [
                 task
                 for start, numbering in zip(starts, numberings, strict=False)
                 for task in range(start + numbering.first, start + numbering.end)
-                if last >= len(by_task) and task not in by_task and task < last
+                if task not in by_task and task < last
             ]
         duplicates = {
             start + task: names

@@ -97,7 +97,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every query has been listed; there is no state before that."""
+        """Whether every query has been listed, which a state requires."""
         return all(store.is_listed for store in self._stores.values())
 
     @property

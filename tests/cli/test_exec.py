@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import psutil
 import pytest
 
@@ -418,6 +420,19 @@ def test_supervisor_ends_with_the_exit_code_of_the_program(
     env: dict[str, str], script: str, code: int
 ) -> None:
     assert run((*RESTARTED, "-q", *shell(script)), env) == Result(code, "", "")
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # that of the command line; uvloop reserves SIGCHLD
+async def test_supervisor_leaves_no_signal_handlers_behind() -> None:
+    from aioresolve.cli.program import FORWARDED, Program, Supervisor
+
+    async def prepare() -> Program:
+        return Program("/bin/sh", ("sh", "-c", "exit 3"), os.environ)
+
+    supervisor = Supervisor(prepare, anyio.sleep_forever, grace=TIMEOUT, exit_with=lambda code: None)
+    assert await supervisor.run() == 3
+    loop = asyncio.get_running_loop()
+    assert not any(loop.remove_signal_handler(number) for number in (*FORWARDED, signal.SIGCHLD))
 
 
 @pytest.mark.slow

@@ -762,6 +762,16 @@ def test_certificates_are_read() -> None:
     assert read_certificate(ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode())).names == ()
 
 
+@pytest.mark.parametrize("names", [1, 6, 20])  # the length of the extension takes 1, 2 and 3 bytes
+def test_every_name_of_a_certificate_is_read(names: int) -> None:
+    expected = tuple(f"worker-{number:02}.train.example" for number in range(names))
+    issued = trustme.CA().issue_cert(*expected)
+    der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
+    assert read_certificate(der).names == expected
+    with pytest.raises(ValueError, match="not a certificate: it is too short"):
+        read_certificate(der[:-1])
+
+
 @pytest.mark.parametrize(
     "der", [b"", b"\x30", b"\x30\x82", b"\x30\x03\x02\x01", b"x" * 100, bytes(range(256))]
 )

@@ -14,7 +14,13 @@ pytest.importorskip("jsonpath_ng", reason="jsonpath-ng is not installed")
 DOCUMENT: dict[str, Any] = {
     "jobs": {
         "worker": [
-            {"task": 0, "address": "10.0.0.1:8470", "name": "train-0", "ready": True},
+            {
+                "task": 0,
+                "address": "10.0.0.1:8470",
+                "name": "train-0",
+                "ready": True,
+                "a.b/c": {"x.y": 4, "z": 2},
+            },
             {"task": 1, "address": "10.0.0.2:8470", "name": None, "ready": False},
         ],
         "ps": [{"task": 0, "address": "10.0.0.3:8470", "name": "ps-0", "ready": True}],
@@ -45,11 +51,30 @@ def formatted(output: str) -> str | Table:
         ),
         ("{range .jobs.*}{range [*]}{.task},{end};{end}", "0,1,;0,;"),
         ("text only", "text only"),
+        (r"{.jobs.worker[0].a\.b/c.z}", "2"),
+        (r"{.jobs.worker[0].a\.b/c.x\.y}", "4"),
+        (r"{.jobs.worker[0]['a\.b/c']['x.y']}", "4"),
+        (r"""{.jobs.worker[?(@.name=="no\.ne")].address}""", ""),
         ("{.jobs.ps[0]}", '{"task":0,"address":"10.0.0.3:8470","name":"ps-0","ready":true}'),
     ],
 )
 def test_a_jsonpath_formats_the_document_as_in_kubectl(template: str, expected: str) -> None:
-    assert formatted(f"jsonpath={template}") == f"{expected}\n"
+    assert formatted(f"jsonpath={template}") == (f"{expected}\n" if expected else "")
+
+
+def test_a_jsonpath_that_ends_its_lines_has_no_empty_line_after_them() -> None:
+    assert formatted('jsonpath={range .jobs.worker[*]}{.task}{"\\n"}{end}') == "0\n1\n"
+
+
+def test_the_first_dot_of_a_custom_column_can_be_left_out() -> None:
+    assert formatted("custom-columns=JOB:job,TASK:{task}") == Table(
+        ["JOB", "TASK"], [["worker", "0"], ["worker", "1"], ["ps", "0"]]
+    )
+
+
+def test_commas_separate_the_values_of_a_custom_column() -> None:
+    output = formatted(r"custom-columns=NUMBERS:.a\.b/c.*")
+    assert output == Table(["NUMBERS"], [["4,2"], [""], [""]])
 
 
 def test_custom_columns_have_a_row_for_each_task() -> None:

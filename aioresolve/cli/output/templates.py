@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'"
 _TOKEN = re.compile(rf"\{{((?:[^{{}}'\"]|{_QUOTED})*)\}}|([^{{}}]+)")
+_DOT = "\\."
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_ESCAPED_FIELD = re.compile(rf"\[\s*({_QUOTED})\s*\]|(?:{_QUOTED})|\.([\w/-]*(?:\\\.[\w/-]*)+)")
+"""A field in brackets, another quoted text, or a field whose dots are escaped, such as `nvidia\\.com/gpu`."""
 
 
 class _Token(NamedTuple):
@@ -31,8 +34,9 @@ def validate_template(output: str) -> None:
 
 
 def format_jsonpath(template: str, document: dict[str, Any]) -> str:
-    """Return the text of `template` for `document`."""
-    return _compile(template)(document) + "\n"
+    """Return the text of `template` for `document`. Unless it is empty, it ends with a line feed."""
+    text = _compile(template)(document)
+    return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def format_columns(spec: str, rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -48,7 +52,9 @@ def _parse_columns(spec: str) -> list[tuple[str, Part]]:
         path = path.removeprefix("{").removesuffix("}")
         if not (name and colon and path):
             raise ValueError(f"{column!r} is not a column; write NAME:PATH, such as ADDRESS:.address")
-        columns.append((name, _values(path)))
+        # As in kubectl, the first dot of a path can be left out, and commas separate several values.
+        path = path if path.startswith((".", "[", "$", "@")) else f".{path}"
+        columns.append((name, _values(path, ",")))
     return columns
 
 
@@ -100,9 +106,9 @@ def _range(find: Callable[[Any], list[Any]], parts: Sequence[Part], value: Any) 
     return "".join(part(item) for item in find(value) for part in parts)
 
 
-def _values(path: str) -> Part:
+def _values(path: str, separator: str = " ") -> Part:
     find = _finder(path)
-    return lambda value: " ".join(map(_as_text, find(value)))
+    return lambda value: separator.join(map(_as_text, find(value)))
 
 
 def _finder(path: str) -> Callable[[Any], list[Any]]:
@@ -116,10 +122,17 @@ def _finder(path: str) -> Callable[[Any], list[Any]]:
     if not path or (rest and not rest.startswith((".", "["))):
         raise ValueError(f"{path!r} is not a path; write one such as .jobs.worker[0].address")
     try:
-        expression = parse(f"${rest}" if rest != "." else "$")
+        expression = parse(f"${_ESCAPED_FIELD.sub(_quoted_field, rest)}" if rest != "." else "$")
     except JSONPathError as error:
         raise ValueError(f"{path!r} is not a path: {' '.join(str(error).split())}") from None
     return lambda value: [match.value for match in expression.find(value)]
+
+
+def _quoted_field(match: re.Match[str]) -> str:
+    r"""Return a field without kubectl's `\.`, in the quotes that it then needs; other texts unchanged."""
+    if match[1]:
+        return f"[{match[1].replace(_DOT, '.')}]"
+    return f".'{match[2].replace(_DOT, '.')}'" if match[2] else match[0]
 
 
 def _as_text(value: Any) -> str:

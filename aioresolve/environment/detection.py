@@ -181,7 +181,8 @@ def choose(findings: Sequence[Finding]) -> tuple[Evidence, NewResolver]:
         listed = "; ".join(f"{finding.evidence.source}: {finding.evidence.reason}" for finding in findings)
         raise ConfigurationError(
             f"nothing describes the cluster of this process: {listed}",
-            hint="Use the resolver of your cluster, such as KubernetesClusterResolver.",
+            hint="Name the source of your cluster, such as `KubernetesClusterResolver`, or `aioresolve"
+            " kubernetes` at a terminal.",
         )
     if chosen.error is not None:
         raise chosen.error

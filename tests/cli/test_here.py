@@ -186,7 +186,9 @@ def test_commands_exit_with_2_if_nothing_is_found(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "error: nothing describes the cluster of this process: " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("error: nothing describes the cluster of this process: ")
+    assert "`aioresolve kubernetes`" in error
 
 
 def test_instance_group_of_a_vm_is_its_cluster(

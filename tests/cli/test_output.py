@@ -251,6 +251,13 @@ def test_an_error_is_one_line_without_control_characters() -> None:
     assert error_report(error) == "error: 1 pod is not running: it says \\x1b[2Jboo\n"
 
 
+def test_each_problem_of_a_file_is_one_line() -> None:
+    error = errors.ConfigurationError("fleet.yaml:1: has no `targets`\nfleet.yaml:2: x:  unknown field")
+    assert error_report(error) == (
+        "error: fleet.yaml:1: has no `targets`\nerror: fleet.yaml:2: x: unknown field\n"
+    )
+
+
 def test_a_forbidden_error_is_yaml_that_kubectl_can_apply() -> None:
     manifest = "kind: Role\n---\nkind: RoleBinding\n"
     error = errors.ForbiddenError(

@@ -157,13 +157,15 @@ def status_line(prefix: str, error: ResolveError) -> str:
 def error_report(error: ResolveError) -> str:
     """Return `error: ...` for stderr: one line, and for a wait also the tables of missing tasks.
 
-    For a ForbiddenError with a manifest the whole report is YAML, with the message as a comment, so that it
-    can be piped to `kubectl apply -f -`.
+    Several problems of one file have a line each. For a ForbiddenError with a manifest the whole report is
+    YAML, with the message as a comment, so that it can be piped to `kubectl apply -f -`.
     """
     if isinstance(error, IncompleteClusterError | FailedClusterError):
         return _incomplete_report(error)
     message = error_message(error)
     manifest = error.manifest if isinstance(error, ForbiddenError) else ""
+    if isinstance(error, ConfigurationError) and error.hint is None:
+        return "".join(f"error: {one_line(problem)}\n" for problem in message.split("\n"))
     if not manifest:
         return f"error: {one_line(message)}\n"
     return f"# error: {one_line(message.removesuffix(manifest))}\n{manifest}"

@@ -26,7 +26,7 @@ PROXY = "http://proxy:3128"
         ("https://host/?watch=1", "https://host"),
         ("https://host/?", "https://host"),
         ("https://host/#top", "https://host"),
-        # As in client-go, a host without a scheme is plain http.
+        # Without a scheme, the default one.
         ("10.0.0.1:6443", "http://10.0.0.1:6443"),
         ("localhost:6443", "http://localhost:6443"),
         ("api.example", "http://api.example"),

@@ -456,6 +456,17 @@ async def test_given_server_replaces_that_of_the_kubeconfig_but_not_its_authorit
     assert context.cert_store_stats()["x509_ca"] == 1
 
 
+async def test_given_server_without_scheme_uses_https_if_the_cluster_has_an_authority(tmp_path: Path) -> None:
+    authority = base64_of(trustme.CA().cert_pem.bytes())
+    path = write_file(
+        tmp_path / "config", kubeconfig({"token": "t"}, **{"certificate-authority-data": authority})
+    )
+    connection = await connect(path, server="10.0.0.7:6443")
+    assert (connection.server, await bearer_of(connection)) == ("https://10.0.0.7:6443", "t")
+    path = write_file(tmp_path / "other", kubeconfig({"token": "t"}))
+    assert (await connect(path, server="10.0.0.7:6443")).server == "http://10.0.0.7:6443"
+
+
 async def test_source_says_what_was_given(tmp_path: Path) -> None:
     path = write_file(tmp_path / "config", kubeconfig({"token": "t"}))
     token = write_file(tmp_path / "token", "x")

@@ -289,6 +289,14 @@ def test_server_is_read_as_by_kubectl(server: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "options", [{"certificate-authority-data": "eA=="}, {"insecure-skip-tls-verify": True}]
+)
+def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_it(options: dict[str, Any]) -> None:
+    assert select(kubeconfig(server="10.0.0.1:6443", **options)).cluster.server == "https://10.0.0.1:6443"
+    assert select(kubeconfig(server="http://h", **options)).cluster.server == "http://h"
+
+
+@pytest.mark.parametrize(
     "server",
     [
         *["//h", "https:/h", "https:h", "h/path", "https://", "ftp://h", " https://h", "https://h\n"],

@@ -29,6 +29,7 @@ from .kubeconfig import (
     PEMSource,
     Selection,
     User,
+    default_scheme,
     has_control_characters,
     merge_kubeconfigs,
     parse_kubeconfig,
@@ -66,8 +67,8 @@ class ConnectionOverrides:
     """What replaces parts of a kubeconfig or service account, by the rules of client-go's `ConfigOverrides`.
 
     Attributes:
-        server: the URL of the API server. The CA certificates, the proxy and the credentials of the cluster
-            are still used, but not its `tls-server-name`, which belongs to the other address.
+        server: the URL of the API server, or HOST:PORT. The CA certificates, the proxy and the credentials of
+            the cluster are still used, but not its `tls-server-name`, which belongs to the other address.
         token_file: the absolute path of a file with a bearer token, used instead of all credentials. Unlike
             kubectl with `--token`, no client certificate is sent: API servers would prefer it to the token.
         impersonate: the user to act as.
@@ -87,7 +88,9 @@ class ConnectionOverrides:
         """Return the context with these parts replaced."""
         cluster, user, given = selection.cluster, selection.user, []
         if self.server is not None:
-            cluster = replace(cluster, server=self.server, tls_server_name=None)
+            scheme = default_scheme(cluster.certificate_authority, insecure=cluster.insecure_skip_tls_verify)
+            server = validate_server_url(self.server, "server", scheme)
+            cluster = replace(cluster, server=server, tls_server_name=None)
             given.append("server")
         if self.token_file is not None:
             user = User(
@@ -202,7 +205,8 @@ def _validate_server(server: object) -> str:
             f"{server!r} is not a URL", argument="server", hint="Write https://HOST:PORT."
         )
     try:
-        return validate_server_url(server, "server")
+        validate_server_url(server, "server")
+        return server  # as it is: the scheme of HOST:PORT depends on the cluster
     except ConfigurationError as error:
         summary, hint = error.summary.removeprefix("server: "), error.hint
     raise ConfigurationError(summary, argument="server", hint=hint)

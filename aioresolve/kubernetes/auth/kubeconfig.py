@@ -378,9 +378,10 @@ def _cluster(entry: Entry) -> Cluster:
     written = SecretText(fields.string("server") or "")
     if not written:
         raise DocumentError(fields.location, "has no server", "Add `server: https://HOST:PORT`.")
-    server = validate_server_url(written, str(fields.location_of("server")))
     authority = _pem_source(fields, "certificate-authority", entry)
     insecure = fields.flag("insecure-skip-tls-verify")
+    scheme = default_scheme(authority, insecure=insecure)
+    server = validate_server_url(written, str(fields.location_of("server")), scheme)
     if insecure and authority is not None and urlsplit(server).scheme == "https":
         raise DocumentError(
             fields.location,
@@ -605,12 +606,22 @@ def has_control_characters(text: str) -> bool:
     return _CONTROL.search(text) is not None
 
 
-def validate_server_url(url: str, where: str) -> str:
-    """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash."""
+def default_scheme(authority: PEMSource | None, *, insecure: bool) -> str:
+    """Return the scheme of a server that is written as HOST:PORT: https if the cluster has options for TLS.
+
+    As in client-go: https://pkg.go.dev/k8s.io/client-go/rest#DefaultServerUrlFor
+    """
+    return "https" if authority is not None or insecure else "http"
+
+
+def validate_server_url(url: str, where: str, scheme: str = "http") -> str:
+    """Return the URL of an API server: scheme, host, port and path prefix, without a trailing slash.
+
+    `scheme` is that of a HOST:PORT (see `default_scheme`).
+    """
     example, url = "https://10.0.0.1:6443", SecretText(url)
     if not _has_scheme_and_host(url):
-        # As in client-go, HOST:PORT is plain http.
-        url = SecretText(f"http://{url}")
+        url = SecretText(f"{scheme}://{url}")
         if _split_url(url, where, example=example).path not in ("", "/"):
             raise ConfigurationError(
                 f"{where}: {_shown(url)} is neither a URL nor HOST:PORT", hint="Write https://HOST:PORT."

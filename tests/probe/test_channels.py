@@ -78,7 +78,7 @@ def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
 
 
-async def test_worker_that_never_responded_is_not_asked_twice() -> None:
+async def test_worker_that_never_responded_gets_no_second_request() -> None:
     accepted = 0
 
     def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,7 +90,7 @@ async def test_worker_that_never_responded_is_not_asked_twice() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(ProbeError):
             await probe_worker(f"127.0.0.1:{port}", channels=channels, libtpu_ports=[], timeout=GENEROUS)
-    assert accepted == 2  # by the request, and by the question whether the worker requires TLS
+    assert accepted == 2  # the request, and the check whether the worker requires TLS
 
 
 async def test_worker_that_listens_again_is_probed_without_delay() -> None:

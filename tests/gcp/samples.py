@@ -50,7 +50,7 @@ class AsyncCredentials(google.auth.aio.credentials.Credentials):
         self.refreshes += 1
         grant_type = "urn:ietf:params:oauth:grant-type:token-exchange"
         body = f"grant_type={grant_type}&subject_token={self._subject}".encode()
-        response = await request(self._url, "POST", body, {"Accept": "application/json"}, 5.0)
+        response = await request(self._url, "POST", body, {"User-Agent": "credentials/1"}, 5.0)
         if response.status_code != 200:
             raise google.auth.exceptions.RefreshError(f"{response.status_code} {await response.read()!r}")
         pieces = [piece async for piece in response.content(7)]

@@ -96,6 +96,7 @@ async def test_asyncio_credentials_refresh_themselves_through_our_client() -> No
             assert (await get_my_tpu(opened)).state == "READY"
         assert given.refreshes == 2
         assert services(server) == ["sts", "tpu", "tpu", "sts", "tpu"]
+        assert server.requests[0].user_agent == "credentials/1"
 
 
 async def test_asyncio_credentials_with_an_expiry_are_kept_until_then() -> None:

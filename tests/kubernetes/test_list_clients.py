@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from aioresolve import KubernetesClusterResolver, errors
+from aioresolve.kubernetes.api.override_client import client_transport
 
 SELECTOR = {"worker": "app=train"}
 
@@ -75,6 +76,11 @@ async def test_models_of_the_client_library_are_read_whole() -> None:
     # Only the whole model shows that a controller replaces the failed pod.
     spec = await resolver(Lister(failed, pod("train-0-new", "10.0.0.1"))).cluster_spec()
     assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+async def test_lister_cannot_stream() -> None:
+    with pytest.raises(errors.ConfigurationError, match="override_client, a Lister, cannot stream GET /x"):
+        client_transport(Lister()).stream("/x", {}, "application/json")
 
 
 async def test_pod_that_is_being_deleted_is_not_a_member() -> None:

@@ -106,10 +106,10 @@ def resolve_in_process(folder: Path, method: str, body: Callable[[bytes], Iterat
         (folder / "kubeconfig").write_text(json.dumps(document))
         command = [sys.executable, "-m", f"{__package__}.resolving_process", str(folder / "kubeconfig")]
         run = subprocess.run(
-            [*command, method, "30"],
+            [*command, method, "120"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=True,
             cwd=Path(__file__).parents[2],
         )

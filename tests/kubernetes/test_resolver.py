@@ -991,9 +991,9 @@ class TestDeadline:
     ) -> None:
         loopback.server.inject(Hang(), times=None)
         with anyio.fail_after(60), pytest.raises(DeadlineExceededError) as caught:
-            await resolve(loopback.resolver(timeout=0.1))
+            await resolve(loopback.resolver(timeout=2.0))
         scope = "selector 'app=train' in all namespaces"
-        assert caught.value.timeout == 0.1
+        assert caught.value.timeout == 2.0
         assert caught.value.missing[scope] == f"https://127.0.0.1:{loopback.server.port} has not responded"
         assert scope in str(caught.value)
 

@@ -113,7 +113,7 @@ class Script:
             self._process.kill()
             raise
         # The duration of a callback depends on the load of the machine.
-        stderr = re.sub(r"^Executing <.*> took \d+\.\d+ seconds\n", "", stderr, flags=re.MULTILINE)
+        stderr = re.sub(r"^(?:>>> )*Executing <.*> took \d+\.\d+ seconds\n", "", stderr, flags=re.MULTILINE)
         return Ended(self._process.returncode, stdout.splitlines(), stderr, time.monotonic() - started)
 
 

@@ -39,7 +39,6 @@ from .client import HINTS, Transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
-    from contextlib import AbstractAsyncContextManager
 
 AUTH = ["BearerToken"]
 
@@ -221,15 +220,6 @@ class ThreadedClientTransport(ClientTransport):
 
     can_stream = False  # each stream would occupy a thread, which cannot be cancelled
 
-    def stream(
-        self, path: str, query: Mapping[str, str], accept: str
-    ) -> AbstractAsyncContextManager[StreamingResponse]:
-        """Raise a ConfigurationError: this transport does not stream."""
-        raise ConfigurationError(
-            f"a synchronous kubernetes client cannot stream GET {path}",
-            hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",
-        )
-
     async def aclose(self) -> None:
         """Do nothing: the user closes the client."""
 
@@ -347,15 +337,6 @@ class ListingClientTransport(Transport):
     @property
     def source(self) -> str:
         return "override_client"
-
-    def stream(
-        self, path: str, query: Mapping[str, str], accept: str
-    ) -> AbstractAsyncContextManager[StreamingResponse]:
-        """Raise a ConfigurationError: this transport does not stream."""
-        raise ConfigurationError(
-            f"{self.host} cannot stream GET {path}",
-            hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",
-        )
 
     async def aclose(self) -> None:
         """Do nothing: the user closes the client."""

@@ -194,10 +194,17 @@ def test_host_file_of_mpi_is_the_default_of_open_mpi(env: dict[str, str], tmp_pa
 
 
 @pytest.mark.slow
-def test_host_file_that_cannot_be_written_is_one_error(env: dict[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "hosts"
-    result = run((*EXEC, "--for", "mpi", "--hostfile", str(path), *shell("echo started")), env)
-    assert result == Result(1, "", f"error: cannot write the host file {path}: No such file or directory\n")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_host_file_that_cannot_be_written_is_one_error(env: dict[str, str]) -> None:
+    result = run((*EXEC, "--for", "mpi", "--hostfile", "/dev/full", *shell("echo started")), env)
+    assert result == Result(1, "", "error: cannot write the host file /dev/full: No space left on device\n")
+
+
+@pytest.mark.slow
+def test_program_that_cannot_have_the_cluster_is_not_reported_as_started(env: dict[str, str]) -> None:
+    result = run((*EXEC, "--for", "megascale", "--slices", "2", *shell("echo started")), env)
+    assert result.code == 2
+    assert result.stderr.startswith("error: 3 tasks cannot be divided into 2 slices of one size. ")
 
 
 # Errors
@@ -264,6 +271,10 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
         ((*EXEC, "--for", "mxnet", "--", "true"), "'mxnet' is not one of 'env', 'jax'"),
         ((*EXEC, "--slots", "2", "--", "true"), "--slots requires --for mpi or deepspeed or horovod"),
         ((*EXEC, "--for", "jax", "--hostfile", "x", "--", "true"), "--hostfile requires --for mpi"),
+        (
+            (*EXEC, "--for", "mpi", "--hostfile", "/no/folder/x", "--", "true"),
+            "--hostfile /no/folder/x: the folder does not exist",
+        ),
         ((*EXEC, "--for", "mpi", "--task", "worker:0", "--", "true"), "leave out --task"),
         ((*EXEC, "--task", "ps:0", "--", "true"), "add -l ps=SELECTOR"),
         ((*EXEC, "--jobs", "ps=1", "--", "true"), "add -l ps=SELECTOR"),

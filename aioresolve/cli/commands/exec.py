@@ -313,6 +313,10 @@ class _Launch:
             raise click.UsageError(f"--for {self.consumer} starts all tasks; leave out --task")
         if self.hostfile is not None and not self.is_launcher:
             raise click.UsageError(f"--hostfile requires --for {' or '.join(LAUNCHERS)}")
+        if self.hostfile is not None and not Path(self.hostfile).absolute().parent.is_dir():
+            raise click.UsageError(
+                f"--hostfile {self.hostfile}: the folder does not exist; create it, or pass another path"
+            )
         if not self.is_launcher and len(jobs) > 1:
             from aioresolve import launch
             from aioresolve.spec import ClusterSpec
@@ -412,8 +416,9 @@ class _Execution:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index
         task = await self._resolver.this_task(state)
+        variables = launch.environment(consumer, state, task, **options)
         self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
-        return launch.environment(consumer, state, task, **options)
+        return variables
 
     def _host_file(self, state: ClusterState) -> dict[str, str]:
         """Write the host file, and return the variables that name it."""

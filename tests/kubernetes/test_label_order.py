@@ -63,10 +63,16 @@ def test_names_of_orders(order_by: str | Sequence[str], result: str | tuple[str,
 
 @pytest.mark.parametrize(
     "order_by",
-    ["", "age", "label:", "label:a b", "labels:a", [], ["name", "label:a"], [1], None, 3, "label:a/b/c"],
+    ["", "age", "label:", "label:a b", "labels:a", [], [1], None, 3, "label:a/b/c"],
 )
 def test_other_orders_are_invalid(order_by: Any) -> None:
     with pytest.raises(ConfigurationError, match="is not one of 'name', 'index', 'label:KEY'"):
+        validate_order_by(order_by)
+
+
+@pytest.mark.parametrize("order_by", [["name", "label:a"], ["label:a", "index"], ["name", "index"]])
+def test_only_labels_can_be_combined(order_by: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="' cannot be combined with another order"):
         validate_order_by(order_by)
 
 

@@ -95,6 +95,11 @@ _LABEL_KEY = re.compile(
 """An optional DNS subdomain and a name: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"""
 
 
+COMBINE_LABELS = (
+    "Only labels can be combined, such as 'node-label:topology.kubernetes.io/zone' and then 'label:rank'."
+)
+
+
 def validate_order_by(order_by: object) -> str | tuple[str, ...]:
     """Return `"name"`, `"index"`, or the labels to order by, each with its prefix.
 
@@ -107,6 +112,10 @@ def validate_order_by(order_by: object) -> str | tuple[str, ...]:
     for term in terms:
         if term in ("name", "index") and len(terms) == 1:
             return str(term)
+        if term in ("name", "index"):
+            raise ConfigurationError(
+                f"{term!r} cannot be combined with another order", argument="order_by", hint=COMBINE_LABELS
+            )
         if not isinstance(term, str):
             raise _order_error(term)
         prefix, colon, key = term.partition(":")
@@ -119,7 +128,7 @@ def _order_error(order_by: object) -> ConfigurationError:
     return ConfigurationError(
         f"{order_by!r} is not one of 'name', 'index', 'label:KEY' and 'node-label:KEY'",
         argument="order_by",
-        hint="Only labels can be combined, as in ['node-label:topology.kubernetes.io/zone', 'label:rank'].",
+        hint=COMBINE_LABELS,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -35,11 +36,25 @@ NAME = "aioresolve"
 COMMANDS = ("kubernetes", "tpu", "here", "watch", "wait", "exec", "poll", "probe", "doctor", "demo")
 """The subcommands that are imported when used: each has its name in the module of that name in `commands`."""
 
+SHORT_OPTION_AND_VALUE = re.compile("(-[lno])=(.*)", re.DOTALL)
+"""A short option and its value, as kubectl accepts them: `-o=json`."""
+
 T = TypeVar("T")
 
 
 class Application(CommandGroup):
     """A group that imports a subcommand when it is used, and reports the errors of aioresolve."""
+
+    kind = "command"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments of all commands, with short options as in kubectl."""
+        end = args.index("--") if "--" in args else len(args)
+        parsed: list[str] = []
+        for argument in args[:end]:
+            match = SHORT_OPTION_AND_VALUE.fullmatch(argument)
+            parsed += [argument] if match is None else match.groups()
+        return super().parse_args(ctx, parsed + args[end:])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the subcommands, in the order of `--help`."""

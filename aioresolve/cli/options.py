@@ -127,9 +127,31 @@ def complete_orders(_: click.Context, __: click.Parameter, incomplete: str) -> l
 class CommandGroup(click.Group):
     """A group whose commands also have short names, which `--help` does not list."""
 
+    kind = "source"
+    """What the commands of this group are, for messages."""
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name or short name."""
         return super().get_command(ctx, SHORT_NAMES.get(cmd_name, cmd_name))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; a UsageError if the name of a command is missing, or not the first one."""
+        if not (args or self.invoke_without_command or ctx.resilient_parsing):
+            *names, last = self.list_commands(ctx)
+            raise click.UsageError(
+                f"the {self.kind} is missing; write {', '.join(names)} or {last} after `{ctx.command_path}`",
+                ctx,
+            )
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name, option = "kubernetes", error.option_name
+            command = self.get_command(ctx, name)
+            if command is None or not any(option in each.opts for each in command.get_params(ctx)):
+                raise
+            raise click.UsageError(
+                f"options come after the {self.kind}: {ctx.command_path} {name} {option} ...", ctx
+            ) from None
 
 
 def parse_with(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:

@@ -177,3 +177,27 @@ def test_kubectl_finds_the_command_as_a_plugin() -> None:
     project = tomllib.loads((Path(aioresolve.__file__).parent.parent / "pyproject.toml").read_text())
     scripts = project["project"]["scripts"]
     assert scripts["kubectl-aioresolve"] == scripts["aioresolve"] == "aioresolve.cli:main"
+
+
+@pytest.mark.parametrize("output", ["-o=frob", "-ofrob"])
+def test_a_short_option_may_have_its_value_after_an_equals_sign(
+    capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    assert main(["kubernetes", "-n=ml", "-l=worker=app=x", output]) == 2
+    assert "'-o' / '--output': 'frob' is not one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "ml", "kubernetes"], "options come after the command: aioresolve kubernetes -n ..."),
+        (["watch", "-l", "app=x"], "options come after the source: aioresolve watch kubernetes -l ..."),
+        (["exec", "--for", "jax"], "options come after the source: aioresolve exec kubernetes --for ..."),
+        (["watch", "--frob"], "No such option '--frob'"),
+    ],
+)
+def test_an_option_before_the_command_or_source_is_an_error_that_says_where_it_belongs(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")

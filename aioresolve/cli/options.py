@@ -268,7 +268,8 @@ def watch_option(source: str) -> Callable[[C], C]:
         "--watch",
         "is_watched",
         is_flag=True,
-        help=f"Then print a row for each change, as `aioresolve watch {source}` does.",
+        help=f"Then print a row for each change, as `aioresolve watch {source}` does; --timeout is that of"
+        " the first response.",
     )
 
 
@@ -439,7 +440,8 @@ pod_options = combine_options(
         "--port",
         metavar="PORT",
         type=click.IntRange(1, 65535),
-        help="The port of each task, and thus of a program's coordinator.  [default: 8470]",
+        help="The port of each task, and thus of a program's coordinator.  [default: that of the Service,"
+        " else 8470]",
     ),
     click.option(
         "--address",

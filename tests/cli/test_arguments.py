@@ -119,7 +119,12 @@ def test_invalid_tasks_are_rejected(text: str) -> None:
         parse_task(text)
 
 
-KUBERNETES = {"--port": "8470", "--address": "pod_ip", "--order-by": "name", "--max-concurrency": "16"}
+KUBERNETES = {
+    "--port": "that of the Service, else 8470",
+    "--address": "pod_ip",
+    "--order-by": "name",
+    "--max-concurrency": "16",
+}
 TPU = {"--api-version": "v2", "--job-name": "worker", "--not-healthy": "raise", "--address": "internal_ip"}
 WAIT = {"--timeout": "10m", "--allow-unready": "all must be ready"}
 EXEC = WAIT | {"--for": "env", "--grace": "30s", "--hostfile": "a temporary file"}

@@ -43,7 +43,7 @@ EPILOG = """\
 \b
 Outputs:
   table  CHECK, RESULT (ok, warning, failed, or skipped: it needs something that is missing) and
-         what was FOUND; and then, for each check that is not ok, what to change
+         what was FOUND; and then what to change, for each check that has a remedy
   json   {"checks": [{"name", "result", "found", "remedy"}, ...]}
 
 \b

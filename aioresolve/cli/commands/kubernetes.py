@@ -115,9 +115,10 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
     \b
     Outputs:
       table      job, task and address
-      wide       in addition name, namespace, node, readiness, uid and status of each pod
+      wide       in addition name, namespace, node, readiness, uid, accelerators and status of each
+                 pod
       json yaml  {"jobs": {JOB: [{"task", "address", "name", "namespace", "uid", "node",
-                 "ready", "status", "index"}]}, "version", "observed_at"}
+                 "ready", "status", "index", "accelerators"}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
       env jax torch torchrun tensorflow megascale ray vllm sglang

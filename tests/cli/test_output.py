@@ -23,6 +23,7 @@ from aioresolve.cli.output.error_messages import (
     redacted_traceback,
 )
 from aioresolve.cli.output.formats import (
+    IncrementalTable,
     Table,
     TaskName,
     address_lines,
@@ -152,6 +153,15 @@ def test_the_wide_table_shows_identities_and_unknown_values() -> None:
         ],
         ["ps", "3", "1:20", *["<none>"] * 7],
     ]
+
+
+def test_columns_are_aligned_if_characters_are_wide_or_combined() -> None:
+    table = Table(("NAME", "TASKS"), [("東京", "1"), ("e\u0301toile", "2"), ("ｘ", "3")])
+    expected = "NAME     TASKS\n東京     1\ne\u0301toile   2\nｘ       3\n"
+    assert aligned(table) == expected
+    assert ESCAPES.sub("", render_table(table)) == expected
+    rows = IncrementalTable(table.columns, [6])
+    assert rows.rows(table.rows) == expected
 
 
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1))

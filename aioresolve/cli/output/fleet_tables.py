@@ -15,6 +15,7 @@ from .formats import (
     format_instant,
     format_latency,
     format_span,
+    text_width,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class StatusRows:
     """Statuses as a table that is printed row by row; `names` are those of all targets."""
 
     def __init__(self, names: Iterable[str], *, has_headers: bool = True) -> None:
-        longest = max(map(len, names), default=0)
+        longest = max(map(text_width, names), default=0)
         widths = (longest, len("worker:16,ps:2"), 0, len("5m12s"), len("12.3ms"))
         self._table = IncrementalTable(COLUMNS, widths, has_headers=has_headers)
 
@@ -56,10 +57,11 @@ def statuses_table(statuses: Iterable[TargetStatus], now: datetime) -> Table:
 def fit_columns(table: Table, width: int) -> Table:
     """Return `table` without the columns that leave too little of a terminal of that width to the errors."""
     columns, rows = list(table.columns), [list(row) for row in table.rows]
-    longest = max((len(row[-1]) for row in rows), default=0)
+    longest = max((text_width(row[-1]) for row in rows), default=0)
     for name in EXPENDABLE:
         used = [
-            max(map(len, cells)) + 3 for cells in zip(columns[:-1], *(row[:-1] for row in rows), strict=True)
+            max(map(text_width, cells)) + 3
+            for cells in zip(columns[:-1], *(row[:-1] for row in rows), strict=True)
         ]
         if width - sum(used) >= min(longest, ERROR_WIDTH):
             break

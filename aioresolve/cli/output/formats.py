@@ -114,10 +114,10 @@ def aligned(table: Table, *, has_headers: bool = True) -> str:
     if not table.rows:
         return ""
     lines = [table.columns, *map(_shown_cells, table.rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*lines, strict=True)]
     widths[-1] = 0
     shown = lines if has_headers else lines[1:]
-    return "".join("   ".join(map(str.ljust, line, widths)) + "\n" for line in shown)
+    return "".join("   ".join(map(pad, line, widths)) + "\n" for line in shown)
 
 
 class IncrementalTable:
@@ -133,7 +133,7 @@ class IncrementalTable:
     ) -> None:
         self._columns = columns
         known = [*widths, *[0] * (len(columns) - len(widths))]
-        self._widths = [*map(max, known, map(len, columns))][:-1]
+        self._widths = [*map(max, known, map(text_width, columns))][:-1]
         self._needs_header = has_headers
 
     def rows(self, rows: Sequence[Sequence[str]]) -> str:
@@ -145,12 +145,12 @@ class IncrementalTable:
 
     def _widen(self, row: Sequence[str]) -> Sequence[str]:
         cells = _shown_cells(row)
-        self._widths = [*map(max, self._widths, map(len, cells))]
+        self._widths = [*map(max, self._widths, map(text_width, cells))]
         return cells
 
     def _line(self, cells: Sequence[str]) -> str:
         *padded, last = cells
-        return "   ".join([*map(str.ljust, padded, self._widths), last]) + "\n"
+        return "   ".join([*map(pad, padded, self._widths), last]) + "\n"
 
 
 def _shown_cells(row: Sequence[str]) -> list[str]:
@@ -406,6 +406,24 @@ def format_latency(seconds: float) -> str:
 def one_line(text: str) -> str:
     """Return `text` as one `printable` line, with single spaces between its words."""
     return printable(" ".join(text.split()))
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal a printable text takes: two for an East Asian wide character."""
+    if text.isascii():
+        return len(text)
+    # Imported now because few texts need it.
+    from unicodedata import category, east_asian_width
+
+    # Combining characters take none.
+    return sum(
+        1 + (east_asian_width(each) in ("W", "F")) for each in text if category(each) not in ("Mn", "Me")
+    )
+
+
+def pad(text: str, columns: int) -> str:
+    """Return `text` with spaces after it, so that it takes at least so many columns of a terminal."""
+    return text + " " * (columns - text_width(text))
 
 
 def printable(text: str) -> str:

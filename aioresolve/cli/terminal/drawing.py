@@ -12,7 +12,7 @@ import rich.table
 import rich.text
 from rich.console import Group
 
-from aioresolve.cli.output.formats import ABSENT, Table, printable
+from aioresolve.cli.output.formats import ABSENT, Table, pad, printable, text_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def table_lines(table: Table, styles: Sequence[str] = ()) -> list[rich.text.Text
     `styles` are those of the first rows.
     """
     rows = [[printable(cell) or ABSENT for cell in row] for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(table.columns, *rows, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(table.columns, *rows, strict=True)]
     lines = [single_line(rich.text.Text.assemble(*_pad(table.columns, widths)), "bold")]
     for row, style in zip_longest(rows, styles[: len(rows)], fillvalue=""):
         cells = zip(_pad(row, widths), table.columns, strict=True)
@@ -59,7 +59,7 @@ def single_line(text: str | rich.text.Text, style: str = "") -> rich.text.Text:
 
 
 def _pad(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    *before, last = map(str.ljust, cells, widths)
+    *before, last = map(pad, cells, widths)
     return [*(f"{cell}   " for cell in before), last.rstrip()]
 
 

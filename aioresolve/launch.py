@@ -376,14 +376,15 @@ def _host(task: Task) -> str:
 def _with_port(task: Task, port: int | None, consumer: str) -> str:
     """Return `host:port` of a task, with `port` if it is given, else with the port of its address."""
     host, own_port = _split(task)
-    port = own_port if port is None else port
-    if not 0 < port <= 65535:
+    found = own_port if port is None else port
+    if not 0 < found <= 65535:
+        what = f"{port} is not one" if port is not None else f"its address {task.address!r} has none"
         raise LaunchError(
-            f"{consumer} needs a port on {host}, the host of {task}, but {port or task.address!r} is not one",
+            f"{consumer} needs a port on {host}, the host of {task}, but {what}",
             hint=Hint("Pass {port}, a free port of that host from 1 to 65535."),
             consumer=consumer,
         )
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
 
 
 def _slots(cluster: ClusterSpec | ClusterState, slots: int, consumer: str) -> list[tuple[str, int]]:

@@ -87,13 +87,13 @@ class TestEqualTasks:
     @pytest.mark.parametrize("consumer", ["jax", "torch", "torchrun"])
     def test_leader_without_a_port_needs_one(self, consumer: str) -> None:
         spec = ClusterSpec({"worker": ["n1", "n2"]})
-        with pytest.raises(LaunchError, match=r"needs a port on n1.*`port=`"):
+        with pytest.raises(LaunchError, match=r"needs a port on n1.* 'n1' has none\. .*`port=`"):
             launch.environment(consumer, spec, spec.task("worker", 1))
         assert "n1" in str(launch.environment(consumer, spec, spec.task("worker", 1), port=29500))
 
     @pytest.mark.parametrize("port", [0, -1, 65536])
     def test_port_out_of_range_is_refused(self, port: int) -> None:
-        with pytest.raises(LaunchError, match="1 to 65535"):
+        with pytest.raises(LaunchError, match=f"but {port} is not one. .* 1 to 65535"):
             launch.jax(WORKERS, WORKERS.task("worker", 0), port=port)
 
     def test_jax(self) -> None:

@@ -27,10 +27,12 @@ from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Reset, Stall, WatchError, pod
 
+from .kubeconfigs import exec_user, runs_of, write_file, write_plugin
 from .loopback import JOBS, TOKEN, TRAIN, all_text, client_sockets, is_list
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
 
     from aioresolve import ClusterState, KubernetesClusterResolver
     from aioresolve.testing import RequestRecord
@@ -663,6 +665,19 @@ async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loop
         state = await next_state(states)
     assert names(state) == ["train-0", "train-1"]
     assert state.spec.task_address("worker", 0) == loopback.address("train-0")
+
+
+async def test_a_slow_plugin_is_not_taken_for_a_silent_server(loopback: Loopback, tmp_path: Path) -> None:
+    loopback.train("train-0")
+    plugin = write_plugin(tmp_path, f"time.sleep(1.5); credential({{'token': {TOKEN!r}}})")
+    config = json.loads(loopback.kubeconfig.read_text())
+    config["users"][0]["user"] = exec_user(plugin)
+    write_file(loopback.kubeconfig, config)
+    policy = WatchPolicy(max_initial_silence=1.0, backoff=QUICK.backoff)
+    async with aclosing(with_policy(loopback.resolver(), policy).watch()) as states:
+        assert names(await next_state(states)) == ["train-0"]
+    assert runs_of(plugin) == 1
+    assert all(map(begins_with_pods, loopback.requests))
 
 
 async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback: Loopback) -> None:

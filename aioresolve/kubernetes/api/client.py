@@ -390,6 +390,11 @@ class ObjectAPI:
         """Whether `rows` can be used; see `Transport`."""
         return self._transport.has_tables
 
+    async def prepare(self, query: Query[Any], progress: Progress) -> None:
+        """Wait until the credentials for `query` are available, for which a plugin may have to run."""
+        progress.waiting(query.scope, f"the credentials of {self.source} are not available yet")
+        await self._transport.prepare()
+
     async def rows(self, query: PodQuery, progress: Progress) -> Rows | Found[Pod] | None:
         """Return the rows of a Table, or pods from a server that does not support Tables of pods.
 
@@ -672,13 +677,11 @@ class ObjectAPI:
         self, query: Query[Any], progress: Progress, send: Callable[[Iterator[int]], Awaitable[T]]
     ) -> T:
         """Return the result of `send`, repeated while its error is retryable."""
-        transport = self._transport
-        progress.waiting(query.scope, f"the credentials of {transport.source} are not available yet")
-        await transport.prepare()
+        await self.prepare(query, progress)
         return await send_with_retries(
             send,
             scope=query.scope,
-            host=transport.host,
+            host=self._transport.host,
             progress=progress,
             policy=self._policy,
             limiter=self.limiter,

@@ -428,6 +428,12 @@ class Reflector:
         """
         if not self._api.sends_initial_events:
             return False
+
+        async def prepare(progress: Progress) -> None:
+            await self._api.prepare(watch.query, progress)
+
+        # A plugin may take longer to return credentials than the server may take to respond.
+        await within_deadline(self._timeout, f"the list of {watch.query.scope}", prepare)
         try:
             await self._watch(watch, ends_waits=ends_waits)
         except ResolveError as error:

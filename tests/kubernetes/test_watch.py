@@ -412,6 +412,21 @@ async def test_the_retry_after_of_a_429_is_respected(loopback: Loopback) -> None
     assert retried_at - rejected_at >= 1.0
 
 
+async def test_a_list_in_place_of_a_rejected_watch_respects_its_retry_after(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(Answer(429, headers={"Retry-After": "1"}))
+    async with aclosing(with_policy(loopback.resolver()).observations()) as observations:
+        with anyio.fail_after(60):
+            observation = await anext(observations)
+            assert isinstance(observation.error, APIError)
+            assert observation.state is None
+            observation = await anext(observations)
+        assert observation.state is not None
+        assert (names(observation.state), observation.error) == (["train-0"], None)
+    rejected_at, retried_at = [request.time for request in loopback.requests][:2]
+    assert retried_at - rejected_at >= 1.0
+
+
 async def test_the_deadline_error_of_the_first_list_has_the_reason(loopback: Loopback) -> None:
     loopback.server.inject(Answer(503), times=None)
     reasons: list[str] = []

@@ -445,6 +445,10 @@ class Reflector:
             logger.debug(
                 "%s: the pods are listed, because a watch did not report them: %s", watch.query.scope, error
             )
+            requested = getattr(error, "retry_after", None)
+            if requested and error.retryable:  # from every request, so from the list too
+                wait = self._on_failure(error, watch)
+                await self._api.sleep(wait, at_least=min(wait, requested))
         return watch.is_listed
 
     async def _watch(self, watch: WatchState, *, ends_waits: bool) -> None:

@@ -110,6 +110,22 @@ async def test_error_of_the_client_is_reported_and_not_retried() -> None:
     assert client.list_pod_for_all_namespaces.call_count == 1
 
 
+async def test_coroutine_that_a_blocking_wrapper_returns_is_awaited() -> None:
+    client = AsyncLister(pod("train-0", "10.0.0.1"))
+    wrapper = SimpleNamespace(
+        list_namespaced_pod=lambda *args, **options: client.list_namespaced_pod(*args, **options)
+    )
+    spec = await resolver(wrapper, namespace="ml").cluster_spec()
+    assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
+
+
+@pytest.mark.parametrize("returned", [None, [], {"items": []}, SimpleNamespace(items=None)], ids=repr)
+async def test_result_that_is_not_a_pod_list_is_refused(returned: Any) -> None:
+    client = SimpleNamespace(list_pod_for_all_namespaces=lambda label_selector: returned)
+    with pytest.raises(errors.ConfigurationError, match="not a list of pods"):
+        await resolver(client).cluster_spec()
+
+
 async def test_missing_method_is_named() -> None:
     with pytest.raises(errors.ConfigurationError, match="has no method list_namespaced_pod"):
         await resolver(Lister(), namespace="ml").cluster_spec()

@@ -9,6 +9,7 @@ import inspect
 import json
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import asynccontextmanager, closing
 from datetime import datetime
 from functools import partial
@@ -358,6 +359,8 @@ class ListingClientTransport(Transport):
             else:
                 call = partial(method, *namespace, label_selector=query["labelSelector"])
                 listed = await run_in_thread(f"call {name} of override_client", call)
+                if inspect.isawaitable(listed):  # from a wrapper of an async method
+                    listed = await listed
         except Exception as error:  # the client of the user may raise anything
             raise ConnectionFailedError(
                 f"{self.host} failed in {name}: {type(error).__name__}: {error}",
@@ -366,8 +369,15 @@ class ListingClientTransport(Transport):
                 scope=f"GET {path}",
                 retryable=False,
             ) from error
+        pods = getattr(listed, "items", None)
+        if not isinstance(pods, Iterable):
+            raise ConfigurationError(
+                f"{self.host} returned a {type(listed).__qualname__} from {name}, not a list of pods",
+                argument="override_client",
+                hint="Return an object with the attribute `items`, such as a V1PodList.",
+            )
         metadata = _as_json(getattr(listed, "metadata", None), {"resource_version": "resourceVersion"})
-        items = [_as_json(pod, POD_FIELDS) for pod in listed.items]
+        items = [_as_json(pod, POD_FIELDS) for pod in pods]
         content = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata or {}, "items": items}
         return Response(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 

@@ -37,7 +37,7 @@ from .own_pod import workload_of
 from .server_checks import AUTHENTICATION, VERBS, ServerChecks
 from .tasks.controllers import ControllerSizes
 from .tasks.nodes import ALL_NODES
-from .tasks.pods import is_replaced, not_ready_reason, not_running_reason
+from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
 from .tasks.resource_claims import ClaimQuery, read_devices
 from .tasks.task_order import NODE_LABEL
 from .watch.pod_cache import PodCache
@@ -229,6 +229,9 @@ class _PodChecks:
             return Finding(found)
         namespace, _, name = [*faults, *unready][0].partition("/")
         describe = f"Run `kubectl describe pod -n {namespace} {name}`, or wait until"
+        if any_has_ended(absent[each] for each in faults) and self.pods.not_running == "raise":
+            hint = f"Run `kubectl describe pod -n {namespace} {name}`. {HAVE_ENDED.text}"
+            return Finding(found, "failed", Hint(hint))
         if faults and self.pods.not_running == "raise":
             hint = f"{describe} they run, or pass {{not_running=skip}} to leave them out."
             return Finding(found, "failed", Hint(hint))

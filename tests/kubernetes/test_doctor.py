@@ -485,6 +485,13 @@ async def test_invalid_selector(loopback: Loopback) -> None:
     assert "Correct the selector 'a b'" in remedy(checks["pods with a b"])
 
 
+async def test_remedy_for_pods_that_have_ended_is_not_to_wait(loopback: Loopback, port: int) -> None:
+    train(loopback, 0)
+    train(loopback, 1, phase="Failed")
+    checks = await diagnose(loopback, tf_server_port=port)
+    assert "train-1`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
+
+
 async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopback, port: int) -> None:
     train(loopback, 0)
     train(loopback, 1, 2, phase="Pending", node=None, ip=None, reason="Unschedulable")

@@ -275,6 +275,20 @@ def test_every_pod_that_is_not_running_is_reported_with_its_phase_and_reason() -
     assert isinstance(error, RuntimeError)
 
 
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("Pending (Unschedulable: no nodes)", "Wait until they run"),
+        ("Running, but without an address yet", "Wait until they run"),
+        ("Failed (Error: exit code 1)", "do not run again: create new ones"),
+        ("Succeeded", "do not run again: create new ones"),
+    ],
+)
+def test_the_hint_is_to_wait_only_for_pods_that_may_still_run(reason: str, hint: str) -> None:
+    with pytest.raises(PodNotRunningError, match=hint):
+        raise_not_running({"ml/train-0": reason})
+
+
 def test_a_failing_address_callable_is_an_error_that_names_the_pod() -> None:
     def fail(pod: object) -> str:
         raise LookupError("no such annotation")

@@ -108,17 +108,28 @@ MAX_SHOWN = 20
 
 
 NOT_RUNNING = Hint("Wait until they run, or pass {not_running=skip} to leave them out.")
+HAVE_ENDED = Hint(
+    "Pods that have ended do not run again: create new ones, or pass {not_running=skip} to leave them out."
+)
+
+
+def any_has_ended(reasons: Iterable[str]) -> bool:
+    """Whether one of `not_running_reason`s is that of a pod that has ended."""
+    return any(reason.partition(" ")[0] in ENDED for reason in reasons)
 
 
 def raise_not_running(
-    pods: Mapping[str, str], noun: str = "matching pod", state: str = "running", hint: Hint = NOT_RUNNING
+    pods: Mapping[str, str], noun: str = "matching pod", state: str = "running", hint: Hint | None = None
 ) -> None:
     """Raise a PodNotRunningError for `pods` (`namespace/name` to the reason), if there are any.
 
-    The message says that this many of `noun` are not in `state`.
+    The message says that this many of `noun` are not in `state`. Without a `hint`, the reasons begin with the
+    phases of the pods.
     """
     if not pods:
         return
+    if hint is None:
+        hint = HAVE_ENDED if any_has_ended(pods.values()) else NOT_RUNNING
     shown = [f"{name}: {fault}" for name, fault in list(pods.items())[:MAX_SHOWN]]
     if len(pods) > len(shown):
         shown.append(f"and {len(pods) - len(shown)} more")

@@ -717,7 +717,7 @@ def test_error_for_json_names_the_field_without_a_line() -> None:
             "certificateAuthorityData: not a field of a kubeconfig; write it as certificate-authority-data",
         ),
         ({"proxy-url": "socks5://p:1"}, "proxy-url: SOCKS proxies (socks5) are not supported"),
-        ({"proxy-url": "p"}, "proxy-url: 'p' is not a valid URL"),
+        ({"proxy-url": "me:hunter22"}, "proxy-url: not a valid URL. Write it as http://proxy:3128."),
         ({"extensions": {}}, "extensions: must be a list, not a mapping"),
     ],
 )

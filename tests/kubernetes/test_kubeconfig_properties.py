@@ -17,7 +17,7 @@ from aioresolve.kubernetes.auth.connection import new_ssl_context
 from aioresolve.kubernetes.auth.discovery import discover_server
 from aioresolve.kubernetes.auth.kubeconfig import CLUSTER_FIELDS, CONTEXT_FIELDS, EXEC_FIELDS, USER_FIELDS
 
-from .kubeconfigs import EXEC_V1, SERVER, base64_of, client_pair
+from .kubeconfigs import EXEC_V1, SERVER, base64_of, client_pair, kubeconfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,6 +151,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(config=kubeconfigs(), is_json=st.booleans())
 @example(config={"contexts": [], "users": [{"name": "x"}]}, is_json=False)
+@example(config=kubeconfig(**{"certificate-authority": "\x1f"}), is_json=True)
+@example(config=kubeconfig({"tokenFile": "\x1b[2J"}), is_json=True)
+@example(config=kubeconfig(**{"proxy-url": SECRET}), is_json=True)
 def test_a_kubeconfig_names_a_server_or_raises_one_error_that_names_file_and_field(
     folder: Path, config: dict[str, Any], is_json: bool
 ) -> None:

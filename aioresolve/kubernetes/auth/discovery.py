@@ -486,7 +486,7 @@ def _identity(user: User) -> Identity:
 
 def _authorization(user: User) -> str | None:
     if user.token_file is not None:
-        where = f"{user.where}: tokenFile {user.token_file}"
+        where = f"{user.where}: tokenFile {_shown(user.token_file)}"
         content = None
         # As in client-go: `token` is for the time at which the file cannot be read or is empty.
         with suppress(ConfigurationError) if user.token is not None else nullcontext():
@@ -517,7 +517,12 @@ def _read_pem(pem: PEMSource) -> bytes:
 
 
 def _describe(pem: PEMSource) -> str:
-    return pem.where if pem.path is None else f"{pem.where} {pem.path}"
+    return pem.where if pem.path is None else f"{pem.where} {_shown(pem.path)}"
+
+
+def _shown(path: str) -> str:
+    """Return a path from a file for messages, quoted if it could control a terminal."""
+    return path if path.isprintable() else repr(path)
 
 
 def _read_existing_kubeconfigs(paths: Iterable[str]) -> list[Kubeconfig]:

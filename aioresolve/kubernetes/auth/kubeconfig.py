@@ -619,14 +619,14 @@ def validate_server_url(url: str, where: str, scheme: str = "http") -> str:
 
     `scheme` is that of a HOST:PORT (see `default_scheme`).
     """
-    example, url = "https://10.0.0.1:6443", SecretText(url)
+    url = SecretText(url)
     if not _has_scheme_and_host(url):
         url = SecretText(f"{scheme}://{url}")
-        if _split_url(url, where, example=example).path not in ("", "/"):
+        if _split_server_url(url, where).path not in ("", "/"):
             raise ConfigurationError(
                 f"{where}: {_shown(url)} is neither a URL nor HOST:PORT", hint="Write https://HOST:PORT."
             )
-    parts = _split_url(url, where, example=example)
+    parts = _split_server_url(url, where)
     if parts.scheme not in DEFAULT_PORTS:
         raise ConfigurationError(
             f"{where}: {_shown(url)} does not start with https:// or http://", hint="Write https://HOST:PORT."
@@ -642,7 +642,8 @@ def validate_server_url(url: str, where: str, scheme: str = "http") -> str:
 
 def validate_proxy_url(url: str, where: str) -> str:
     """Return `url`, the URL of a proxy, which may contain user name and password."""
-    parts = _split_url(url, where, example="http://proxy:3128")
+    # The error does not quote it: without a scheme it is not known which part may be a password.
+    parts = _split_url(url, f"{where}: not a valid URL", example="http://proxy:3128")
     if parts.scheme.startswith("socks"):
         raise ConfigurationError(
             f"{where}: SOCKS proxies ({parts.scheme}) are not supported",
@@ -693,7 +694,12 @@ class _SplitURL(SplitResult):
         return PLACEHOLDER
 
 
-def _split_url(url: str, where: str, *, example: str) -> SplitResult:
+def _split_server_url(url: str, where: str) -> SplitResult:
+    return _split_url(url, f"{where}: {_shown(url)} is not a valid URL", example="https://10.0.0.1:6443")
+
+
+def _split_url(url: str, failure: str, *, example: str) -> SplitResult:
+    """Return the parts of a URL; a ConfigurationError with the summary `failure` if it is not valid."""
     with suppress(ValueError):
         parts = _SplitURL(*urlsplit(url))
         if (
@@ -705,10 +711,7 @@ def _split_url(url: str, where: str, *, example: str) -> SplitResult:
             and _is_host(parts.hostname)
         ):
             return parts
-    raise ConfigurationError(
-        f"{where}: {_shown(url)} is not a valid URL",
-        hint=Hint("Write it as {example}.", {"example": example}),
-    )
+    raise ConfigurationError(failure, hint=Hint("Write it as {example}.", {"example": example}))
 
 
 def _has_scheme_and_host(url: str) -> bool:

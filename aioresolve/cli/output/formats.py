@@ -412,13 +412,9 @@ def text_width(text: str) -> int:
     """Return how many columns of a terminal a printable text takes: two for an East Asian wide character."""
     if text.isascii():
         return len(text)
-    # Imported now because few texts need it.
-    from unicodedata import category, east_asian_width
+    from rich.cells import cell_len  # imported now because few texts need it
 
-    # Combining characters take none.
-    return sum(
-        1 + (east_asian_width(each) in ("W", "F")) for each in text if category(each) not in ("Mn", "Me")
-    )
+    return cell_len(text)
 
 
 def pad(text: str, columns: int) -> str:

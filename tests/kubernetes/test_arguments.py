@@ -43,7 +43,7 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
         ),
         ({"address": "external_ip"}, "`address=`: 'external_ip' is not one of 'pod_ip'"),
         ({"order_by": "age"}, "`order_by=`: 'age' is not one of"),
-        ({"order_by": ["index", "label:a"]}, "`order_by=`: 'index' is not one of"),
+        ({"order_by": ["index", "label:a"]}, "`order_by=`: 'index' cannot be combined"),
         ({"not_running": "ignore"}, "`not_running=`: 'ignore' is not one of"),
         ({"max_concurrency": 0}, "`max_concurrency=`: 0"),
         ({"max_concurrency": True}, "`max_concurrency=`: True"),

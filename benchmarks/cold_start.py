@@ -3,9 +3,9 @@
     python benchmarks/cold_start.py [--quick]
 
 The commands take turns. Each run is a separate process whose files are in the page cache. Both commands
-request the same pods of one namespace from the same loopback API server, with TLS and a bearer token; kubectl
-may keep its discovery cache between runs. Memory is `ru_maxrss` of the kernel, which is never less than that
-of the measuring process, about 27 MB.
+request the same pods of one namespace, 2 or 1,000, from the same loopback API server, with TLS and a bearer
+token; kubectl may keep its discovery cache between runs. Memory is `ru_maxrss` of the kernel, which is never
+less than that of the measuring process, about 27 MB.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from benchmarks.server import running_server, selectors_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PODS = 1000
+FEW, MANY = 2, 1000
+"""The numbers of pods that are listed."""
+
 BARE = "python -c pass"
+LIBRARIES = "import aiohttp, click"
 OURS = "aioresolve kubernetes"
 KUBECTL = "kubectl get pods -o wide"
 IMPORTS = {
@@ -108,21 +111,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = environment(["aioresolve", "aiohttp", "msgspec", "tensorflow-cpu", "kubernetes-asyncio"])
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, chdir(folder):
-        kubeconfig = Path(folder, "kubeconfig")
         # A separate home directory: the kubeconfig and the caches of the user are not touched.
-        environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        environ = {**os.environ, "HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "2"}
         # Compiled, as after an installation: otherwise each run would compile the modules of a source tree.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         environ["PYTHONPYCACHEPREFIX"] = folder
-        with running_server(1, PODS, kubeconfig):
-            commands = imports(environ, quick=options.quick) + listings(options.kubectl, environ)
+        with running_server(1, FEW, Path(folder, "few")), running_server(1, MANY, Path(folder, "many")):
+            commands = imports(environ, quick=options.quick)
+            commands += listings(options.kubectl, environ, Path(folder, "few"), FEW)
+            commands += listings(options.kubectl, environ, Path(folder, "many"), MANY)
             take_turns(commands, environ, effort)
     print(f"\n{table(commands)}\n{bar_table(bars_of(commands))}", end="")
     figures = [asdict(command) for command in commands]
     files = [write_json("cold_start", {"environment": about, "figures": figures})]
-    files += plot_bars(
-        "cold_start", f"Fresh processes; {PODS:,} pods on a loopback API server", panels(commands)
-    )
+    files += plot_bars("cold_start", "Fresh processes; pods on a loopback API server", panels(commands))
     print("\nwritten:", *files, sep="\n  ")
     return 0
 
@@ -141,23 +143,31 @@ def imports(environ: Mapping[str, str], *, quick: bool) -> list[Command]:
     return commands
 
 
-def listings(kubectl: str, environ: Mapping[str, str]) -> list[Command]:
+def listings(kubectl: str, environ: Mapping[str, str], kubeconfig: Path, pods: int) -> list[Command]:
     """Return the commands of aioresolve and kubectl, after checking that each prints every pod."""
     (selector,) = selectors_of(1)
     script = shutil.which("aioresolve", path=str(Path(sys.executable).parent))
     ours = [script] if script else [sys.executable, "-m", "aioresolve"]
-    commands = [Command(OURS, [*ours, "kubernetes", "-l", f"worker={selector}"])]
+    config = ["--kubeconfig", str(kubeconfig)]
+    commands = [Command(listing(OURS, pods), [*ours, "kubernetes", *config, "-l", f"worker={selector}"])]
     if program := shutil.which(kubectl):
-        commands.append(Command(KUBECTL, [program, "get", "pods", "-l", selector, "-o", "wide"]))
+        commands.append(
+            Command(listing(KUBECTL, pods), [program, *config, "get", "pods", "-l", selector, "-o", "wide"])
+        )
     else:
         print(f"left out: {KUBECTL}: {kubectl} was not found")
     for command in commands:
         printed = subprocess.run(
             command.words, env=environ, stdout=subprocess.PIPE, check=True, text=True
         ).stdout
-        if printed.count("\n") != PODS + 1:
-            raise RuntimeError(f"{command.title} printed {printed.count(chr(10))} lines, not {PODS + 1}")
+        if printed.count("\n") != pods + 1:
+            raise RuntimeError(f"{command.title} printed {printed.count(chr(10))} lines, not {pods + 1}")
     return commands
+
+
+def listing(title: str, pods: int) -> str:
+    """Return the title of a command that lists pods."""
+    return f"{title}, {pods:,} pods"
 
 
 def take_turns(commands: Sequence[Command], environ: Mapping[str, str], effort: Effort) -> None:
@@ -191,11 +201,15 @@ def bars_of(commands: Sequence[Command]) -> list[Bar]:
     """Return the limits for new processes, for the figures that were measured."""
     those = {command.title: command for command in commands}
     over = (those["import aioresolve"].seconds - those[BARE].seconds) * 1e3
-    bars = [Bar(what=f"import aioresolve over {BARE}", measured=over, most=40, unit=" ms")]
-    if KUBECTL in those:
-        times = those[OURS].seconds / those[KUBECTL].seconds
-        what = f"{OURS} over {KUBECTL}, {PODS:,} pods"
-        bars.append(Bar(what=what, measured=times, most=1, unit="x"))
+    few, many, kubectl = listing(OURS, FEW), listing(OURS, MANY), listing(KUBECTL, MANY)
+    more = (those[few].seconds - those[LIBRARIES].seconds) * 1e3
+    bars = [
+        Bar(what=f"import aioresolve over {BARE}", measured=over, most=40, unit=" ms"),
+        Bar(what=f"{few}, over {LIBRARIES}", measured=more, most=120, unit=" ms"),
+    ]
+    if kubectl in those:
+        times = those[many].seconds / those[kubectl].seconds
+        bars.append(Bar(what=f"{many}, over kubectl", measured=times, most=1, unit="x"))
     return bars
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
+import msgspec
 
 from aioresolve.errors import DeadlineExceededError, Hint, ResolveError
 
@@ -21,8 +22,7 @@ MIN_TIMEOUT = 0.001
 """The shortest timeout of a step, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(msgspec.Struct, frozen=True):
     """A point in time, on a clock that all event loops of a process share.
 
     `timeout` is in seconds from when the deadline was set; `ends` is a time of `time.monotonic()`.

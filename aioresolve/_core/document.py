@@ -17,12 +17,12 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aioresolve.errors import ConfigurationError, MissingDependencyError
 
+from .redaction import Confidential
 from .validation import parse_duration
 
 if TYPE_CHECKING:
@@ -134,17 +134,12 @@ class Diagnostics:
         return ConfigurationError("\n".join(lines))
 
 
-# No node shows values in its repr, because they may be secrets. Nodes are never changed, but frozen
-# dataclasses take three times as long to make.
-
-
-@dataclass(slots=True)
-class ScalarNode:
+class ScalarNode(Confidential, frozen=True):
     """A string, number, boolean, date or null: `written` in the document, and as the builder reads it."""
 
     location: Location
-    written: str = field(repr=False)
-    value: Any = field(repr=False)
+    written: str
+    value: Any
     is_null: bool = False
 
     @property
@@ -153,17 +148,15 @@ class ScalarNode:
         return 1
 
 
-@dataclass(slots=True)
-class SequenceNode:
+class SequenceNode(Confidential, frozen=True):
     """A list. `size` is the number of values in it, at all levels."""
 
     location: Location
-    values: tuple[Node, ...] = field(repr=False)
+    values: tuple[Node, ...]
     size: int = 1
 
 
-@dataclass(slots=True)
-class MappingNode:
+class MappingNode(Confidential, frozen=True):
     """A mapping, with methods that read its optional fields by type.
 
     A field that is missing or null is None (or empty, or False). A value of another type is a `DocumentError`
@@ -171,8 +164,8 @@ class MappingNode:
     """
 
     location: Location
-    values: Mapping[str, Node] = field(repr=False)
-    lines: Mapping[str, int] = field(repr=False)
+    values: Mapping[str, Node]
+    lines: Mapping[str, int]
     size: int = 1
 
     def location_of(self, name: str) -> Location:

@@ -14,6 +14,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -21,6 +23,13 @@ PLACEHOLDER = "(secret)"
 
 MIN_LENGTH = 6
 """Shorter secrets are removed only where they are whole words: removing `true` everywhere would reveal it."""
+
+
+class Confidential(msgspec.Struct, frozen=True):
+    """A value whose repr shows nothing of it, because parts of it are secrets."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
 
 
 class SecretText(str):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import email.utils
 import math
 import random
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
+import msgspec
 import tenacity
 
 from aioresolve.errors import ResolveError
@@ -33,8 +33,7 @@ MAX_RETRY_AFTER = 300.0
 """The longest wait that a server can request, in seconds: a mistake in a header must not silence a client."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True):
     """The waits between the attempts of a request. The number of attempts is not limited.
 
     Attributes:
@@ -46,8 +45,7 @@ class RetryPolicy:
     longest_wait: float = 5.0
 
 
-@dataclass(slots=True)
-class Backoff:
+class Backoff(msgspec.Struct):
     """The waits after consecutive failures: exponential with jitter, and at least what the server requests.
 
     The number of failures is not limited; `failures` counts those since the last `reset`.

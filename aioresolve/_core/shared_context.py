@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
+import msgspec
 
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, Hint
 
@@ -213,8 +213,7 @@ class Pools:
                 await counted.pool.aclose()
 
 
-@dataclass
-class _CountedPool:
+class _CountedPool(msgspec.Struct):
     pool: Pool
     users: int = 0
 

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import ShellComplete, get_completion_class
 
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
@@ -174,6 +173,8 @@ def completion(context: click.Context, shell: str) -> None:
 
     Contexts are read from the kubeconfig, and namespaces and labels of pods from the cluster.
     """
+    from click.shell_completion import ShellComplete, get_completion_class
+
     root = context.find_root()
     name = root.info_name or ""
     completer = get_completion_class(shell)

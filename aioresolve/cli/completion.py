@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
+
 from aioresolve.errors import ConfigurationError, ResolveError
 
 if TYPE_CHECKING:
@@ -79,7 +81,6 @@ async def _list_metadata(
 ) -> list[dict[str, Any]]:
     """Return the metadata of the objects in lists of the cluster; nothing if it does not respond in time."""
     import anyio
-    import msgspec
 
     from aioresolve.kubernetes.api.client import AiohttpTransport
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
+import msgspec
 
 from .output.formats import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName
 
@@ -43,8 +43,7 @@ class JobSelector(NamedTuple):
     option: str = "-l"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRequest:
+class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the requests for clusters have in common: the output, and what only some outputs have.
 
     `port` to `slots` are options of the functions of `aioresolve.launch`, None if they were not passed.
@@ -73,8 +72,7 @@ class ClusterRequest:
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest(ClusterRequest):
+class PodRequest(ClusterRequest, frozen=True, kw_only=True):
     """The pods, or endpoints of Services, to resolve, watch or wait for."""
 
     selectors: tuple[JobSelector, ...]
@@ -109,8 +107,7 @@ class PodRequest(ClusterRequest):
         return selector_options(self.selections)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TPURequest(ClusterRequest):
+class TPURequest(ClusterRequest, frozen=True, kw_only=True):
     """The Cloud TPUs to resolve, list, watch or wait for."""
 
     names: tuple[str, ...]
@@ -132,8 +129,7 @@ class TPURequest(ClusterRequest):
         return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HereRequest(ClusterRequest):
+class HereRequest(ClusterRequest, frozen=True, kw_only=True):
     """The cluster that this process is part of."""
 
     @property
@@ -142,8 +138,7 @@ class HereRequest(ClusterRequest):
         return "the cluster of this process"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollRequest:
+class PollRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet to poll or watch. A value of None is taken from the file of the fleet."""
 
     file: str

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -156,8 +155,7 @@ _SERVICE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)(?::([a-z0-9]([-a-z0
 """NAME or NAME:PORT. Both are DNS labels, RFC 1123; a port may also be a number, which is one too."""
 
 
-@dataclass(frozen=True, slots=True)
-class SliceQuery(Query[EndpointSlice]):
+class SliceQuery(Query[EndpointSlice], frozen=True, kw_only=True):
     """A request for the slices of a Service.
 
     Attributes:
@@ -165,7 +163,6 @@ class SliceQuery(Query[EndpointSlice]):
         port: the name or the number of the port of its endpoints; None for its only port.
     """
 
-    _: KW_ONLY
     service: str = ""
     port: str | int | None = None
 
@@ -424,8 +421,7 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
         return store.update(cached, merged_pods(cached.values(), reader.families))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(msgspec.Struct, frozen=True):
     """Reads the slices of one Service.
 
     Attributes:

@@ -20,7 +20,6 @@ from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
-from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState
 
 from .api.client import AiohttpTransport, ConnectionPool, Found, ObjectAPI
@@ -30,9 +29,7 @@ from .api.override_client import client_transport
 from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location, validate_overrides
 from .tasks.accelerators import device_counts
 from .tasks.controllers import ControllerSizes
-from .tasks.nodes import ALL_NODES, labels_by_node
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
-from .tasks.resource_claims import read_devices
 from .tasks.task_order import LabelOrdering, addresses_by_name, validate_order_by
 from .watch.pod_cache import PodCache
 from .watch.reflector import Reflector, WatchPolicy
@@ -46,6 +43,7 @@ if TYPE_CHECKING:
     from aioresolve._core.shared_context import Pool
     from aioresolve.probe.accelerators import Declared
     from aioresolve.resolver.checks import PlannedCheck
+    from aioresolve.resolver.this_task import TaskClaim
     from aioresolve.spec import Observation
 
     from .api.objects import Pod, Query, Rows
@@ -357,6 +355,8 @@ class KubernetesClusterResolver(ClusterResolver):
         return declared
 
     def _claim_task(self) -> TaskClaim:
+        from aioresolve.resolver.this_task import TaskClaim
+
         return TaskClaim(self.task_type, self.task_id, "JOB_COMPLETION_INDEX")
 
     async def __aenter__(self) -> Self:
@@ -556,6 +556,8 @@ class KubernetesClusterResolver(ClusterResolver):
 
 async def _read_nodes(api: ObjectAPI, cache: PodCache, progress: Progress) -> None:
     """Read the labels of all nodes by which the members are ordered."""
+    from .tasks.nodes import ALL_NODES, labels_by_node
+
     convert = partial(labels_by_node, cache.node_label_keys)
     found = await api.objects(ALL_NODES, progress, convert=convert)
     cache.set_nodes(dict(found.items))
@@ -572,6 +574,8 @@ async def _repeat(
 
 async def _read_claims(api: ObjectAPI, cache: PodCache, pods: Sequence[MatchedPod]) -> None:
     """Read the devices of `pods`, which have ResourceClaims that were not read."""
+    from .tasks.resource_claims import read_devices
+
     counted, cache.claim_faults = await read_devices(api, pods, members=cache.num_members)
     cache.set_devices(pods, counted)
 

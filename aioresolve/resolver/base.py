@@ -15,7 +15,6 @@ from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.spec import Observation
 
 from .polling import poll
-from .wait import reject_impossible, validate_condition, wait_until_complete
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
@@ -254,6 +253,8 @@ class ClusterResolver(abc.ABC):
                 pods have ended and no controller replaces them.
             ResolveError: another error that is not retryable.
         """
+        from .wait import reject_impossible, validate_condition, wait_until_complete
+
         condition = validate_condition(count, jobs, ready, reachable, stable_for)
         timeout = validate_seconds("timeout", timeout)
         reject_impossible(condition, timeout=timeout, known_jobs=self.known_jobs)

@@ -199,6 +199,10 @@ def test_json_has_the_documented_shape() -> None:
     assert json.loads(as_json(cluster_document(STATE))) == DOCUMENT
 
 
+def test_json_is_indented_by_two_spaces() -> None:
+    assert as_json({"jobs": {"worker": []}}) == '{\n  "jobs": {\n    "worker": []\n  }\n}\n'
+
+
 def test_yaml_has_the_same_values_and_types() -> None:
     assert yaml.safe_load(as_yaml(cluster_document(STATE))) == DOCUMENT
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
+import msgspec
 import pytest
 
 from aioresolve.errors import (
@@ -529,7 +529,7 @@ class TestWatch:
     ) -> None:
         one, two = of_pod("train-1", "10.8.0.1"), of_pod("train-2", "10.8.0.2")
         loopback.server.add(slice_of(one, two))
-        patient = replace(QUICK, max_transit=60.0)
+        patient = msgspec.structs.replace(QUICK, max_transit=60.0)
         async with aclosing(with_policy(resolver(loopback), patient).watch()) as watched:
             await next_state(watched)
             writes = [slice_of(two, name="trainer-b"), slice_of(one)]

@@ -18,7 +18,6 @@ import socket
 import ssl
 import urllib.request
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,11 +26,13 @@ from weakref import WeakSet
 import aiohttp
 import anyio
 import anyio.lowlevel
+import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec.structs import replace
 from yarl import URL
 
 from aioresolve._core.concurrency import run_in_thread, wait_until_done
-from aioresolve._core.redaction import SecretBytes, SecretText, redact, redact_bytes
+from aioresolve._core.redaction import Confidential, SecretBytes, SecretText, redact, redact_bytes
 from aioresolve._core.retry import call_with_retries, parse_retry_after
 from aioresolve._core.tcp import look_up
 from aioresolve._core.telemetry import HTTPCall
@@ -79,8 +80,7 @@ USER_AGENT = f"aioresolve/{__version__}"
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-goog-api-key"})
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Confidential, frozen=True):
     """A response.
 
     The body is decompressed, the names of the headers are case-insensitive, `retry_after` is in seconds, and
@@ -89,25 +89,24 @@ class Response:
     """
 
     status: int
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     retry_after: float | None = None
     location: str | None = None
-    secrets: Collection[str] = field(default=(), repr=False)
+    secrets: Collection[str] = ()
 
     def redact(self, text: str) -> str:
         """Return `text`, which quotes the response, without the secrets that were sent."""
         return redact(text, self.secrets)
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Confidential, frozen=True):
     """What one request is sent with: headers, and a TLS context, which may have a client certificate.
 
     Without a TLS context, that of the client is used.
     """
 
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     ssl_context: ssl.SSLContext | None = None
 
 

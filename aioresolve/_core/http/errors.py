@@ -7,11 +7,11 @@ import os
 import re
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiohttp
 import aiohttp.http
+import msgspec
 
 from aioresolve.errors import (
     ConfigurationError,
@@ -29,8 +29,7 @@ FAILURES = (aiohttp.ClientError, aiohttp.http.HttpProcessingError, aiohttp.EofSt
 """What aiohttp raises if there is no complete response; `connection_error` distinguishes the causes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionHints:
+class ConnectionHints(msgspec.Struct, frozen=True):
     """The hint of each kind of failure, for one kind of server (see `connection_error`).
 
     `owner` is the object whose `async with` owns the connections: `session`, `resolver`.
@@ -47,8 +46,7 @@ class ConnectionHints:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, frozen=True):
     """One request, as error messages describe it.
 
     `scope` is the requested resource as text, `host` is `scheme://host:port`, `where` adds how the host is

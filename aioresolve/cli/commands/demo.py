@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from aioresolve.cli.options import parse_selector, verbose_option
 from aioresolve.cli.output.change_lines import ChangeRows

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from aioresolve.cli.detection import examine_sources, with_time_left
 from aioresolve.cli.options import (

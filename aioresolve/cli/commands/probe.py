@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from aioresolve.cli.options import (
     max_workers_option,
@@ -111,8 +111,7 @@ def _row_formatter(addresses: tuple[str, ...], has_headers: bool) -> Callable[[W
     return format_row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeRequest:
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The workers to probe; `timeout` is the deadline of all, `worker_timeout` that of each, in seconds."""
 
     addresses: tuple[str, ...]

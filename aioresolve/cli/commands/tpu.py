@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from aioresolve.cli.options import (
     allow_empty_option,

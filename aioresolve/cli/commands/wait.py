@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
@@ -232,8 +232,7 @@ def wait_here(interval: float, **parameters: Any) -> None:
     streams.write_stdout(content, has_headers=request.has_headers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionOptions:
+class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The values of `condition_options`."""
 
     count: int | None
@@ -245,7 +244,7 @@ class ConditionOptions:
     @classmethod
     def pop_from(cls, parameters: dict[str, Any]) -> ConditionOptions:
         """Remove these options from the parameters of a command, and return them."""
-        return cls(**{field.name: parameters.pop(field.name) for field in fields(cls)})
+        return cls(**{name: parameters.pop(name) for name in cls.__struct_fields__})
 
     def condition(self) -> WaitCondition:
         """Return the condition that they describe; raises a UsageError if they contradict each other."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,8 +57,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskName:
+class TaskName(msgspec.Struct, frozen=True):
     """A task of a cluster: its job, and its index in the job."""
 
     job: str
@@ -309,15 +309,11 @@ def task_document(member: Member) -> dict[str, Any]:
 
 def as_json(value: dict[str, Any]) -> str:
     """Return an object as indented JSON."""
-    import msgspec
-
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def as_json_line(value: dict[str, Any]) -> str:
     """Return an object as one line of JSON, with its line feed."""
-    import msgspec
-
     return msgspec.json.encode(value).decode() + "\n"
 
 

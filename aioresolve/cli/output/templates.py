@@ -6,6 +6,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -140,6 +142,4 @@ def _as_text(value: Any) -> str:
         return value
     if value is None:
         return ""
-    import msgspec
-
     return msgspec.json.encode(value).decode()

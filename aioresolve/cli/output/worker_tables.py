@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from aioresolve.errors import LaunchError
 from aioresolve.spec import host_port
@@ -44,8 +45,7 @@ MAX_ENDPOINTS = 3
 """How many endpoints of a node its row shows, unless it is wide."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTPUs:
+class FoundTPUs(msgspec.Struct, frozen=True):
     """Resolved TPUs and the cluster of their workers.
 
     `slices` are in the order of their tasks; they are empty if the TPU belongs to this host. `probes` is

@@ -6,11 +6,11 @@ import io
 import time
 from collections import deque
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
+import msgspec
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -142,8 +142,7 @@ async def live_view(
         await screen.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True):
     at: datetime
     event: str
     member: Member

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 import anyio
+import msgspec
 from yarl import URL
 
 from aioresolve._core.http.client import (
@@ -266,11 +266,10 @@ class AiohttpTransport(Transport):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class Found(msgspec.Struct, Generic[T], frozen=True):
     """The objects that match a query, in the order of the server, and the resourceVersion of the list."""
 
-    items: list[T] = field(repr=False)
+    items: list[T]
     version: str
 
 

@@ -10,11 +10,10 @@ the bytes of a watch into events; and the comparison of resourceVersions.
 
 from __future__ import annotations
 
-import abc
-from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,8 +26,7 @@ CONTEXT_NAMESPACE = "CONTEXT_NAMESPACE"
 pod without a kubeconfig that of the pod; `default` if neither names one. No namespace can have this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource(Generic[T]):
+class Resource(msgspec.Struct, Generic[T], frozen=True):
     """A kind of object that can be listed and watched.
 
     Attributes:
@@ -56,8 +54,7 @@ class Resource(Generic[T]):
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Query(abc.ABC, Generic[T]):
+class Query(msgspec.Struct, Generic[T], frozen=True):
     """A request for the objects of one resource that a label selector matches.
 
     Attributes:
@@ -70,15 +67,14 @@ class Query(abc.ABC, Generic[T]):
 
     selector: str
     namespace: str | None = None
-    _: KW_ONLY
     version: str = ""
     limit: int | None = None
     continue_: str = ""
 
     @property
-    @abc.abstractmethod
     def resource(self) -> Resource[T]:
         """The resource."""
+        raise NotImplementedError
 
     @property
     def fields(self) -> list[str]:
@@ -139,8 +135,7 @@ class Query(abc.ABC, Generic[T]):
         return replace(self, limit=limit, continue_=continue_)
 
 
-@dataclass(frozen=True, slots=True)
-class PodQuery(Query["Pod"]):
+class PodQuery(Query["Pod"], frozen=True, kw_only=True):
     """A request for pods.
 
     Attributes:
@@ -149,7 +144,6 @@ class PodQuery(Query["Pod"]):
         is_running: whether their phase is Running, or is not; None for any phase.
     """
 
-    _: KW_ONLY
     name: str | None = None
     ip: str | None = None
     is_running: bool | None = None

@@ -15,12 +15,11 @@ import binascii
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import parse_json
-from aioresolve._core.redaction import SecretMapping, SecretText
+from aioresolve._core.redaction import Confidential, SecretMapping, SecretText
 from aioresolve.errors import ConfigurationError, CredentialsError
 
 from .connection import Identity, bearer, unix_time
@@ -52,15 +51,14 @@ def identity_of(provider: AuthProvider) -> Identity:
     return Identity(authorization=bearer(token, f"{where}: its token"), expires=expires)
 
 
-@dataclass(frozen=True, slots=True)
-class GoogleCommand:
+class GoogleCommand(Confidential, frozen=True):
     """The command of a `gcp` provider that prints a token: `gcloud config config-helper --format=json`."""
 
     where: str
     path: str
-    args: tuple[str, ...] = field(repr=False)
-    token_key: str = field(repr=False)
-    expiry_key: str = field(repr=False)
+    args: tuple[str, ...]
+    token_key: str
+    expiry_key: str
 
     @property
     def key(self) -> str:

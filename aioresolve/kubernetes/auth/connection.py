@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aioresolve._core.concurrency import TokenCache, run_in_thread
 from aioresolve._core.http.client import close_one_sidedly
-from aioresolve._core.redaction import SecretText
+from aioresolve._core.redaction import Confidential, SecretText
 from aioresolve.errors import ConfigurationError
 
 from .kubeconfig import without_credentials
@@ -62,15 +62,14 @@ class ClientCertificate:
     where: str = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Confidential, frozen=True):
     """What authenticates the client: an Authorization header, a client certificate, both, or nothing.
 
     `expires` is in seconds of Unix time; None if unknown.
     """
 
-    authorization: str | None = field(default=None, repr=False)
-    certificate: ClientCertificate | None = field(default=None, repr=False)
+    authorization: str | None = None
+    certificate: ClientCertificate | None = None
     expires: float | None = None
 
     @property
@@ -84,8 +83,7 @@ class Identity:
         return self.is_fresh
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(Confidential, frozen=True):
     """How the certificate of the server is verified.
 
     Attributes:
@@ -94,7 +92,7 @@ class Trust:
         verify: False accepts any server (`insecure-skip-tls-verify`).
     """
 
-    authorities: bytes | None = field(default=None, repr=False)
+    authorities: bytes | None = None
     where: str = "the system's roots"
     verify: bool = True
 
@@ -122,8 +120,7 @@ class CredentialPlugin(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveredServer:
+class DiscoveredServer(Confidential, frozen=True, kw_only=True):
     """An API server, and the credentials for it; see also `Connection`.
 
     Attributes:
@@ -140,14 +137,14 @@ class DiscoveredServer:
     server: str
     source: str
     namespace: str | None
-    proxy: str | None = field(repr=False)
+    proxy: str | None
     tls_server_name: str | None = None
     trust: Trust | None
     headers: tuple[tuple[str, str], ...] = ()
     user: str = "no credentials"
     plugin: CredentialPlugin | None = None
     identity: Identity
-    reread: Callable[[], DiscoveredServer] = field(repr=False)
+    reread: Callable[[], DiscoveredServer]
     rotates: bool = False
     trust_rotates: bool = False
 

@@ -10,10 +10,12 @@ import enum
 import errno
 import os
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from aioresolve._core import service_account
 from aioresolve._core.concurrency import run_in_thread
@@ -62,8 +64,7 @@ class ExecutableLocation(enum.StrEnum):
 KubeconfigPath: TypeAlias = "str | os.PathLike[str]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionOverrides:
+class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
     """What replaces parts of a kubeconfig or service account, by the rules of client-go's `ConfigOverrides`.
 
     Attributes:

@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,14 @@ import anyio
 
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.document import DocumentError, parse_json, parse_yaml, python_value
-from aioresolve._core.redaction import PLACEHOLDER, SecretBytes, SecretMapping, SecretText, redact
+from aioresolve._core.redaction import (
+    PLACEHOLDER,
+    Confidential,
+    SecretBytes,
+    SecretMapping,
+    SecretText,
+    redact,
+)
 from aioresolve.errors import ConfigurationError, CredentialsError, Hint
 
 from .connection import ClientCertificate, Identity, bearer, unix_time
@@ -267,12 +273,11 @@ def _strings(value: Any) -> Iterator[str]:
             pending += value.values() if isinstance(value, dict) else value
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCall:
+class ExecCall(Confidential, frozen=True):
     """A plugin, and the text of its variable `KUBERNETES_EXEC_INFO`, which describes the cluster."""
 
     plugin: ExecPlugin
-    info: str = field(repr=False)
+    info: str
 
     @property
     def key(self) -> str:

@@ -19,11 +19,12 @@ import ipaddress
 import os.path
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
+
+import msgspec
 
 from aioresolve._core.document import (
     DocumentError,
@@ -39,7 +40,7 @@ from aioresolve._core.document import (
     python_value,
     require_mapping,
 )
-from aioresolve._core.redaction import PLACEHOLDER, SecretText
+from aioresolve._core.redaction import PLACEHOLDER, Confidential, SecretText
 from aioresolve.errors import ConfigurationError, Hint
 
 if TYPE_CHECKING:
@@ -84,13 +85,12 @@ _HOST_PORT = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*)):([^\[\]:]*)")
 # entries.
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Confidential, frozen=True):
     """A named entry of a kubeconfig, not yet validated."""
 
     where: str
     folder: str  # that relative paths start from
-    node: Node = field(repr=False)
+    node: Node
 
     def absolute_path(self, path: str) -> str:
         """Return a path in the entry as an absolute path.
@@ -101,8 +101,7 @@ class Entry:
         return path if os.path.isabs(path) else os.path.normpath(os.path.join(self.folder, path))
 
 
-@dataclass(frozen=True, slots=True)
-class Kubeconfig:
+class Kubeconfig(msgspec.Struct, frozen=True):
     """One kubeconfig file, or several merged: entries by name."""
 
     paths: tuple[str, ...]
@@ -117,17 +116,15 @@ class Kubeconfig:
         return not (self.contexts or self.clusters or self.users or self.current_context)
 
 
-@dataclass(frozen=True, slots=True)
-class PEMSource:
+class PEMSource(Confidential, frozen=True):
     """A PEM text: inline in the kubeconfig (`data`), or in a file (`path`)."""
 
     where: str
-    data: bytes | None = field(default=None, repr=False)
+    data: bytes | None = None
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Confidential, frozen=True):
     """The address of an API server, and how to verify it."""
 
     where: str
@@ -135,46 +132,43 @@ class Cluster:
     certificate_authority: PEMSource | None = None
     insecure_skip_tls_verify: bool = False
     tls_server_name: str | None = None
-    proxy_url: str | None = field(default=None, repr=False)
+    proxy_url: str | None = None
     disable_compression: bool = False
-    exec_extension: Any = field(default=None, repr=False)
+    exec_extension: Any = None
 
     @property
     def is_https(self) -> bool:
         return urlsplit(self.server).scheme == "https"
 
 
-@dataclass(frozen=True, slots=True)
-class ExecPlugin:
+class ExecPlugin(Confidential, frozen=True):
     """Prints credentials: https://kubernetes.io/docs/reference/access-authn-authz/authentication/"""
 
     where: str
     api_version: str
     command: str
-    args: tuple[str, ...] = field(default=(), repr=False)
-    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
     install_hint: str | None = None
     provide_cluster_info: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AuthProvider:
+class AuthProvider(Confidential, frozen=True):
     """A source of tokens, older than exec plugins; client-go supports only `oidc`, since 1.26."""
 
     where: str
     name: str
-    config: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    config: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Confidential, frozen=True):
     """The credentials of a user; without any, the server treats requests as `system:anonymous`."""
 
     where: str
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     token_file: str | None = None
-    username: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
+    username: str | None = None
+    password: str | None = None
     client_certificate: PEMSource | None = None
     client_key: PEMSource | None = None
     exec_plugin: ExecPlugin | None = None
@@ -203,8 +197,7 @@ class User:
         return f"{f'user {name}: ' if name else ''}{kind}{f', acting as {acting!r}' if acting else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """A context with its cluster and its user."""
 
     context: str

@@ -25,6 +25,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ResolveError
@@ -254,8 +256,7 @@ _ONE_VALUE = re.compile(r"==?\s*([^\s=,()]+)|in\s*\(\s*([^\s,()]+)\s*\)")
 _IS_LEADER = re.compile(r"!?==?\s*0|(?:not)?in\s*\(\s*0\s*\)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Selector:
+class _Selector(msgspec.Struct, frozen=True):
     """The labels that a selector names.
 
     Attributes:

@@ -6,7 +6,6 @@ ClusterRole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
@@ -58,8 +57,7 @@ def decode_event(_: bytes | bytearray) -> NoReturn:
 NODES: Resource[Node] = Resource("", "nodes", "node", decode_page, decode_event, decode_items)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeQuery(Query[Node]):
+class NodeQuery(Query[Node], frozen=True):
     """A request for all nodes."""
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -162,8 +162,7 @@ _RESOURCES: dict[str, Resource[ResourceClaim]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimQuery(Query[ResourceClaim]):
+class ClaimQuery(Query[ResourceClaim], frozen=True, kw_only=True):
     """A request for the claims of one namespace.
 
     Attributes:
@@ -171,7 +170,6 @@ class ClaimQuery(Query[ResourceClaim]):
         name: the name of one claim; None for all.
     """
 
-    _: KW_ONLY
     api_version: str = VERSIONS[0]
     name: str | None = None
 
@@ -294,7 +292,9 @@ async def _read(
     while True:
         version = api.claim_version
         calls = [
-            partial(api.objects, replace(query, api_version=version), progress, convert=convert)
+            partial(
+                api.objects, msgspec.structs.replace(query, api_version=version), progress, convert=convert
+            )
             for query in queries
         ]
         try:

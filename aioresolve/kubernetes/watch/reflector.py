@@ -21,12 +21,12 @@ import asyncio
 import logging
 import random
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
@@ -102,8 +102,7 @@ UNRELATED_TO_VERSION = frozenset({401, 403, 408, 429, 502, 503})
 BACKOFF = RetryPolicy(first_wait=0.5, longest_wait=30.0)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchPolicy:
+class WatchPolicy(msgspec.Struct, frozen=True):
     """The timing of watches, in seconds.
 
     Attributes:

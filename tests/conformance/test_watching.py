@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import anyio
 import anyio.abc
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -357,7 +358,7 @@ async def test_pod_moving_between_selectors_is_always_in_exactly_one(
 ) -> None:
     config = ResolverConfig({"worker": ["app=a"], "ps": ["app=b"]}, "ml", "name")
     # A busy server may send the event to one watch long before the other.
-    patient = replace(POLICY, max_transit=5.0)
+    patient = msgspec.structs.replace(POLICY, max_transit=5.0)
     async with open_scenario(prepared_server, tmp_path, config, [A], patient) as scenario:
         for app in ("b", "a", "b"):
             await scenario.write(Put(A.name, A.namespace, app, None, "Running", 1, True))

@@ -426,6 +426,24 @@ class TestGPUs:
         assert await self.gpus() == 1
         assert await self.devices() == "0"
 
+    @pytest.mark.parametrize(
+        ("visible", "local_id"),
+        [
+            ("0,1", 2),  # --gpu-bind=closest, with devices that are numbered for each task
+            ("2,3", 2),  # --gpu-bind=closest
+            ("1", 1),  # --gpu-bind=single:1
+            ("NoDevFiles", 0),
+            ("", 0),
+        ],
+    )
+    async def test_task_with_fewer_visible_devices_than_its_node_keeps_them(
+        self, visible: str, local_id: int, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        for gpus in (4, 8):
+            set_slurm(**step("n1", "4", local_id), GPUS_ON_NODE=gpus)
+            assert await self.devices() == visible
+
     async def test_gpus_of_the_driver_count_if_nothing_else_says(
         self, set_slurm: SetVariables, monkeypatch: Any, tmp_path: Path
     ) -> None:

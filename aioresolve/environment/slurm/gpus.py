@@ -75,20 +75,23 @@ def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
     return devices[: next(invalid, len(devices))]
 
 
-def devices_of_task(environ: Mapping[str, str], local_id: int, number: int) -> str | None:
-    """Return the devices of the task at that position of its node, as text; None if it need not be changed.
+def devices_of_task(environ: Mapping[str, str], local_id: int, tasks_on_node: int, number: int) -> str | None:
+    """Return the devices of the task at that position of its node, as text; None if they must not be changed.
 
     Args:
         environ: the environment variables.
         local_id: the position of the task on its node.
+        tasks_on_node: the number of tasks of the node.
         number: the GPUs of each task.
     """
+    if not number:
+        return None
     visible = visible_devices(environ)
-    if not number or (visible is not None and len(visible) == number):
-        return None  # no GPU to use, or Slurm has chosen
     first, end = local_id * number, (local_id + 1) * number
-    if visible is None or len(visible) < end:
+    if visible is None:
         visible = [str(index) for index in range(end)]
+    elif len(visible) == number or len(visible) < tasks_on_node * number:
+        return None  # Slurm has bound the task: these are not the devices of the whole node
     return ",".join(visible[first:end])
 
 

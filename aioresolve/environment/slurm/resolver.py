@@ -118,9 +118,10 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         if self._auto_set_gpu:
             number = self._gpus_of_task(tasks)
             own = tasks.own
-            devices = None if own is None else devices_of_task(os.environ, own.local_id, number)
-            if devices is not None:
-                assign_gpus(devices)
+            if own is not None:
+                devices = devices_of_task(os.environ, own.local_id, own.tasks_on_node, number)
+                if devices is not None:
+                    assign_gpus(devices)
         return self._describe(tasks).state
 
     master = ClusterResolver.master

@@ -235,6 +235,22 @@ class TestJob:
         with pytest.raises(TaskIdentityError):
             await resolver.this_task()
 
+    async def test_shell_of_salloc_in_the_interactive_step_sees_the_tasks_of_the_job(
+        self, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(
+            STEP_ID=4294967290,
+            JOB_NODELIST="n[1-2]",
+            TASKS_PER_NODE="2(x2)",
+            STEP_NUM_TASKS=1,
+            **step("n1", "1", 0),
+        )
+        resolver = SlurmClusterResolver()
+        assert (await resolver.cluster_spec()).num_tasks("worker") == 4
+        assert resolver.get_task_info() == (None, None)
+        set_slurm(STEP_ID=0, STEP_NUM_TASKS=2, **step("n[1-2]", "1(x2)", 1))
+        assert (await resolver.this_task()).address == "n2:8888"
+
     async def test_given_task_of_a_job_is_not_compared_with_the_batch_script(
         self, set_slurm: SetVariables
     ) -> None:

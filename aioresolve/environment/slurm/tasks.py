@@ -4,6 +4,10 @@ Slurm's documentation of the variables: https://slurm.schedmd.com/srun.html#SECT
 `srun` sets `SLURM_STEP_...` in each task, for the whole step even if it has several components
 (`--het-group`). `sbatch` and `salloc` set the variables of the job; in a heterogeneous job, each component
 has its own, with the suffix `_HET_GROUP_n`.
+
+With `use_interactive_step` (https://slurm.schedmd.com/slurm.conf.html#OPT_LaunchParameters), `salloc` runs
+its shell as a step of one task on the first node, the interactive step. The variables of that step do not
+describe the tasks that `srun` starts.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ Environ = Mapping[str, str]
 TasksPerNode: TypeAlias = int | Mapping[str, int] | None
 
 PROCESS_ID = "SLURM_PROCID"
+
+STEP_ID, INTERACTIVE_STEP = "SLURM_STEP_ID", "4294967290"
+"""The variable with the id of a step, and its value in the interactive step."""
 
 MAX_COMPONENTS = 128
 """The most components of a heterogeneous job: that of Slurm."""
@@ -131,7 +138,7 @@ def read_tasks(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTa
 
 
 def _components(environ: Environ) -> list[_Component]:
-    if environ.get(STEP.hosts):
+    if environ.get(STEP.hosts) and environ.get(STEP_ID) != INTERACTIVE_STEP:
         return [STEP]
     if environ.get("SLURM_HET_SIZE"):
         size = read_integer(environ, "SLURM_HET_SIZE", MAX_COMPONENTS)

@@ -76,6 +76,11 @@ Life cycle: https://cloud.google.com/compute/docs/instances/instance-lifecycle."
 LEAVING = frozenset({"ABANDONING", "DELETING"})
 """The actions of the manager of a group after which an instance is not part of the group any longer."""
 
+ENDING = LEAVING | {"RECREATING", "RESTARTING", "STOPPING", "SUSPENDING"}
+"""The actions of the manager of a group that end an instance which still runs.
+
+Actions: https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/listManagedInstances."""
+
 GPU_PREFIX = "nvidia-"
 """The beginning of the types of accelerators that are GPUs, such as `nvidia-h100-80gb`."""
 
@@ -120,6 +125,7 @@ class GCEClusterResolver(ClusterResolver):
 
     `watch` and `wait` poll the API. For an instance of a managed group, `wait` also reports what the group
     does with it, and why that fails. Without a number, it waits for all instances that the group will have.
+    An instance that runs, but that its group is deleting or restarting, is not ready.
 
     `task_id` is 0 by default, as in TensorFlow, but `this_task()` determines the task of this process by its
     host name or address, unless `task_id` is given.
@@ -313,8 +319,11 @@ class GCEClusterResolver(ClusterResolver):
             for absent in found.absent
         }
         running = {name for name, _ in found.running}
+        ending: dict[InstanceName, Missing] = {}
         number = 0
         for name, instance in managed.by_name(group).items():
+            if name in running and instance.current_action in ENDING:
+                ending[name] = Missing(self._job, name.name, managed_reason(RUNNING, instance))
             if instance.current_action in LEAVING:
                 missing.pop(name, None)
                 continue
@@ -327,6 +336,7 @@ class GCEClusterResolver(ClusterResolver):
         return Observation(
             self._state(group, found),
             tuple(missing[name] for name in in_order(missing)),
+            tuple(ending[name] for name in in_order(ending)),
             expected=expected,
         )
 

@@ -462,6 +462,23 @@ async def test_instance_that_the_group_deletes_is_not_waited_for(google: GoogleS
     assert state.spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
 
 
+@pytest.mark.parametrize("action", ["DELETING", "ABANDONING", "RECREATING"])
+async def test_running_instance_that_the_group_ends_is_not_ready(action: str, google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1")
+    google.instance_groups["workers"] = ["vm-0", "vm-1", "vm-2"]
+    google.managed_instances["vm-1"] = {"currentAction": action}
+    with pytest.raises(IncompleteClusterError) as raised:
+        await workers().wait(timeout=0.5, interval=0.01)
+    assert raised.value.missing == {
+        "vm-1": f"RUNNING, {action} by its group",
+        "vm-2": "not created, CREATING by its group",
+    }
+    google.add(instance("vm-2", ip="10.0.0.3"))
+    with pytest.raises(IncompleteClusterError, match=f"vm-1: RUNNING, {action} by its group"):
+        await workers().wait(2, timeout=0.5, interval=0.01)
+    assert (await workers().wait(ready=False, timeout=PATIENCE)).spec.num_tasks("worker") == 3
+
+
 async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: GoogleServer) -> None:
     add_group(google, "vm-0", "vm-1")
     google.unmanaged_groups.add("workers")

@@ -256,7 +256,7 @@ def _examine_slurm(port: int | None) -> Finding:
     from .slurm import SlurmClusterResolver
     from .slurm.tasks import JOB, STEP, read_tasks
 
-    if not any(name.startswith((STEP.hosts, JOB.hosts)) for name in os.environ):
+    if not any(value and name.startswith((STEP.hosts, JOB.hosts)) for name, value in os.environ.items()):
         return _absent(SLURM, f"${STEP.hosts} and ${JOB.hosts} are not set")
     try:
         tasks = read_tasks(os.environ)

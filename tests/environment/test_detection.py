@@ -157,6 +157,12 @@ async def test_variables_describe_the_cluster(
         assert (await detected.resolver.this_task()).index == 1
 
 
+async def test_empty_variables_describe_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = ("TF_CONFIG", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "TPU_NAME", "TPU_WORKER_HOSTNAMES")
+    set_all(monkeypatch, SAGEMAKER | dict.fromkeys(empty, ""))
+    assert found(await aioresolve.detect()) == ["SageMaker"]
+
+
 async def test_tpu_vm_is_described_by_its_metadata_server(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
     detected = await aioresolve.detect()

@@ -545,7 +545,14 @@ async def find_own_group(metadata: MetadataServer, progress: Progress) -> Instan
             f" has no attribute {CREATED_BY}",
             hint=hint,
         )
-    return instance_group_name(created_by)
+    try:
+        return instance_group_name(created_by)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            "no instance group was given, and this VM was not created by a managed one: its attribute"
+            f" {CREATED_BY} is {created_by[:200]!r}",
+            hint=hint,
+        ) from error
 
 
 def not_running_error(group: InstanceGroupName, absent: Sequence[AbsentInstance]) -> InstanceNotRunningError:

@@ -221,6 +221,17 @@ async def test_vm_without_a_group_is_an_error_that_names_the_argument(google: Go
     assert "`instance_group=`" in str(raised.value)
 
 
+@pytest.mark.parametrize("creator", ["terraform", "projects/p/locations/l/jobs/j"])
+async def test_vm_that_something_else_created_is_an_error_that_names_it(
+    creator: str, google: GoogleServer
+) -> None:
+    google.metadata["instance/attributes/created-by"] = creator
+    with pytest.raises(ConfigurationError, match=f"attribute created-by is '{creator}'") as raised:
+        await GCEClusterResolver().cluster_spec()
+    assert "no instance group was given" in str(raised.value)
+    assert "Pass `instance_group=`" in str(raised.value)
+
+
 async def test_machine_outside_google_cloud_is_an_error_that_names_the_arguments() -> None:
     with pytest.raises(ConfigurationError, match="unknown project and zone") as raised:
         await GCEClusterResolver(instance_group="workers").cluster_spec()

@@ -146,6 +146,13 @@ class TestRanks:
         with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_DISTRIBUTION is .*--distribution"):
             await addresses()
 
+    @pytest.mark.parametrize("distribution", ["arbitrary", "cyclic", "plane"])
+    async def test_tasks_of_one_node_do_not_depend_on_the_distribution(
+        self, distribution: str, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(DISTRIBUTION=distribution, LOCALID=1, **step("n1", "2", 1))
+        assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
+
     @given(
         st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
         st.sampled_from(["block", "cyclic", "plane"]),

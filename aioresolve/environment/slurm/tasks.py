@@ -183,6 +183,8 @@ def _chunk(environ: Environ, component: _Component, nodes: Sequence[tuple[str, i
 
     https://slurm.schedmd.com/srun.html#OPT_distribution
     """
+    if len(nodes) == 1:
+        return None  # every method has all tasks there, `arbitrary` too
     text = environ.get(component.distribution, "")
     method = re.split("[:,=]", text)[0]
     if max((count for _, count in nodes), default=0) <= 1 and method in ("cyclic", "plane"):

@@ -391,11 +391,14 @@ class TestGPUs:
         assert await self.devices() is None
 
     @pytest.mark.parametrize("value", ["", "NoDevFiles", "-1"])
+    @pytest.mark.parametrize("request_of_job", ["GPUS_ON_NODE", "GPUS_PER_NODE", "GPUS_PER_TASK"])
     async def test_no_visible_device_means_no_gpu(
-        self, value: str, set_slurm: SetVariables, monkeypatch: Any
+        self, request_of_job: str, value: str, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
         set_slurm(**step("n1", "1", 0))
+        assert await self.gpus() == 0
+        set_slurm(**{request_of_job: 2})
         assert await self.gpus() == 0
         assert await self.devices() == value
 

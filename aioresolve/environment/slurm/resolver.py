@@ -17,7 +17,7 @@ from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterState, Endpoint, host_port
 
-from .gpus import assign_gpus, devices_of_task, gpus_of_node, gpus_per_task
+from .gpus import assign_gpus, devices_of_task, gpus_of_node, gpus_per_task, visible_devices
 from .tasks import PROCESS_ID, SlurmTasks, read_tasks
 
 if TYPE_CHECKING:
@@ -192,6 +192,8 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     def _gpus_of_task(self, tasks: SlurmTasks) -> int:
         """Return the GPUs of each task, after checking that the node has enough of them."""
         if self._gpus_per_node is None and self._gpus_per_task is None:
+            if visible_devices(os.environ) == []:
+                return 0  # a variable of the job may say what was requested for other steps
             requested = gpus_per_task(os.environ)
             if requested is not None:
                 return requested  # Slurm has checked it

@@ -268,7 +268,7 @@ def get_loop_thread() -> LoopThread:
     current = _current
     if current is not None and current.is_running:
         return current
-    if _has_exited:
+    if _has_exited:  # Python 3.12 starts no thread at that time, and says so in other words
         raise _exiting_error()
     started: Future[LoopThread] = Future()
     # By another thread, so that this one never holds the lock: if it is the main thread, a signal handler may

@@ -11,6 +11,7 @@ from aioresolve.errors import ConfigurationError
 from aioresolve.gcp.resource_names import (
     NodeName,
     QueuedResourceName,
+    instance_group_name,
     is_full_name,
     node_name,
     queued_resource_name,
@@ -90,6 +91,20 @@ def test_an_invalid_name_is_rejected_with_a_hint(
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         node_name(text, project, zone)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("project", "zone", "message"),
+    [
+        (None, None, "unknown project and zone of instance group 'g'. Pass `project=` and `zone=`, or the"),
+        ("p", None, "unknown zone of instance group 'g'. Pass `zone=`, or the full name of the group"),
+        (None, "z-a", "unknown project of instance group 'g'. Pass `project=`, or the full name"),
+    ],
+)
+def test_what_an_instance_group_lacks_is_named(project: str | None, zone: str | None, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        instance_group_name("g", project, zone)
     assert message in str(caught.value)
 
 

@@ -332,7 +332,7 @@ def test_a_worker_that_fails_the_probe_has_its_error_and_the_exit_code_is_1(
 ) -> None:
     with tpu_worker_process(devices=4, faults=[Hang()]) as (silent,):
         google.add(node("half", [workers[0], silent]))
-        result = run(("tpu", "half", "--probe", "-o", "json", "--worker-timeout", "300ms"), google_env)
+        result = run(("tpu", "half", "--probe", "-o", "json", "--worker-timeout", "1s"), google_env)
     assert (result.code, result.stderr) == (1, "error: 1 of 2 workers failed the probe\n")
     first, second = json.loads(result.stdout)["jobs"]["worker"]
     assert (first["probe"]["accelerators"], first["probe"]["error"]) == ({"TPU": 4}, None)

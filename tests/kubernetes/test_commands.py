@@ -193,6 +193,12 @@ async def test_inherited_secrets_are_removed_from_the_standard_error() -> None:
     assert message.endswith(": (secret) here")
 
 
+async def test_working_folders_are_not_secrets() -> None:
+    code = "import sys; sys.stderr.write('cannot read /etc/idp in /srv'); sys.exit(1)"
+    message = await failure(code, env={"PWD": "/", "OLDPWD": "/srv", "DB_PWD": "idp"})
+    assert message.endswith(": cannot read /etc/(secret) in /srv")
+
+
 @pytest.mark.parametrize(
     "url", ["https://me:hunter22@idp/x", "https://hunter22@idp", "https://me:hunter22@x@y"]
 )

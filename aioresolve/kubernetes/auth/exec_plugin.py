@@ -78,6 +78,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = re.compile(r"(?=\S{16}|\S*\d)[\w.~+/=-]{8,}")  # shorter ones without a digit are ordinary words
 _USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
 _SECRET_NAMES = re.compile("auth|cookie|credential|key|pass|private|pwd|secret|token", re.IGNORECASE)
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+"""Variables with the working folders of the shell, which are no passwords."""
+
 _SECRETS = re.compile(
     r"-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END [^-]*-----|\Z)"
     r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
@@ -232,7 +235,7 @@ def _argument_values(arguments: Iterable[str]) -> Iterator[str]:
 def _variable_values(env: Mapping[str, str]) -> Iterator[str]:
     """Yield the values of variables with names such as `AWS_SECRET_ACCESS_KEY`, and passwords of proxies."""
     for name, value in env.items():
-        if _SECRET_NAMES.search(name):
+        if _SECRET_NAMES.search(name) and name not in _FOLDERS:
             yield value
         yield from _url_passwords(value)
 

@@ -114,6 +114,16 @@ specs = some(
     hostNetwork=st.booleans(),
 )
 ips = texts | st.sampled_from(["10.8.0.1", "fd00::1", "x" * 127, "x" * 128])
+
+
+def with_consistent_addresses(status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status that an API server accepts: `podIP` is the first of `podIPs`; none is there twice."""
+    if "podIP" in status and "podIPs" in status:
+        addresses = [status["podIP"], *(each["ip"] for each in status["podIPs"])]
+        status["podIPs"] = [{"ip": address} for address in dict.fromkeys(addresses)]
+    return status
+
+
 statuses = some(
     phase=texts,
     reason=texts,
@@ -125,7 +135,7 @@ statuses = some(
     containerStatuses=several(container_statuses),
     initContainerStatuses=several(container_statuses),
     resourceClaimStatuses=several(claims),
-)
+).map(with_consistent_addresses)
 pods = st.fixed_dictionaries({"metadata": metadata, "spec": specs, "status": statuses})
 failures = some(
     message=texts,

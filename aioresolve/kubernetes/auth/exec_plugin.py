@@ -79,7 +79,7 @@ _WORDS = re.compile(r"(?=\S{16}|\S*\d)[\w.~+/=-]{8,}")  # shorter ones without a
 _USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
 _SECRET_NAMES = re.compile("auth|cookie|credential|key|pass|private|pwd|secret|token", re.IGNORECASE)
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
-"""Variables with the working folders of the shell, which are no passwords."""
+"""Variables with the working folders of the shell; they are not passwords."""
 
 _SECRETS = re.compile(
     r"-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END [^-]*-----|\Z)"

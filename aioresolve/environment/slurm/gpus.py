@@ -88,7 +88,7 @@ def devices_of_task(environ: Mapping[str, str], local_id: int, tasks_on_node: in
         return None
     visible = visible_devices(environ)
     first, end = local_id * number, (local_id + 1) * number
-    if visible is None:
+    if not visible:  # TensorFlow too replaces an empty variable by the devices of its arguments
         visible = [str(index) for index in range(end)]
     elif len(visible) == number or len(visible) < tasks_on_node * number:
         return None  # Slurm has bound the task: these are not the devices of the whole node

@@ -228,54 +228,73 @@ class ExitRequest:
 def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
     """Run `work` in a new event loop and return its result.
 
-    After `work` was cancelled and has cleaned up, Ctrl-C is a KeyboardInterrupt, and SIGTERM (143) or a
-    requested exit is a SystemExit. A second SIGTERM kills the process.
+    Ctrl-C (130), SIGTERM (143) or a requested exit cancels `work`; after it has cleaned up, it is a
+    SystemExit. A second signal ends the process although its cleanup hangs.
     """
     import asyncio
 
     requests: list[ExitRequest] = []
+    signals = _signals_to_handle()
 
     async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
         request = ExitRequest(task)
         requests.append(request)
-        with _exit_on_sigterm(request):
+        with _exit_on(signals, request):
             return await work(request)
 
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
-        # Without a code, neither SIGTERM nor `work` has requested an exit.
+        # Without a code, neither a signal nor `work` has requested an exit.
         code = requests[0].code if requests else None
         if code is None:
             raise
         raise SystemExit(code) from None
 
 
-@contextmanager
-def _exit_on_sigterm(request: ExitRequest) -> Iterator[None]:
-    """Exit on SIGTERM, unless the parent process has it ignored or something else handles it."""
-    import asyncio
+def _signals_to_handle() -> dict[int, int]:
+    """Return the signals that end a command, with its exit codes.
+
+    Not those that the parent process has ignored or that something else handles.
+    """
     import signal
     import threading
 
     # Only the main thread can handle signals.
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    codes: dict[int, int] = {}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        codes[signal.SIGINT] = INTERRUPTED
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        codes[signal.SIGTERM] = TERMINATED
+    return codes
+
+
+@contextmanager
+def _exit_on(signals: dict[int, int], request: ExitRequest) -> Iterator[None]:
+    """Exit on each of the signals with its code.
+
+    The event loop calls their handlers between two callbacks. The handler of `asyncio.run` for Ctrl-C cancels
+    in the midst of one: if that is about to complete the future that is now cancelled, asyncio logs an error.
+    """
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
-    def handle() -> None:
-        # Back to the default action: a second SIGTERM kills a process whose cleanup hangs.
-        loop.remove_signal_handler(signal.SIGTERM)
-        request.exit(TERMINATED)
+    def handle(number: int) -> None:
+        # Back to the default action: a second signal ends a process whose cleanup hangs.
+        loop.remove_signal_handler(number)
+        request.exit(signals[number])
 
-    with suppress(NotImplementedError):  # on Windows, SIGTERM cannot be handled
-        loop.add_signal_handler(signal.SIGTERM, handle)
+    with suppress(NotImplementedError):  # on Windows, where asyncio.run handles Ctrl-C, and nothing SIGTERM
+        for number in signals:
+            loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
         with suppress(NotImplementedError):
-            loop.remove_signal_handler(signal.SIGTERM)
+            for number in signals:
+                loop.remove_signal_handler(number)

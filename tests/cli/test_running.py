@@ -95,6 +95,35 @@ def test_the_sigterm_handler_is_restored() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_the_handler_of_ctrl_c_is_restored() -> None:
+    async def work(_: ExitRequest) -> None: ...
+
+    run_async(work)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_cancels_between_two_callbacks_of_the_event_loop() -> None:
+    errors: list[dict[str, object]] = []
+
+    async def work(_: ExitRequest) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        future = loop.create_future()
+
+        def complete() -> None:
+            if not future.done():
+                signal.raise_signal(signal.SIGINT)
+                future.set_result(None)
+
+        loop.call_soon(complete)
+        await future
+        await asyncio.sleep(TIMEOUT)
+
+    with pytest.raises(SystemExit) as ended:
+        run_async(work)
+    assert (ended.value.code, errors) == (130, [])
+
+
 def test_work_can_run_in_a_thread_that_cannot_handle_signals() -> None:
     results: list[int] = []
 

@@ -49,7 +49,7 @@ PACKAGES = (
 FULL = Effort()
 QUICK = Effort(rounds=5, turn=0.1, budget=3.0)
 ONLY_ONCE = Effort(rounds=0)
-WAYS = ("state", "state_json", "pages", "watch", "bare_json", "bare_protobuf")
+WAYS = ("state", "state_json", "pages", "watch", "watch_json", "bare_json", "bare_protobuf")
 """The ways to get whole pods, which are compared on prepared bytes."""
 
 PREPARED = [4000, 20_000]

@@ -94,8 +94,12 @@ async def our_state(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator
         yield resolver.cluster_state
 
 
-def with_transport(attribute: str, value: bool) -> Callable[..., AbstractAsyncContextManager[Resolve]]:
-    """Return `our_state` with another attribute of the transport, so that it sends other requests."""
+def with_transport(
+    attribute: str,
+    value: bool,
+    open_peer: Callable[[Path, Sequence[str]], AbstractAsyncContextManager[Resolve]] = our_state,
+) -> Callable[..., AbstractAsyncContextManager[Resolve]]:
+    """Return `open_peer` with another attribute of the transport, so that it sends other requests."""
 
     @asynccontextmanager
     async def open_client(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
@@ -104,7 +108,7 @@ def with_transport(attribute: str, value: bool) -> Callable[..., AbstractAsyncCo
         from aioresolve.kubernetes.api.client import AiohttpTransport
 
         with mock.patch.object(AiohttpTransport, attribute, value):
-            async with our_state(kubeconfig, selectors) as resolve:
+            async with open_peer(kubeconfig, selectors) as resolve:
                 yield resolve
 
     return open_client
@@ -390,6 +394,11 @@ PEERS = {
     "watch": Peer(
         title="aioresolve watch(), first state",
         open_client=our_first_state,
+        addresses=lambda state: spec_addresses(state.spec),
+    ),
+    "watch_json": Peer(
+        title="aioresolve watch(), first state, in JSON",
+        open_client=with_transport("reads_protobuf", False, our_first_state),
         addresses=lambda state: spec_addresses(state.spec),
     ),
     "bare": Peer(

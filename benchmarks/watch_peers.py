@@ -88,13 +88,13 @@ async def ours_entered(kubeconfig: Path) -> AsyncIterator[Follow]:
 
 
 @asynccontextmanager
-async def ours_in_protobuf(kubeconfig: Path) -> AsyncIterator[Follow]:
-    """As `ours_entered`, with events in protobuf."""
+async def ours_in_json(kubeconfig: Path) -> AsyncIterator[Follow]:
+    """As `ours_entered`, with lists and events in JSON."""
     from unittest import mock
 
-    from aioresolve.kubernetes.api.client import AS_PROTOBUF
+    from aioresolve.kubernetes.api.client import AiohttpTransport
 
-    with mock.patch("aioresolve.kubernetes.api.client.AS_EVENTS", AS_PROTOBUF):
+    with mock.patch.object(AiohttpTransport, "reads_protobuf", False):
         async with ours_entered(kubeconfig) as follow:
             yield follow
 
@@ -233,10 +233,10 @@ WATCHERS = {
     "watch": Watcher(
         title="aioresolve watch()", yields="states", open_client=ours_entered, address=state_address
     ),
-    "protobuf": Watcher(
-        title="aioresolve watch(), events in protobuf",
+    "json": Watcher(
+        title="aioresolve watch(), events in JSON",
         yields="states",
-        open_client=ours_in_protobuf,
+        open_client=ours_in_json,
         address=state_address,
     ),
     "alone": Watcher(

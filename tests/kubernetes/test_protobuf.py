@@ -352,13 +352,17 @@ async def test_state_is_the_same_in_protobuf_and_in_json(
     assert [request.accept for request in loopback.requests] == [AS_PROTOBUF, AS_LIST]
 
 
-async def test_watch_reads_events_in_protobuf(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.kubernetes.api.client.AS_EVENTS", AS_PROTOBUF)
+@pytest.mark.parametrize(("reads_protobuf", "accept"), [(True, AS_PROTOBUF), (False, AS_LIST)])
+async def test_watch_requests_events_as_it_requests_lists(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch, reads_protobuf: bool, accept: str
+) -> None:
+    monkeypatch.setattr(AiohttpTransport, "reads_protobuf", reads_protobuf)
     loopback.train("train-0")
     async with aclosing(loopback.resolver().watch()) as states:
         assert (await anext(states)).spec.num_tasks("worker") == 1
         loopback.train("train-1")
         assert (await anext(states)).spec.num_tasks("worker") == 2
+    assert [request.accept for request in loopback.requests] == [accept]
 
 
 async def test_denial_in_protobuf_has_the_manifest(loopback: Loopback) -> None:

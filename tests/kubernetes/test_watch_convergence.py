@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import DeadlineExceededError
-from aioresolve.kubernetes.api.client import AS_LIST, AS_PROTOBUF, AiohttpTransport
+from aioresolve.kubernetes.api.client import AiohttpTransport
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Trickle, WatchError, pod
 from tests.conftest import SLOW_CALLBACK
@@ -355,11 +355,7 @@ MARKER = Put("w-2", "ml", "a", "ps", "Running", 99, True)
 @contextmanager
 def encoded(*, in_protobuf: bool) -> Iterator[None]:
     """Request lists and events in protobuf, or both in JSON."""
-    events = AS_PROTOBUF if in_protobuf else AS_LIST
-    with (
-        mock.patch.object(AiohttpTransport, "reads_protobuf", in_protobuf),
-        mock.patch("aioresolve.kubernetes.api.client.AS_EVENTS", events),
-    ):
+    with mock.patch.object(AiohttpTransport, "reads_protobuf", in_protobuf):
         yield
 
 

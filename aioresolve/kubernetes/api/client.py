@@ -68,11 +68,8 @@ AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AS_LIST = "application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 AS_PROTOBUF = f"{PROTOBUF},application/json"
-"""For pod lists: a client takes more CPU to decode them than in JSON, and an API server less to write them.
-Lists of few pods are requested in JSON, because loading protobuf takes longer than it saves there."""
-
-AS_EVENTS = AS_LIST
-"""Not protobuf, although it would be read: an event takes less CPU to decode from JSON."""
+"""For whole pods, in lists and in events: a client takes more CPU to decode them than in JSON, and an API
+server much less to write them. Where few pods match, loading protobuf takes longer than it saves."""
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
@@ -529,7 +526,8 @@ class ObjectAPI:
             with HTTPCall(
                 logger, "GET", transport.host, query.path, scope=f"watch of {query.scope}", query=parameters
             ) as call:
-                stream = await stack.enter_async_context(transport.stream(query.path, parameters, AS_EVENTS))
+                opening = transport.stream(query.path, parameters, self._accept(query))
+                stream = await stack.enter_async_context(opening)
                 call.set_response(stream.response.status)
             if stream.response.status != 200:
                 raise error_from_watch_response(
@@ -641,12 +639,10 @@ class ObjectAPI:
         `use_pages` is called if the rest, or another attempt, has to be requested in pages.
         """
         parameters = query.parameters
-        is_long = query.resource is PODS and not query.matches_few
-        accept = AS_PROTOBUF if is_long and self._transport.reads_protobuf else AS_LIST
         items: list[U] = []
         length = 0
         with self._call(query, parameters, attempts) as call:
-            async with self._transport.receive(query.path, parameters, accept) as stream:
+            async with self._transport.receive(query.path, parameters, self._accept(query)) as stream:
                 response = stream.response
                 call.set_response(response.status, len(response.body))
                 if response.status in PAGES_AFTER:
@@ -702,6 +698,11 @@ class ObjectAPI:
         if response.status != 200:
             raise self._error(response, query, progress, verbs)
         return response
+
+    def _accept(self, query: Query[Any]) -> str:
+        """Return the representation to request the objects of `query` in."""
+        has_pods = query.resource is PODS and not query.matches_few
+        return AS_PROTOBUF if has_pods and self._transport.reads_protobuf else AS_LIST
 
     def _call(self, query: Query[Any], parameters: dict[str, str], attempts: Iterator[int]) -> HTTPCall:
         host = self._transport.host

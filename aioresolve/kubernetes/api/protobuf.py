@@ -215,14 +215,15 @@ class EventFrames:
         tail += data
         events: list[WatchEvent[Pod]] = []
         position = 0
-        while len(tail) >= (start := position + self._PREFIX):
-            length = int.from_bytes(tail[position:start], "big")
-            if length > MAX_EVENT:
-                raise ValueError(f"an event of {length} bytes, longer than any event")
-            if len(tail) < start + length:
-                break
-            position = start + length
-            events.append(decode_event(bytes(tail[start:position])))
+        with memoryview(tail) as view:  # a slice of `tail` would be one more copy of the event
+            while len(view) >= (start := position + self._PREFIX):
+                length = int.from_bytes(view[position:start], "big")
+                if length > MAX_EVENT:
+                    raise ValueError(f"an event of {length} bytes, longer than any event")
+                if len(view) < start + length:
+                    break
+                position = start + length
+                events.append(decode_event(bytes(view[start:position])))
         del tail[:position]
         return events
 

@@ -144,7 +144,7 @@ _WORKER_NAME = re.compile("-worker-([0-9]+)")
 def _kubeflow_index(name: str, label: str) -> PodIndex | None:
     index = _parse("0", label)
     found = _WORKER_NAME.search(name)
-    if index is not None and found is not None and index.member and found[1] == str(index.member - 1):
+    if index is not None and found is not None and found[1] == str(index.member - 1):
         return PodIndex(0, index.member - 1)
     return index
 

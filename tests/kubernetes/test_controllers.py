@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import string
 from contextlib import aclosing
 from functools import partial
@@ -26,7 +27,7 @@ from aioresolve.kubernetes.tasks.controllers import (
     roles_of,
 )
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
-from aioresolve.spec import ExpectedTasks
+from aioresolve.spec import ClusterState, Endpoint, ExpectedTasks, Observation
 from aioresolve.testing import Answer
 from aioresolve.testing import pod as pod_document
 
@@ -146,6 +147,26 @@ OBJECTS: dict[str, tuple[Pod, dict[str, Any]]] = {
             }
         },
     ),
+    "StatefulSet without a number": (owned(STATEFUL_SET), {}),
+    "LeaderWorkerSet without numbers": (
+        lws_pod(0, 0),
+        {"leaderWorkerTemplate": {"workerTemplate": template(app="llm")}},
+    ),
+    "Volcano Job without numbers": (
+        owned(VOLCANO, {"volcano.sh/task-spec": "worker"}),
+        {"tasks": [{"name": "worker", "template": template()}]},
+    ),
+    "RayCluster without numbers": (
+        owned(RAY, {"ray.io/group": "cpu"}),
+        {
+            "headGroupSpec": {"template": template()},
+            "workerGroupSpecs": [{"groupName": "cpu", "template": template()}],
+        },
+    ),
+    "groups that are too large together": (
+        lws_pod(0, 0),
+        {"replicas": 150_000, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template()}},
+    ),
     "PyTorchJob": (
         owned(owner("PyTorchJob", "pt", "kubeflow.org/v1"), {"training.kubeflow.org/replica-type": "master"}),
         {
@@ -184,6 +205,11 @@ SELECTORS = [
     ("RayCluster", "ray.io/cluster=ray,ray.io/group=tpu", 8),
     ("RayCluster", "ray.io/group=tpu,ray.io/worker-group-replica-index=1", 4),
     ("RayCluster that changes its size", "ray.io/cluster=ray", 6),
+    ("StatefulSet without a number", "app=train", 1),
+    ("LeaderWorkerSet without numbers", f"{LWS}/name=llm", 1),
+    ("Volcano Job without numbers", "volcano.sh/job-name=vc", 1),
+    ("RayCluster without numbers", "ray.io/group=cpu", None),
+    ("groups that are too large together", f"{LWS}/name=llm", None),
     ("MPIJob", "training.kubeflow.org/job-name=pi", 6),
     ("PyTorchJob", "training.kubeflow.org/job-name=pt", 4),
     ("PyTorchJob", "training.kubeflow.org/job-name=pt,training.kubeflow.org/replica-type=master", 1),
@@ -237,12 +263,16 @@ def test_size_of_one_group_of_a_leader_worker_set_needs_no_request() -> None:
     assert unread(ControllerSizes(), selector, pod) == []
     found = expected(ControllerSizes(), selector, pod)
     assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
+    found = expected(ControllerSizes(), f"{LWS}/group-index=0", pod)
+    assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
+    assert expected(ControllerSizes(), f"{LWS}/group-index in (0, 1)", pod) is None
 
 
 @pytest.mark.parametrize(
     ("selector", "workers", "number"),
     [
         (f"{LWS}/name=llm", [0], 8),
+        (f"{LWS}/name=llm", [1], 8),
         ("app=llm", [0, 1], 8),
         ("role=worker", [1, 2], 6),
         (f"{LWS}/worker-index!=0", [1], 6),
@@ -258,6 +288,12 @@ def test_groups_of_a_leader_worker_set_that_may_not_be_read_must_be_whole(
     assert unread(sizes, selector, *pods) == ["LeaderWorkerSet ml/llm"]
     sizes.roles[Controller("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "ml", "llm")] = None
     found = expected(sizes, selector, *pods)
+    assert (found and found.number) == number
+
+
+@pytest.mark.parametrize(("size", "number"), [(0, None), (1, 1), (2, None)])
+def test_leader_of_a_group_of_one_has_no_workers(size: int, number: int | None) -> None:
+    found = expected(ControllerSizes(), "role=leader", lws_pod(0, 0, size=size))
     assert (found and found.number) == number
 
 
@@ -298,6 +334,10 @@ def test_pod_group_of_kueue_states_its_size() -> None:
     assert unread(ControllerSizes(), "app=train", pod) == []
     found = expected(ControllerSizes(), "app=train", pod)
     assert found == ExpectedTasks(6, "kueue.x-k8s.io/pod-group-total-count of the pods")
+    invalid = owned(None, labels, {"kueue.x-k8s.io/pod-group-total-count": "many"})
+    assert expected(ControllerSizes(), "app=train", invalid) is None
+    assert unread(ControllerSizes(), "app=train", invalid) == []
+    assert pod_set(owned(None, labels)) is None
 
 
 def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
@@ -309,8 +349,19 @@ def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
     sizes.roles[job] = roles_of(job, b'{"spec": {"completions": 4, "parallelism": 4}}')
     assert unread(sizes, "app=t", *pods) == []
     found = expected(sizes, "app=t", *pods)
+    assert found == ExpectedTasks(8, f"{JOBSET}/replicatedjob-replicas of the pods and their Jobs")
+    found = expected(sizes, f"{JOBSET}/replicatedjob-name=workers,{JOBSET}/job-index=1", pods[1])
     assert found is not None
-    assert found.number == 8
+    assert found.number == 4
+
+
+@pytest.mark.parametrize("owned_by", [None, owner("ReplicaSet", "train-workers-0", "apps/v1")])
+def test_pods_of_a_jobset_without_a_job_have_no_size_of_their_own(owned_by: dict[str, Any] | None) -> None:
+    labels = {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/replicatedjob-replicas": "2"}
+    pod, jobset = owned(owned_by, labels), Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")
+    sizes = ControllerSizes({jobset: None})
+    assert unread(sizes, "app=t", pod) == []
+    assert expected(sizes, "app=t", pod) is None
 
 
 def test_one_job_of_each_jobset_that_may_not_be_read_is_read() -> None:
@@ -324,6 +375,10 @@ def test_one_job_of_each_jobset_that_may_not_be_read_is_read() -> None:
 def test_at_most_64_controllers_are_read() -> None:
     pods = [owned(owner("Job", f"job-{number}", "batch/v1")) for number in range(66)]
     assert unread(ControllerSizes(), "app=t", *pods) == [f"Job ml/job-{number}" for number in range(64)]
+    known = [found.controller for one in pods if (found := pod_set(one)) is not None]
+    some, enough = ControllerSizes(dict.fromkeys(known[:60])), ControllerSizes(dict.fromkeys(known[:64]))
+    assert unread(some, "app=t", *pods) == [f"Job ml/job-{number}" for number in range(60, 64)]
+    assert unread(enough, "app=t", *pods) == []
 
 
 def test_pods_that_have_succeeded_are_not_waited_for() -> None:
@@ -331,6 +386,11 @@ def test_pods_that_have_succeeded_are_not_waited_for() -> None:
     found = expected(sizes_of(pod, spec), "app=train", pod, succeeded=[pod] * 3)
     assert found is not None
     assert (found.number, found.succeeded) == (13, 3)
+    assert expected(sizes_of(pod, spec), "app=train", pod, succeeded=[pod] * 16) is None
+    others = [samples.pod("bare"), OBJECTS["StatefulSet"][0]]
+    found = expected(sizes_of(pod, spec), "app=train", pod, succeeded=others)
+    assert found is not None
+    assert (found.number, found.succeeded) == (16, 0)
 
 
 def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller() -> None:
@@ -384,6 +444,19 @@ def test_any_object_and_selector_give_a_number_of_pods_or_none(
     pod, _ = OBJECTS[name]
     found = expected(sizes_of(pod, spec), selector, pod)
     assert found is None or 0 < found.number <= 200_000
+
+
+def test_controllers_are_not_outdated_before_a_cluster_of_known_size_is_complete() -> None:
+    sizes = sizes_of(*OBJECTS["StatefulSet"])
+    state = ClusterState.of({"worker": [Endpoint("10.0.0.1:1")]})
+    for observation, is_outdated in [
+        (Observation(None), False),
+        (Observation(state), False),
+        (Observation(state, expected={"worker": ExpectedTasks(2, "a test")}), False),
+        (Observation(state, expected={"worker": ExpectedTasks(1, "a test")}), True),
+    ]:
+        assert sizes.is_outdated(observation, math.inf) is is_outdated
+    assert not ControllerSizes().is_outdated(Observation(state), 0.0)
 
 
 # Over real sockets

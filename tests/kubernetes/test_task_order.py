@@ -294,6 +294,57 @@ def test_changing_and_filling_a_selector_give_the_same_numbering(
             assert list(by_task) == sorted(by_task)
 
 
+INDEX_LABELS: list[dict[str, str]] = [
+    {},
+    {COMPLETION: "0"},
+    {COMPLETION: "1"},
+    {LWS_GROUP: "1", LWS_WORKER: "0"},
+    {MPI: "0", "training.kubeflow.org/job-role": "launcher"},
+    {MPI: "0", "training.kubeflow.org/job-role": "worker"},
+    {MPI: "1", "training.kubeflow.org/job-role": "worker"},
+]
+
+POD_WRITES = st.tuples(
+    st.sampled_from(["w-0", "w-1", "w-2"]),
+    st.sampled_from(["Running", "Running", "Pending", "Failed", "Succeeded", "deleted", "gone"]),
+    st.sampled_from(INDEX_LABELS),
+    st.sampled_from([[], READY]),
+)
+
+
+def parts(selector: SelectorTasks) -> list[Any]:
+    """Return everything that follows from the pods of a selector."""
+    numbering = selector.numbering
+    return [
+        [(each, each.node, each.ready) for each in selector.endpoints],
+        (numbering.addresses.by_task, numbering.first, numbering.end),
+        {task: sorted(names) for task, names in numbering.duplicates.items()},
+        sorted(numbering.unindexed),
+        selector.absent,
+        selector.unready,
+        set(selector.selected.live),
+        selector.selected.succeeded,
+    ]
+
+
+@given(st.sampled_from(["name", "index"]), st.lists(POD_WRITES, max_size=12))
+def test_pods_that_change_in_any_way_give_what_a_list_of_them_gives(
+    order_by: str, writes: list[tuple[str, str, dict[str, str], list[Any]]]
+) -> None:
+    selector = filled_selector(order_by=order_by)
+    pods: dict[str, MatchedPod] = {}
+    for name, phase, labels, conditions in writes:
+        metadata = {"labels": labels} | ({"deletionTimestamp": "now"} if phase == "deleted" else {})
+        existing = phase if phase not in ("deleted", "gone") else "Running"
+        (found,) = match(pod(name, phase=existing, metadata=metadata, status={"conditions": conditions}))
+        if phase == "gone":
+            selector.discard(pods.pop(name, found))
+        else:
+            pods[name] = found
+            selector.put(found)
+        assert parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
+
+
 CHANGES = st.dictionaries(st.integers(0, 4), st.sampled_from("xyz"), max_size=2)
 
 

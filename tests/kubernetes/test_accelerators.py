@@ -49,6 +49,7 @@ GPU, MIG, TPU = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "google.com/tpu"
         ({GPU: "0"}, None),
         ({GPU: "-1"}, None),
         ({GPU: "500m"}, None),
+        ({GPU: "999999"}, {GPU: 999_999}),
         ({GPU: "9999999"}, None),
         ({GPU: ["8"]}, None),
         ({}, None),
@@ -71,6 +72,14 @@ def test_containers_add_up_and_init_containers_run_before_them() -> None:
     assert declared(one, init=(sidecar, four)) == {GPU: 6}
     assert declared(one, init=(four, sidecar)) == {GPU: 4}
     assert declared(container(), init=(four,)) == {GPU: 4}
+
+
+def test_pods_with_equal_limits_share_one_mapping() -> None:
+    one, other = (
+        declared_accelerators(samples.pod(spec={"containers": [container(limits)]}))
+        for limits in ({GPU: "1", MIG: "2"}, {MIG: "2", GPU: "1"})
+    )
+    assert one is other
 
 
 def test_resources_are_counted_by_device_type() -> None:

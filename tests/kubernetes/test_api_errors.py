@@ -69,6 +69,12 @@ def test_error_event_of_a_watch_has_the_type_of_its_code(
     assert (error.host, error.scope, error.status, error.reason) == (HOST, query.scope, code, "Why")
 
 
+def test_error_event_without_a_code_is_a_failure_of_the_server() -> None:
+    error = error_from_watch_event(Status(message="no"), PodQuery("app=a"), host=HOST, source="a file")
+    assert isinstance(error, APIError)
+    assert (error.status, error.retryable) == (500, True)
+
+
 @pytest.mark.parametrize(("status", "is_redirect"), [(299, False), (300, True), (399, True), (400, False)])
 def test_redirects_are_the_statuses_from_300_to_399(status: int, is_redirect: bool) -> None:
     error = error_for(Response(status, b"", location="https://elsewhere.example"))
@@ -100,6 +106,20 @@ def test_each_status_has_its_error_class_and_retryability(
     assert error.retryable is retryable
     assert HOST in str(error)
     assert "selector 'app=a' in namespace 'ml'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        (404, "Correct the server in the kubeconfig."),
+        (410, "Try again."),
+        (418, "Check that this is a Kubernetes API server, and check its log."),
+        (429, "Try again later."),
+        (503, "Try again later."),
+    ],
+)
+def test_hint_is_to_try_again_only_if_that_may_help(code: int, hint: str) -> None:
+    assert str(error_for(Response(code, b""))).endswith(hint)
 
 
 def test_error_for_an_invalid_selector_quotes_the_server() -> None:
@@ -149,6 +169,7 @@ def test_error_for_a_403_of_an_anonymous_user_says_that_no_credentials_were_acce
     error = error_for(Response(403, status(403, 'pods is forbidden: User "system:anonymous" cannot list')))
     assert isinstance(error, ForbiddenError)
     assert "no credentials were accepted" in str(error)
+    assert "an unknown user may not list pods in namespace 'ml'" in str(error)
     assert error.manifest == ""
 
 
@@ -210,6 +231,10 @@ def test_user_name_cannot_inject_yaml_into_the_manifest() -> None:
         (
             r'User "\xff\ud800\U00110000\q" cannot list resource "pods"',
             Denial(r"\xff\ud800\U00110000\q", "list", "pods"),
+        ),
+        (
+            r'User "\x80\udfff\ue000\U0010ffff" cannot list resource "pods"',
+            Denial(r"\x80\udfff" + "\ue000\U0010ffff", "list", "pods"),
         ),
     ],
 )

@@ -37,8 +37,8 @@ def of_stateful_set(labels: dict[str, str], *, controller: bool = True) -> Pod:
     return sample("train-0", metadata={"labels": labels, "ownerReferences": [owner]})
 
 
-def of_kubeflow() -> Pod:
-    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "torch", "controller": True}
+def of_kubeflow(*, owner_version: str = "kubeflow.org/v1", kind: str = "PyTorchJob") -> Pod:
+    owner = {"apiVersion": owner_version, "kind": kind, "name": "torch", "controller": True}
     return sample("torch-0", metadata={"labels": {KUBEFLOW: "torch"}, "ownerReferences": [owner]})
 
 
@@ -69,11 +69,16 @@ def of_kubeflow() -> Pod:
             ),
             Workload("MPIJob", "mpi", f"{KUBEFLOW}=mpi,{ROLE}!=launcher"),
         ),
+        (
+            of_kubeflow(owner_version="batch/v1", kind="Job"),
+            Workload("Kubeflow job", "torch", f"{KUBEFLOW}=torch"),
+        ),
         (of_kubeflow(), Workload("PyTorchJob", "torch", f"{KUBEFLOW}=torch")),
         (labelled("a", **{VOLCANO: "v"}), Workload("Volcano Job", "v", f"{VOLCANO}=v")),
         (labelled("a", **{POD_GROUP: "g"}), Workload("pod group", "g", f"{POD_GROUP}=g")),
         (of_stateful_set({REVISION: "train-5d4f"}, controller=False), None),
         (of_stateful_set({}), None),
+        (labelled("a", **{LWS: "serve"}), None),
         (labelled("a", app="train"), None),
     ],
 )
@@ -133,8 +138,10 @@ async def test_uid_decides_between_pods_with_the_address_of_a_node(
     server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.add(pod("train-0", "ml", ip="127.0.0.1"), pod("train-1", "ml", ip="127.0.0.1"))
-    with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 .* matches 2 pods\. Let the pod"):
+    with pytest.raises(TaskIdentityError, match=r"127\.0\.0\.1 .* matches 2 pods\. Let the pod") as caught:
         await find_own_pod(timeout=30)
+    assert list(caught.value.candidates) == ["ml/train-0", "ml/train-1"]
+    assert len(server.requests) == 1  # more lookups would not help
     monkeypatch.setenv("POD_UID", server.pod("train-1", "ml")["metadata"]["uid"])
     assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
 
@@ -147,6 +154,7 @@ async def test_pod_that_was_replaced_is_not_this_one(
     monkeypatch.setenv("POD_UID", "an-earlier-uid")
     with pytest.raises(TaskIdentityError, match=r"pod 'train-0' of .* with the uid .* matches no pod"):
         await find_own_pod(timeout=30)
+    assert len(server.requests) == 1
 
 
 async def test_address_that_no_pod_has_is_an_error(server: ThreadedKubernetesServer) -> None:

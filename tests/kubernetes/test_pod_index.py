@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import PodIndexError
-from aioresolve.kubernetes.tasks.pod_index import PodIndex, group_starts, index_label
+from aioresolve.kubernetes.tasks.pod_index import MAX_TASKS, PodIndex, group_starts, index_label
 from aioresolve.kubernetes.tasks.task_order import JobTasks, SelectorTasks, match_pods
 
 from .samples import labelled, pod
@@ -152,6 +152,17 @@ def test_a_missing_index_is_reported() -> None:
     assert caught.value.job == "worker"
 
 
+@pytest.mark.parametrize(
+    ("last", "listed"),
+    [(11, "index 1, 2, 3, 4, 5, 6, 7, 8, 9, 10."), (12, "index 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 1 more.")],
+)
+def test_message_lists_at_most_ten_missing_indices(last: int, listed: str) -> None:
+    with pytest.raises(PodIndexError) as caught:
+        index_order([completion("a", "0"), completion("b", str(last))])
+    assert listed in str(caught.value)
+    assert caught.value.missing == tuple(range(1, last))
+
+
 def test_a_duplicate_index_is_reported_with_its_pods() -> None:
     with pytest.raises(PodIndexError, match="index 0 is claimed by ml/a and ml/b") as caught:
         index_order([completion("a", "0"), completion("b", "0")])
@@ -204,6 +215,7 @@ def test_the_index_outside_a_jobset_does_not_depend_on_other_pods() -> None:
         ([(0, 3)], [0, 4]),
         ([(0, 1), (0, 3), (1, 0)], [0, 4, 5]),
         ([(0, 1), (3, 2)], [0, 2, 5, 8, 11]),
+        ([(0, MAX_TASKS - 2)], [0, MAX_TASKS - 1]),
     ],
 )
 def test_each_group_starts_at_the_end_of_the_previous_one(
@@ -226,7 +238,9 @@ def test_complete_groups_are_numbered_without_gaps(sizes: list[int]) -> None:
     assert starts[-1] == len(pods)
 
 
-@pytest.mark.parametrize("known", [[(0, 999_999_999)], [(999_999_999, 0)], [(0, 99_999), (3, 0)]])
+@pytest.mark.parametrize(
+    "known", [[(0, 999_999_999)], [(999_999_999, 0)], [(0, 99_999), (3, 0)], [(0, MAX_TASKS - 1)]]
+)
 def test_groups_larger_than_any_cluster_cost_no_memory(known: list[tuple[int, int]]) -> None:
     with pytest.raises(PodIndexError, match="more than a cluster can have pods"):
         group_starts("worker", [PodIndex(*index) for index in known])

@@ -189,6 +189,8 @@ def test_a_reason_is_one_line_of_limited_length() -> None:
     assert reason is not None
     assert reason.startswith("Failed (Error: exit code 1: Traceback: File x yyy")
     assert (len(reason), reason[-3:]) == (1000, "...")
+    longest = pod(phase="Failed", status={"reason": "y" * (1000 - len("Failed ()"))})
+    assert not_running_reason(longest, None) == f"Failed ({'y' * 991})"
 
 
 UNREADY = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import ConfigurationError, PodNotRunningError
 from aioresolve.kubernetes.api.objects import MAX_NAME, PodList, Rows, Table, decode_list
 from aioresolve.kubernetes.tasks.pods import (
+    MAX_SHOWN,
     ListedMembers,
     membership,
     pod_address,
@@ -207,6 +208,12 @@ def test_an_impossible_address_is_an_error_with_the_reason(choice: Any, complain
         pod_address(pod(), choice, 8470)
 
 
+@pytest.mark.parametrize("spec", [{"hostname": "train-0"}, {"subdomain": "train"}])
+def test_a_pod_with_only_one_part_of_a_dns_name_has_none(spec: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"spec\.hostname or spec\.subdomain is not set"):
+        pod_address(pod(spec=spec), "hostname", 8470)
+
+
 def test_a_pod_is_ready_if_its_ready_condition_is_true() -> None:
     assert pod(status={"conditions": READY}).ready
     assert not pod(status={"conditions": [{"type": "Ready", "status": "False"}]}).ready
@@ -276,6 +283,21 @@ def test_every_pod_that_is_not_running_is_reported_with_its_phase_and_reason() -
 
 
 @pytest.mark.parametrize(
+    ("number", "end"),
+    [
+        (1, "1 matching pod is not running: ml/p-0: Pending. Wait"),
+        (2, "2 matching pods are not running: ml/p-0: Pending; ml/p-1: Pending. Wait"),
+        (MAX_SHOWN, f"ml/p-{MAX_SHOWN - 1}: Pending. Wait"),
+        (MAX_SHOWN + 1, f"ml/p-{MAX_SHOWN - 1}: Pending; and 1 more. Wait"),
+    ],
+)
+def test_the_error_names_at_most_20_pods_and_counts_the_others(number: int, end: str) -> None:
+    with pytest.raises(PodNotRunningError) as caught:
+        raise_not_running({f"ml/p-{each}": "Pending" for each in range(number)})
+    assert end in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("reason", "hint"),
     [
         ("Pending (Unschedulable: no nodes)", "Wait until they run"),
@@ -295,6 +317,20 @@ def test_a_failing_address_callable_is_an_error_that_names_the_pod() -> None:
 
     with pytest.raises(ConfigurationError, match="pod ml/train-0 cannot be addressed: no such annotation"):
         membership(pod("train-0"), fail, 8470)
+
+
+@pytest.mark.parametrize(
+    ("choice", "hint"),
+    [
+        ("hostname", "Name a headless Service in spec.subdomain of the pods, or choose another `address=`."),
+        ("pod_ipv6", "Choose another `address=`."),
+        (lambda pod: 7, "Correct the callable that is passed as `address=`."),
+    ],
+)
+def test_the_error_for_an_impossible_address_has_a_hint_for_its_kind(choice: Any, hint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        membership(pod("train-0"), choice, 8470)
+    assert str(caught.value).endswith(hint)
 
 
 def test_the_address_of_a_pod_that_is_not_running_is_not_requested() -> None:

@@ -113,7 +113,9 @@ def test_shares_of_one_device_are_one_device() -> None:
         (exactly("dra.net", count=2), {}),
         (exactly(GPU, allocationMode="All"), None),
         (exactly(GPU, allocationMode="Later"), None),
-        (exactly(GPU, count=10**9), None),
+        (exactly(GPU, count=999_999), {GPU: 999_999}),
+        (exactly(GPU, count=1_000_000), None),
+        (exactly(GPU, count=0), None),
         (exactly(GPU, count=-1), None),
     ],
 )
@@ -121,6 +123,14 @@ def test_claim_that_is_not_allocated_has_the_number_that_it_requests(
     request_: dict[str, Any], devices: dict[str, int] | None
 ) -> None:
     assert devices_of(request_) == devices
+
+
+def test_requests_of_a_claim_that_is_not_allocated_add_up() -> None:
+    monitoring, network = exactly(GPU, adminAccess=True), exactly("dra.net")
+    assert devices_of(monitoring, exactly(GPU, count=2), network, exactly(GPU), exactly(TPU)) == {
+        GPU: 3,
+        TPU: 1,
+    }
 
 
 def test_claims_of_a_pod_are_named_by_it_or_made_from_templates() -> None:
@@ -341,6 +351,31 @@ async def test_server_without_the_api_is_not_an_error(
     with caplog.at_level(logging.INFO, "aioresolve.kubernetes"):
         assert accelerators(await loopback.resolver().cluster_state()) == [None]
     assert "has none of the versions v1, v1beta2, v1beta1 of resource.k8s.io" in caplog.text
+
+
+async def test_server_that_gets_the_api_later_gets_a_request_for_the_newest_version_again(
+    loopback: Loopback,
+) -> None:
+    train(loopback, 0)
+    loopback.server.inject(Answer(404), times=len(VERSIONS), match=of_claims)
+    async with loopback.resolver() as resolver:
+        assert accelerators(await resolver.cluster_state()) == [None]
+        assert accelerators(await resolver.cluster_state()) == [{GPU: 4}]
+    assert claim_requests(loopback)[len(VERSIONS) :] == [f"{LIST}?gpus-0"]
+
+
+async def test_number_of_namespaces_with_claims_is_limited(
+    loopback: Loopback, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.kubernetes.tasks.resource_claims.MAX_NAMESPACES", 1)
+    train(loopback, 0)
+    loopback.server.add(resource_claim("gpus-0", "other"))
+    loopback.train("train-0", namespace="other", resource_claims=["gpus-0"])
+    with caplog.at_level(logging.INFO, "aioresolve.kubernetes"):
+        state = await loopback.resolver().cluster_state()
+    assert sorted(accelerators(state), key=str) == [None, {GPU: 4}]
+    assert "'other' are not known: ResourceClaims are read in at most 1 namespaces" in caplog.text
+    assert claim_requests(loopback) == [f"{LIST}?gpus-0"]
 
 
 async def test_request_for_claims_is_sent_again(loopback: Loopback) -> None:

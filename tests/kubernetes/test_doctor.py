@@ -16,6 +16,8 @@ import aioresolve
 from aioresolve import CONTEXT_NAMESPACE, Check
 from aioresolve._core import tcp
 from aioresolve._core.certificates import read_certificate
+from aioresolve._core.deadline import Progress
+from aioresolve._core.http.client import Response
 from aioresolve.kubernetes import KubernetesClusterResolver, server_checks
 from aioresolve.testing import Answer, Hang, TPUWorker, pod, resource_claim, service
 from aioresolve.testing.certificates import CertificateAuthority
@@ -200,6 +202,22 @@ async def test_unknown_name_of_the_server(loopback: Loopback, monkeypatch: pytes
     assert checks["credentials"].result == "ok"
 
 
+async def test_name_of_the_first_hop_is_looked_up(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loopback.edit_kubeconfig(server=f"https://localhost:{loopback.server.port}")
+    assert (await diagnose(loopback))["server name"].found.startswith("'localhost' of the API server is ")
+
+    def look_up(host: str, *_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(tcp, "_addresses", look_up)
+    loopback.edit_kubeconfig(proxy_url="http://proxy.example:3128")
+    check = (await diagnose(loopback))["server name"]
+    assert check.found == "the name 'proxy.example' of the proxy was not found: Name or service not known"
+    assert remedy(check).startswith("Correct proxy-url in the kubeconfig")
+
+
 async def test_closed_port(loopback: Loopback, port: int) -> None:
     loopback.edit_kubeconfig(server=f"https://127.0.0.1:{port}")
     checks = await diagnose(loopback)
@@ -261,14 +279,17 @@ async def test_expired_certificate(loopback: Loopback) -> None:
     assert remedy(checks["TLS"]).startswith("Renew the certificate of the server")
 
 
-async def test_certificate_that_expires_soon_is_a_warning(loopback: Loopback) -> None:
+@pytest.mark.parametrize(("days", "result"), [(2, "warning"), (6.5, "warning"), (7.5, "ok")])
+async def test_certificate_that_expires_within_a_week_is_a_warning(
+    loopback: Loopback, days: float, result: str
+) -> None:
     now = datetime.now(UTC)
-    begins, ends = now - timedelta(days=1), now + timedelta(days=2)
+    begins, ends = now - timedelta(days=1), now + timedelta(days=days)
     context, pem = certificate_server(trustme.CA(), "127.0.0.1", begins=begins, ends=ends)
     with peer(responder(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"), context) as soon:
         point_kubeconfig_to(loopback, pem, soon)
         checks = await diagnose(loopback)
-    assert checks["TLS"].result == "warning"
+    assert checks["TLS"].result == result
     assert checks["API server"].found.endswith("returned status 500 ('no reason given')")
 
 
@@ -334,6 +355,10 @@ async def test_server_without_tls(loopback: Loopback) -> None:
         checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TLS"]
     assert remedy(checks["TLS"]).startswith("Check that the port speaks https")
+    prefix = f"TLS with https://127.0.0.1:{plain} failed: "
+    assert checks["TLS"].found.startswith(prefix)
+    reason = checks["TLS"].found.removeprefix(prefix)
+    assert reason == reason.lower().replace("_", " ")
 
 
 async def test_server_of_plain_http_gets_no_credentials(loopback: Loopback) -> None:
@@ -366,12 +391,47 @@ async def test_proxy_is_the_first_hop(loopback: Loopback, port: int) -> None:
     assert remedy(checks["TCP"]).startswith("Correct proxy-url in the kubeconfig")
 
 
-@pytest.mark.parametrize("page", [Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"})])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_server_that_hides_its_version_is_ok(loopback: Loopback, status: int) -> None:
+    loopback.server.inject(Answer(status), match=lambda request: request.path == "/version", times=None)
+    check = (await diagnose(loopback))["API server"]
+    found = f"{loopback.server.url} responded; its version is unknown (status {status})"
+    assert (check.result, check.found) == ("ok", found)
+
+
+@pytest.mark.parametrize(
+    "page", [Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"}), Answer(404)]
+)
 async def test_server_that_is_no_api_server(loopback: Loopback, page: Answer) -> None:
     loopback.server.inject(page, match=lambda request: request.path == "/version")
     checks = await diagnose(loopback)
     assert names(checks, "failed") == ["API server"]
     assert "is not a Kubernetes API server" in checks["API server"].found
+
+
+@pytest.mark.parametrize(
+    ("date", "result", "found"),
+    [
+        ("Mon, 23 Nov 2026 12:00:00 GMT", "ok", "differs from that of the server by 0 s"),
+        ("Mon, 23 Nov 2026 12:00:00 -0000", "ok", "differs from that of the server by 0 s"),
+        ("Mon, 23 Nov 2026 12:01:00 GMT", "ok", "differs from that of the server by 59 s"),
+        ("Mon, 23 Nov 2026 11:59:00 GMT", "ok", "differs from that of the server by 59 s"),
+        ("Mon, 23 Nov 2026 12:01:01 GMT", "failed", "of this machine is 61 s behind that of the server"),
+        ("Mon, 23 Nov 2026 11:58:59 GMT", "failed", "of this machine is 61 s ahead of that of the server"),
+        ("today", "skipped", "the server does not report its time"),
+        (None, "skipped", "the server does not report its time"),
+    ],
+)
+async def test_clocks_may_differ_by_a_minute(date: str | None, result: str, found: str) -> None:
+    async def find_connection() -> Any:
+        raise AssertionError("must not be called")
+
+    checks = server_checks.ServerChecks(find_connection)
+    checks.version = Response(200, b"", headers={} if date is None else {"Date": date})
+    checks.received_at = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    (check,) = (planned for planned in checks.plan() if planned.name == "clock")
+    finding = await check.run(Progress())
+    assert (finding.result, finding.found.removeprefix("the clock ")) == (result, found)
 
 
 @pytest.mark.parametrize(("hours", "direction"), [(-2, "ahead of"), (2, "behind")])
@@ -449,6 +509,19 @@ async def test_server_without_access_reviews_is_sent_small_requests(loopback: Lo
     assert checks["list pods"].found == "allowed in namespace 'ml', but the server reviews no access"
     assert checks["watch pods"].result == "failed"
     assert checks["tasks"].result == "ok"
+    queries = [request.query for request in loopback.requests if "labelSelector" not in request.query]
+    assert {"limit": "1"} in queries
+    nothing = {"fieldSelector": "metadata.name=none"}
+    assert {**nothing, "watch": "true", "timeoutSeconds": "1"} in queries
+
+
+async def test_review_that_denies_a_permitted_request_is_believed(loopback: Loopback) -> None:
+    body = json.dumps({"status": {"allowed": False}}).encode()
+    loopback.server.inject(Answer(201, body), match=lambda request: request.method == "POST", times=None)
+    check = (await diagnose(loopback))["list pods"]
+    assert check.result == "failed"
+    assert check.found == "the server reports that this user may not list pods in namespace 'ml'"
+    assert remedy(check) == "Have a cluster administrator grant that permission."
 
 
 async def test_namespace_of_the_context_is_used(loopback: Loopback) -> None:
@@ -473,6 +546,8 @@ async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
     )
     assert "--show-labels" in remedy(found)
     assert [checks[name].result for name in TASKS] == ["skipped"] * 3
+    everywhere = (await diagnose(loopback, namespace=None))["pods with app=train"]
+    assert everywhere.found == "no pod in all namespaces has these labels; it has no pods"
     loopback.train("web-0", labels={"app": "web"})
     assert (await diagnose(loopback))["pods with app=train"].found == (
         "no pod in namespace 'ml' has these labels"
@@ -490,6 +565,9 @@ async def test_remedy_for_pods_that_have_ended_is_not_to_wait(loopback: Loopback
     train(loopback, 1, phase="Failed")
     checks = await diagnose(loopback, tf_server_port=port)
     assert "train-1`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
+    check = (await diagnose(loopback, tf_server_port=port, not_running="skip"))["pods with app=train"]
+    assert check.result == "warning"
+    assert remedy(check).endswith("train-1`, or wait until they are ready.")
 
 
 async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopback, port: int) -> None:
@@ -503,7 +581,7 @@ async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopbac
     assert found.found.startswith("5 pods in namespace 'ml': 2 running, 1 of them not ready; 2 Pending")
     assert "1 being deleted: ml/train-3" in found.found
     assert "CrashLoopBackOff" in found.found
-    assert "`kubectl describe pod -n ml train-1`" in remedy(found)
+    assert "`kubectl describe pod -n ml train-1`, or wait until they run" in remedy(found)
     assert "`not_running='skip'`" in remedy(found)
     assert checks["tasks"].found == "worker: 2"
     assert checks["addresses"].result == "failed"

@@ -171,6 +171,22 @@ class TestEvents:
         cache.apply(TRAIN, [bookmark(150), bookmark(120)])
         assert cache.version(TRAIN) == "150"
 
+    def test_an_older_version_is_reported_until_the_next_list(self) -> None:
+        old = versioned("train-0", 99)
+        for event in (bookmark(99), Modified(old), Deleted(old)):
+            cache = listed_cache(pod("train-1"), version="100")
+            cache.apply(TRAIN, [Added(versioned("train-2", 100)), bookmark(100)])
+            assert not cache.version_decreased(TRAIN)
+            cache.apply(TRAIN, [event])
+            assert cache.version_decreased(TRAIN)
+            replace(cache, TRAIN, [], "99")
+            assert not cache.version_decreased(TRAIN)
+
+    def test_a_pod_without_a_version_does_not_change_that_of_the_query(self) -> None:
+        cache = listed_cache()
+        assert cache.apply(TRAIN, [Added(pod("train-0"))])
+        assert cache.version(TRAIN) == "100"
+
     def test_an_error_event_changes_nothing(self) -> None:
         cache = listed_cache(pod())
         assert not cache.apply(TRAIN, [Failed(Status(code=410))])
@@ -302,3 +318,4 @@ class TestAbsentAndUnreadyPods:
         after = cache.observation(NOW)
         assert after.absent is before.absent
         assert after.unready is before.unready
+        assert after.expected is before.expected

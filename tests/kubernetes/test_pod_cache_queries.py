@@ -161,6 +161,13 @@ class TestTwoQueries:
         replace(cache, TRAIN, [], "101")
         assert not is_in_transit(cache)
 
+    def test_a_pod_that_a_new_list_has_again_is_no_longer_in_transit(self) -> None:
+        cache = self.both([versioned("train-0", 7)], [])
+        cache.apply(TRAIN, [Deleted(versioned("train-0", 101))])
+        assert is_in_transit(cache)
+        replace(cache, TRAIN, [versioned("train-0", 102)], "102")
+        assert not is_in_transit(cache)
+
     def test_no_pod_moves_from_one_namespace_to_another(self) -> None:
         here, there = PodQuery("app=train", "ml"), PodQuery("app=train", "other")
         cache = new_cache({"worker": [[here, there]]})

@@ -416,7 +416,10 @@ class TestErrors:
 
     @pytest.mark.parametrize(
         ("text", "service_", "port"),
-        [("a", "a", None), ("a:grpc", "a", "grpc"), ("a:80", "a", 80), ("0-a:0-b", "0-a", "0-b")],
+        [
+            *[("a", "a", None), ("a:grpc", "a", "grpc"), ("a:80", "a", 80), ("0-a:0-b", "0-a", "0-b")],
+            *[("a:1", "a", 1), ("a:65535", "a", 65535)],
+        ],
     )
     def test_service_and_port_are_parsed(self, text: str, service_: str, port: str | int | None) -> None:
         query = SliceQuery.of(text, "ml")

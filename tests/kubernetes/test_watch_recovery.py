@@ -129,7 +129,16 @@ async def test_a_watch_that_always_ends_at_once_is_an_outage_and_not_a_hot_loop(
 
 @pytest.mark.parametrize(
     ("lifetime", "has_event", "is_healthy"),
-    [(0.2, True, False), (2.0, True, True), (2.0, False, False), (9.0, False, True)],
+    [
+        (0.2, True, False),
+        (0.5, True, False),
+        (0.75, True, True),
+        (2.0, True, True),
+        (2.0, False, False),
+        (5.0, False, False),
+        (5.5, False, True),
+        (9.0, False, True),
+    ],
 )
 def test_the_backoff_is_reset_only_after_a_healthy_watch(
     lifetime: float, has_event: bool, is_healthy: bool
@@ -140,7 +149,8 @@ def test_the_backoff_is_reset_only_after_a_healthy_watch(
     watch.on_open(100.0)
     if has_event:
         watch.on_event()
-    watch.on_close(100.0 + lifetime)
+    assert watch.on_close(100.0 + lifetime) == pytest.approx(lifetime)
+    assert watch.on_close(200.0) is None
     assert watch.failures == (0 if is_healthy else 5)
 
 
@@ -229,6 +239,29 @@ def test_a_version_that_expired_during_an_outage_is_replaced_without_another_wai
     watch.on_close(3.0)
     assert watch.on_failure(BROKEN) > 0.0
     assert watch.on_failure(APIError("gone", status=410)) == 0.0
+
+
+def test_a_version_that_expires_after_another_failure_is_replaced_without_a_wait() -> None:
+    watch = listed_state()
+    assert watch.on_failure(BROKEN) > 0.0
+    assert watch.on_failure(APIError("gone", status=410)) == 0.0
+
+
+def test_a_query_is_stale_since_it_was_current_for_the_last_time() -> None:
+    watch = listed_state()
+    listed_by = datetime.now(UTC)
+    for _ in range(2):
+        watch.on_failure(BROKEN)
+    since = watch.stale_since
+    assert since is not None
+    assert since <= listed_by
+    watch.on_failure(BROKEN)
+    assert watch.stale_since == since
+    watch.on_open(0.0)
+    watch.on_replay()
+    current_at = datetime.now(UTC)
+    watch.mark_stale(BROKEN)
+    assert watch.stale_since >= current_at
 
 
 def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[float]:
@@ -469,17 +502,22 @@ def test_failures_that_may_be_due_to_the_version_lead_to_a_list(status: int, fai
 
 
 @pytest.mark.parametrize(
-    ("error", "is_listed"),
-    [(ProtocolError("invalid"), False), (DeadlineExceededError("silent"), False), (BROKEN, True)],
+    ("error", "is_listed", "is_stale"),
+    [
+        (ProtocolError("invalid"), False, False),
+        (DeadlineExceededError("silent"), False, True),
+        (BROKEN, True, True),
+    ],
     ids=["invalid", "silent", "broken"],
 )
 def test_invalid_and_silent_watches_lead_to_a_list_and_broken_ones_do_not(
-    error: ResolveError, is_listed: bool
+    error: ResolveError, is_listed: bool, is_stale: bool
 ) -> None:
     watch = listed_state()
     for _ in range(1 if not is_listed else 10):
         watch.on_failure(error)
     assert watch.is_listed == is_listed
+    assert watch.error is (error if is_stale else None)
 
 
 @pytest.mark.parametrize(

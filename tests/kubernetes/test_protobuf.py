@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.errors import APIError, ForbiddenError, ProtocolError
+from aioresolve.kubernetes.api import protobuf
 from aioresolve.kubernetes.api.client import AS_LIST, AS_PROTOBUF, PROTOBUF, AiohttpTransport
 from aioresolve.kubernetes.api.errors import decode_status
 from aioresolve.kubernetes.api.objects import (
@@ -247,6 +248,17 @@ def test_long_pod_is_decoded_like_any_other(size: int) -> None:
     assert decode_pod(encode_pod(document)).metadata.annotations == {"note": "x" * size}
 
 
+@pytest.mark.parametrize(("length", "is_kept"), [(LONG - 1, True), (LONG, False)])
+def test_parts_of_a_long_pod_are_not_kept_in_memory(length: int, is_kept: bool) -> None:
+    document = {"metadata": {"name": "a", "annotations": {"note": "x" * (LONG - 100)}}}
+    document["metadata"]["annotations"]["note"] += "x" * (length - len(encode_pod(document)))  # type: ignore[index]
+    content = encode_pod(document)
+    assert len(content) == length
+    protobuf._entry.cache_clear()
+    decode_pod(content)
+    assert bool(protobuf._entry.cache_info().currsize) is is_kept
+
+
 # Bytes that are not valid
 
 
@@ -318,11 +330,27 @@ def test_list_that_is_not_valid_is_a_value_error(body: bytes, message: str) -> N
         (encode_event("ADDED", b"{}"), "does not begin with"),
         ((MAX_EVENT + 1).to_bytes(4, "big"), "longer than any event"),
         (b"<htm", "longer than any event"),
+        (bytes(4), "does not begin with"),
+        (encode_event("ADDED", envelope("Pod", b"") + b"\x1a\x04gzip"), "is encoded"),
     ],
 )
 def test_event_that_is_not_valid_is_a_value_error(event: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EventFrames().feed(event)
+
+
+def test_longest_event_and_longest_field_of_a_list_are_read() -> None:
+    assert MAX_EVENT == 1 << 23
+    assert EventFrames().feed(MAX_EVENT.to_bytes(4, "big")) == []
+    assert MessageSplitter().feed(b"k8s\0\x0a\x80\x80\x80\x04") == []
+    with pytest.raises(ValueError, match="more than 8 MiB"):
+        MessageSplitter().feed(b"k8s\0\x0a\x81\x80\x80\x04")
+
+
+def test_time_that_no_calendar_has_is_a_value_error() -> None:
+    time = b"\x08" + b"\xff" * 8 + b"\x7f"  # 2**63 - 1 seconds
+    with pytest.raises(ValueError, match="out of range"):
+        decode_pod(b"\x0a" + bytes([3 + 2 + len(time)]) + b"\x0a\x01a\x4a" + bytes([len(time)]) + time)
 
 
 def test_pods_are_decoded_as_soon_as_they_are_complete() -> None:

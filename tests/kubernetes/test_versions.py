@@ -11,7 +11,10 @@ from aioresolve.kubernetes.api.objects import is_newer, is_older, oldest_version
 
 @pytest.mark.parametrize(
     ("version", "number"),
-    [("8470", 8470), ("0", 0), ("", None), ("abc", None), ("-1", None), ("²", None), ("٣", None)],
+    [
+        *[("8470", 8470), ("0", 0), ("", None), ("abc", None), ("-1", None), ("²", None), ("٣", None)],
+        *[("9" * 40, 10**40 - 1), ("9" * 41, None)],
+    ],
 )
 def test_a_version_is_a_number_or_does_not_compare(version: str, number: int | None) -> None:
     assert version_number(version) == number

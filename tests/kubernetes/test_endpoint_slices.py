@@ -144,9 +144,11 @@ class TestMembers:
         assert [each.ready for each in state.endpoints["worker"]] == readiness
 
     async def test_endpoint_without_conditions_is_ready(self, loopback: Loopback) -> None:
-        bare = {"addresses": ["10.8.0.1"], "targetRef": {"kind": "Pod", "name": "train-0", "namespace": "ml"}}
+        bare = {"addresses": ["10.8.0.1"], "targetRef": {"kind": "Pod", "name": "train-0"}}
         loopback.server.add(slice_of(bare))
         assert await resolved(loopback) == ["10.8.0.1:8470"]
+        (found,) = (await resolver(loopback).cluster_state()).endpoints["worker"]
+        assert (found.full_name, found.uid, found.ready) == ("ml/train-0", None, True)
 
     async def test_endpoints_of_several_slices_are_merged_in_the_order_of_their_names(
         self, loopback: Loopback

@@ -173,6 +173,11 @@ def test_endpoint_is_in_transit_while_no_slice_has_it() -> None:
     assert is_in_transit(cache)
     cache.observation(NOW)
     assert not is_in_transit(cache)
+    cache.apply(QUERY, [Added(slice_of("trainer-a", 8, one))])
+    cache.apply(QUERY, [Deleted(slice_of("trainer-a", 9))])
+    assert is_in_transit(cache)
+    cache.replace(QUERY, [], "10")
+    assert not is_in_transit(cache)
 
 
 @given(st.lists(slices(), max_size=6))

@@ -23,6 +23,7 @@ from aioresolve.kubernetes.api.errors import (
     Denial,
     error_from_response,
     error_from_watch_event,
+    error_from_watch_response,
     is_expired,
     parse_denial,
     rbac_manifest,
@@ -304,6 +305,38 @@ def test_redirect_is_an_error_that_names_its_location() -> None:
     error = error_for(Response(302, b"", location="https://elsewhere.example"))
     assert isinstance(error, ProtocolError)
     assert "redirects selector 'app=a' in namespace 'ml' to https://elsewhere.example" in str(error)
+    assert "in namespace 'ml' to nowhere;" in str(error_for(Response(302, b"")))
+
+
+def test_server_that_gives_no_reason_for_a_400_may_expect_https() -> None:
+    error = error_for(Response(400, b"Client sent an HTTP request to an HTTPS server."))
+    assert isinstance(error, ProtocolError)
+    assert str(error).endswith("and whether it expects https.")
+    page = error_for(Response(400, b""), PodQuery("app=a").page(500, "token"))
+    assert is_expired(page)
+
+
+@pytest.mark.parametrize("code", [400, 410])
+def test_watch_that_cannot_be_resumed_is_expired(code: int) -> None:
+    query = PodQuery("app=a", "ml")
+    response = Response(code, status(code, "too old resource version", "Expired"))
+    for error in (
+        error_from_watch_response(response, query, host=HOST, source="a file"),
+        error_from_watch_event(Status("too old", "Expired", code), query, host=HOST, source="a file"),
+    ):
+        assert is_expired(error)
+        assert isinstance(error, APIError)
+        assert (error.status, error.reason, error.retryable) == (code, "Expired", False)
+        assert "so the pods are listed again" in str(error)
+
+
+def test_error_for_a_watch_that_is_denied_has_both_verbs() -> None:
+    denied = 'pods is forbidden: User "a" cannot watch resource "pods" in API group "" in the namespace "ml"'
+    response = Response(403, status(403, denied))
+    error = error_from_watch_response(response, PodQuery("app=a", "ml"), host=HOST, source="a file")
+    assert isinstance(error, ForbiddenError)
+    assert "user 'a' may not watch pods in namespace 'ml'" in str(error)
+    assert "verbs: [list, watch]" in error.manifest
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>token</html>", b"[]", b'"x"', b"\xff", b"[" * 100_000])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioresolve import CONTEXT_NAMESPACE, ConfigurationError, KubernetesClusterResolver
-from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces
+from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces, validate_port
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,16 @@ def test_an_invalid_argument_is_named(arguments: dict[str, Any], complaint: str)
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         KubernetesClusterResolver(**arguments)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("port", [1, 65535])
+def test_any_tcp_port_is_valid(port: int) -> None:
+    assert validate_port(port) == port
+
+
+def test_a_boolean_is_not_a_port() -> None:
+    with pytest.raises(ConfigurationError, match="True is not a valid port"):
+        validate_port(True)
 
 
 def test_the_default_mapping_is_that_of_tensorflow() -> None:

@@ -327,6 +327,14 @@ class TestAddresses:
             await resolved(loopback, address="pod_ipv6")
         assert caught.value.argument == "address"
 
+    async def test_service_whose_slice_of_the_chosen_family_is_empty_may_still_get_addresses(
+        self, loopback: Loopback
+    ) -> None:
+        empty = slice_of(name="trainer-b", address_type="IPv6")
+        loopback.server.add(slice_of(of_pod("train-0", "10.8.0.1")), empty)
+        with pytest.raises(PodNotRunningError, match="ml/train-0: no IPv6 address yet"):
+            await resolved(loopback, address="pod_ipv6")
+
     async def test_endpoints_without_pods_are_those_of_one_family(self, loopback: Loopback) -> None:
         loopback.server.add(
             slice_of(endpoint("fd00::1"), endpoint("fd00::2"), name="six", address_type="IPv6"),

@@ -17,8 +17,10 @@ from aioresolve.kubernetes.api.objects import (
     Failed,
     Modified,
     PodList,
+    Status,
     decode_event,
     decode_list,
+    redact_status,
     status_from_json,
 )
 
@@ -64,6 +66,13 @@ def test_error_event_contains_a_status_with_its_code() -> None:
 
 def test_status_has_a_code() -> None:
     assert status_from_json(b'{"kind":"Status","code":403,"message":"no"}').code == 403
+
+
+@pytest.mark.parametrize(("reason", "redacted"), [(None, None), ("no secret-token", "no (secret)")])
+def test_message_and_reason_of_a_status_are_redacted(reason: str | None, redacted: str | None) -> None:
+    status = Status("unknown secret-token", reason, code=500)
+    found = redact_status(status, lambda text: text.replace("secret-token", "(secret)"))
+    assert found == Status("unknown (secret)", redacted, code=500)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,32 @@ def test_changes_one_by_one_give_the_order_of_a_list(
         assert sorted(selector.numbering.unindexed) == sorted(listed.numbering.unindexed)
 
 
+def test_labels_as_text_say_whether_they_are_those_of_nodes() -> None:
+    ordering = LabelOrdering(["node-label:rack", "label:rank"])
+    assert str(ordering) == "label 'rack' of the node and label 'rank'"
+
+
+def test_node_of_a_member_is_unknown_until_the_nodes_are_read() -> None:
+    ordering = LabelOrdering(["node-label:rack"])
+    selector = SelectorTasks("worker", order_by=ordering)
+    first, second = matched("a", ordering, on="node-2"), matched("b", ordering, on="node-1")
+    pending = samples.pod("c", phase="Pending", spec={"nodeName": "node-3"})
+    selector.fill([first, *match_pods([pending], "pod_ip", 8470, label_keys=ordering.pod_keys)])
+    assert selector.unknown_nodes == {"node-2"}
+    selector.put(second)
+    assert selector.unknown_nodes == {"node-1", "node-2"}
+    selector.discard(second)
+    assert selector.unknown_nodes == {"node-2"}
+    ordering.nodes, ordering.absent = {"node-2": ("r2",)}, frozenset({"node-1"})
+    selector.put(first)
+    selector.put(second)
+    assert selector.unknown_nodes == set()
+    assert (names(selector), selector.numbering.unindexed) == (["a"], ["ml/b"])
+    ordering.nodes, ordering.absent = {"node-2": ("r2",), "node-1": ("r1",)}, frozenset()
+    selector.put(second)
+    assert (names(selector), selector.numbering.unindexed) == (["b", "a"], [])
+
+
 # Over real sockets
 
 

@@ -78,6 +78,17 @@ async def test_models_of_the_client_library_are_read_whole() -> None:
     assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
 
 
+async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:
+    one = pod("train-0", "10.0.0.1", annotations={"batch.kubernetes.io/job-completion-index": "0"}, uid="u-1")
+    one.spec = SimpleNamespace(node_name="node-a", hostname="zero", subdomain="train")
+    listed = SimpleNamespace(items=[one], metadata=SimpleNamespace(resource_version="42"))
+    client = SimpleNamespace(list_pod_for_all_namespaces=lambda label_selector: listed)
+    state = await resolver(client, address="hostname", order_by="index").cluster_state()
+    [endpoint] = state.endpoints["worker"]
+    assert endpoint.address == "zero.train.ml.svc:8470"
+    assert (endpoint.uid, endpoint.node, endpoint.index, state.version) == ("u-1", "node-a", 0, "42")
+
+
 async def test_lister_cannot_stream() -> None:
     with pytest.raises(errors.ConfigurationError, match="override_client, a Lister, cannot stream GET /x"):
         client_transport(Lister()).stream("/x", {}, "application/json")

@@ -682,6 +682,20 @@ async def test_changes_before_the_end_of_the_initial_events_count(loopback: Loop
     assert state.spec.task_address("worker", 0) == loopback.address("train-0")
 
 
+async def test_changes_that_arrive_with_the_end_of_the_initial_events_count(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    (found,) = loopback.server.pods
+    version = loopback.server.resource_version
+    mark = {"resourceVersion": str(version - 1), "annotations": ENDS_INITIAL_EVENTS}
+    lines = event_line("BOOKMARK", {"metadata": mark}) + event_line("ADDED", found)
+    loopback.server.inject(Answer(200, lines), match=begins_with_pods)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        while names(await next_state(states)) != ["train-0"]:
+            pass
+        await until(loopback, lambda: has_requested(loopback, 2))
+    assert set(resume_versions(loopback)) == {str(version)}
+
+
 async def test_a_slow_plugin_is_not_taken_for_a_silent_server(loopback: Loopback, tmp_path: Path) -> None:
     loopback.train("train-0")
     plugin = write_plugin(tmp_path, f"time.sleep(1.5); credential({{'token': {TOKEN!r}}})")

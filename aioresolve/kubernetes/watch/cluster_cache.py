@@ -151,7 +151,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
 
         Args:
             query: the query that was listed.
-            listed: all objects of the list, as `match` returned them.
+            listed: all objects of the list in any order, as `match` returned them.
             version: the resourceVersion of the list.
 
         Raises:

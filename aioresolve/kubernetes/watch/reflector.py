@@ -523,10 +523,9 @@ class Reflector:
                         self._api.sends_initial_events = False
                         raise self._broken(watch, "it does not mark the end of the existing objects")
                     self._collect(watch, events[:position], found, stream)
-                    # Lists are ordered by name, but these events may be in any order.
-                    listed = [found[name] for name in sorted(found)]
                     with self._updating_cache():
-                        self._cache.replace(watch.query, listed, event.object.metadata.resource_version)
+                        version = event.object.metadata.resource_version
+                        self._cache.replace(watch.query, list(found.values()), version)
                     watch.on_list()
                     return events[position + 1 :]
             self._collect(watch, events, found, stream)

@@ -608,6 +608,17 @@ async def test_a_server_that_refuses_to_begin_with_the_pods_gets_one_such_reques
     assert sum(request.verb == "list" for request in loopback.requests) == 6
 
 
+async def test_connection_of_a_list_is_closed_when_its_watch_begins(loopback: Loopback) -> None:
+    loopback.train("train-0")
+    loopback.server.inject(Answer(422), match=begins_with_pods, times=None)
+    async with aclosing(with_policy(loopback.resolver()).watch()) as states:
+        await next_state(states)
+        await until_connected(loopback)
+        with anyio.fail_after(10):
+            while client_sockets(loopback) != 1:  # noqa: ASYNC110 - no event reports that a socket is closed
+                await anyio.sleep(0.001)
+
+
 ENDS_INITIAL_EVENTS = {"k8s.io/initial-events-end": "true"}
 
 

@@ -32,6 +32,7 @@ from aioresolve.testing import Answer
 from aioresolve.testing import pod as pod_document
 
 from . import samples
+from .peer_clients import sync_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -565,6 +566,20 @@ async def test_controller_that_cannot_be_read_again_keeps_its_size(loopback: Loo
         number = len(sizes_read(loopback))
         while len(sizes_read(loopback)) < number + 2:
             assert (await anext(observations)).expected["worker"].number == 2
+
+
+@pytest.mark.slow
+async def test_client_that_cannot_watch_reads_controllers_with_each_poll(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(2))
+    loopback.server.add(train_pod("train-0"))
+    with sync_client(loopback) as client:
+        resolver = resolver_of(loopback, override_client=client, kubeconfig=None)
+        async with aclosing(resolver.sized_observations(interval=0.01)) as observations:
+            assert (await anext(observations)).expected["worker"].number == 2
+            loopback.server.add_controllers(stateful_set(3))
+            with anyio.fail_after(60):
+                while (await anext(observations)).expected["worker"].number != 3:
+                    pass
 
 
 @pytest.mark.parametrize("failure", [Answer(403), Answer(404)])

@@ -83,6 +83,7 @@ def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
     selector.fill(matched(name, ordering, slice=one, host=two) for name, (one, two) in places.items())
     assert names(selector) == ["c", "d", "b", "a"]
     assert list(selector.numbering.addresses.by_task) == [0, 1, 2, 3]
+    assert (selector.numbering.first, selector.numbering.end) == (0, 4)
 
 
 def test_pod_without_the_label_is_reported() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -182,7 +182,7 @@ async def test_misbehaving_worker_does_not_affect_others(closed_address: str) ->
     workers = {what: TPUWorker(**options) for what, options in MISBEHAVING.items()}
     good = [TPUWorker(), TPUWorker()]
     async with Running(good[0], *workers.values(), good[1]) as addresses:
-        probes = await probe_workers([*addresses, closed_address], worker_timeout=1.0, libtpu_ports=[])
+        probes = await probe_workers([*addresses, closed_address], worker_timeout=3.0, libtpu_ports=[])
     first, *bad, last, refused = probes
     assert [first.accelerators, last.accelerators] == [{"TPU": 8}] * 2
     for what, probe in zip([*workers, "refused"], [*bad, refused], strict=True):
@@ -190,20 +190,26 @@ async def test_misbehaving_worker_does_not_affect_others(closed_address: str) ->
         assert probe.error.code == what.partition(":")[0], str(probe.error)
         assert probe.error.address == probe.address
         assert (probe.devices, probe.source) == ((), None)
-        assert (probe.latency > 0.9) is what.startswith("deadline")
+        assert (probe.latency > 2.9) is what.startswith("deadline")
     assert "requires TLS" in str(bad[list(workers).index("tls")].error)
 
 
 async def test_server_that_does_not_speak_grpc_is_malformed() -> None:
+    connections = set[asyncio.Task[None] | None]()
+
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(asyncio.current_task())
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-        await writer.drain()
-        await reader.read()
+        with suppress(ConnectionError):
+            await writer.drain()
+            await reader.read()
         writer.close()
 
     async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         (probe,) = await probe_workers([f"127.0.0.1:{port}"], worker_timeout=GENEROUS)
+    # gRPC's core closes connections in threads of its own.
+    await asyncio.wait_for(asyncio.gather(*filter(None, connections)), GENEROUS)
     assert probe.error is not None
     assert probe.error.code == "malformed"
     assert "does not speak gRPC" in str(probe.error)

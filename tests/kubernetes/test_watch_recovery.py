@@ -261,7 +261,9 @@ def test_a_query_is_stale_since_it_was_current_for_the_last_time() -> None:
     watch.on_replay()
     current_at = datetime.now(UTC)
     watch.mark_stale(BROKEN)
-    assert watch.stale_since >= current_at
+    since = watch.stale_since
+    assert since is not None
+    assert since >= current_at
 
 
 def set_waits(monkeypatch: pytest.MonkeyPatch, waits: Iterable[float]) -> list[float]:

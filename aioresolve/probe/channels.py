@@ -296,6 +296,9 @@ class WorkerChannel:
             is_connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
             return deadline_error(self.address, method, deadline.timeout, is_connected=is_connected)
         failure = status_error(self.address, method, error.code().name, error.details() or "")
+        if failure.code == "unreachable" and not deadline.left:
+            # On a busy machine gRPC may stop connecting before it ends the call.
+            return deadline_error(self.address, method, deadline.timeout, is_connected=False)
         self.is_usable = failure.code not in CONNECTION_FAILURES
         return failure
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from aioresolve._core import deadline
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
 from aioresolve.testing.faults import Delay
@@ -94,6 +96,24 @@ async def test_worker_that_never_responded_gets_no_second_request(monkeypatch: p
         with pytest.raises(ProbeError):
             await probe_worker(f"127.0.0.1:{port}", channels=channels, libtpu_ports=[], timeout=GENEROUS)
     assert opened == [f"127.0.0.1:{port}"]
+
+
+async def test_connection_that_breaks_after_the_deadline_is_a_deadline_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def close_after_the_deadline(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now
+        now += 2 * GENEROUS
+        writer.close()
+
+    async with await asyncio.start_server(close_after_the_deadline, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ProbeError, match=r"no gRPC connection to .* within 60 s") as caught:
+            await probe_worker(f"127.0.0.1:{port}", libtpu_ports=[], timeout=GENEROUS)
+    assert caught.value.code == "deadline"
 
 
 async def test_worker_that_listens_again_is_probed_without_delay() -> None:

@@ -33,19 +33,11 @@ class Command(Protocol):
     def __call__(self, *arguments: str) -> Result: ...
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ThreadedKubernetesServer]:
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    """A cluster of its own for each test: a server may read the last requests of a call after its end."""
     with cluster() as server:
         yield server
-
-
-@pytest.fixture
-def server(running: ThreadedKubernetesServer) -> Iterator[ThreadedKubernetesServer]:
-    running.forget_requests()
-    yield running
-    running.clear_faults()
-    running.allow = None
-    running.resources = {}
 
 
 @pytest.fixture

@@ -26,17 +26,11 @@ pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 TRAIN = ("kubernetes", "-l", "worker=app=train")
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ThreadedKubernetesServer]:
+@pytest.fixture
+def server() -> Iterator[ThreadedKubernetesServer]:
+    """A cluster of its own for each test: a server may read the last requests of a call after its end."""
     with cluster() as server:
         yield server
-
-
-@pytest.fixture
-def server(running: ThreadedKubernetesServer) -> Iterator[ThreadedKubernetesServer]:
-    running.forget_requests()
-    yield running
-    running.clear_faults()
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ class TestWait:
 
     async def test_missing_task_ends_at_the_deadline(self, source: Source) -> None:
         with anyio.fail_after(PATIENCE), pytest.raises(IncompleteClusterError) as error:
-            await source.resolver(timeout=PATIENCE).wait(jobs={"worker": 3}, timeout=1.0, interval=POLL)
+            await source.resolver(timeout=PATIENCE).wait(jobs={"worker": 3}, timeout=2.0, interval=POLL)
         assert error.value.wanted == {"worker": 3}
         assert error.value.found == {"worker": 2}
 

@@ -27,6 +27,7 @@ from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.fleet.sharding import shard_of
 from aioresolve.resolver import UnionClusterResolver
 from aioresolve.spec import ClusterSpec, Missing, Observation
+from tests.virtual_time import in_virtual_time
 
 from .fleets import (
     Pooled,
@@ -265,6 +266,7 @@ class TestResolve:
         await Fleet(targets, max_concurrency=5).resolve()
         assert most == 5
 
+    @in_virtual_time
     async def test_deadline_starts_with_the_turn(self) -> None:
         async def slow() -> ClusterState:
             await anyio.sleep(0.1)

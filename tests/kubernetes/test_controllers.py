@@ -498,7 +498,7 @@ async def test_wait_without_a_number_waits_for_all_pods_that_the_controller_want
     loopback.server.add_controllers(stateful_set(2))
     loopback.server.add(train_pod("train-0"))
     with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(timeout=1.0)
+        await resolver_of(loopback).wait(timeout=2.0)
     assert caught.value.wanted == {"worker": 2}
     assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}
     assert "1 of 2 tasks (spec.replicas of StatefulSet ml/train)" in str(caught.value)
@@ -630,6 +630,6 @@ async def test_union_waits_for_the_controllers_of_all_resolvers(loopback: Loopba
     loopback.server.add(train_pod("train-0"))
     one = resolver_of(loopback)
     with pytest.raises(IncompleteClusterError) as caught:
-        await UnionClusterResolver(one, resolver_of(loopback)).wait(timeout=1.0)
+        await UnionClusterResolver(one, resolver_of(loopback)).wait(timeout=2.0)
     assert caught.value.wanted == {"worker": 4}
     assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}

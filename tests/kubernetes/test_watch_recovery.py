@@ -403,7 +403,7 @@ def test_too_many_open_files_is_reported_as_such() -> None:
     assert "see that the address is right" not in str(error)
 
 
-IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=0.2, max_initial_silence=0.1)
+IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=2.0, max_initial_silence=0.1)
 
 NEVER_ESTABLISHED = pytest.mark.parametrize(
     "fault", [Hang(), Answer(429, headers={"Retry-After": "30"})], ids=["hangs", "429"]
@@ -418,7 +418,7 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
     async with aclosing(resolver.observations()) as observations:
         assert (await anext(observations)).error is None
         await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches == 1)
-        await anyio.sleep(0.6)
+        await anyio.sleep(1.0)
         loopback.server.inject(fault, match=is_watch, times=None)
         ended_at = datetime.now(UTC)
         loopback.server.disturb(End())
@@ -427,7 +427,7 @@ async def test_a_watch_that_cannot_be_resumed_is_stale_since_its_end(loopback: L
     assert observation.error is not None
     assert observation.state is not None
     assert observation.stale_since is not None
-    assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=0.2)
+    assert timedelta(0) <= observation.stale_since - ended_at < timedelta(seconds=1.5)
 
 
 async def test_watches_that_open_and_remain_silent_are_reported_each_time(

@@ -208,8 +208,8 @@ async def test_deadline_applies_across_loops() -> None:
     async with TPUWorker(faults=[Hang()]) as worker:
         with other_loop() as other:
             (probe,) = await other.run(
-                lambda: probe_workers([worker.address], timeout=0.3, worker_timeout=GENEROUS)
+                lambda: probe_workers([worker.address], timeout=0.5, worker_timeout=GENEROUS)
             )
     assert probe.error is not None
     assert probe.error.code == "deadline"
-    assert probe.latency < 2.0
+    assert probe.latency < GENEROUS / 2

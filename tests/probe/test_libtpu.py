@@ -114,7 +114,7 @@ async def test_if_all_ports_refuse_the_error_names_the_first(
 async def test_process_that_accepts_and_does_not_respond_is_an_error(closed_address: str) -> None:
     async with libtpu() as worker, TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as hanging:
         ports = [worker.port, hanging.port]
-        (probe,) = await probe_workers([closed_address], libtpu_ports=ports, worker_timeout=0.5)
+        (probe,) = await probe_workers([closed_address], libtpu_ports=ports, worker_timeout=2.0)
     assert probe.error is not None
     assert f"127.0.0.1:{hanging.port} accepted the connection but did not respond" in probe.error.summary
 
@@ -146,12 +146,10 @@ async def test_libtpu_is_not_used_without_ports() -> None:
 
 async def test_libtpu_has_the_remaining_time_of_the_deadline(closed_address: str) -> None:
     async with TPUWorker(services=["libtpu"], chips=1, faults=[Hang()]) as worker:
-        (probe,) = await probe_workers([closed_address], libtpu_ports=[worker.port], worker_timeout=0.3)
+        (probe,) = await probe_workers([closed_address], libtpu_ports=[worker.port], worker_timeout=2.0)
     assert probe.error is not None
-    assert "accepted the connection but did not respond to GetTpuRuntimeStatus within 0.3 s" in str(
-        probe.error
-    )
-    assert 0.2 < probe.latency < 1.0
+    assert "accepted the connection but did not respond to GetTpuRuntimeStatus within 2 s" in str(probe.error)
+    assert 1.9 < probe.latency < GENEROUS / 2
 
 
 async def test_libtpu_is_called_over_the_same_channels(closed_address: str) -> None:

@@ -53,7 +53,7 @@ async def test_creating_to_ready(google: GoogleServer) -> None:
 async def test_wait_continues_while_the_metadata_server_does_not_respond(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
     google.inject(Hang(), match=lambda request: request.service == "metadata", times=3)
-    state = await TPUClusterResolver("my-tpu", timeout=0.2).wait(timeout=PATIENCE, interval=0.01)
+    state = await TPUClusterResolver("my-tpu", timeout=0.5).wait(timeout=PATIENCE, interval=0.01)
     assert addresses(state) == ["10.0.0.1:8470"]
 
 
@@ -215,7 +215,7 @@ async def test_reachable_probe_requires_a_response_of_each_worker(google: Google
         await wait_for("my-tpu", reachable="probe")
         assert worker.calls == ["/tensorflow.WorkerService/GetStatus"]
     with pytest.raises(IncompleteClusterError, match="my-tpu/worker-0: nothing listens at 127"):
-        await wait_for("my-tpu", reachable="probe", timeout=0.5)
+        await wait_for("my-tpu", reachable="probe", timeout=2.0)
 
 
 async def test_a_local_tpu_has_no_workers_to_wait_for() -> None:

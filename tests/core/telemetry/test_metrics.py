@@ -59,9 +59,9 @@ async def test_requests_and_retries_are_counted_by_outcome(recording: Recording,
 async def test_request_duration_is_in_seconds(recording: Recording, loopback: Loopback) -> None:
     loopback.server.inject(Hang())
     with pytest.raises(DeadlineExceededError):
-        await loopback.resolver(not_running="skip", timeout=0.3).cluster_spec()
+        await loopback.resolver(not_running="skip", timeout=2.0).cluster_spec()
     point = only_histogram_point(recording, "http.client.request.duration")
-    assert 0.1 < point.sum < 1.0
+    assert 0.5 < point.sum < 60.0
     conventional = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
     assert tuple(point.explicit_bounds) == conventional
     assert (point.attributes or {})["error.type"] == "cancelled"

@@ -94,9 +94,14 @@ SLOW_PATHS = (
 )
 """Files and folders whose tests are all slow. Single slow tests of other files have `@pytest.mark.slow`."""
 
-hypothesis.settings.register_profile("fast", deadline=None, print_blob=True, max_examples=20)
-hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
+for _name, _max_examples in {"fast": 20, "suite": 100, "long": 2_000}.items():
+    hypothesis.settings.register_profile(
+        _name,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],  # the machine may be busy
+        print_blob=True,
+        max_examples=_max_examples,
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -542,7 +542,7 @@ VARIABLES = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(VARIABLES), TEXTS, max_size=6))
 def test_any_environment_is_a_detection_or_a_typed_error(variables: dict[str, str]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

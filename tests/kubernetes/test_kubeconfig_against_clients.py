@@ -136,7 +136,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(users(), clusters())
 def test_all_three_clients_read_a_kubeconfig_alike(user: dict[str, Any], cluster: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -148,7 +148,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(config=kubeconfigs(), is_json=st.booleans())
 @example(config={"contexts": [], "users": [{"name": "x"}]}, is_json=False)
 @example(config=kubeconfig(**{"certificate-authority": "\x1f"}), is_json=True)

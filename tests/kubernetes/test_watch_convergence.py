@@ -428,7 +428,7 @@ async def live(world: World, schedule: list[list[Any]]) -> None:
     watch_list=st.booleans(),
     in_protobuf=st.booleans(),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_watch_converges_to_the_state_of_the_server(
     cluster: Loopback,
     config: ResolverConfig,

@@ -168,8 +168,15 @@ class _Warnings(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not (self._is_uvloop and _is_handshake_warning(record)):
+        if not (_is_abandoned_handshake(record) or (self._is_uvloop and _is_handshake_warning(record))):
             self.records.append(record)
+
+
+def _is_abandoned_handshake(record: logging.LogRecord) -> bool:
+    """Return whether asyncio, in debug mode, reports a client that gave up during the TLS handshake."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_reported = record.getMessage().startswith("Error on transport creation for incoming connection")
+    return is_reported and isinstance(error, (ConnectionError, ssl.SSLError))
 
 
 def _is_handshake_warning(record: logging.LogRecord) -> bool:

@@ -88,7 +88,6 @@ class PodRequest(ClusterRequest, frozen=True, kw_only=True):
     address: str
     order_by: tuple[str, ...]
     not_running: Literal["raise", "skip"] = "raise"
-    allow_empty: bool = False
     max_concurrency: int
 
     @property
@@ -108,7 +107,7 @@ class PodRequest(ClusterRequest, frozen=True, kw_only=True):
 
 
 class TPURequest(ClusterRequest, frozen=True, kw_only=True):
-    """The Cloud TPUs to resolve, list, watch or wait for."""
+    """The Cloud TPUs to resolve, watch or wait for."""
 
     names: tuple[str, ...]
     zone: str | None
@@ -117,11 +116,6 @@ class TPURequest(ClusterRequest, frozen=True, kw_only=True):
     not_healthy: Literal["raise", "skip", "allow"] = "raise"
     address: Literal["internal_ip", "external_ip"] = "internal_ip"
     job_name: str
-    is_list: bool = False
-    is_probed: bool = False
-    allow_empty: bool = False
-    worker_timeout: float = 5.0
-    max_concurrency: int = 256
 
     @property
     def scope(self) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aioresolve.cli.output.formats import TaskName
     from aioresolve.spec import ClusterSpec, ClusterState
 
+
 JOB_NAMES = ("worker", "ps", "chief", "master", "evaluator")
 """The jobs of TensorFlow. As the key of a label, such a name is probably meant as a job."""
 
@@ -88,6 +89,12 @@ Exit codes: 0 success; 1 could not resolve, or a job has no pods; 2 invalid usag
 """
 
 
+class TableRequest(PodRequest, frozen=True, kw_only=True):
+    """The pods, or endpoints of Services, to print."""
+
+    allow_empty: bool
+
+
 @click.command(epilog=EPILOG, short_help="The pods of label selectors, as the tasks of a cluster.")
 @pod_options
 @click.option(
@@ -130,7 +137,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
                  as in kubectl: a template for the object of json, or a table with a row for
                  each of its tasks, which here have a "job" too
     """
-    request = PodRequest(**parameters)
+    request = TableRequest(**parameters)
     validate_pod_request(request)
     if is_watched:
         from .watch import watch_pods
@@ -156,7 +163,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
 _Found = tuple["ClusterSpec", "ClusterState | None", "TaskName | None", str]
 
 
-async def _resolve(request: PodRequest) -> _Found:
+async def _resolve(request: TableRequest) -> _Found:
     """Return the cluster, its state if identities are needed, a task, and a report of jobs without pods."""
     from aioresolve.cli.terminal.progress import run_with_progress
 
@@ -173,7 +180,7 @@ async def _resolve(request: PodRequest) -> _Found:
     return await run_with_progress(request, operation)
 
 
-async def _report_empty_jobs(request: PodRequest, empty: list[JobSelector]) -> str:
+async def _report_empty_jobs(request: TableRequest, empty: list[JobSelector]) -> str:
     """Return a line that says which pods or endpoints were looked for, and where."""
     from aioresolve.kubernetes.auth import CredentialCache, find_connection, validate_overrides
 

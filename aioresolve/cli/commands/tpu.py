@@ -70,6 +70,16 @@ not reach a location; 2 invalid usage or configuration; 3 deadline passed.
 """
 
 
+class TableRequest(TPURequest, frozen=True, kw_only=True):
+    """The Cloud TPUs to print: their workers, which may be probed, or a list of all TPUs."""
+
+    is_list: bool
+    is_probed: bool
+    allow_empty: bool
+    worker_timeout: float
+    max_concurrency: int
+
+
 @click.command(epilog=EPILOG, short_help="The workers of Cloud TPUs, as the tasks of a cluster.")
 @tpu_options
 @click.option(
@@ -114,7 +124,7 @@ def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
       hostfile host:slots
                  the hosts as Open MPI and DeepSpeed, or as Horovod and MPICH read them
     """
-    request = TPURequest(**parameters)
+    request = TableRequest(**parameters)
     _validate(request)
     if is_watched:
         _watch(request)
@@ -124,7 +134,7 @@ def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
         context.exit(COULD_NOT_RESOLVE)
 
 
-def _validate(request: TPURequest) -> None:
+def _validate(request: TableRequest) -> None:
     if request.is_list and (request.names or request.is_probed):
         other = "--probe" if request.is_probed else "NAME"
         raise click.UsageError(f"--list lists all TPUs; leave out {other} or --list")
@@ -138,7 +148,7 @@ def _validate(request: TPURequest) -> None:
     validate_output(request)
 
 
-def _watch(request: TPURequest) -> None:
+def _watch(request: TableRequest) -> None:
     from .watch import watch_tpus
 
     if request.is_list or request.is_probed:
@@ -147,7 +157,7 @@ def _watch(request: TPURequest) -> None:
     watch_tpus(request)
 
 
-def _print_workers(request: TPURequest) -> bool:
+def _print_workers(request: TableRequest) -> bool:
     """Print the workers; return whether there are any, and all probes succeeded."""
     from aioresolve.cli.application import run_async
 
@@ -172,7 +182,7 @@ def _print_workers(request: TPURequest) -> bool:
     return not failed
 
 
-def _print_list(request: TPURequest) -> bool:
+def _print_list(request: TableRequest) -> bool:
     """Print all TPUs, and return whether every location was reached."""
     from aioresolve.cli.application import run_async
 
@@ -195,7 +205,7 @@ def found_tpus(slices: tuple[TPUSlice, ...], job_name: str) -> FoundTPUs:
     return FoundTPUs(slices, cluster_of(slices, job_name, {}, datetime.now(UTC)))
 
 
-async def _resolve(request: TPURequest) -> tuple[FoundTPUs, TaskName | None]:
+async def _resolve(request: TableRequest) -> tuple[FoundTPUs, TaskName | None]:
     from aioresolve.cli.terminal.progress import run_with_progress
 
     resolver = new_tpu_resolver(request)
@@ -209,7 +219,7 @@ async def _resolve(request: TPURequest) -> tuple[FoundTPUs, TaskName | None]:
     return found, task
 
 
-async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:
+async def _probe(request: TableRequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:
     # Imported only for --probe: grpc takes a fifth of a second.
     from aioresolve.probe import LIBTPU_PORTS
 
@@ -228,7 +238,7 @@ async def _probe(request: TPURequest, slices: tuple[TPUSlice, ...], ends: float)
     return {probe.address: probe for probe in await probe_workers(probe_request)}
 
 
-async def _list_nodes(request: TPURequest) -> NodeList:
+async def _list_nodes(request: TableRequest) -> NodeList:
     from aioresolve.cli.terminal.progress import run_with_progress
     from aioresolve.gcp.client import GoogleSession
     from aioresolve.gcp.tpu_api import TPUAPI

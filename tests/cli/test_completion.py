@@ -98,6 +98,30 @@ def test_a_cluster_that_does_not_list_its_namespaces_soon_completes_nothing(
     assert candidates("-n") == []
 
 
+def test_the_cluster_is_that_of_the_options(
+    server: ThreadedKubernetesServer, kubeconfig: Path, tmp_path: Path
+) -> None:
+    kubeconfig.write_text(kubeconfig.read_text().replace(server.url, "https://127.0.0.1:1"))
+    token = tmp_path / "token"
+    token.write_text("a-token")
+    options = ("--server", server.url, "--token-file", str(token), "--as", "ada", "--as-group", "math")
+    server.forget_requests()
+    assert candidates(*options, "-n") == ["default", "ml"]
+    [request] = server.requests
+    assert (request.user, request.impersonated_user, request.impersonated_groups) == (
+        *("alice", "ada"),
+        ("math",),
+    )
+
+
+def test_a_large_cluster_sends_only_the_names_of_its_first_objects(server: ThreadedKubernetesServer) -> None:
+    candidates("-n")
+    [request] = server.requests
+    assert request.query == {"limit": "500"}
+    assert request.accept.startswith("application/json;as=PartialObjectMetadataList;")
+    server.until(lambda: server.connections == 0)
+
+
 @pytest.fixture
 def pods(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
     """The server of the kubeconfig, with pods in the namespaces `default` and `ml`."""
@@ -110,6 +134,13 @@ def pods(kubeconfig: Path) -> Iterator[ThreadedKubernetesServer]:
     with KubernetesServer(pods, tls=True, tokens={"a-token": "alice"}).in_thread() as server:
         server.write_kubeconfig(kubeconfig, context="west")
         yield server
+
+
+def test_selectors_are_completed_in_the_namespace_of_the_context(
+    pods: ThreadedKubernetesServer, kubeconfig: Path
+) -> None:
+    pods.write_kubeconfig(kubeconfig, context="west", namespace="ml")
+    assert candidates("-l", incomplete="app=") == ["app=server", "app=trainer"]
 
 
 @pytest.mark.usefixtures("pods")

@@ -344,6 +344,8 @@ def test_server_credentials_and_impersonation_of_the_kubeconfig_can_be_replaced(
     assert {(each.user, each.impersonated_user, each.impersonated_groups) for each in server.requests} == {
         ("alice", "ada", ("math", "logic"))
     }
+    empty = aioresolve("-l", "app=none", *options)
+    assert "with the given server and token file); use -n or -A" in empty.stderr
     server.allow = {"ada": ()}
     assert "user 'ada' may not list pods" in aioresolve(*TRAIN, *options, "--as", "ada").stderr
 

@@ -207,6 +207,12 @@ def test_yaml_has_the_same_values_and_types() -> None:
     assert yaml.safe_load(as_yaml(cluster_document(STATE))) == DOCUMENT
 
 
+def test_yaml_keeps_the_order_of_keys_and_readable_text() -> None:
+    assert as_yaml({"name": "zürich-0", "address": "10.0.0.1:8470"}) == (
+        "name: zürich-0\naddress: 10.0.0.1:8470\n"
+    )
+
+
 @pytest.mark.parametrize("observed", [None, datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)])
 def test_observed_at_is_rfc_3339_or_null(observed: datetime | None) -> None:
     state = ClusterState.from_spec(SPEC, observed_at=observed)

@@ -350,7 +350,7 @@ def _equal_tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str)
             hint="Resolve one job, or several selectors as one job.",
             consumer=consumer,
         )
-    if tasks[-1].index != len(tasks) - 1 or tasks[0].index != 0:
+    if tasks[-1].index != len(tasks) - 1:
         present = {each.index for each in tasks}
         missing = next(index for index in range(len(tasks)) if index not in present)
         raise LaunchError(

@@ -161,7 +161,7 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
 
 async def examine(*, port: int | None = None, timeout: float = 30.0) -> tuple[Finding, ...]:
     """Return what was found out about each source, in the order of precedence."""
-    if port is not None and not 0 < validate_count("port", port) < 65536:
+    if port is not None and validate_count("port", port) > 65535:
         raise ConfigurationError(
             f"{port} is not a valid port", argument="port", hint="Pass a number up to 65535."
         )

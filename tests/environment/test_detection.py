@@ -264,6 +264,12 @@ async def test_port_is_used_where_the_variables_have_none(
     assert await ports(1234) == (await ports() if given is None else given)
 
 
+@pytest.mark.parametrize("port", [1, 65535])
+async def test_lowest_and_highest_port_are_permitted(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, SAGEMAKER)
+    assert await ports(port) == {str(port)}
+
+
 async def test_port_is_that_of_pods(cluster: ThreadedKubernetesServer) -> None:
     add_job(cluster)
     assert (await ports(), await ports(1234)) == ({"8470"}, {"1234"})

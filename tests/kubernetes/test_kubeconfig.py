@@ -155,6 +155,11 @@ OIDC = {"auth-provider": {"name": "oidc", "config": {"id-token": "x"}}}
         ({"token": "t"}, "user 'dev': token"),
         ({"token": "t", **OIDC}, "user 'dev': token"),
         ({"tokenFile": "/t"}, "user 'dev': token file /t"),
+        ({"client-certificate": "/c", "client-key": "/k"}, "user 'dev': client certificate"),
+        (
+            {"client-certificate": "/c", "client-key": "/k", "username": "u", "as": "ada"},
+            "user 'dev': client certificate and user name and password, acting as 'ada'",
+        ),
         (exec_user("/bin/plugin"), "user 'dev': exec plugin 'plugin'"),
         ({"token": "t", **exec_user("/bin/plugin")}, "user 'dev': token"),
     ],
@@ -302,6 +307,7 @@ def test_server_without_scheme_uses_https_if_the_cluster_has_options_for_it(opti
         *["//h", "https:/h", "https:h", "h/path", "https://", "ftp://h", " https://h", "https://h\n"],
         *["https://h:0", "https://h:70000", "https://h/%zz", "https://.vm", "https://a..b", "https://[h"],
         *[f"https://{'x' * 64}", "https://me:hunter22@h", "me:hunter22@h"],
+        *["https://hunter22@h", "https://:hunter22@h"],
     ],
 )
 def test_invalid_server_is_an_error_at_its_field(server: str) -> None:
@@ -325,7 +331,9 @@ def test_tls_server_name_is_a_name_or_an_address(written: str, name: str) -> Non
     assert select(kubeconfig(**{"tls-server-name": written})).cluster.tls_server_name == name
 
 
-@pytest.mark.parametrize("name", ["a\0b", "x" * 64, "x." * 128, ".vm", "a..b", " a", "bücher.example", "[h]"])
+@pytest.mark.parametrize(
+    "name", ["a\0b", "x" * 64, "x." * 128, ".vm", "a..b", " a", "bücher.example", "[h]", "[::1", "::1]"]
+)
 def test_invalid_tls_server_name_is_an_error_at_its_field(name: str) -> None:
     message = error_of(kubeconfig(**{"tls-server-name": name}))
     assert f"kubeconfig {PATH}:" in message
@@ -409,6 +417,13 @@ def test_extension_for_plugins_is_plain_json() -> None:
 )
 def test_file_without_entries_is_empty_but_valid(text: str) -> None:
     assert parse_kubeconfig(text.encode(), PATH).is_empty
+
+
+@pytest.mark.parametrize(
+    "text", ["current-context: a", *(f"{key}: [{{name: a}}]" for key in ("clusters", "contexts", "users"))]
+)
+def test_file_with_any_entry_is_not_empty(text: str) -> None:
+    assert not parse_kubeconfig(text.encode(), PATH).is_empty
 
 
 def test_mistake_in_the_entry_of_another_context_has_no_effect() -> None:

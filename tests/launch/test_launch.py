@@ -39,10 +39,13 @@ def test_state_and_its_spec_give_the_same_variables() -> None:
         assert launch.environment(consumer, state, task) == launch.environment(consumer, WORKERS, task)
 
 
+@pytest.mark.parametrize(
+    "task", [SPARSE.task("worker", 2), Task("worker", 3, "10.0.0.4:8470", 3, 4)], ids=str
+)
 @pytest.mark.parametrize("consumer", launch.CONSUMERS)
-def test_task_of_another_cluster_is_refused(consumer: str) -> None:
+def test_task_of_another_cluster_is_refused(consumer: str, task: Task) -> None:
     with pytest.raises(LaunchError, match="is not a task of this cluster of 3 tasks"):
-        launch.environment(consumer, WORKERS, SPARSE.task("worker", 2))
+        launch.environment(consumer, WORKERS, task)
 
 
 def test_unknown_consumer_and_option_name_the_known_ones() -> None:
@@ -95,6 +98,11 @@ class TestEqualTasks:
     def test_port_out_of_range_is_refused(self, port: int) -> None:
         with pytest.raises(LaunchError, match=f"but {port} is not one. .* 1 to 65535"):
             launch.jax(WORKERS, WORKERS.task("worker", 0), port=port)
+
+    @pytest.mark.parametrize("port", [1, 65535])
+    def test_lowest_and_highest_port_are_permitted(self, port: int) -> None:
+        variables = launch.jax(WORKERS, WORKERS.task("worker", 0), port=port)
+        assert variables["JAX_COORDINATOR_ADDRESS"] == f"10.0.0.1:{port}"
 
     def test_jax(self) -> None:
         assert launch.jax(WORKERS, WORKERS.task("worker", 2)) == {

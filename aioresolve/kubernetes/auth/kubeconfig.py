@@ -624,7 +624,7 @@ def validate_server_url(url: str, where: str, scheme: str = "http") -> str:
         raise ConfigurationError(
             f"{where}: {_shown(url)} does not start with https:// or http://", hint="Write https://HOST:PORT."
         )
-    if parts.username is not None or parts.password is not None:
+    if parts.username is not None:
         raise ConfigurationError(
             f"{where}: the URL contains a user name or password",
             hint="Move them to username and password of the kubeconfig's user.",

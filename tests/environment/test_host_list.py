@@ -34,6 +34,7 @@ class TestHosts:
             ("a[1-2]b[3,5]", ["a1b3", "a1b5", "a2b3", "a2b5"]),
             ("a[1-2][3-4]", ["a13", "a14", "a23", "a24"]),
             ("n[1-2]-ib0", ["n1-ib0", "n2-ib0"]),
+            ("n" * 254 + "[1]", ["n" * 254 + "1"]),
             ("n[1-2].cluster.local,login", ["n1.cluster.local", "n2.cluster.local", "login"]),
             # The lists in TensorFlow's tests of its SlurmClusterResolver.
             ("n[1,3]", ["n1", "n3"]),
@@ -65,6 +66,7 @@ class TestHosts:
             ("n:1", "'n:1' is not part of a host name"),
             ("n\udcff", "is not part of a host name"),
             ("n" * 256, "a host name of more than 255 characters"),
+            ("n" * 254 + "[1,10]", "a host name of more than 255 characters"),
         ],
     )
     def test_malformed_list_is_rejected_with_the_place(self, text: str, reason: str) -> None:

@@ -103,6 +103,9 @@ class TestJobs:
         assert resolver.get_task_info() == ("worker", 2)
         assert (await resolver.this_task()).rank == 3
         assert resolver.known_jobs == ["chief", "worker"]
+        for rank, task in enumerate([("chief", 0), ("worker", 0)]):
+            set_slurm(PROCID=rank)
+            assert resolver.get_task_info() == task
 
     async def test_job_may_have_no_tasks(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n1", "1", 0))
@@ -152,6 +155,20 @@ class TestRanks:
     ) -> None:
         set_slurm(DISTRIBUTION=distribution, LOCALID=1, **step("n1", "2", 1))
         assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
+
+    @pytest.mark.parametrize("distribution", ["cyclic", "plane"])
+    async def test_one_task_on_each_node_is_in_the_order_of_the_nodes(
+        self, distribution: str, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(HET_SIZE=2, DISTRIBUTION=distribution, **step("a,b", "1(x2)", 1))
+        assert await addresses() == {"worker": ["a:8888", "b:8888"]}
+
+    async def test_one_task_on_each_node_may_be_in_any_order_if_that_is_arbitrary(
+        self, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(DISTRIBUTION="arbitrary", **step("a,b", "1(x2)", 1))
+        with pytest.raises(EnvironmentVariableError, match="does not say on which node each task is"):
+            await addresses()
 
     @given(
         st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
@@ -353,6 +370,7 @@ class TestMalformed:
             ConfigurationError, match="`port_base=`: 65534 is too high: the ports end at 65536"
         ):
             await addresses(port_base=65534)
+        assert (await addresses(port_base=65533))["worker"][-1] == "n1:65535"
 
     @pytest.mark.parametrize(
         ("argument", "value"),
@@ -488,7 +506,22 @@ class TestGPUs:
         set_slurm(**step("n1", "2", 1), GPUS_ON_NODE=8, GPUS_PER_TASK=4)
         assert await self.gpus(gpus_per_node=4) == 2
         assert await self.gpus(gpus_per_task=3) == 3
+        assert await self.gpus(gpus_per_task=4) == 4
         assert await self.devices(gpus_per_node=4, gpus_per_task=1) == "1"
+
+    async def test_arguments_decide_over_an_empty_list_of_visible_devices(
+        self, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        set_slurm(**step("n1", "2", 1))
+        assert await self.gpus(gpus_per_node=4) == 2
+        assert await self.devices(gpus_per_node=4) == "2,3"
+
+    async def test_step_without_tasks_uses_no_gpu(self, set_slurm: SetVariables) -> None:
+        set_slurm(STEP_NODELIST="n1", GPUS_ON_NODE=4)
+        assert await addresses(tasks_per_node=0, port_base=65535) == {"worker": {}}
+        for gpus_per_node in (None, 4):
+            assert await self.gpus(tasks_per_node=0, gpus_per_node=gpus_per_node) == 0
 
     async def test_node_has_at_most_1024_gpus(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n1", "1", 0), GPUS_PER_NODE=1024)

@@ -137,6 +137,10 @@ class TestMaster:
         set_config(cluster={"worker": ["a:1"]})
         assert await TFConfigClusterResolver().master() == ""
 
+    async def test_single_task_beside_a_job_without_tasks_has_a_master(self, set_config: Any) -> None:
+        set_config(cluster={"ps": [], "worker": ["a:1"]}, task=task("worker", 0))
+        assert await TFConfigClusterResolver().master() == "a:1"
+
     async def test_unknown_own_task_is_an_error(self, set_config: Any) -> None:
         set_config(cluster=CLUSTER)
         with pytest.raises(UnknownTaskError, match="Pass `task_type=` and `task_id=`"):

@@ -103,6 +103,8 @@ def test_error_for_a_socks_proxy_says_that_it_is_not_supported() -> None:
         ("https://api.example", {"HTTPS_PROXY": PROXY, "REQUEST_METHOD": "GET"}, PROXY),
         ("http://api.example", {"HTTP_PROXY": PROXY, "REQUEST_METHOD": ""}, PROXY),
         ("http://api.example", {"REQUEST_METHOD": "GET"}, None),
+        ("http://api.example", {"HTTP_PROXY": PROXY, "NO_PROXY": "api.example:80"}, None),
+        ("http://api.example", {"HTTP_PROXY": PROXY, "NO_PROXY": "api.example:443"}, PROXY),
     ],
 )
 def test_proxy_depends_on_the_scheme_of_the_server(

@@ -93,6 +93,14 @@ async def test_google_command_provides_the_token(tmp_path: Path) -> None:
     assert await command.identity() == Identity("Bearer t", expires=4102444800)
 
 
+async def test_google_command_without_options_prints_the_token_at_the_keys_of_kubectl(tmp_path: Path) -> None:
+    printed = {"access_token": "t", "token_expiry": "2100-01-01T00:00:00Z"}
+    path = write_plugin(tmp_path, f"assert not sys.argv[1:]\nprint({json.dumps(printed)!r})")
+    command = google_command(provider("gcp", cmd_path=str(path)))
+    assert command is not None
+    assert await command.identity() == Identity("Bearer t", expires=4102444800)
+
+
 @pytest.mark.parametrize(
     "printed", ["hunter22", '{"credential": 5}', "{}", '{"credential": {"access_token": 5}}']
 )

@@ -110,6 +110,16 @@ def test_output_may_be_yaml(time: str) -> None:
     assert parse_exec_credential(output.encode(), EXEC_V1, "p") == Identity("Bearer t", expires=1896091200)
 
 
+def test_yaml_of_more_than_64_kib_is_not_parsed() -> None:
+    output = f"apiVersion: {EXEC_V1}\nstatus: {{token: t}}\n".encode()
+    output += b"#" * (64 * 1024 - len(output))
+    assert parse_exec_credential(output, EXEC_V1, "p") == Identity("Bearer t")
+    with pytest.raises(
+        CredentialsError, match="printed 65537 bytes that are neither a JSON nor a YAML object"
+    ):
+        parse_exec_credential(output + b"#", EXEC_V1, "p")
+
+
 @pytest.mark.parametrize("kind", [None, ""])
 def test_output_may_lack_its_kind(kind: str | None) -> None:
     output = credential({"token": "t"}, kind=kind)
@@ -233,6 +243,15 @@ async def test_error_for_a_missing_command_has_its_install_hint() -> None:
         "the plugin 'my-login' (kubeconfig /home/me/.kube/config, user 'dev', exec) is not installed: "
         "it is not on PATH. Get it:\n[1mbrew install my-login"
     )
+
+
+async def test_install_hint_is_shortened_and_shows_no_password() -> None:
+    hint = "https://me:hunter22@example.com/" + "x" * 2_000
+    with pytest.raises(CredentialsError) as caught:
+        await call(exec_user("my-login", installHint=hint)).identity()
+    shown = str(caught.value).partition("it is not on PATH. ")[2]
+    assert shown.startswith("https://(secret)@example.com/xxx")
+    assert len(shown) == 1_000
 
 
 async def test_error_for_a_missing_program_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""When credentials expire, as far as they say so themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioresolve.kubernetes.auth.connection import EXPIRY_MARGIN, Identity
+from aioresolve.kubernetes.auth.expiry import END_OF_TIME, expiry
+
+from .kubeconfigs import id_token
+
+
+def test_first_part_that_expires_decides() -> None:
+    token = f"Bearer {id_token(exp=2_000)}"
+    assert expiry(Identity(token, expires=1_000.0)) == 1_000.0
+    assert expiry(Identity(token, expires=3_000.0)) == 2_000.0
+    assert expiry(Identity(token)) == 2_000.0
+
+
+@pytest.mark.parametrize(
+    "authorization", [None, "Basic YTpi", "Bearer opaque", f"Bearer {id_token(sub='ada')}"]
+)
+def test_credentials_that_say_nothing_have_no_known_end(authorization: str | None) -> None:
+    assert expiry(Identity(authorization)) is None
+    assert expiry(Identity(authorization, expires=1_000.0)) == 1_000.0
+
+
+@pytest.mark.parametrize("expires", [-1.0, END_OF_TIME])
+def test_end_that_is_not_a_date_from_1970_to_9999_is_not_known(expires: float) -> None:
+    assert expiry(Identity(expires=expires)) is None
+    assert expiry(Identity(f"Bearer {id_token(exp=expires)}")) is None
+
+
+@pytest.mark.parametrize("expires", [0.0, END_OF_TIME - 1])
+def test_first_and_last_date_are_known(expires: float) -> None:
+    assert expiry(Identity(expires=expires)) == expires
+
+
+def test_identity_is_used_until_shortly_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = Identity(expires=2_000.0)
+    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0 - EXPIRY_MARGIN - 0.5)
+    assert identity.is_fresh
+    assert identity.is_valid
+    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0 - EXPIRY_MARGIN)
+    assert not identity.is_fresh
+    assert not identity.is_valid

@@ -137,7 +137,7 @@ class TestMaster:
         set_config(cluster={"worker": ["a:1"]})
         assert await TFConfigClusterResolver().master() == ""
 
-    async def test_single_task_beside_a_job_without_tasks_has_a_master(self, set_config: Any) -> None:
+    async def test_single_task_and_a_job_without_tasks_need_a_master(self, set_config: Any) -> None:
         set_config(cluster={"ps": [], "worker": ["a:1"]}, task=task("worker", 0))
         assert await TFConfigClusterResolver().master() == "a:1"
 

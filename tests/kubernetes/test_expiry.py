@@ -36,11 +36,10 @@ def test_first_and_last_date_are_known(expires: float) -> None:
     assert expiry(Identity(expires=expires)) == expires
 
 
-def test_identity_is_used_until_shortly_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = Identity(expires=2_000.0)
-    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0 - EXPIRY_MARGIN - 0.5)
-    assert identity.is_fresh
-    assert identity.is_valid
-    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0 - EXPIRY_MARGIN)
-    assert not identity.is_fresh
-    assert not identity.is_valid
+@pytest.mark.parametrize(("seconds_left", "is_used"), [(EXPIRY_MARGIN + 0.5, True), (EXPIRY_MARGIN, False)])
+def test_identity_is_used_until_shortly_before_its_end(
+    seconds_left: float, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.kubernetes.auth.connection.time", lambda: 2_000.0)
+    identity = Identity(expires=2_000.0 + seconds_left)
+    assert (identity.is_fresh, identity.is_valid) == (is_used, is_used)

@@ -9,6 +9,7 @@ import logging
 from contextlib import aclosing
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,7 +24,7 @@ from aioresolve import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.retry import MAX_RETRY_AFTER, RetryPolicy
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Redirect, Reset, Stall, WatchError, pod
 
@@ -32,7 +33,6 @@ from .loopback import JOBS, TOKEN, TRAIN, all_text, client_sockets, is_list
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
-    from pathlib import Path
 
     from aioresolve import ClusterState, KubernetesClusterResolver
     from aioresolve.testing import RequestRecord
@@ -728,3 +728,12 @@ async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback:
     times = [request.time for request in loopback.requests if begins_with_pods(request)]
     assert len(times) == 6
     assert min(later - earlier for earlier, later in pairwise(times)) > 0.04
+
+
+def test_the_times_in_the_guide_are_those_of_the_default_policy() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "watching.md"
+    words, policy = " ".join(guide.read_text().split()), WatchPolicy()
+    assert f"or receives nothing for {policy.max_initial_silence:g} seconds, before" in words
+    assert f"if there is no watch for {policy.max_gap:g} seconds" in words
+    assert f"if a watch receives nothing for {policy.max_silence:g} seconds" in words
+    assert f"at most {MAX_RETRY_AFTER / 60:g} minutes" in words.replace("five", "5")

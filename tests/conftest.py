@@ -168,8 +168,22 @@ class _Warnings(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not (_is_abandoned_handshake(record) or (self._is_uvloop and _is_handshake_warning(record))):
+        is_expected = (
+            _is_fast_callback(record)
+            or _is_abandoned_handshake(record)
+            or (self._is_uvloop and _is_handshake_warning(record))
+        )
+        if not is_expected:
             self.records.append(record)
+
+
+def _is_fast_callback(record: logging.LogRecord) -> bool:
+    """Return whether a loop that is not from `_new_loop` reports a callback below our limit as slow."""
+    arguments = record.args
+    if not isinstance(arguments, tuple) or record.msg != "Executing %s took %.3f seconds":
+        return False
+    seconds = arguments[1]
+    return isinstance(seconds, float) and seconds < SLOW_CALLBACK
 
 
 def _is_abandoned_handshake(record: logging.LogRecord) -> bool:

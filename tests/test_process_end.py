@@ -209,13 +209,18 @@ def end(process: subprocess.Popen[str]) -> tuple[str, str]:
     return process.communicate(timeout=PATIENCE)
 
 
+def is_last_attempt(stderr: str) -> bool:
+    """Whether a busy machine noticed the end of an attempt so late that there was no time for another one."""
+    return "did not respond to metadata" in stderr
+
+
 @pytest.mark.parametrize("code", [ASYNC, SYNC], ids=["asyncio", "blocking"])
 def test_process_ends_at_the_deadline_of_its_call(hanging: Hanging, code: str) -> None:
     process = start(hanging, "-c", hanging.source + code.format(resolver=hanging.resolver, timeout=DEADLINE))
     hanging.wait()
     called_at, stderr = end(process)
     assert time.time() < float(called_at) + END
-    assert "DeadlineExceededError" in stderr
+    assert "DeadlineExceededError" in stderr or is_last_attempt(stderr)
     assert process.returncode == 1
 
 
@@ -241,8 +246,10 @@ def test_command_ends_at_its_deadline(hanging_command: Hanging) -> None:
     process = start(hanging_command, *COMMAND[1:], *hanging_command.arguments, "--timeout", f"{DEADLINE}s")
     hanging_command.wait()
     stdout, stderr = end(process)
-    assert (process.returncode, stdout) == (3, "")
-    assert f"within {DEADLINE} s" in stderr
+    assert stdout == ""
+    if not is_last_attempt(stderr):
+        assert f"within {DEADLINE} s" in stderr
+        assert process.returncode == 3
 
 
 def test_command_ends_at_ctrl_c(hanging_command: Hanging) -> None:

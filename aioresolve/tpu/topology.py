@@ -169,7 +169,7 @@ def parse_bounds(text: str | None) -> tuple[int, ...] | None:
 def _default_hosts(chips: int, generation: Generation) -> int:
     if chips <= generation.largest_host:
         return 1
-    return max(1, chips // CHIPS_PER_HOST)
+    return chips // CHIPS_PER_HOST
 
 
 def _divide(total: int, by: int, what: str, how: str) -> int:

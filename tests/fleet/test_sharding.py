@@ -59,8 +59,9 @@ class TestArgument:
     def test_none_is_the_whole_fleet(self) -> None:
         assert validate_shard(None, {"JOB_COMPLETION_INDEX": "1"}) is None
 
-    def test_pair_is_accepted(self) -> None:
-        assert validate_shard((1, 4), {"JOB_COMPLETION_INDEX": "3"}) == (1, 4)
+    @pytest.mark.parametrize("pair", [(0, 1), (0, 4), (3, 4)])
+    def test_pair_is_accepted(self, pair: tuple[int, int]) -> None:
+        assert validate_shard(pair, {"JOB_COMPLETION_INDEX": "2"}) == pair
 
     @pytest.mark.parametrize("index", [0, 3])
     def test_index_of_a_number_is_that_of_the_pod(self, index: int) -> None:

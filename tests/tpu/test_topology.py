@@ -63,10 +63,16 @@ def test_a_known_number_of_hosts_takes_precedence_over_the_rule() -> None:
     assert topology.chips_per_host == 4
 
 
-def test_type_and_topology_of_the_api_replace_a_missing_accelerator_type() -> None:
-    topology = slice_topology(None, kind="V5LITE_POD", chip_bounds=(4, 4))
+@pytest.mark.parametrize(
+    ("kind", "bounds", "name", "cores", "hosts"),
+    [("V5LITE_POD", (4, 4), "V5LITE_POD of 4x4", 16, 4), ("V4", (2, 2, 2), "V4 of 2x2x2", 16, 2)],
+)
+def test_type_and_topology_of_the_api_replace_a_missing_accelerator_type(
+    kind: str, bounds: tuple[int, ...], name: str, cores: int, hosts: int
+) -> None:
+    topology = slice_topology(None, kind=kind, chip_bounds=bounds)
     assert topology is not None
-    assert (topology.accelerator_type, topology.cores, topology.hosts) == ("V5LITE_POD of 4x4", 16, 4)
+    assert (topology.accelerator_type, topology.cores, topology.hosts) == (name, cores, hosts)
 
 
 @pytest.mark.parametrize("accelerator_type", [None, "", "v9-8", "v4", "v4-0", "l4-1", "v4-8-x"])

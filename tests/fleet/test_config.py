@@ -750,6 +750,15 @@ class TestReading:
         assert reason in str(raised.value)
         assert str(raised.value).startswith(f"{path}: ")
 
+    def test_file_may_be_as_large_as_the_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "fleet.yaml"
+        path.write_text(MINIMAL)
+        monkeypatch.setattr(fleet_file, "MAX_FILE", len(MINIMAL))
+        assert list(read_fleet(path).targets) == ["fixed"]
+        monkeypatch.setattr(fleet_file, "MAX_FILE", len(MINIMAL) - 1)
+        with pytest.raises(ConfigurationError, match="larger than"):
+            read_fleet(path)
+
     def test_endless_file_is_rejected(self) -> None:
         with pytest.raises(ConfigurationError, match="larger than 16777216 bytes"):
             read_fleet("/dev/zero")

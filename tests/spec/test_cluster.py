@@ -338,6 +338,10 @@ class TestHostPort:
         with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
             host_port(host, 8470)
 
+    @pytest.mark.parametrize("port", [0, 65535])
+    def test_port_in_range_is_kept(self, port: int) -> None:
+        assert host_port("a", port) == f"a:{port}"
+
     @pytest.mark.parametrize("port", [-1, 65536])
     def test_port_out_of_range_raises_an_error(self, port: int) -> None:
         with pytest.raises(ConfigurationError, match=f"port {port} of host 'a'"):

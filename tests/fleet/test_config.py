@@ -622,6 +622,30 @@ class TestInvalidFiles:
 
 
 class TestFields:
+    @pytest.mark.parametrize(
+        ("target", "limit"),
+        [
+            ("kubernetes: {jobs: {worker: app=x}, port: LIMIT}", 65535),
+            ("kubernetes: {jobs: {worker: app=x}, max_concurrency: LIMIT}", 10_000),
+            ("gce: {group: g, project: p-12345, zone: us-central1-a, port: LIMIT}", 65535),
+            ("slurm: {port: LIMIT}", 65535),
+            ("slurm: {tasks_per_node: LIMIT}", 10_000),
+            ("slurm: {jobs: {worker: LIMIT}}", 1_000_000),
+            ("sagemaker: {port: LIMIT}", 65535),
+        ],
+    )
+    def test_numbers_are_limited(self, target: str, limit: int) -> None:
+        text = f"targets: {{a: {{{target}}}}}"
+        fleet(text.replace("LIMIT", str(limit)))
+        for number in (limit + 1, -1):
+            error = problem(text.replace("LIMIT", str(number)))
+            assert re.search(rf": '{number}' is not an integer between [01] and {limit}$", error)
+
+    def test_an_index_of_a_task_has_at_most_nine_digits(self) -> None:
+        fleet("targets: {a: {static: {jobs: {worker: {999999999: 'a:1'}}}}}")
+        error = problem("targets: {a: {static: {jobs: {worker: {1000000000: 'a:1'}}}}}")
+        assert "'1000000000' is not a task index" in error
+
     CONSTRUCTORS: Mapping[str, Any] = {
         "gce": GCEClusterResolver,
         "kubernetes": KubernetesClusterResolver,

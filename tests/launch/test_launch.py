@@ -74,6 +74,16 @@ class TestTensorFlow:
         task = Task("evaluator", 0, "10.0.0.9:8470", 0, 1)
         assert self.config(WORKERS, task)["task"] == {"type": "evaluator", "index": 0}
 
+    def test_task_of_another_cluster_is_refused(self) -> None:
+        with_evaluator = ClusterSpec({"evaluator": ["10.0.0.9:8470"]})
+        for cluster, job in ((WORKERS, "worker"), (with_evaluator, "evaluator")):
+            with pytest.raises(LaunchError, match=f"^/job:{job}/task:7 at .* is not a task of this cluster"):
+                launch.tensorflow(cluster, Task(job, 7, "10.0.0.7:8470", 7, 8))
+
+    def test_names_are_readable(self) -> None:
+        config = launch.tensorflow(ClusterSpec({"wörker": ["10.0.0.1:8470"]}))["TF_CONFIG"]
+        assert config == '{"cluster":{"wörker":["10.0.0.1:8470"]}}'
+
 
 class TestEqualTasks:
     @pytest.mark.parametrize("consumer", FOR_EQUAL_TASKS)

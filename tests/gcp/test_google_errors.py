@@ -166,6 +166,16 @@ def test_an_exhausted_quota_is_retryable_and_named(status: int) -> None:
     assert "the quota tpu.googleapis.com/read_requests is exhausted" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("delay", "seconds"),
+    [("0s", 0.0), ("0.25s", 0.25), ("12.5s", 12.5), ("-1s", 0.0), ("7", None)],
+)
+def test_the_delay_of_the_details_is_a_number_of_seconds(delay: Any, seconds: float | None) -> None:
+    error = error_of(503, {"retryDelay": delay})
+    assert isinstance(error, APIError)
+    assert error.retry_after == seconds
+
+
 def test_the_header_retry_after_takes_precedence() -> None:
     error = error_of(503, {"retryDelay": "7s"}, retry_after=2.0)
     assert isinstance(error, APIError)

@@ -116,6 +116,9 @@ async def test_a_vm_uses_its_metadata_server(monkeypatch: pytest.MonkeyPatch) ->
         assert services(server) == ["metadata", "metadata", "metadata", "tpu"]
         assert members(server) == [f"serviceAccount:{ROBOT}"]
         assert server.requests[0].query == {"scopes": "https://www.googleapis.com/auth/cloud-platform"}
+        server.inject(Answer(403), match=lambda request: request.service == "tpu")
+        error = await error_from(request_my_tpu(server))
+    assert "the metadata server's default service account lacks the permission tpu.nodes.get" in str(error)
 
 
 async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -732,8 +732,8 @@ async def test_watches_that_begin_with_the_pods_are_limited_like_lists(loopback:
 
 def test_the_times_in_the_guide_are_those_of_the_default_policy() -> None:
     guide = Path(__file__).parents[2] / "docs" / "watching.md"
-    words, policy = " ".join(guide.read_text().split()), WatchPolicy()
-    assert f"or receives nothing for {policy.max_initial_silence:g} seconds, before" in words
-    assert f"if there is no watch for {policy.max_gap:g} seconds" in words
-    assert f"if a watch receives nothing for {policy.max_silence:g} seconds" in words
-    assert f"at most {MAX_RETRY_AFTER / 60:g} minutes" in words.replace("five", "5")
+    text, policy = " ".join(guide.read_text().split()), WatchPolicy()
+    assert f"or receives nothing for {policy.max_initial_silence:g} seconds, before" in text
+    assert f"if there is no watch for {policy.max_gap:g} seconds" in text
+    assert f"if a watch receives nothing for {policy.max_silence:g} seconds" in text
+    assert f"at most {MAX_RETRY_AFTER / 60:g} minutes" in text.replace("five", "5")

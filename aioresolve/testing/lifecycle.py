@@ -23,6 +23,7 @@ from .faults import FaultScript
 from .replies import apply_early_faults, fault_reply, send
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
@@ -81,6 +82,7 @@ class ServerState(Generic[RequestT]):
             self._context = await anyio.to_thread.run_sync(self._make_context)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
+        _drop_late_connections(runner)
         self._runner = runner
         await self.open_ports()
 
@@ -387,6 +389,23 @@ def write_private(path: Path, text: str) -> Path:
     path.chmod(0o600)
     path.write_text(text)
     return path
+
+
+def _drop_late_connections(runner: web.AppRunner) -> None:
+    """Drop each connection that is reported while no port is open.
+
+    A TLS connection is reported when its handshake ends, which may be long after the port was closed.
+    """
+    server = runner.server
+    assert server is not None, "a runner that is set up has a server"
+    report = server.connection_made
+
+    def connection_made(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        report(handler, transport)
+        if not runner.sites:
+            transport.abort()
+
+    server.connection_made = connection_made  # type: ignore[method-assign]
 
 
 async def _close_ports(runner: web.AppRunner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 import stat
 import subprocess
@@ -118,6 +119,24 @@ async def test_client_connecting_while_the_port_closes_is_disconnected() -> None
                 with suppress(ConnectionError):
                     _, writer = await connecting
                     writer.close()
+
+
+@pytest.mark.usefixtures("no_leak")
+async def test_tls_handshake_that_ends_while_the_server_is_down_is_disconnected() -> None:
+    loop = asyncio.get_running_loop()
+    async with KubernetesServer(tls=True) as server:
+        context = ssl.create_default_context(cadata=server.ca_pem)
+        with socket.socket() as connection:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, (server.host, server.port))
+            async with server.down():
+                with suppress(ConnectionError):
+                    reader, writer = await asyncio.open_connection(
+                        sock=connection, ssl=context, server_hostname=server.host
+                    )
+                    assert await reader.read() == b""
+                    writer.close()
+            assert server.connections == 0
 
 
 async def test_server_can_be_stopped_while_it_is_down() -> None:

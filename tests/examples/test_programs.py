@@ -47,8 +47,17 @@ def downward(found: dict[str, Any]) -> dict[str, str]:
     return {"POD_NAME": metadata["name"], "POD_UID": metadata["uid"]}
 
 
+def edited(program: Path, old: str, new: str, folder: Path) -> Path:
+    """Copy a program, with `new` for `old`: a port that is written in it may be in use on this machine."""
+    text = program.read_text()
+    assert text.count(old) == 1
+    copy = folder / program.name
+    copy.write_text(text.replace(old, new))
+    return copy
+
+
 @needs("tensorflow")
-def test_tensorflow_worker_trains(server: ThreadedKubernetesServer, account: Path) -> None:
+def test_tensorflow_worker_trains(server: ThreadedKubernetesServer, account: Path, tmp_path: Path) -> None:
     labels = {"batch.kubernetes.io/job-name": "tensorflow-multiworker"}
     server.add(pod("tensorflow-multiworker-0-x", "ml", labels=labels, index=0, ip="127.0.0.1"))
     environment = {
@@ -56,7 +65,9 @@ def test_tensorflow_worker_trains(server: ThreadedKubernetesServer, account: Pat
         **downward(server.pod("tensorflow-multiworker-0-x", "ml")),
         "NUM_WORKERS": "1",
     }
-    program = EXAMPLES / "tensorflow-multiworker" / "train.py"
+    program = edited(
+        EXAMPLES / "tensorflow-multiworker" / "train.py", "    2222,\n", f"    {free_port()},\n", tmp_path
+    )
     lines = last_lines([start(program, service_account=account, environment=environment)])
     assert lines == ["worker 0 of 1 improved True"]
 
@@ -106,11 +117,17 @@ def test_tensorflow_workers_with_tf_config_train() -> None:
 
 
 @needs("tensorflow")
-def test_tensorflow_worker_on_sagemaker_trains() -> None:
+def test_tensorflow_worker_on_sagemaker_trains(tmp_path: Path) -> None:
+    port = free_port()
     environment = {"SM_HOSTS": '["localhost"]', "SM_CURRENT_HOST": "localhost"}
-    program = EXAMPLES / "tensorflow-sagemaker" / "train.py"
+    program = edited(
+        EXAMPLES / "tensorflow-sagemaker" / "train.py",
+        "SageMakerClusterResolver()",
+        f"SageMakerClusterResolver(port={port})",
+        tmp_path,
+    )
     [line] = last_lines([start(program, environment=environment)])
-    assert line == "worker 0 of 1 at localhost:2223 improved True"
+    assert line == f"worker 0 of 1 at localhost:{port} improved True"
 
 
 def test_startup_script_of_an_instance_group_starts_torchrun(tmp_path: Path) -> None:

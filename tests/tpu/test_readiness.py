@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.gcp.tpu_api import Node, decode_node, decode_queued_resource
+from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
 from aioresolve.tpu.readiness import is_recoverable, not_ready_error, unready_node, unready_queued_resource
 
 NAME = "projects/p/locations/z/nodes/my-tpu"
@@ -22,6 +22,11 @@ def node(**fields: Any) -> Node:
     return decode_node(
         msgspec.json.encode({"name": NAME, "state": "READY", "networkEndpoints": ENDPOINTS} | fields)
     )
+
+
+def queued(state: dict[str, Any], **fields: Any) -> QueuedResource:
+    name = "projects/p/locations/z/queuedResources/q"
+    return decode_queued_resource(msgspec.json.encode({"name": name, "state": state} | fields))
 
 
 def symptom(kind: str, created: str) -> dict[str, str]:
@@ -56,6 +61,69 @@ def test_an_unhealthy_node_is_reported_with_its_symptoms_and_may_recover(health:
     assert found.symptoms == ("OUT_OF_MEMORY on worker 3 at 2026-11-20T11:59:00.123456789Z (went down)",)
 
 
+def test_long_texts_of_the_server_are_truncated() -> None:
+    symptoms = [symptom(f"KIND_{number}", "") | {"details": "~" * 1000} for number in range(7)]
+    found = unready_node(node(state="REPAIRING", healthDescription="+" * 1000, symptoms=symptoms))
+    assert found is not None
+    assert (found.reason.count("+"), found.reason.count("~")) == (300, 5 * 200)
+    shown = [number for number in range(7) if f"KIND_{number}" in found.reason]
+    assert shown == [2, 3, 4, 5, 6]
+    assert len(found.symptoms) == 7
+    failed = {"state": "FAILED", "failedData": {"error": {"message": "~" * 1000}}}
+    request = unready_queued_resource(queued(failed))
+    assert request is not None
+    assert request.reason.count("~") == 300
+
+
+def test_a_symptom_consists_of_what_the_api_reports() -> None:
+    found = unready_node(node(state="REPAIRING", symptoms=[{}, {"symptomType": "OUT_OF_MEMORY"}]))
+    assert found is not None
+    assert found.symptoms == ("unnamed", "OUT_OF_MEMORY")
+    assert found.reason == "state REPAIRING; symptoms: unnamed, OUT_OF_MEMORY"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"state": "REPAIRING"}, "state REPAIRING"),
+        ({"state": ""}, "state unknown"),
+        ({"state": "DELETING"}, "state DELETING; create it again when it is deleted"),
+        ({"state": "TERMINATED"}, "state TERMINATED; delete it and create it again"),
+        ({"state": "STOPPED"}, "state STOPPED; start it with `gcloud compute tpus tpu-vm start`"),
+        (
+            {"state": "REPAIRING", "queuedResource": "projects/p/locations/z/queuedResources/q"},
+            "state REPAIRING",
+        ),
+        (
+            {"health": "UNHEALTHY_MAINTENANCE"},
+            "state READY, health UNHEALTHY_MAINTENANCE; wait until the maintenance is over",
+        ),
+    ],
+)
+def test_the_reason_contains_the_remedy(fields: dict[str, Any], reason: str) -> None:
+    found = unready_node(node(**fields))
+    assert found is not None
+    assert found.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "workers", "is_running"),
+    [([], None, False), ([*ENDPOINTS, {"port": 8470}], 2, False), (ENDPOINTS * 3, 3, True)],
+)
+def test_an_unhealthy_node_runs_if_all_its_workers_have_addresses(
+    endpoints: list[Any], workers: int | None, is_running: bool
+) -> None:
+    found = unready_node(node(health="UNHEALTHY_MAINTENANCE", networkEndpoints=endpoints))
+    assert found is not None
+    assert (found.name, found.path, found.workers) == ("my-tpu", NAME, workers)
+    assert found.is_running is is_running
+    hint = not_ready_error([found]).hint
+    assert (hint is not None and "`not_healthy='allow'`" in hint.render()) is is_running
+    creating = unready_node(node(state="CREATING", health="UNHEALTHY_MAINTENANCE"))
+    assert creating is not None
+    assert not creating.is_running
+
+
 def test_a_preempted_node_is_created_again_by_the_user() -> None:
     found = unready_node(node(state="PREEMPTED"))
     assert found is not None
@@ -67,11 +135,12 @@ def test_a_preempted_node_is_created_again_by_the_user() -> None:
 
 @pytest.mark.parametrize("state", ["SUSPENDING", "SUSPENDED"])
 def test_a_suspended_queued_resource_is_created_again_by_the_user(state: str) -> None:
-    name = "projects/p/locations/z/queuedResources/q"
-    resource = decode_queued_resource(msgspec.json.encode({"name": name, "state": {"state": state}}))
-    found = unready_queued_resource(resource)
+    found = unready_queued_resource(queued({"state": state}))
     assert found is not None
-    assert found.reason.endswith("gets no TPUs again: delete it and create it again")
+    assert found.reason == (
+        f"queued resource in state {state}; the queued resource gets no TPUs again: delete it and create it"
+        " again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +192,23 @@ def test_every_unready_tpu_is_listed_and_a_lost_one_makes_the_error_final() -> N
     error = not_ready_error([creating, lost])
     assert list(error.tpus) == ["my-tpu", "b"]
     assert (error.state, error.retryable) == ("CREATING", False)
-    assert "create it again" in str(error)
+    assert error.summary == (
+        "2 TPUs are not ready; retrying alone will not help. my-tpu: state CREATING."
+        " b: state PREEMPTED; delete it and create it again"
+    )
+    assert error.hint is None
+    assert (
+        not_ready_error([creating]).summary == "1 TPU is not ready; try again later. my-tpu: state CREATING"
+    )
+
+
+def test_the_error_has_the_hint_for_unhealthy_tpus_if_one_of_them_runs() -> None:
+    creating, unhealthy = unready_node(node(state="CREATING")), unready_node(node(health="UNHEALTHY"))
+    assert creating is not None
+    assert unhealthy is not None
+    error = not_ready_error([creating, unhealthy])
+    assert error.hint is not None
+    assert error.retryable
 
 
 @pytest.mark.parametrize(
@@ -141,23 +226,28 @@ def test_every_unready_tpu_is_listed_and_a_lost_one_makes_the_error_final() -> N
     ],
 )
 def test_a_queued_resource_that_is_not_active_has_no_nodes(state: str, retryable: bool) -> None:
-    resource = decode_queued_resource(
-        msgspec.json.encode(
-            {
-                "name": "projects/p/locations/z/queuedResources/q",
-                "state": {
-                    "state": state,
-                    "stateInitiator": "SERVICE",
-                    "failedData": {"error": {"code": 8, "message": "no capacity"}},
-                },
-            }
-        )
-    )
-    found = unready_queued_resource(resource)
+    failed = {"error": {"code": 8, "message": "no capacity"}}
+    fields = {"state": state, "stateInitiator": "SERVICE", "failedData": failed}
+    found = unready_queued_resource(queued(fields, createTime="2026-11-20T11:59:00Z"))
     assert found is not None
     assert (found.name, found.state, found.retryable) == ("q", state, retryable)
     assert "no capacity" in found.reason
     assert "by the service" in found.reason
+    assert found.path == "projects/p/locations/z/queuedResources/q"
+    assert found.create_time == "2026-11-20T11:59:00Z"
+
+
+@pytest.mark.parametrize("failed", [None, {}, {"error": {}}])
+def test_a_queued_resource_without_a_reported_cause_has_only_its_state(failed: dict[str, Any] | None) -> None:
+    found = unready_queued_resource(queued({"state": "CREATING", "failedData": failed}))
+    assert found is not None
+    assert found.reason == "queued resource in state CREATING"
+
+
+def test_a_queued_resource_whose_state_is_not_reported_may_become_ready() -> None:
+    found = unready_queued_resource(decode_queued_resource(b'{"name": "q"}'))
+    assert found is not None
+    assert (found.reason, found.retryable) == ("queued resource in state unknown", True)
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
@@ -168,9 +258,20 @@ def test_a_lost_tpu_is_not_recoverable(state: str) -> None:
 
 @pytest.mark.parametrize("kind", ["OUT_OF_MEMORY", "HBM_OUT_OF_MEMORY"])
 def test_running_out_of_memory_recently_is_not_recoverable(kind: str) -> None:
-    just_now, long_ago = (NOW - timedelta(seconds=age) for age in (89, 91))
+    just_now, long_ago = (NOW - timedelta(seconds=age) for age in (89, 90))
     assert not is_recoverable([node(symptoms=[symptom(kind, just_now.isoformat())])], NOW)
     assert is_recoverable([node(symptoms=[symptom(kind, long_ago.isoformat())])], NOW)
+
+
+@pytest.mark.parametrize("zone", ["Z", "", "+00:00"])
+def test_a_symptom_without_a_time_zone_has_the_time_of_utc(zone: str) -> None:
+    assert not is_recoverable([node(symptoms=[symptom("OUT_OF_MEMORY", f"2026-11-20T11:59:00{zone}")])], NOW)
+    assert is_recoverable([node(symptoms=[symptom("OUT_OF_MEMORY", f"2026-11-20T11:58:00{zone}")])], NOW)
+
+
+def test_an_earlier_symptom_of_another_kind_does_not_hide_the_lack_of_memory() -> None:
+    symptoms = [symptom("LOW_MEMORY", NOW.isoformat()), symptom("OUT_OF_MEMORY", NOW.isoformat())]
+    assert not is_recoverable([node(), node(symptoms=symptoms)], NOW)
 
 
 def test_other_symptoms_and_those_without_a_time_are_recoverable() -> None:

@@ -196,7 +196,22 @@ def error(**fields: Any) -> bytes:
             Failure(message="m", retry_delay=1.5),
         ),
         (error(details=[{"retryDelay": "soon"}, {"retryDelay": "xs"}]), Failure()),
+        (error(details=[{"retryDelay": "2s"}, {"retryDelay": "9s"}]), Failure(retry_delay=2.0)),
+        (
+            error(
+                details=[
+                    {"reason": "FIRST", "metadata": {"k": 1}},
+                    {"reason": "SECOND", "metadata": {"k": 2}},
+                ]
+            ),
+            Failure(reason="FIRST", metadata={"k": "1"}),
+        ),
+        (
+            error(details=[{"reason": "R"}], errors=[{"reason": "legacy"}]),
+            Failure(reason="R"),
+        ),
         (error(message="m", errors=[{"reason": "notFound"}]), Failure(message="m", reason="notFound")),
+        (b'{"error": "invalid_grant"}', Failure(message="invalid_grant", status="invalid_grant")),
         (
             b'{"error": "invalid_grant", "error_description": "Bad Request"}',
             Failure(message="Bad Request", status="invalid_grant"),

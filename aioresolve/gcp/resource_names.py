@@ -157,7 +157,7 @@ def instance_group_name(
                 f"Pass {' and '.join(f'{{{name}}}' for name in missing)}, or the full name of the group."
             ),
         )
-    if location == ALL_ZONES or _ZONE.fullmatch(location) is None:
+    if _ZONE.fullmatch(location) is None:
         raise ConfigurationError(
             f"{location!r} is not a valid {'region' if region else 'zone'}",
             hint="Use the name of a zone such as 'us-central1-a', or of a region such as 'us-central1'.",

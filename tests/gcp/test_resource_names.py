@@ -9,6 +9,7 @@ from yarl import URL
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.gcp.resource_names import (
+    InstanceGroupName,
     NodeName,
     QueuedResourceName,
     instance_group_name,
@@ -82,6 +83,12 @@ def test_a_zone_is_a_name_or_a_dash_for_all_zones(zone: str) -> None:
             "is in project 'demo-project', but 'other' was given as well",
         ),
         (FULL, None, "other", "is in zone 'us-central2-b', but 'other' was given as well. Leave out `zone=`"),
+        (
+            "projects/1/locations/z/nodes/n",
+            "2",
+            None,
+            "is in project '1', but '2' was given as well. Leave out `project=`, or correct the name.",
+        ),
         ("my-tpu", "p/q", "z", "'p/q' is not a valid project"),
         ("my-tpu", "p", "Z Z", "'Z Z' is not a valid zone"),
     ],
@@ -106,6 +113,44 @@ def test_what_an_instance_group_lacks_is_named(project: str | None, zone: str | 
     with pytest.raises(ConfigurationError) as caught:
         instance_group_name("g", project, zone)
     assert message in str(caught.value)
+
+
+GROUP = "projects/p/zones/z-a/instanceGroups/g"
+REGIONAL_GROUP = "projects/p/regions/r/instanceGroups/g"
+
+
+@pytest.mark.parametrize(
+    ("text", "places", "message"),
+    [
+        ("g", {"zone": "z-a", "region": "r"}, "cannot be in the zone 'z-a' and in the region 'r'"),
+        (REGIONAL_GROUP, {"zone": "z-a"}, "cannot be in the zone 'z-a' and in the region 'r'"),
+        (GROUP, {"region": "r"}, "cannot be in the zone 'z-a' and in the region 'r'"),
+        (GROUP, {"zone": "z-b"}, "is in zone 'z-a', but 'z-b' was given as well. Leave out `zone=`"),
+        (REGIONAL_GROUP, {"region": "s"}, "is in region 'r', but 's' was given as well. Leave out `region=`"),
+        (GROUP, {"project": "q"}, f"instance group '{GROUP}' is in project 'p', but 'q' was given as well"),
+        ("g", {"project": "p", "zone": "-"}, "'-' is not a valid zone"),
+        ("g", {"project": "p", "region": "R"}, "'R' is not a valid region"),
+        ("g", {"project": "a b", "zone": "z-a"}, "'a b' is not a valid project"),
+        ("a?b", {"project": "p", "zone": "z-a"}, "'a?b' is not a valid name of an instance group"),
+        (f"{GROUP}/h", {}, "is not a valid name of an instance group"),
+    ],
+)
+def test_an_invalid_instance_group_is_rejected_with_a_hint(
+    text: str, places: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        instance_group_name(text, **places)
+    assert message in str(caught.value)
+
+
+def test_an_instance_group_is_in_a_zone_or_a_region() -> None:
+    zonal = instance_group_name(GROUP, "p", "z-a")
+    assert zonal == instance_group_name("g", "p", "z-a") == InstanceGroupName("p", "z-a", "g")
+    assert (zonal.path(), zonal.is_regional) == (GROUP, False)
+    regional = instance_group_name(REGIONAL_GROUP, region="r")
+    assert regional == instance_group_name("g", "p", region="r")
+    assert (str(regional), regional.is_regional) == (REGIONAL_GROUP, True)
+    assert regional.path("instanceGroupManagers") == "projects/p/regions/r/instanceGroupManagers/g"
 
 
 @given(st.text(max_size=30), st.text(max_size=12) | st.just("p"), st.text(max_size=12) | st.just("z"))

@@ -43,7 +43,10 @@ def test_every_field_is_parsed() -> None:
 
 def test_missing_values_are_none() -> None:
     assert parse_tpu_env("") == TPUEnvironment()
-    assert parse_tpu_env("WORKER_ID: ''\nTOPOLOGY:\n").worker_id is None
+    for empty in ("''", '""', ""):
+        environment = parse_tpu_env(f"ZONE: {empty}\nNODE_ID: {empty}\nWORKER_ID: {empty}\nTOPOLOGY:\n")
+        assert environment == TPUEnvironment(values=environment.values)
+        assert dict.fromkeys(environment.values, "") == environment.values
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,9 @@ def test_missing_values_are_none() -> None:
         ("ZONE: 'it''s'", "it's"),
         ('ZONE: "say \\"a\\""', 'say "a"'),
         ("ZONE: 'a: b'", "a: b"),
+        ("ZONE: '", "'"),
+        ('ZONE: "', '"'),
+        ("ZONE: 'a\"", "'a\""),
         ("# a comment\n\nZONE: a", "a"),
         ("ZONE: 'a\n  b'", "a b"),
         ("ZONE: a\r\nTOPOLOGY: b\r\n", "a"),
@@ -63,6 +69,8 @@ def test_missing_values_are_none() -> None:
 )
 def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) -> None:
     assert parse_tpu_env(line).zone == value
+    environment = parse_tpu_env(f"{line}\nNODE_ID: 'n'\n")
+    assert (environment.zone, environment.node_id) == (value, "n")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +82,8 @@ def test_quotes_comments_and_continued_lines_follow_yaml(line: str, value: str) 
         ("HOST_BOUNDS: '2,,2'", "HOST_BOUNDS: '2,,2' is not a comma-separated list"),
         ("<!DOCTYPE html>", "line 1 '<!DOCTYPE html>'"),
         ("MEGASCALE_SLICE_ID: '2'\nMEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID 2 is out of range"),
+        ("MEGASCALE_SLICE_ID: '1'", "MEGASCALE_SLICE_ID 1 is out of range"),
+        ("MEGASCALE_NUM_SLICES: '-1'", "MEGASCALE_NUM_SLICES: '-1' is not a number"),
     ],
 )
 def test_a_malformed_line_is_reported(text: str, message: str) -> None:
@@ -94,6 +104,8 @@ def test_an_unknown_line_is_skipped(line: str) -> None:
 def test_a_slice_of_a_multislice_has_its_index() -> None:
     environment = parse_tpu_env("MEGASCALE_NUM_SLICES: '4'\nMEGASCALE_SLICE_ID: '2'\n")
     assert (environment.slice_index, environment.num_slices) == (2, 4)
+    assert parse_tpu_env("MEGASCALE_NUM_SLICES: '1'\nMEGASCALE_SLICE_ID: '0'\n").num_slices == 1
+    assert parse_tpu_env("MEGASCALE_SLICE_ID: '0'\n").slice_index == 0
 
 
 def test_names_may_have_the_prefix_of_compute_engine() -> None:
@@ -137,7 +149,11 @@ def test_worker_endpoints_are_hosts_or_triples(text: str, hosts: tuple[str, ...]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,,b", "a:b", "name:id:", "name:id:bad host", "10.0.0.2:8470", "a/b", "::::"]
+    "text",
+    [
+        *("", "a,,b", "a:b", "name:id:", "name:id:bad host", "10.0.0.2:8470", "a/b", "::::"),
+        *("name::10.0.0.2", ":id:10.0.0.2", "[10.0.0.22", "10.0.0.22]", "[host]"),
+    ],
 )
 def test_an_entry_in_another_form_is_reported(text: str) -> None:
     with pytest.raises(ProtocolError, match="worker-network-endpoints: entry"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +11,16 @@ import pytest
 
 import aioresolve
 from aioresolve import Check, TPUClusterResolver
-from aioresolve.testing import Hang, TPUWorker, queued_resource, tpu_node, tpu_vm
+from aioresolve.testing import GoogleServer, Hang, TPUWorker, queued_resource, tpu_node, tpu_vm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aioresolve.testing import GoogleRequest, GoogleServer
+    from aioresolve.testing import GoogleRequest
 
 ZONE, PROJECT = "us-central2-b", "demo-project"
+FULL = f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"
 NAMED = ["source", "metadata server", "project and zone", "credentials", "Cloud TPU API", "TPU my-tpu"]
 TASKS = ["tasks", "addresses", "devices", "this task"]
 
@@ -82,6 +85,55 @@ async def test_absent_metadata_server_matters_only_if_it_is_needed(
     assert checks["metadata server"].result == "ok"
     assert checks["metadata server"].found.startswith("not found, and not needed: ")
     assert checks["tasks"].found == "worker: 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "result"),
+    [
+        (("my-tpu", ZONE), {}, "failed"),
+        (("my-tpu", None, PROJECT), {}, "failed"),
+        (([FULL, "my-tpu"],), {}, "failed"),
+        ((FULL,), {}, "ok"),
+        ((None,), {"tpu_node_name": "my-tpu", "project": PROJECT, "zone": ZONE}, "ok"),
+        ((None,), {"tpu_node_name": "my-tpu", "project": PROJECT}, "failed"),
+    ],
+)
+async def test_metadata_server_is_needed_for_names_without_project_or_zone(
+    arguments: tuple[Any, ...],
+    config: dict[str, str],
+    result: str,
+    google: GoogleServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GCE_METADATA_HOST")
+    monkeypatch.delenv("GCE_METADATA_IP")
+    monkeypatch.setenv("TPU_CONFIG", json.dumps(config))
+    checks = await diagnose(*arguments)
+    assert checks["metadata server"].result == result
+
+
+async def test_full_names_need_no_location(google: GoogleServer) -> None:
+    google.add(node())
+    checks = await diagnose(FULL)
+    assert checks["source"].found == f"{FULL}, from the argument"
+    assert checks["project and zone"].found == "those of the full names"
+    assert checks[f"TPU {FULL}"].result == "ok"
+
+
+async def test_credentials_are_shown_with_their_identity_and_validity(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with GoogleServer([tpu_node("my-tpu")], tls=True, tokens={}) as server:
+        for name, value in server.environ(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        checks = await diagnose("my-tpu")
+    assert names(checks, "failed") == []
+    assert re.fullmatch(
+        rf"{re.escape(str(tmp_path))}/key\.json \(from \$GOOGLE_APPLICATION_CREDENTIALS\)"
+        r" \(serviceAccount:[^ ()]+@demo-project[^ ()]+\), valid until 2[-0-9]+T[:0-9]+Z",
+        checks["credentials"].found,
+    )
+    assert re.fullmatch(r"https://[^ ]+ accepts connections", checks["Cloud TPU API"].found)
 
 
 @pytest.mark.slow
@@ -149,7 +201,27 @@ async def test_tpu_that_is_being_created(google: GoogleServer) -> None:
     google.add(tpu_node("my-tpu", state="CREATING"))
     checks = await diagnose("my-tpu")
     assert names(checks, "failed") == ["TPU my-tpu"]
-    assert "`aioresolve wait tpu`" in remedy(checks["TPU my-tpu"])
+    assert remedy(checks["TPU my-tpu"]) == "Wait until it is ready (`aioresolve wait tpu`)."
+    assert checks["TPU my-tpu"].found == "state CREATING"
+    assert (checks["tasks"].result, checks["tasks"].found) == ("skipped", "no TPU is ready")
+
+
+async def test_slices_of_a_queued_resource_are_described_together(google: GoogleServer) -> None:
+    google.add(queued_resource("my-tpu", nodes=2, node_id="part"))
+    ready, missing = tpu_node("part-0", ips=["127.0.0.1", "127.0.0.2"]), tpu_node("part-1", state="STOPPED")
+    google.add(ready, missing)
+    checks = await diagnose("my-tpu")
+    assert (checks["TPU my-tpu"].result, checks["tasks"].found) == ("failed", "worker: 2")
+    assert checks["TPU my-tpu"].found.startswith("state STOPPED; start it with")
+    assert remedy(checks["TPU my-tpu"]) == "Start it with `gcloud compute tpus tpu-vm start`."
+    google.patch("part-0", state="CREATING")
+    found = (await diagnose("my-tpu"))["TPU my-tpu"].found
+    assert found == "state CREATING; state STOPPED; start it with `gcloud compute tpus tpu-vm start`"
+    google.patch("part-0", state="READY")
+    google.patch("part-1", state="READY", networkEndpoints=[{"ipAddress": "127.0.0.3", "port": 1}])
+    checks = await diagnose("my-tpu")
+    assert checks["TPU my-tpu"].found == "v4-8, READY HEALTHY, 2 workers; v4-8, READY HEALTHY, 1 worker"
+    assert checks["tasks"].found == "worker: 3"
 
 
 async def test_unknown_name(google: GoogleServer) -> None:
@@ -166,9 +238,14 @@ async def test_tpu_that_is_not_healthy(google: GoogleServer, not_healthy: str, r
     checks = await diagnose("my-tpu", not_healthy=not_healthy)
     found = checks["TPU my-tpu"]
     assert found.result == result
-    assert "UNHEALTHY_MAINTENANCE" in found.found
-    if result != "ok":
-        assert "Wait until the maintenance is over" in remedy(found)
+    described = "left out" if not_healthy == "skip" else "v4-8, READY UNHEALTHY_MAINTENANCE, 1 worker"
+    if result == "ok":
+        assert found.found == described
+    else:
+        assert found.found.startswith(f"{described}: state READY, health UNHEALTHY_MAINTENANCE; wait until")
+        assert remedy(found) == (
+            "Wait until the maintenance is over. Or pass `not_healthy='allow'` to use it all the same."
+        )
 
 
 async def test_queued_resource_without_nodes(google: GoogleServer) -> None:
@@ -205,6 +282,18 @@ async def test_given_addresses_need_neither_credentials_nor_the_api(
         assert checks["source"].found == "1 address, from the argument"
         monkeypatch.setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", f"grpc://{worker.address}")
         assert (await diagnose())["source"].found == ("1 address, from $KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+    checks = await diagnose("grpc://127.0.0.1:1,grpc://127.0.0.1:2")
+    assert checks["source"].found == "2 addresses, from the argument"
+
+
+async def test_devices_of_libtpu_are_found_at_the_ports_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with TPUWorker(2, services=["libtpu"]) as worker:
+        monkeypatch.setenv("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "grpc://127.0.0.1:1")
+        monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", str(worker.port))
+        checks = await diagnose()
+    assert checks["devices"].found == "1 of 1 tasks have 2 TPU"
 
 
 async def test_tpu_of_this_vm(google: GoogleServer) -> None:
@@ -225,6 +314,7 @@ async def test_local_tpu_has_no_tasks() -> None:
     checks = await diagnose("local")
     assert checks["source"].found == "the TPU of this host, from the argument"
     assert names(checks, "skipped") == ["addresses", "devices", "this task"]
+    assert checks["tasks"].found == "the TPU of this host has no workers that could be connected to"
 
 
 async def test_invalid_variable_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,4 +331,5 @@ async def test_client_of_the_user_has_its_own_credentials(google: GoogleServer) 
 
     checks = await diagnose("my-tpu", ZONE, PROJECT, service=Service())
     assert "service=" in checks["credentials"].found
+    assert "service=" in checks["Cloud TPU API"].found
     assert checks["TPU my-tpu"].result == "failed"

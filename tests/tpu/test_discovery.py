@@ -105,7 +105,7 @@ def test_tpu_name_may_be_local_or_an_address_as_on_tpu_vms() -> None:
     ],
 )
 def test_addresses_are_workers(tpu: Any, found: list[str]) -> None:
-    assert addresses(source(tpu)) == found
+    assert source(tpu) == GivenWorkers("tpu", tuple(found), slice_index=0, num_slices=1)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +308,13 @@ def test_gke_variables_describe_the_slice() -> None:
     assert found.environment.accelerator_type == "v4-16"
     assert found.environment.host_bounds == (1, 1, 2)
     assert found.environment.runtime_metrics_ports == (8431, 8432)
+
+
+@pytest.mark.parametrize(("worker_id", "number"), [("0", 0), (" 3 ", 3), ("-1", None), ("", None)])
+def test_the_worker_id_is_the_index_in_the_slice(worker_id: str, number: int | None) -> None:
+    found = source(TPU_WORKER_HOSTNAMES="a", TPU_WORKER_ID=worker_id)
+    assert isinstance(found, GivenWorkers)
+    assert found.environment.worker_id == number
 
 
 def test_spaces_around_numbers_are_ignored() -> None:

@@ -10,11 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioresolve.errors import APIError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
-from aioresolve.tpu.readiness import is_recoverable, not_ready_error, unready_node, unready_queued_resource
+from aioresolve.tpu.readiness import (
+    NodeNotFound,
+    is_recoverable,
+    missing_workers,
+    not_found_error,
+    not_ready_error,
+    unready_node,
+    unready_queued_resource,
+)
 
 NAME = "projects/p/locations/z/nodes/my-tpu"
 ENDPOINTS = [{"ipAddress": "10.0.0.1", "port": 8470}]
+NOT_FOUND = APIError("not found", host="https://tpu.example", status=404)
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
@@ -235,6 +245,7 @@ def test_a_queued_resource_that_is_not_active_has_no_nodes(state: str, retryable
     assert "by the service" in found.reason
     assert found.path == "projects/p/locations/z/queuedResources/q"
     assert found.create_time == "2026-11-20T11:59:00Z"
+    assert not found.is_running
 
 
 @pytest.mark.parametrize("failed", [None, {}, {"error": {}}])
@@ -283,6 +294,76 @@ def test_timestamps_with_nanoseconds_are_parsed() -> None:
     assert not is_recoverable(
         [node(symptoms=[symptom("OUT_OF_MEMORY", "2026-11-20T11:59:30.123456789Z")])], NOW
     )
+
+
+# What a wait misses
+
+
+@pytest.mark.parametrize(
+    ("state", "is_final", "tasks"),
+    [
+        ("CREATING", False, 2),
+        ("STOPPED", True, 2),
+        ("PREEMPTED", True, 2),
+        ("DELETING", False, None),  # it may be created again under that name, with other workers
+    ],
+)
+def test_only_a_lost_tpu_that_still_exists_ends_a_wait(state: str, is_final: bool, tasks: int | None) -> None:
+    found = unready_node(node(state=state, networkEndpoints=ENDPOINTS * 2))
+    assert found is not None
+    missing = missing_workers(found, "worker")
+    assert (missing.job, missing.name, missing.reason) == ("worker", "my-tpu", found.reason)
+    assert (missing.is_final, missing.tasks) == (is_final, tasks)
+
+
+def test_a_tpu_that_does_not_exist_may_be_created() -> None:
+    missing = missing_workers(NodeNotFound(NAME, NOT_FOUND), "worker")
+    assert (missing.job, missing.name) == ("worker", "my-tpu")
+    assert missing.reason == f"{NAME} does not exist (yet): check its name"
+    assert (missing.is_final, missing.tasks) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "origin", "named_by", "start", "end"),
+    [
+        ("v2", "tpu", "", "List the", "`zone=`."),
+        (
+            "v1",
+            "tpu",
+            "",
+            "Version v1 of the API does not support TPU VMs: pass `api_version='v2'`",
+            "`zone=`.",
+        ),
+        (
+            "v2",
+            "$TPU_CONFIG",
+            " (from $TPU_CONFIG)",
+            "List the",
+            "If $TPU_CONFIG is not the name of a Cloud TPU, unset it, or pass `tpu=`.",
+        ),
+        (
+            "v2",
+            "$TPU_NAME",
+            " (from $TPU_NAME)",
+            "List the",
+            "If $TPU_NAME is not the name of a Cloud TPU, as in pods of KubeRay, unset it, or pass `tpu=`.",
+        ),
+    ],
+)
+def test_the_error_for_names_that_do_not_exist_lists_them(
+    version: str, origin: str, named_by: str, start: str, end: str
+) -> None:
+    missing = [NodeNotFound(NAME, NOT_FOUND), NodeNotFound("projects/q/locations/z/nodes/b", NOT_FOUND)]
+    error = not_found_error(missing, version, origin)
+    assert error.names == (NAME, "projects/q/locations/z/nodes/b")
+    assert error.summary == (
+        f"there is no TPU {NAME}, projects/q/locations/z/nodes/b{named_by}: https://tpu.example returned"
+        " status 404"
+    )
+    assert error.hint is not None
+    hint = error.hint.render()
+    assert "`gcloud compute tpus tpu-vm list --project=p --zone=-`" in hint
+    assert (hint[: len(start)], hint[-len(end) :]) == (start, end)
 
 
 @given(st.text(), st.text())

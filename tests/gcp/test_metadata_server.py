@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from yarl import URL
 
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
@@ -69,6 +70,7 @@ async def test_a_missing_required_value_is_an_error() -> None:
         error = await error_from(machine.project_id())
         assert isinstance(error, APIError)
         assert error.status == 404
+        assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata project/project-id")
         assert "has no value for project/project-id" in str(error)
         assert "has no value for instance/zone" in str(await error_from(machine.zone()))
 
@@ -105,11 +107,13 @@ async def test_a_request_to_a_server_that_is_not_ready_is_retried() -> None:
 
 async def test_a_denied_request_is_not_retried() -> None:
     async with serving() as (server, machine):
-        server.inject(Answer(403, b"not for you", headers={"Metadata-Flavor": "Google"}))
+        server.inject(Answer(403, b"not for you" + b"~" * 1000, headers={"Metadata-Flavor": "Google"}))
         error = await error_from(machine.zone())
         assert isinstance(error, APIError)
         assert (error.status, error.retryable) == (403, False)
-        assert "'not for you'" in str(error)
+        assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata instance/zone")
+        assert "'not for you~" in str(error)
+        assert str(error).count("~") == 200 - len("not for you")
 
 
 async def test_requests_have_the_required_header_and_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +147,39 @@ def test_the_host_is_found_as_by_google_auth() -> None:
     assert metadata_host(both, "b") == "b"
     assert metadata_host({"NO_GCE_CHECK": "true"}, "b") == "b"
     assert metadata_host({"NO_GCE_CHECK": "false"}) == metadata.DEFAULT_HOST
+    with pytest.raises(
+        ConfigurationError, match=r"NO_GCE_CHECK=true.* Unset it if this machine is on Google"
+    ):
+        metadata_host({**both, "NO_GCE_CHECK": "True"})
+    with pytest.raises(ConfigurationError, match=r"^host is 'a/b', which is not a host"):
+        metadata_host(both, "a/b")
+    with pytest.raises(ConfigurationError, match=r"^the environment variable GCE_METADATA_IP is 'a/b'"):
+        metadata_host({"GCE_METADATA_IP": "a/b"})
     for host in ("http://a", "a/b", "a b", "user@a", "[::1"):
         with pytest.raises(ConfigurationError, match="Write it as HOST or HOST:PORT"):
             metadata_host({"GCE_METADATA_HOST": host})
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "expected"),
+    [
+        ("http://metadata.google.internal/computeMetadata/v1", {}, True),
+        ("http://169.254.169.254/latest", {}, True),
+        ("http://[fd20:ce::254]/", {}, True),
+        ("http://10.0.0.1:8080/", {}, False),
+        ("http://10.0.0.1:8080/", {"GCE_METADATA_HOST": "10.0.0.1:8080"}, True),
+        ("http://10.0.0.1:8080/", {"GCE_METADATA_IP": "10.0.0.1:8080"}, True),
+        ("http://10.0.0.1:8081/", {"GCE_METADATA_HOST": "10.0.0.1:8080"}, False),
+    ],
+)
+def test_metadata_servers_are_recognized(
+    url: str, environ: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert metadata.is_metadata_host(URL(url)) is expected
 
 
 # Outside Google Cloud
@@ -250,6 +284,8 @@ async def test_another_server_is_recognized_by_the_missing_header(fault: Answer)
         error = await error_from(machine.zone())
         assert isinstance(error, ProtocolError)
         assert f"returned status {fault.status} for metadata instance/zone without the header" in str(error)
+        assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata instance/zone")
+        assert not error.retryable
         assert len(server.requests) == 1
 
 
@@ -281,6 +317,7 @@ async def test_an_unknown_name_is_reported_at_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     error = await error_from(MetadataServer("metadata.example").zone())
     assert isinstance(error, ConnectionFailedError)
+    assert (error.host, error.scope) == ("http://metadata.example", "metadata instance/zone")
     assert "the name of http://metadata.example was not found: Name or service not known" in str(error)
 
 

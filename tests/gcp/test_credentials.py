@@ -74,10 +74,10 @@ async def test_anonymous_credentials_send_nothing() -> None:
             google.auth.credentials.AnonymousCredentials(),
             google.auth.aio.credentials.AnonymousCredentials(),
         ):
-            error = await error_from(request_my_tpu(server, anonymous))
+            error = await error_from(request_my_tpu(server, anonymous, quota_project="paying"))
             assert isinstance(error, UnauthorizedError)
             assert error.reason == "CREDENTIALS_MISSING"
-        assert [request.scheme for request in server.requests] == ["", ""]
+        assert [(request.scheme, request.quota_project) for request in server.requests] == [("", "")] * 2
 
 
 async def test_asyncio_credentials_are_awaited() -> None:

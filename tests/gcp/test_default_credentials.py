@@ -9,12 +9,24 @@ import google.oauth2.credentials
 import pytest
 from google.auth import iam
 
-from aioresolve._core.deadline import within_deadline
+from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, CredentialsError
-from aioresolve.gcp.credentials import GoogleCredentials
+from aioresolve.gcp.credentials import CLOUD_PLATFORM, GoogleCredentials
+from aioresolve.gcp.google_errors import Principal
 from aioresolve.testing import Answer
 
-from .loopback import ROBOT, all_text, error_from, members, request_my_tpu, secure, services, within
+from .loopback import (
+    ROBOT,
+    all_text,
+    error_from,
+    get_my_tpu,
+    members,
+    request_my_tpu,
+    secure,
+    services,
+    session,
+    within,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +133,34 @@ async def test_a_vm_uses_its_metadata_server(monkeypatch: pytest.MonkeyPatch) ->
     assert "the metadata server's default service account lacks the permission tpu.nodes.get" in str(error)
 
 
+async def test_a_token_of_the_metadata_server_is_kept_until_it_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with secure() as server, session(server) as opened:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        for _ in range(3):
+            await get_my_tpu(opened)
+        assert services(server).count("metadata") == 3
+
+
+@pytest.mark.parametrize("email", ["default", ""])
+async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe(
+    email: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = GoogleCredentials()
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        server.metadata["instance/service-accounts/default/email"] = email
+        del server.metadata["universe/universe-domain"]
+        async with session(server, credentials) as opened:
+            assert (await get_my_tpu(opened)).state == "READY"
+            _, token = await opened.identify("tpu", Progress())
+    assert credentials.principal == Principal(
+        "the metadata server's default service account", None, (CLOUD_PLATFORM,)
+    )
+    assert token.universe == "googleapis.com"
+
+
 async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
@@ -202,6 +242,20 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
     assert services(server) == []
 
 
+async def test_a_federated_workload_gets_its_subject_token_from_an_executable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        file = server.write_external_account(tmp_path / "pool.json")
+        source = {"executable": {"command": "/bin/false", "timeout_millis": 5000}}
+        file.write_text(json.dumps({**json.loads(file.read_text()), "credential_source": source}))
+        monkeypatch.setenv(VARIABLE, str(file))
+        error = await error_from(request_my_tpu(server))
+    assert isinstance(error, CredentialsError)
+    # google-auth runs no program without this permission.
+    assert "GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES" in str(error)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -219,7 +273,9 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
             '{"type": "impersonated_service_account"}',
             "cannot be used: a field is missing or has the wrong type",
         ),
-        (" " * (1 << 20) + "{}", "cannot be read: it is larger than 1 MiB"),
+        (" " * ((1 << 20) - 2) + "{}", "is of type 'None'"),
+        (" " * ((1 << 20) - 1) + "{}", "cannot be read: it is larger than 1 MiB"),
+        ('{"type": "' + "~" * 100 + '"}', f"is of type '{'~' * 60}', not one of"),
     ],
 )
 async def test_an_invalid_file_is_reported_without_its_content(
@@ -235,6 +291,9 @@ async def test_an_invalid_file_is_reported_without_its_content(
     assert message in str(error)
     assert f"{file} (from ${VARIABLE})" in str(error)
     assert "MARKER" not in all_text(error)
+    if "cannot be read: " in message:
+        assert isinstance(error, CredentialsError)
+        assert error.tried == (f"{file} (from ${VARIABLE}): {message.removeprefix('cannot be read: ')}",)
 
 
 async def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ PORTS = st.integers(1, 65535)
         ("[fd00::7]", "[fd00::7]:8470"),
         ("grpc://fd00::7", "[fd00::7]:8470"),
         ("fe80::1%eth0", "[fe80::1%eth0]:8470"),
+        ("a:1", "a:1"),
+        ("a:65535", "a:65535"),
     ],
 )
 def test_the_default_port_is_8470(text: str, address: str) -> None:

@@ -58,9 +58,10 @@ if TYPE_CHECKING:
 
 PROJECT, ZONE, REGION = "demo-project", "us-central2-b", "us-central2"
 PATIENCE = 60.0
+"""Seconds until a test fails; generous for a busy machine."""
+
 BRIEF = 1.5
 """Seconds in which a wait sees the group, even on a busy machine."""
-"""Seconds until a test fails; generous for a busy machine."""
 
 UNUSED_ADDRESS = "127.0.0.1:1"
 
@@ -146,6 +147,12 @@ def test_accelerator_of_number_zero_is_left_out() -> None:
     assert Instance(attached_accelerators=tuple(kinds)).accelerators == {"b": 1}
 
 
+def test_accelerators_of_the_same_type_are_added() -> None:
+    one, other = (AttachedAccelerator(accelerator_type="z/a", accelerator_count=n) for n in (1, 4))
+    nameless = AttachedAccelerator(accelerator_count=8)
+    assert Instance(attached_accelerators=(one, nameless, other)).accelerators == {"a": 5}
+
+
 async def test_addresses_of_many_instances_take_few_requests(google: GoogleServer) -> None:
     names = [f"trainer-group-{number:04}" for number in range(120)]
     google.add(*(instance(name) for name in names))
@@ -164,6 +171,7 @@ async def test_pages_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         add_group(google, *(f"vm-{number}" for number in range(5)))
         assert (await workers().cluster_spec()).num_tasks("worker") == 5
         assert len(requested(google)) == 3 + 3
+        assert {request.query["maxResults"] for request in requested(google)} == {"500"}
         observation = await workers().fetch_observation(Progress())
         assert (numbers(observation), observation.absent) == ({"worker": 5}, ())
 
@@ -268,6 +276,71 @@ async def test_ipv6_address_is_written_in_brackets(google: GoogleServer) -> None
     add_group(google, "vm-0")
     google.patch("vm-0", networkInterfaces=[{"ipv6Address": "fd20::1", "stackType": "IPV6_ONLY"}])
     assert await workers().master("worker", 0) == "grpc://[fd20::1]:8470"
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "internal", "external"),
+    [
+        ([], "", ""),
+        (
+            [
+                {
+                    "networkIP": "10.0.0.1",
+                    "ipv6Address": "fd20::1",
+                    "accessConfigs": [{"natIP": "34.1.2.3"}],
+                    "ipv6AccessConfigs": [{"externalIpv6": "2600::1"}],
+                }
+            ],
+            "10.0.0.1",
+            "34.1.2.3",
+        ),
+        (
+            [{"ipv6Address": "fd20::1", "ipv6AccessConfigs": [{"externalIpv6": "2600::1"}]}],
+            "fd20::1",
+            "2600::1",
+        ),
+        ([{"networkIP": "10.0.0.1", "accessConfigs": [{}, {"natIP": "34.1.2.3"}]}], "10.0.0.1", "34.1.2.3"),
+        (
+            [{"networkIP": "10.0.0.1"}, {"networkIP": "10.1.0.1", "accessConfigs": [{"natIP": "34.1.2.3"}]}],
+            "10.0.0.1",
+            "",
+        ),
+        ([{}, {"networkIP": "10.1.0.1"}], "", ""),
+    ],
+)
+def test_addresses_are_those_of_the_first_interface(
+    interfaces: list[Any], internal: str, external: str
+) -> None:
+    page = json.dumps({"items": [{"networkInterfaces": interfaces}]}).encode()
+    [found] = decode_instance_page(page).items
+    assert (found.internal_ip, found.external_ip) == (internal, external)
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "zone"),
+    [
+        ("https://gce.example.com/v1/projects/p/zones/z-b/instances/vm", "z-a", "z-b"),
+        ("zones/z-b/instances/vm", "", "z-b"),
+        ("z-b/instances/vm", "z-a", "z-a"),
+        ("vm", "z-a", "z-a"),
+    ],
+)
+def test_zone_of_an_instance_is_that_of_its_url(text: str, default: str, zone: str) -> None:
+    assert instance_name(text, default) == InstanceName(zone, "vm")
+
+
+@pytest.mark.parametrize(
+    ("text", "default"),
+    [
+        ("vm", ""),
+        ("zones//instances/vm", "z-a"),
+        ("zones/z b/instances/vm", "z-a"),
+        ("zones/z/instances/", "z"),
+    ],
+)
+def test_text_without_a_zone_or_name_is_not_the_url_of_an_instance(text: str, default: str) -> None:
+    with pytest.raises(ValueError, match="is not the URL of an instance"):
+        instance_name(text, default)
 
 
 def test_dns_name_has_the_id_of_the_project_and_its_domain() -> None:
@@ -658,6 +731,24 @@ async def test_client_with_a_list_is_sent_one_request_for_all_instances() -> Non
         await resolver.cluster_spec()
     assert raised.value.instances == {"vm-2": "STAGING"}
     assert service.instances.return_value.get.call_count == 0
+
+
+async def test_pages_of_a_client_are_followed() -> None:
+    pages = [[instance(f"vm-{number}", ip=f"10.0.0.{number}")] for number in range(3)]
+    service = service_with({f"vm-{number}": "" for number in range(3)}, pages[0])
+    requests = [mock.MagicMock(**{"execute.return_value": {"items": page}}) for page in pages[1:]]
+    service.instances.return_value.list_next.side_effect = [*requests, None]
+    resolver = GCEClusterResolver("p", "us-east1-d", "g", service=service)
+    assert (await resolver.cluster_spec()).num_tasks("worker") == 3
+
+
+async def test_manager_of_a_group_is_not_requested_from_a_client() -> None:
+    service = service_with({"vm-1": "10.0.0.1"})
+    observation = await GCEClusterResolver("p", "us-east1-d", "g", service=service).fetch_observation(
+        Progress()
+    )
+    assert (numbers(observation), observation.absent) == ({}, ())
+    assert service.instanceGroupManagers.call_count == 0
 
 
 async def test_regional_group_of_a_client_is_listed_by_region() -> None:

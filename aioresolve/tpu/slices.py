@@ -293,7 +293,16 @@ async def _find_queued(api: NodeAPI, name: QueuedResourceName, progress: Progres
     unready = unready_queued_resource(resource)
     if unready is not None:
         return [unready]
-    calls = [partial(_find_node, api, node, progress) for node in resource.node_names]
+    try:
+        names = [node_name(node.name, node.project, node.zone) for node in resource.node_names]
+    except ValueError as error:
+        reason = error.summary if isinstance(error, ConfigurationError) else error
+        raise ProtocolError(
+            f"queued resource {name.path} has invalid nodes: {reason}",
+            hint="Check its description with `gcloud compute tpus queued-resources describe`.",
+            scope=f"queued resource {name.path}",
+        ) from error
+    calls = [partial(_find_node, api, node, progress) for node in names]
     return list(await gather(calls, limit=MAX_CONCURRENT_REQUESTS))
 
 

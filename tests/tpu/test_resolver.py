@@ -183,6 +183,48 @@ async def test_a_queued_resource_that_waits_is_not_ready(google: GoogleServer) -
     assert not raised.value.retryable
 
 
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"parent": "elsewhere"}, "'elsewhere' is not the name of a location"),
+        ({"multisliceParams": {"nodeCount": 10_001}}, "node_count is 10001"),
+        ({"nodeId": "../my-tpu"}, "'../my-tpu' is not a valid name of a TPU node"),
+    ],
+)
+async def test_a_queued_resource_with_invalid_nodes_is_a_protocol_error(
+    google: GoogleServer, spec: dict[str, Any], reason: str
+) -> None:
+    google.add(queued_resource("my-request"))
+    google.patch("my-request", tpu={"nodeSpec": [spec]})
+    with pytest.raises(ProtocolError, match=f"queuedResources/my-request has invalid nodes: {reason}"):
+        await TPUClusterResolver("my-request", ZONE, PROJECT).cluster_spec()
+    assert not any(request.path.endswith("/my-tpu") for request in google.requests)
+
+
+@pytest.mark.parametrize("kind", ["nodes", "queuedResources"])
+async def test_another_failure_than_404_does_not_mean_that_the_tpu_does_not_exist(
+    google: GoogleServer, kind: str
+) -> None:
+    google.inject(Answer(409), match=lambda request: f"/{kind}/" in request.path)
+    with pytest.raises(APIError) as raised:
+        await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_spec()
+    assert raised.value.status == 409
+
+
+async def test_the_full_name_of_a_queued_resource_is_not_that_of_a_node(google: GoogleServer) -> None:
+    name = f"projects/{PROJECT}/locations/{ZONE}/queuedResources/my-tpu"
+    google.add(tpu_node("my-tpu"))
+    with pytest.raises(TPUNotFoundError) as raised:
+        await TPUClusterResolver(name).cluster_spec()
+    assert raised.value.names == (name,)
+    assert [path.split("/")[-2] for path in requested(google, "tpu")] == ["queuedResources"]
+    full = f"projects/{PROJECT}/locations/{ZONE}/nodes/other"
+    google.add(queued_resource("other", nodes=1))
+    with pytest.raises(TPUNotFoundError) as raised:
+        await TPUClusterResolver(full).cluster_spec()
+    assert raised.value.names == (full,)
+
+
 # Every state
 
 
@@ -337,7 +379,7 @@ async def test_a_tpu_vm_finds_its_own_slice(google: GoogleServer) -> None:
     topology = await resolver.topology()
     assert topology is not None
     assert (topology.chips, topology.hosts, topology.chip_bounds) == (8, 2, (2, 2, 2))
-    assert topology.host_bounds == (1, 1, 2)
+    assert (topology.host_bounds, topology.chips_per_host_bounds) == ((1, 1, 2), (2, 2, 1))
     assert requested(google, "tpu") == []
 
 
@@ -521,10 +563,16 @@ async def test_external_addresses_are_used_if_requested(google: GoogleServer) ->
     google.add(tpu_node("inner", workers=1))
     spec = await TPUClusterResolver("my-tpu", address="external_ip").cluster_spec()
     assert spec.as_dict() == {"worker": ["203.0.113.1:8470", "203.0.113.2:8470"]}
-    with pytest.raises(ConfigurationError, match="worker 0 of TPU inner has no external address"):
-        await TPUClusterResolver("inner", address="external_ip").cluster_spec()
-    with pytest.raises(ConfigurationError, match="only known of TPUs that are named"):
-        await TPUClusterResolver("grpc://10.0.0.1", address="external_ip").cluster_spec()
+    google.add(tpu_node("half", workers=2, external_ips=["203.0.113.1"]))
+    for tpu, reason in [
+        ("inner", "worker 0 of TPU inner has no external address"),
+        ("half", "worker 1 of TPU half has no external address"),
+        ("grpc://10.0.0.1", "only known of TPUs that are named"),
+        (None, "only known of TPUs that are named"),
+    ]:
+        with pytest.raises(ConfigurationError, match=reason) as raised:
+            await TPUClusterResolver(tpu, address="external_ip").cluster_spec()
+        assert raised.value.argument == "address"
 
 
 async def test_nodes_have_networks_external_addresses_and_upcoming_maintenance(google: GoogleServer) -> None:
@@ -566,6 +614,55 @@ async def test_an_accelerator_type_may_be_a_full_name(google: GoogleServer) -> N
     topology = await resolver.topology()
     assert topology is not None
     assert (topology.accelerator_type, topology.chips) == ("v4-16", 8)
+
+
+async def test_type_and_topology_replace_a_missing_accelerator_type(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", workers=4))
+    google.patch("my-tpu", acceleratorType="", acceleratorConfig={"type": "V6E", "topology": "2x4"})
+    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT)
+    topology = await resolver.topology()
+    assert topology is not None
+    assert (topology.accelerator_type, topology.chips, topology.hosts) == ("V6E of 2x4", 8, 4)
+    assert await resolver.accelerator_type() is None
+
+
+async def test_a_node_without_an_id_has_workers_without_ids(google: GoogleServer) -> None:
+    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
+    google.patch("my-tpu", id="")
+    [endpoint] = (await TPUClusterResolver("my-tpu", ZONE, PROJECT).cluster_state()).endpoints["worker"]
+    assert (endpoint.uid, endpoint.name) == (None, "my-tpu/worker-0")
+
+
+@pytest.mark.parametrize(
+    ("zone", "project", "unknown", "arguments"),
+    [
+        (None, None, "project and zone", "`project=` and `zone=`"),
+        (ZONE, None, "project", "`project=`"),
+        (None, PROJECT, "zone", "`zone=`"),
+    ],
+)
+async def test_an_unknown_location_is_an_error_that_names_the_arguments(
+    zone: str | None, project: str | None, unknown: str, arguments: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        await TPUClusterResolver(["a", "b"], zone, project).cluster_spec()
+    assert raised.value.summary.startswith(
+        f"unknown {unknown} of TPU a, b: this VM's metadata server did not report it: "
+    )
+    assert raised.value.hint is not None
+    assert raised.value.hint.render() == (
+        f"Pass {arguments}, or the full name projects/PROJECT/locations/ZONE/nodes/NAME."
+    )
+
+
+async def test_an_overloaded_metadata_server_does_not_mean_that_the_location_is_unknown(
+    google: GoogleServer,
+) -> None:
+    headers = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
+    google.inject(Answer(503, headers=headers), match=_is_metadata, times=None)
+    with pytest.raises(APIError) as raised:
+        await TPUClusterResolver("my-tpu").cluster_spec()
+    assert (raised.value.status, raised.value.retryable) == (503, True)
 
 
 async def test_an_error_names_the_variable_that_names_the_tpu(

@@ -90,7 +90,7 @@ def test_nothing_found_exits_with_2_after_the_table(capsys: pytest.CaptureFixtur
     assert main(["here"]) == 2
     output = capsys.readouterr()
     assert {tuple(cells) for cells in columns(output.out).values()} == {("no", "no")}
-    assert output.err.startswith("error: nothing describes the cluster of this process; ")
+    assert "error: nothing describes the cluster of this process; " in output.err
     assert main(["here", "-o", "json"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -104,7 +104,7 @@ def test_malformed_variable_is_in_the_table_and_an_error(
     assert main(["here"]) == 2
     output = capsys.readouterr()
     assert columns(output.out)["TF_CONFIG"] == ["yes", "yes"]
-    assert output.err.startswith("error: $TF_CONFIG is not JSON")
+    assert "error: $TF_CONFIG is not JSON" in output.err
 
 
 def test_documents_have_the_evidence_and_the_tasks(
@@ -187,7 +187,7 @@ def test_commands_exit_with_2_if_nothing_is_found(
 ) -> None:
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: nothing describes the cluster of this process: ")
+    assert "error: nothing describes the cluster of this process: " in error
     assert "`aioresolve kubernetes`" in error
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aioresolve._core.shared_context import Pools, SharedContext
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError
-from tests.fleet.fleets import Pooled, Scripted, ScriptedPool
+from tests.fleet.fleets import Pooled, Scripted, ScriptedPool, until
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -85,12 +85,16 @@ class TestSharedContext:
                 finally:
                     self.history.append("given up")
 
+        async def enter() -> None:
+            async with context.acquire():
+                raise AssertionError
+
         resolver = Slow(timeout=3600.0)
         async with run_context(resolver) as context:
-            with anyio.move_on_after(0.01):
-                async with context.acquire():
-                    raise AssertionError
-            assert resolver.history == ["entering"]
+            async with anyio.create_task_group() as group:
+                group.start_soon(enter)
+                await until(lambda: resolver.history == ["entering"])
+                group.cancel_scope.cancel()
             await context.aclose()
         assert resolver.history == ["entering", "given up"]
         assert not caplog.records

@@ -296,8 +296,10 @@ class TestResolve:
 
     async def test_cancelling_resolve_cancels_every_request(self) -> None:
         targets = scripted(5, respond=hang)
-        with anyio.move_on_after(0.05):
-            await Fleet(targets).resolve()
+        async with anyio.create_task_group() as group:
+            group.start_soon(Fleet(targets).resolve)
+            await until(lambda: all(target.num_active for target in targets.values()))
+            group.cancel_scope.cancel()
         assert [target.num_active for target in targets.values()] == [0] * 5
         assert all(target.history == ["entered", "left"] for target in targets.values())
 

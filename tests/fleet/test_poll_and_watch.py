@@ -603,8 +603,10 @@ class TestClosing:
 
     async def test_cancelling_the_consumer_closes_everything(self) -> None:
         targets = scripted(3, respond=hang)
-        with anyio.move_on_after(0.05):
-            await exhausted(Fleet(targets), SHORT)
+        async with anyio.create_task_group() as group:
+            group.start_soon(exhausted, Fleet(targets), SHORT)
+            await until(lambda: all(target.num_active for target in targets.values()))
+            group.cancel_scope.cancel()
         assert all(target.history == ["entered", "left"] for target in targets.values())
 
     async def test_second_native_cancel_during_closing_leaves_nothing_open(self) -> None:

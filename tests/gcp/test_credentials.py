@@ -16,6 +16,7 @@ import google.auth.credentials
 import google.auth.exceptions
 import google.oauth2.service_account
 import pytest
+from google.auth.exceptions import RefreshError
 
 from aioresolve._core.deadline import within_deadline
 from aioresolve._core.http.client import HTTPClient
@@ -28,7 +29,7 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 from aioresolve.gcp.credentials import GoogleCredentials
-from aioresolve.gcp.google_auth import HINTS, ThreadRequest
+from aioresolve.gcp.google_auth import HINTS, ThreadRequest, credentials_error, validate_token_host
 from aioresolve.testing import Answer, Hang, Reset
 
 from .loopback import (
@@ -293,7 +294,8 @@ async def test_retry_after_of_the_token_server_is_respected() -> None:
                 within_deadline(5.0, "my-tpu", lambda progress: get_my_tpu(opened, progress))
             )
     assert isinstance(error, APIError)
-    assert error.retry_after == 3600.0
+    assert (error.status, error.retryable, error.retry_after) == (429, True, 3600.0)
+    assert (error.host, error.scope) == (server.url, "POST /token")
 
 
 async def test_secrets_that_a_token_server_echoes_are_not_shown() -> None:
@@ -345,6 +347,86 @@ async def test_every_exception_of_google_auth_is_translated(
     assert error.retryable is retryable
     assert error.__cause__ is not None
     assert "MARKER" not in all_text(error)
+
+
+LOGIN = "Log in again with `gcloud auth application-default login`; for a service account, check that it and"
+
+
+@pytest.mark.parametrize(
+    ("raised", "summary", "hint"),
+    [
+        (RefreshError("no. "), "key.json got no access token: no", LOGIN),
+        (RefreshError("no\n{'token': 1}"), "key.json got no access token: no", LOGIN),
+        (RefreshError(""), "key.json got no access token: RefreshError", LOGIN),
+        (RefreshError("~" * 1000), f"key.json got no access token: {'~' * 500}", LOGIN),
+        (
+            google.auth.exceptions.TransportError("no route"),
+            "the token server of key.json was not reached: no route",
+            "Check that the network allows the connection.",
+        ),
+        (
+            google.auth.exceptions.TimeoutError("late"),
+            "the token server of key.json was not reached: late",
+            "Check that the network allows the connection.",
+        ),
+        (
+            google.auth.exceptions.MalformedError("no key"),
+            "key.json cannot be used: no key",
+            "Create the file again, or pass other `credentials=`.",
+        ),
+        (OSError("disk"), "key.json cannot be used: disk", "Create the file again, or pass other"),
+        (
+            KeyError("expires_in"),
+            "key.json cannot be used: a field is missing or has the wrong type (KeyError: 'expires_in')",
+            "Create the file again, or pass other `credentials=`.",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_the_error_of_google_auth_is_shortened_and_has_a_hint(
+    raised: Exception, summary: str, hint: str
+) -> None:
+    error = credentials_error(raised, "key.json")
+    assert error.summary == summary
+    assert error.hint is not None
+    assert error.hint.render().startswith(hint)
+    if isinstance(error, CredentialsError):
+        assert error.tried == (summary.replace(" got no access token", "").replace(" cannot be used", ""),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Executable exited with non-zero return code 1. Error: MARKER\nMARKER",
+        "Executable returned unsuccessful response: MARKER",
+    ],
+)
+def test_the_output_of_an_executable_is_removed_from_errors(text: str) -> None:
+    cause = RefreshError(text, {"token": "MARKER"})
+    error = RefreshError("no")
+    error.__cause__ = cause
+    for raised in (cause, error):
+        assert "MARKER" not in str(credentials_error(raised, "key.json"))
+    assert "MARKER" not in all_text(error)
+    assert str(cause).startswith("Executable ")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_permitted"),
+    [
+        ("https://oauth2.example/token", True),
+        ("http://127.0.0.1:8080/token", True),
+        ("http://169.254.169.254/latest/api/token", True),
+        ("http://oauth2.example/token", False),
+        ("ftp://127.0.0.2.example/token", False),
+    ],
+)
+def test_token_servers_require_tls_except_those_of_this_machine(url: str, is_permitted: bool) -> None:
+    if is_permitted:
+        assert url.startswith(validate_token_host(url))
+    else:
+        with pytest.raises(ConfigurationError, match="to which no secret may be sent without TLS"):
+            validate_token_host(url)
 
 
 async def test_a_client_certificate_is_used_if_the_credentials_require_it(

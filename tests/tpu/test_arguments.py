@@ -36,7 +36,16 @@ def test_the_variable_takes_precedence_over_the_argument() -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["tpu.googleapis.com", "ftp://a/", "https://", "https://a/{project}", 7, "https://a:x/", "https://[a/"],
+    [
+        "tpu.googleapis.com",
+        "ftp://a/",
+        "https://",
+        "https://a/{project}",
+        7,
+        "https://a:x/",
+        "https://a:0/",
+        "https://[a/",
+    ],
 )
 def test_an_invalid_discovery_url_is_rejected(template: Any) -> None:
     with pytest.raises(ConfigurationError, match="discovery_url"):

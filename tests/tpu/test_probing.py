@@ -18,10 +18,12 @@ from aioresolve.errors import (
     TPUNotReadyError,
     UnknownTaskError,
 )
+from aioresolve.probe import Device, WorkerProbe
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterState
 from aioresolve.testing import Hang, tpu_node
 from aioresolve.testing.tpu_worker import TPUWorker
+from aioresolve.tpu.probing import cores_per_host, local_system
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +85,32 @@ async def test_hosts_that_differ_are_listed_with_their_cores() -> None:
     assert raised.value.code == "uneven"
     assert raised.value.failures == dict(zip(addresses, ["4", "8"], strict=True))
     assert isinstance(raised.value, RuntimeError)
+
+
+def probe_of(address: str, **devices: int) -> WorkerProbe:
+    """Return the probe of a worker with this number of devices of each type."""
+    found = [Device(f"/device:{kind}:{n}", kind) for kind, number in devices.items() for n in range(number)]
+    return WorkerProbe(address, "tensorflow", tuple(found))
+
+
+@pytest.mark.parametrize(("cores", "other"), [(4, {"TPU": 4, "GPU": 1}), (0, {"GPU": 1})])
+def test_only_the_tpu_cores_of_the_hosts_have_to_be_equal(cores: int, other: dict[str, int]) -> None:
+    probes = {"a": probe_of("a", CPU=1, TPU=cores), "b": probe_of("b", **other)}
+    assert cores_per_host(probes, 1.0) == cores
+    with pytest.raises(ProbeError) as raised:
+        cores_per_host({**probes, "c": probe_of("c", TPU=2)}, 1.0)
+    assert raised.value.failures == {"a": str(cores), "b": str(cores), "c": "2"}
+    assert f"a has {cores}, b has {cores}, c has 2" in str(raised.value)
+
+
+@pytest.mark.parametrize("cores", [0, 4])
+def test_the_system_of_this_host_has_the_devices_that_tensorflow_lists(cores: int) -> None:
+    devices = [("/device:CPU:0", "CPU"), *((f"/device:TPU:{number}", "TPU") for number in range(cores))]
+    system = local_system(devices)
+    assert (system.num_cores, system.num_of_cores_per_host) == (cores, cores)
+    assert system.num_hosts == (1 if cores else 0)
+    assert [(device.name, device.type) for device in system.devices] == devices
+    assert (system.topology, system.hosts) == (None, ())
 
 
 async def test_unreachable_hosts_are_listed_with_their_reasons() -> None:

@@ -469,6 +469,7 @@ async def test_the_names_of_compute_engine_are_read(google: GoogleServer) -> Non
             "neither worker-network-endpoints, nor in tpu-env HOST_BOUNDS, or TOPOLOGY and",
         ),
         (["TOPOLOGY: '3x3'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
+        (["TOPOLOGY: '2x2'", "CHIPS_PER_HOST_BOUNDS: '2,0,1'"], "neither worker-network-endpoints"),
         (["TOPOLOGY: 'x'", "CHIPS_PER_HOST_BOUNDS: '2,2,1'"], "neither worker-network-endpoints"),
     ],
 )

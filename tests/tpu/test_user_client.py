@@ -58,6 +58,23 @@ async def test_its_errors_are_translated(
     assert raised.value.__cause__ is error
 
 
+async def test_the_message_of_its_error_is_one_line_of_limited_length() -> None:
+    with pytest.raises(ConnectionFailedError) as raised:
+        await resolver_of(failing(ValueError("first\n  second" + "~" * 1000))).cluster_spec()
+    assert "ValueError first second~" in str(raised.value)
+    assert str(raised.value).count("~") == 500 - len("first second")
+    assert raised.value.scope == "GET projects/p/locations/z/nodes/my-tpu"
+
+
+async def test_the_status_of_its_error_may_be_text() -> None:
+    error = type("HttpError", (Exception,), {"status_code": "503"})("no")
+    with pytest.raises(
+        APIError, match="received status 503 for GET projects/p/locations/z/nodes/my-tpu: no"
+    ) as raised:
+        await resolver_of(failing(error)).cluster_spec()
+    assert (raised.value.status, raised.value.retryable) == (503, True)
+
+
 async def test_a_missing_node_is_not_found() -> None:
     with pytest.raises(TPUNotFoundError):
         await resolver_of(failing(FakeHttpError(404)), "projects/p/locations/z/nodes/gone").cluster_spec()

@@ -95,6 +95,12 @@ def test_the_single_address_of_v1_is_an_endpoint(port: object, number: int) -> N
     assert node.tensorflow_version == "2.16"
 
 
+def test_the_endpoints_of_the_workers_take_precedence_over_the_single_address() -> None:
+    endpoints = [{"ipAddress": "10.0.0.2", "port": 8471}]
+    node = decode_node(encoded({"name": "n", "ipAddress": "10.0.0.1", "networkEndpoints": endpoints}))
+    assert node.endpoints == (NetworkEndpoint(ip_address="10.0.0.2", port=8471),)
+
+
 def test_values_are_frozen() -> None:
     with pytest.raises(AttributeError):
         decode_node(encoded(NODE)).state = "STOPPED"  # type: ignore[misc]
@@ -135,6 +141,16 @@ def test_a_queued_resource_names_its_nodes(spec: dict[str, Any], nodes: list[str
     assert found.status == "ACTIVE"
     assert found.state is not None
     assert found.state.state_initiator == "USER"
+
+
+def test_a_queued_resource_has_at_most_10000_nodes() -> None:
+    for count in (10_000, 10_001):
+        found = decode_queued_resource(queued({"multisliceParams": {"nodeCount": count}}))
+        if count == 10_000:
+            assert (len(found.node_names), found.node_names[-1].name) == (10_000, "q-9999")
+        else:
+            with pytest.raises(ValueError, match="node_count is 10001"):
+                _ = found.node_names
 
 
 def test_a_failed_queued_resource_has_a_reason() -> None:

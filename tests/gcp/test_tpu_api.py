@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve._core.deadline import Progress
-from aioresolve.errors import APIError, ConfigurationError, ProtocolError
+from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, ProtocolError
 from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node
@@ -100,6 +100,26 @@ async def test_nodes_are_listed_for_one_zone_or_all_zones() -> None:
         assert ids((await api.nodes(PROJECT, "europe-west4-a", Progress())).nodes) == ["far"]
         assert ids((await api.nodes(PROJECT, "-", Progress())).nodes) == ["far", "a", "b"]
         assert (await api.nodes(PROJECT, "us-west1-a", Progress())).nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("zone", "scope"),
+    [
+        (ZONE, f"TPU nodes of projects/{PROJECT}/locations/{ZONE}"),
+        ("-", f"TPU nodes of project {PROJECT}"),
+    ],
+)
+async def test_the_list_of_a_project_is_described_without_a_zone(zone: str, scope: str) -> None:
+    progress = Progress()
+    async with serving() as (server, api):
+        await api.nodes(PROJECT, zone, progress)
+        assert [request.query for request in server.requests] == [{"pageSize": "500"}]
+        server.denied.add("tpu.nodes.list")
+        error = await error_from(api.nodes(PROJECT, zone, Progress()))
+    assert list(progress.reached) == [scope]
+    assert isinstance(error, ForbiddenError)
+    assert error.scope == scope
+    assert "lacks the permission tpu.nodes.list (part of roles/tpu.viewer)" in str(error)
 
 
 async def test_every_page_is_requested() -> None:

@@ -267,13 +267,13 @@ async def test_a_slice_of_a_multislice_has_its_index(
     file = tmp_path / "addresses"
     file.write_text("a,b")
     monkeypatch.setenv(variable, str(file) if variable.endswith("_PATH") else "a,b")
-    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "4")
-    monkeypatch.setenv("MEGASCALE_SLICE_ID", "2")
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "1")
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5p-16")
     resolver = TPUClusterResolver()
     (one,) = await resolver.slices()
-    assert (one.name, one.index, one.num_slices, one.tasks) == ("slice-2", 2, 4, range(2))
-    assert one.endpoints[1].name == "slice-2/worker-1"
+    assert (one.name, one.index, one.num_slices, one.tasks) == ("slice-1", 1, 2, range(2))
+    assert one.endpoints[1].name == "slice-1/worker-1"
     assert await resolver.accelerator_type() == "v5p-16"
 
 

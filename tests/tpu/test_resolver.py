@@ -456,6 +456,15 @@ async def test_the_names_of_compute_engine_are_read(google: GoogleServer) -> Non
     assert one.topology.host_bounds == (1, 1, 1)
 
 
+async def test_a_slice_of_a_multislice_without_the_id_of_a_node_is_named_by_its_index(
+    google: GoogleServer,
+) -> None:
+    _compute_engine_vm(google, "HOST_BOUNDS: '1,1,1'", "MEGASCALE_NUM_SLICES: '2'", "MEGASCALE_SLICE_ID: '1'")
+    (one,) = await TPUClusterResolver().slices()
+    assert (one.name, one.index, one.num_slices) == ("slice-1", 1, 2)
+    assert one.endpoints[0].name == "slice-1/worker-0"
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [

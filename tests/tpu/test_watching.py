@@ -21,6 +21,8 @@ from aioresolve.errors import (
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
 from aioresolve.tpu import metadata_source
 
+from .services import FakeService
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
@@ -501,6 +503,11 @@ async def test_resolvers_with_equal_configurations_have_equal_pool_keys() -> Non
     assert all(a.pool_key == b.pool_key for a, b in sources)
     assert len({a.pool_key for a, _ in sources}) == len(options)
     assert resolver("a", credentials=None).pool_key == resolver("b").pool_key
+    # The client of the user has its own credentials.
+    services = [FakeService(), FakeService()]
+    one, other = (resolver("a", service=service).pool_key for service in services)
+    assert one != other
+    assert resolver("b", service=services[0], credentials=credentials[0]).pool_key == one
 
 
 def _credentials() -> Any:

@@ -336,6 +336,18 @@ def test_it_may_be_used_from_several_loops() -> None:
         assert [asyncio.run(get_zone()) for _ in range(2)] == ["us-central2-b"] * 2
 
 
+async def test_inside_async_with_the_connection_is_kept_for_the_calls_of_that_loop() -> None:
+    async with serving() as (server, machine):
+        async with machine:
+            assert await machine.zone() == "us-central2-b"
+            assert server.connections == 1
+            assert await machine.zone() == "us-central2-b"
+            get_zone: Callable[[], Any] = partial(machine.zone)
+            assert await asyncio.to_thread(lambda: asyncio.run(get_zone())) == "us-central2-b"
+            await server.until(lambda: server.connections == 1)
+        await server.until(lambda: server.connections == 0)
+
+
 async def test_entering_twice_is_an_error_and_closing_twice_is_not() -> None:
     async with serving() as (_, machine), machine:
         with pytest.raises(ConfigurationError, match="already entered"):

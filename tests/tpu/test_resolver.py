@@ -491,6 +491,28 @@ async def test_a_vm_without_a_list_of_workers_reports_the_missing_attribute(
     assert reason in raised.value.summary
 
 
+async def test_a_vm_that_does_not_report_its_address_is_not_a_source_of_workers(google: GoogleServer) -> None:
+    _compute_engine_vm(google, "HOST_BOUNDS: '1,1,1'")
+    del google.metadata["instance/network-interfaces/0/ip"]
+    with pytest.raises(TPUNotFoundError) as raised:
+        await TPUClusterResolver().cluster_spec()
+    assert raised.value.tried[2] == (
+        "this VM's metadata server did not report one: the metadata server has no value for"
+        " instance/network-interfaces/0/ip"
+    )
+    assert isinstance(raised.value.__cause__, APIError)
+    assert raised.value.hint is not None
+    assert "as `tpu=`, or set TPU_NAME." in raised.value.hint.render()
+
+
+async def test_an_overloaded_metadata_server_does_not_mean_that_there_is_no_tpu(google: GoogleServer) -> None:
+    headers = {"Metadata-Flavor": "Google", "Retry-After": "3600"}
+    google.inject(Answer(503, headers=headers), match=_is_metadata, times=None)
+    with pytest.raises(APIError) as raised:
+        await TPUClusterResolver().cluster_spec()
+    assert (raised.value.status, raised.value.retryable) == (503, True)
+
+
 async def test_unknown_facts_are_none(google: GoogleServer) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
     resolver = TPUClusterResolver()

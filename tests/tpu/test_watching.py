@@ -458,6 +458,22 @@ async def test_a_watch_continues_after_an_outage_of_the_metadata_server(vm: Goog
     assert addresses(recovered.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
 
 
+async def test_a_watch_that_starts_during_an_outage_of_the_metadata_server_continues(
+    vm: GoogleServer,
+) -> None:
+    overloaded = Answer(503, b"", {"Metadata-Flavor": "Google"})
+    vm.inject(overloaded, match=lambda request: request.service == "metadata", times=None)
+    source = TPUClusterResolver(timeout=1.0)
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(source.observations(interval=QUICK)) as observations:
+            first = await anext(observations)
+            vm.clear_faults()
+            recovered = await _first(observations, lambda seen: seen.error is None)
+    assert first.state is None
+    assert first.error is not None
+    assert addresses(recovered.state) == ["10.0.0.1:8470", "10.0.0.2:8470"]
+
+
 async def test_on_another_vm_a_watch_ends_at_once(google: GoogleServer) -> None:
     with anyio.fail_after(PATIENCE), pytest.raises(TPUNotFoundError, match="it is not a TPU VM"):
         await anext(TPUClusterResolver().watch(interval=QUICK))

@@ -257,8 +257,10 @@ def test_a_stopped_request_does_not_use_the_event_loop_which_may_be_closed() -> 
         return request
 
     request = asyncio.run(stopped_request())
-    with pytest.raises(ConnectionFailedError, match="the call was cancelled"):
-        request("https://oauth2.googleapis.com/token")
+    with pytest.raises(ConnectionFailedError, match="the call was cancelled") as raised:
+        request("https://oauth2.googleapis.com/token?MARKER")
+    assert not raised.value.retryable
+    assert "MARKER" not in str(raised.value)
 
 
 async def test_a_token_server_that_hangs_is_given_up_at_the_deadline() -> None:

@@ -403,6 +403,26 @@ async def test_a_change_between_the_tag_and_the_values_is_not_missed(vm: GoogleS
             assert addresses((await anext(observations)).state) == ["10.0.0.9:8470", "10.0.0.2:8470"]
 
 
+async def test_a_failed_request_for_changes_is_repeated_and_not_reported(vm: GoogleServer) -> None:
+    def waits_for_change(request: Any) -> bool:
+        return "wait_for_change" in request.query
+
+    async def change() -> None:
+        await vm.until(lambda: any(map(waits_for_change, vm.requests)))
+        set_hosts(vm, "10.0.0.1", "10.0.0.3")
+
+    vm.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), match=waits_for_change)
+    seen: list[Observation] = []
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(TPUClusterResolver().observations(interval=LONG)) as observations:
+            seen.append(await anext(observations))
+            async with anyio.create_task_group() as group:
+                group.start_soon(change)
+                while addresses(seen[-1].state) != ["10.0.0.1:8470", "10.0.0.3:8470"]:
+                    seen.append(await anext(observations))
+                    assert seen[-1].error is None
+
+
 async def test_without_a_change_only_the_tag_is_requested(
     vm: GoogleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +476,17 @@ async def test_a_watch_continues_after_an_outage_of_the_metadata_server(vm: Goog
     assert "is not a metadata server" in str(stale.error)
     assert "no TPU was named" not in str(stale.error)
     assert addresses(recovered.state) == ["10.0.0.1:8470", "10.0.0.3:8470"]
+
+
+async def test_a_vm_that_loses_the_attributes_of_its_slice_keeps_the_last_state(vm: GoogleServer) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with aclosing(TPUClusterResolver().observations(interval=QUICK)) as observations:
+            before = await anext(observations)
+            for name in [name for name in vm.metadata if name.startswith("instance/attributes/")]:
+                del vm.metadata[name]
+            stale = await _first(observations, lambda seen: seen.stale_since is not None)
+    assert stale.state == before.state
+    assert isinstance(stale.error, TPUNotFoundError)
 
 
 async def test_a_watch_that_starts_during_an_outage_of_the_metadata_server_continues(

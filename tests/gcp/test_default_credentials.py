@@ -308,6 +308,20 @@ async def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytes
         assert (await request_my_tpu(server, credentials)).state == "READY"
 
 
+async def test_after_a_rejection_the_credentials_are_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secure() as server:
+        file = server.write_external_account(tmp_path / "pool.json")
+        file.with_suffix(".token").write_text("stale")
+        monkeypatch.setenv(VARIABLE, str(file))
+        credentials = GoogleCredentials()
+        assert isinstance(await error_from(request_my_tpu(server, credentials)), CredentialsError)
+        server.write_service_account_key(file)
+        assert (await request_my_tpu(server, credentials)).state == "READY"
+        assert members(server) == [f"serviceAccount:{ROBOT}"]
+
+
 async def test_a_token_server_without_tls_receives_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

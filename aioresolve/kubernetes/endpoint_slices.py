@@ -353,7 +353,7 @@ class SliceCache(ClusterCache[EndpointSlice, _SliceStore]):
         address: str,
         port: int,
         order_by: str,
-        allow_gaps: bool = True,
+        allow_gaps: bool,
     ) -> None:
         self._address, self._port = address, port
         queries = dict.fromkeys(query for services in jobs.values() for each in services for query in each)

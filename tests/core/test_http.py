@@ -99,8 +99,8 @@ CASES: dict[str, tuple[Exception, type[ResolveError], str, bool]] = {
         ConnectionFailedError, "the proxy returned status 407. fix the proxy", False,
     ),
     "a proxy, temporarily": (
-        aiohttp.ClientHttpProxyError(REQUEST, (), status=502, message=SECRET, headers=HEADERS),
-        ConnectionFailedError, "the proxy returned status 502", True,
+        aiohttp.ClientHttpProxyError(REQUEST, (), status=500, message=SECRET, headers=HEADERS),
+        ConnectionFailedError, "the proxy returned status 500", True,
     ),
     "a refused connection": (
         aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import urllib3
 
+from aioresolve._core.http.client import CLOSING_ROUNDS
 from aioresolve._core.http.errors import BodyTooLongError
 from aioresolve.errors import (
     APIError,
@@ -43,7 +44,16 @@ from aioresolve.testing import (
     service,
 )
 
-from .loopback import TOKEN, Loopback, addresses, all_text, outcome, request_kind, run_loopback
+from .loopback import (
+    TOKEN,
+    Loopback,
+    addresses,
+    all_text,
+    client_sockets,
+    outcome,
+    request_kind,
+    run_loopback,
+)
 from .peer_clients import async_client, sync_client
 
 if TYPE_CHECKING:
@@ -139,6 +149,20 @@ async def test_services_are_read_with_a_client(loopback: Loopback, kind: str) ->
         async with aclosing(resolver.watch()) as states:
             assert (await anext(states)).spec.num_tasks("worker") == len(NAMES)
     assert {request.resource for request in loopback.requests} == {"endpointslices"}
+
+
+async def test_connection_of_an_ended_watch_is_closed_without_waiting_for_the_server(
+    loopback: Loopback,
+) -> None:
+    loopback.train(*NAMES)
+    async with client_of("async ApiClient", loopback) as client:
+        async with aclosing(resolver_of(client, loopback).watch()) as states:
+            await anext(states)
+            connected = client_sockets(loopback)
+        for _ in range(CLOSING_ROUNDS):
+            await asyncio.sleep(0)
+        assert connected == 1
+        assert client_sockets(loopback) == 0
 
 
 @both_clients

@@ -575,7 +575,11 @@ class StreamingResponse:
         if self._lost is not None:
             self._lost.remove_done_callback(self._end_body)
         self._end_body()
+        is_incomplete = self._aiohttp_response.connection is not None
         self._aiohttp_response.close()
+        if is_incomplete and self._transport is not None:
+            # Over TLS, the session of a user would wait for the close message of the peer.
+            self._transport.abort()
 
     def check_length(self, length: int, *, limit: int | None = None) -> None:
         """Raise a BodyTooLongError if `length` exceeds `limit`, by default MAX_BODY."""

@@ -12,6 +12,8 @@ import aiohttp
 import anyio
 import msgspec
 
+from aioresolve._core.http.client import close_one_sidedly
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
@@ -60,7 +62,7 @@ class Client:
 
     def __init__(self, url: str, ca_pem: str, token: str | None) -> None:
         self.url = url
-        self._tls = ssl.create_default_context(cadata=ca_pem)
+        self._tls = close_one_sidedly(ssl.create_default_context(cadata=ca_pem))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __aenter__(self) -> Self:

@@ -12,6 +12,8 @@ import anyio
 import trustme
 from aiohttp import web
 
+from aioresolve._core.http.client import close_one_sidedly
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
@@ -64,7 +66,7 @@ async def open_proxy(
     authority = trustme.CA()
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(serving)
-    tls = ssl.create_default_context(cadata=server.ca_pem)
+    tls = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem))
     async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=tls)) as session:
         await runner.setup()
         try:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from .loopback import TOKEN
+import anyio
+
+from .loopback import TOKEN, client_sockets
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from .loopback import Loopback
 
 __all__ = ["async_client", "sync_client"]
 
 
-def async_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> Any:
-    """Return a kubernetes_asyncio ApiClient; `fields` are set on its Configuration."""
+@asynccontextmanager
+async def async_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> AsyncIterator[Any]:
+    """Yield a kubernetes_asyncio ApiClient; `fields` are set on its Configuration."""
     from kubernetes_asyncio import client
 
-    return client.ApiClient(_configure(client.Configuration(), loopback, token, fields))
+    try:
+        async with client.ApiClient(
+            _configure(client.Configuration(), loopback, token, fields)
+        ) as api_client:
+            yield api_client
+    finally:
+        # aiohttp does not wait for the connections of cancelled requests, and TLS takes a round trip to close
+        # each. An event loop that ends before leaves a socket open.
+        with anyio.fail_after(30, shield=True):
+            while client_sockets(loopback):  # noqa: ASYNC110 - aiohttp reports no event
+                await anyio.sleep(0.01)
 
 
 def sync_client(loopback: Loopback, *, token: str = TOKEN, **fields: Any) -> Any:

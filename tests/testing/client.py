@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
+from aioresolve._core.http.client import close_one_sidedly
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def open_session(server: KubernetesServer, **headers: str) -> AsyncIterato
     """Open a session with the base URL of `server` and its own connections."""
     context: ssl.SSLContext | bool = True
     if server.url.startswith("https"):
-        context = ssl.create_default_context(cadata=server.ca_pem)
+        context = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem))
     connector = aiohttp.TCPConnector(ssl=context)
     async with aiohttp.ClientSession(server.url, connector=connector, headers=headers) as session:
         yield session

@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 import aioresolve.testing
+from aioresolve._core.http.client import close_one_sidedly
 from aioresolve.errors import ConfigurationError
 from aioresolve.testing import (
     Answer,
@@ -50,7 +51,7 @@ FLAVOR = {"Metadata-Flavor": "Google"}
 @asynccontextmanager
 async def open_session(server: GoogleControls) -> AsyncIterator[aiohttp.ClientSession]:
     secure = server.url.startswith("https:")
-    context: Any = ssl.create_default_context(cadata=server.ca_pem) if secure else True
+    context: Any = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem)) if secure else True
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         yield session
 

@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 
 import aioresolve.testing
+from aioresolve._core.http.client import close_one_sidedly
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
@@ -223,7 +224,7 @@ async def test_client_certificate_authenticates_a_user(tmp_path: Path) -> None:
         chain, key = server.client_certificate("carol")
         (tmp_path / "chain.pem").write_text(chain)
         (tmp_path / "key.pem").write_text(key)
-        context = ssl.create_default_context(cadata=server.ca_pem)
+        context = close_one_sidedly(ssl.create_default_context(cadata=server.ca_pem))
         context.load_cert_chain(tmp_path / "chain.pem", tmp_path / "key.pem")
         async with (
             aiohttp.ClientSession() as session,

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 TOKEN = "s3cret-t0ken"
 COMMAND = (sys.executable, "-m", "aioresolve")
+_PATIENT_SCRIPT = """
+import sys
+from aioresolve.cli import main
+from aioresolve.cli.terminal import progress
+progress.SHOW_AFTER = 60.0
+sys.exit(main())
+"""
+PATIENT_COMMAND = (sys.executable, "-c", _PATIENT_SCRIPT)
+"""The command as on a machine that is never busy, where no response takes long enough to show progress."""
+
 TIMEOUT = 90
 """Seconds after which a process that should have exited counts as hung."""
 
@@ -76,10 +86,9 @@ def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
 
 
 def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
-    """Run `aioresolve ARGUMENTS` with pipes as its streams."""
-    done = subprocess.run(
-        [*COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
+    """Run `aioresolve ARGUMENTS` with pipes as its streams, without progress."""
+    command = [*PATIENT_COMMAND, *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
 
 
@@ -125,9 +134,14 @@ class Running:
         """Return the next lines of stdout."""
         return [self.line() for _ in range(number)]
 
-    def stderr_line(self) -> str:
-        """Return the next line of stderr, without the line feed."""
-        return self._stderr.line()
+    def stderr_line(self, text: str = "") -> str:
+        """Return the next line of stderr that contains `text`, without the line feed.
+
+        The lines before it are dropped: on a busy machine a command reports that it waits for a response.
+        """
+        while text not in (line := self._stderr.line()):
+            pass
+        return line
 
     def close_stdout(self) -> None:
         """Close the reading end of its stdout, as `head` does. At most `first_line` may have been called."""
@@ -196,12 +210,17 @@ class Terminal:
         arguments: the arguments of the command.
         env: its environment.
         size: the lines and columns of the terminal.
+        command: the command itself.
     """
 
     def __init__(
-        self, arguments: tuple[str, ...], env: Mapping[str, str], size: tuple[int, int] = (24, 100)
+        self,
+        arguments: tuple[str, ...],
+        env: Mapping[str, str],
+        size: tuple[int, int] = (24, 100),
+        command: tuple[str, ...] = COMMAND,
     ) -> None:
-        self._command = [*COMMAND, *arguments]
+        self._command = [*command, *arguments]
         self._env = env
         self._size = size
         self._sent = b""

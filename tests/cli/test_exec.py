@@ -92,7 +92,7 @@ def test_program_has_the_variables_of_its_task_and_those_of_its_parent(env: dict
 def test_program_replaces_the_process(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*EXEC, *shell("echo $$ $0 $1; exec sleep 60"), "name", "--count"), env) as running:
         assert running.line() == f"{running.process.pid} name --count"
-        assert running.stderr_line() == REPORT[0]
+        assert running.stderr_line(REPORT[0]) == REPORT[0]
         server.until(lambda: server.connections == 0, TIMEOUT)
         assert running.wait_for_exit(signal.SIGTERM).code == -signal.SIGTERM
 
@@ -120,7 +120,7 @@ def test_it_waits_until_the_cluster_is_complete(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     with Running((*EXEC, "--count", "4", *shell("echo $AIORESOLVE_NUM_TASKS")), env) as running:
-        assert running.stderr_line() == "waiting: job 'worker': 3 tasks, 3 of 4 tasks in total"
+        assert running.stderr_line("3 of 4") == "waiting: job 'worker': 3 tasks, 3 of 4 tasks in total"
         server.add(trainer(20))
         assert running.line() == "4"
         assert running.wait_for_exit().code == 0
@@ -129,7 +129,7 @@ def test_it_waits_until_the_cluster_is_complete(
 @pytest.mark.slow
 def test_signal_ends_the_wait(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*EXEC, "--count", "4", *shell("echo started")), env) as running:
-        assert running.stderr_line().startswith("waiting: ")
+        assert running.stderr_line("3 of 4").startswith("waiting: ")
         assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
 
 
@@ -378,15 +378,15 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
 ) -> None:
     with Running((*RESTARTED, *shell(LOOP)), env) as running:
         assert running.line() == "1 3 10.0.0.1:8470"
-        assert running.stderr_line() == REPORT[0]
+        assert running.stderr_line(REPORT[0]) == REPORT[0]
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.delete("train-1", "ml")
         assert running.stderr_line() == "the members of the cluster have changed; stopping sh"
-        assert running.stderr_line().startswith("waiting: job 'worker': 2 tasks, 2 of 3")
+        assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
         server.add(trainer(1, ip="10.0.0.77"))
         # The pod that remained keeps its rank.
         assert running.line() == "1 3 10.0.0.77:8470"
-        assert running.stderr_line() == REPORT[0]
+        assert running.stderr_line(REPORT[0]) == REPORT[0]
         assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
 
 
@@ -473,9 +473,8 @@ def test_signal_while_no_program_runs_ends_the_supervisor(
         running.line()
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.delete("train-1", "ml")
-        running.stderr_line()
-        running.stderr_line()
-        assert running.stderr_line().startswith("waiting:")
+        running.stderr_line("stopping sh")
+        assert running.stderr_line("2 of 3").startswith("waiting:")
         assert running.wait_for_exit(signal.SIGTERM) == Result(143, "", "")
 
 
@@ -485,7 +484,7 @@ def test_program_continues_while_the_cluster_cannot_be_watched(
 ) -> None:
     with Running((*RESTARTED, *shell(LOOP)), env) as running:
         running.line()
-        running.stderr_line()
+        running.stderr_line(REPORT[0])
         server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
             assert "retrying" in running.stderr_line()
@@ -511,7 +510,7 @@ def test_program_continues_if_it_becomes_forbidden_to_watch(
     script = f"trap 'exit 5' USR1; {LOOP}"
     with Running((*RESTARTED, *shell(script)), env) as running:
         running.line()
-        running.stderr_line()
+        running.stderr_line(REPORT[0])
         assert "cannot watch the cluster, the program continues: " in running.stderr_line()
         assert running.wait_for_exit(signal.SIGUSR1).code == 5
 

@@ -21,7 +21,18 @@ from aioresolve.resolver.wait import Shortfall
 from aioresolve.spec import Missing
 from aioresolve.testing import GoogleServer, Hang, pod, service, tpu_node
 
-from .process import ESCAPE, HIDE_CURSOR, SHOW_CURSOR, TIMEOUT, Running, Terminal, cluster, environment, run
+from .process import (
+    ESCAPE,
+    HIDE_CURSOR,
+    PATIENT_COMMAND,
+    SHOW_CURSOR,
+    TIMEOUT,
+    Running,
+    Terminal,
+    cluster,
+    environment,
+    run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +71,7 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 def test_endpoints_of_a_service_are_waited_for(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     server.add(service("train", "ml", selector={"app": "train"}), trainer(2, ready=False))
     with Running(("wait", "kubernetes", "--service", "train", "--count", "3", "-o", "name"), env) as wait:
-        assert "; ml/train-2: not ready (Service 'train' publishes it only when" in wait.stderr_line()
+        wait.stderr_line("; ml/train-2: not ready (Service 'train' publishes it only when")
         server.add(trainer(2))
         ended = wait.wait_for_exit()
     assert (ended.code, ended.stdout.split()) == (0, ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470"])
@@ -82,7 +93,7 @@ def test_documents_are_those_of_kubernetes(env: dict[str, str], output: str, rea
 def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     server.add(trainer(3, **PENDING))
     with Running((*TRAIN, "-o", "name"), env) as wait:
-        assert wait.stderr_line() == (
+        assert wait.stderr_line("train-3") == (
             "waiting: job 'worker': 3 tasks; ml/train-3: Pending (Unschedulable: 0/1 nodes are available)"
         )
         server.add(trainer(3, ready=False))
@@ -99,7 +110,7 @@ def test_it_exits_when_the_last_pod_is_ready(env: dict[str, str], server: Thread
 def test_numbers_can_be_required_by_job(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     both = (*TRAIN, "-l", "ps=app=ps", "--jobs", "worker=3", "--jobs", "ps=2", "--allow-unready")
     with Running((*both, "-o", "tf-config"), env) as wait:
-        assert wait.stderr_line() == "waiting: job 'worker': 3 of 3 tasks, job 'ps': 1 of 2 tasks"
+        assert wait.stderr_line("3 of 3") == "waiting: job 'worker': 3 of 3 tasks, job 'ps': 1 of 2 tasks"
         server.add(pod("ps-1", "ml", labels={"app": "ps"}, ip="fd00::8"))
         ended = wait.wait_for_exit()
     assert ended.code == 0
@@ -163,9 +174,10 @@ def test_without_a_number_all_pods_of_the_controller_are_waited_for(
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "1", "controller": True}
     for number in (1, 2, 10):
         server.patch(f"train-{number}", "ml", patch={"metadata": {"ownerReferences": [owner]}})
-    late = run((*TRAIN, "--timeout", "4s"), env)
+    with Running((*TRAIN, "--timeout", "4s"), env) as wait:
+        wait.stderr_line("waiting: job 'worker': 3 of 4 tasks (spec.replicas of StatefulSet ml/train)")
+        late = wait.wait_for_exit()
     assert late.code == 3
-    assert "waiting: job 'worker': 3 of 4 tasks (spec.replicas of StatefulSet ml/train)" in late.stderr
     assert late.stderr.endswith("worker   3       4        spec.replicas of StatefulSet ml/train\n")
 
 
@@ -190,12 +202,10 @@ def test_a_cluster_that_cannot_become_complete_ends_it_at_once(
 
 def test_an_outage_does_not_end_it(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
     with Running((*TRAIN, "--count", "4"), env) as wait:
-        wait.stderr_line()
+        wait.stderr_line("3 of 4")
         server.until(lambda: server.watches == 1, TIMEOUT)
         with server.down():
-            message = wait.stderr_line()
-            assert "the source: " in message
-            assert server.url in message
+            assert server.url in wait.stderr_line("the source: ")
             server.add(trainer(3))
         assert wait.wait_for_exit().code == 0
 
@@ -238,7 +248,7 @@ def test_a_signal_closes_the_connections(
     env: dict[str, str], server: ThreadedKubernetesServer, number: int, code: int
 ) -> None:
     with Running((*TRAIN, "--count", "4"), env) as wait:
-        wait.stderr_line()
+        wait.stderr_line("3 of 4")
         ended = wait.wait_for_exit(number)
     assert (ended.code, ended.stdout, ended.stderr) == (code, "", "")
     server.until(lambda: server.connections == 0)
@@ -276,7 +286,7 @@ def test_a_signal_leaves_nothing_on_the_terminal(env: dict[str, str], number: in
 
 
 def test_a_cluster_that_is_complete_at_once_shows_no_progress(env: dict[str, str]) -> None:
-    with Terminal((*TRAIN, "-o", "name"), env) as terminal:
+    with Terminal((*TRAIN, "-o", "name"), env, command=PATIENT_COMMAND) as terminal:
         assert terminal.wait_for_exit() == 0
         assert terminal.sent == "10.0.0.1:8470\r\n10.0.0.2:8470\r\n10.0.0.10:8470\r\n"
 
@@ -319,7 +329,7 @@ def test_a_tpu_that_is_being_created_is_reported_with_its_state(
     env = environment(tmp_path / "none") | google.environ()
     google.script("my-tpu", "CREATING")
     with Running(("wait", "tpu", "my-tpu", "--interval", "30ms", "--timeout", "8s"), env) as wait:
-        assert "CREATING" in wait.stderr_line()
+        wait.stderr_line("CREATING")
         late = wait.wait_for_exit()
     assert late.code == 3
     assert "CREATING" in late.stderr

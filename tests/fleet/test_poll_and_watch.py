@@ -141,7 +141,7 @@ class TestPoll:
             return number
 
         async with anyio.create_task_group() as group:
-            group.start_soon(exhausted, Fleet(stuck, timeout=0.3, max_concurrency=4), SHORT)
+            group.start_soon(exhausted, Fleet(stuck, timeout=1.0, max_concurrency=4), SHORT)
             await until(lambda: num_active() == 8)
             await until(lambda: num_active() >= 0 and min(one.num_requests for one in stuck.values()) >= 1)
             group.cancel_scope.cancel()

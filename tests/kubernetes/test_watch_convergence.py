@@ -418,6 +418,7 @@ async def live(world: World, schedule: list[list[Any]]) -> None:
     await world.settle()
 
 
+@pytest.mark.timeout(1200)  # it follows a hundred watches
 @given(
     config=st.sampled_from(CONFIGS),
     before=st.lists(writes, max_size=8),

@@ -347,7 +347,7 @@ async def _show_shortfall(
         return
     if not streams.can_draw(sys.stderr):
         lines = _ShortfallLines()
-        with call_periodically(lines.write_if_new, period=LINE_PERIOD):
+        with call_periodically(lines.write_if_new, first=SHOW_AFTER, period=LINE_PERIOD):
             yield lines.update
         return
     from aioresolve.cli.terminal.background_writer import background_writer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -463,6 +464,42 @@ def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
         for process in psutil.Process(running.process.pid).children(recursive=True):
             process.kill()
         running.wait_for_exit()
+
+
+# Records the signals that it receives, and ends a while after SIGTERM.
+RECORDER = """
+import signal, sys, time
+received = open(sys.argv[1], "a", buffering=1)
+numbers = []
+def receive(number, _):
+    numbers.append(number)
+    print(signal.Signals(number).name, file=received)
+for number in (signal.SIGHUP, signal.SIGTERM):
+    signal.signal(number, receive)
+print("ready", file=received)
+while signal.SIGTERM not in numbers:
+    time.sleep(0.01)
+ends = time.monotonic() + 0.3
+while time.monotonic() < ends:
+    time.sleep(0.01)
+print("end", file=received)
+"""
+
+
+@pytest.mark.slow
+def test_program_is_started_again_after_all_its_processes_have_ended_on_sigterm_alone(
+    env: dict[str, str], server: ThreadedKubernetesServer, tmp_path: Path
+) -> None:
+    script, received = tmp_path / "recorder.py", tmp_path / "received"
+    script.write_text(RECORDER)
+    child = shlex.join([sys.executable, str(script), str(received)])
+    run_child = f"if [ ! -e {received} ]; then {child} & until [ -s {received} ]; do sleep 0.01; done; fi"
+    with Running((*RESTARTED, *shell(f"{run_child}; cat {received}; {LOOP}")), env) as running:
+        assert running.lines(2) == ["ready", "1 3 10.0.0.1:8470"]
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.add(trainer(1, ip="10.0.0.77"))
+        assert running.lines(4) == ["ready", "SIGTERM", "end", "1 3 10.0.0.77:8470"]
+        running.wait_for_exit(signal.SIGTERM)
 
 
 @pytest.mark.slow

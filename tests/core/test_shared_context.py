@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +46,23 @@ class TestSharedContext:
                 assert resolver.history == ["entered"]
             await context.aclose()
             assert resolver.history == ["entered", "left"]
+
+    async def test_next_context_enters_after_the_previous_one_and_does_not_keep_it(self) -> None:
+        resolver = Scripted()
+        async with run_context(resolver) as previous, previous.acquire():
+            context = SharedContext(resolver, logger=logger, after=previous)
+            task = asyncio.create_task(context.run())
+            previous.close()
+            await anyio.wait_all_tasks_blocked()
+            assert resolver.history == ["entered"]
+        ended = weakref.ref(previous)
+        async with context.acquire():
+            assert resolver.history == ["entered", "left", "entered"]
+            del previous
+            gc.collect()
+            assert ended() is None
+        context.close()
+        await task
 
     async def test_closing_cancels_endless_work(self) -> None:
         resolver = Scripted()

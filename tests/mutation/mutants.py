@@ -252,7 +252,7 @@ class Scratch:
     def _tests(self, path: str) -> list[str]:
         """Return the test files of a module; those that name it are first, because they fail sooner."""
         package, stem = Path(path).parts[1].removesuffix(".py"), Path(path).stem
-        folders = TEST_FOLDERS.get(package, (package,))
+        folders = (*TEST_FOLDERS.get(package, (package,)), "test_limits.py")
         paths = [self._copy / "tests" / name for name in folders]
         files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) or [path])]
         files.sort(key=lambda file: re.search(rf"\b{stem}\b", file.read_text()) is None)

@@ -314,6 +314,19 @@ class Controlled(ClusterResolver):
             self.closed.set()
 
 
+class Ending(Controlled):
+    """Breaks the rule that observations never end."""
+
+    async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        yield Observation(None)
+
+
+async def test_watch_of_a_resolver_whose_observations_end_is_an_error() -> None:
+    async with aclosing(Ending().watch()) as states:
+        with pytest.raises(RuntimeError, match=r"observations\(\) must not end"):
+            await anext(states)
+
+
 class TestWatchingSimpleClusterResolver:
     async def test_cluster_is_yielded_once(self) -> None:
         async with aclosing(SimpleClusterResolver(TRAINING).observations(interval=0.001)) as observations:

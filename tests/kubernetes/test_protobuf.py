@@ -259,7 +259,42 @@ def test_parts_of_a_long_pod_are_not_kept_in_memory(length: int, is_kept: bool) 
     assert bool(protobuf._entry.cache_info().currsize) is is_kept
 
 
+def ready_since(minute: int) -> dict[str, Any]:
+    """Return a pod that became ready, and its container that started, at this minute."""
+    time = f"2026-11-20T00:{minute:02}:00Z"
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": time}
+    container = {"name": "main", "state": {"running": {"startedAt": time}}, "lastState": {}}
+    status = {"phase": "Running", "conditions": [ready], "containerStatuses": [container]}
+    return {"metadata": {"name": f"trainer-{minute}"}, "status": status}
+
+
+def test_pods_that_differ_only_in_their_times_share_their_parts() -> None:
+    first, second = (decode_pod(encode_pod(ready_since(minute))).status for minute in (1, 2))
+    assert first.conditions
+    assert second.conditions
+    assert first.conditions[0] is second.conditions[0]
+    assert first.container_statuses
+    assert second.container_statuses
+    assert first.container_statuses[0].state is second.container_statuses[0].state
+
+
+@given(size=st.integers(0, 300), exit_code=st.none() | st.integers(1, 0x7F))
+def test_state_is_read_to_its_end_after_the_start_of_the_container(size: int, exit_code: int | None) -> None:
+    length = bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])
+    running = b"\x12" + length + b"." * size
+    terminated = b"" if exit_code is None else bytes([0x1A, 2, 0x08, exit_code])
+    state = protobuf._state(running + terminated)
+    assert (state.terminated and state.terminated.exit_code) == exit_code
+    assert state.waiting is None
+
+
 # Bytes that are not valid
+
+
+@pytest.mark.parametrize("content", [b"\x12", b"\x12\x01", b"\x12\x02."])
+def test_state_that_is_cut_is_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError, match="parsing"):
+        protobuf._state(content)
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:

@@ -240,7 +240,7 @@ class PodStatus(_message.Message):
     POD_IPS_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_CLAIM_STATUSES_FIELD_NUMBER: _ClassVar[int]
     phase: str
-    conditions: _containers.RepeatedScalarFieldContainer[bytes]
+    conditions: _containers.RepeatedCompositeFieldContainer[PodCondition]
     message: bytes
     reason: bytes
     host_ip: str
@@ -249,7 +249,7 @@ class PodStatus(_message.Message):
     init_container_statuses: bytes
     pod_ips: bytes
     resource_claim_statuses: bytes
-    def __init__(self, phase: _Optional[str] = ..., conditions: _Optional[_Iterable[bytes]] = ..., message: _Optional[bytes] = ..., reason: _Optional[bytes] = ..., host_ip: _Optional[str] = ..., pod_ip: _Optional[str] = ..., container_statuses: _Optional[_Iterable[_Union[ContainerStatus, _Mapping]]] = ..., init_container_statuses: _Optional[bytes] = ..., pod_ips: _Optional[bytes] = ..., resource_claim_statuses: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, phase: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[PodCondition, _Mapping]]] = ..., message: _Optional[bytes] = ..., reason: _Optional[bytes] = ..., host_ip: _Optional[str] = ..., pod_ip: _Optional[str] = ..., container_statuses: _Optional[_Iterable[_Union[ContainerStatus, _Mapping]]] = ..., init_container_statuses: _Optional[bytes] = ..., pod_ips: _Optional[bytes] = ..., resource_claim_statuses: _Optional[bytes] = ...) -> None: ...
 
 class RarePod(_message.Message):
     __slots__ = ("spec", "status")

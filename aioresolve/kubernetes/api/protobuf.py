@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -65,6 +66,12 @@ METADATA, ITEMS = 1, 2
 
 DELIMITED = 2
 """The wire type of fields that begin with their length."""
+
+RUNNING = 2 << 3 | DELIMITED
+"""The first byte of a ContainerState that only says since when the container runs, which is not read."""
+
+RUNS = ContainerState()
+"""What remains of such a state."""
 
 MAX_BITS = 32
 """The maximum number of bits of a field's number and of its length."""
@@ -321,14 +328,14 @@ def decode_pod(content: bytes) -> Pod:
             pod_ip=ip or None,
             pod_ips=pod_ips,
             host_ip=status.host_ip or None,
-            conditions=list(map(_condition, status.conditions[:])) or None,
+            conditions=list(map(_condition, map(_condition_fields, status.conditions))) or None,
             container_statuses=list(map(_container_status, status.container_statuses[:])) or None,
             init_container_statuses=init_statuses,
             resource_claim_statuses=claim_statuses,
         ),
     )
     if len(content) >= LONG:
-        for part in (_entry, _owner, _resources, _condition, _state):
+        for part in (_entry, _owner, _resources, _condition, _other_state):
             part.cache_clear()
     return pod
 
@@ -376,19 +383,24 @@ def _resources(content: bytes) -> Resources:
     return Resources({name: quantity.string for name, quantity in limits.items()} or None)
 
 
-@lru_cache(CACHED)
-def _condition(content: bytes) -> Condition:
-    condition = _parse(messages.PodCondition.FromString, content)
-    return Condition(
-        type=condition.type,
-        status=condition.status,
-        reason=_text(condition.reason),
-        message=_text(condition.message),
-    )
+# The bytes of a condition would not be found in a cache: they have its times, which differ from pod to pod.
+_condition_fields = attrgetter("type", "status", "reason", "message")
 
 
 @lru_cache(CACHED)
+def _condition(fields: tuple[str, str, bytes, bytes]) -> Condition:
+    type_, status, reason, message = fields
+    return Condition(type=type_, status=status, reason=_text(reason), message=_text(message))
+
+
 def _state(content: bytes) -> ContainerState:
+    # Nor would most of these: nearly all containers run, each since another time.
+    is_running = 2 <= len(content) < 2 + 0x80 and content[0] == RUNNING and content[1] == len(content) - 2
+    return RUNS if is_running else _other_state(content)
+
+
+@lru_cache(CACHED)
+def _other_state(content: bytes) -> ContainerState:
     state = _parse(messages.ContainerState.FromString, content)
     waiting = terminated = None
     if state.HasField("waiting"):

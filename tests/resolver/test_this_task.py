@@ -107,6 +107,13 @@ class TestEvidence:
             identify_task(state, Process(name="trainer-1"), ANY)
         assert error.value.candidates == ("/job:worker/task:0", "/job:worker/task:1")
 
+    @pytest.mark.parametrize(("count", "ends_with"), [(4, " (d/trainer-1)"), (5, " (d/trainer-1), ...")])
+    def test_an_error_shows_up_to_four_of_several_members(self, count: int, ends_with: str) -> None:
+        state = ClusterState.of({"worker": [pod(1, namespace=namespace) for namespace in "abcde"[:count]]})
+        with pytest.raises(TaskIdentityError, match=f"{count} members, ") as error:
+            identify_task(state, Process(name="trainer-1"), ANY)
+        assert error.value.summary.endswith(ends_with)
+
     def test_host_name_is_the_name_of_the_pod(self) -> None:
         process = Process(hostname="trainer-2", namespace="ml")
         assert identify_task(FOUR, process, ANY) == FOUR.task("worker", 2)

@@ -189,6 +189,7 @@ def completion(context: click.Context, shell: str) -> None:
 def run_command(arguments: Sequence[str] | None) -> int:
     """Run the root command and return the exit code."""
     try:
+        streams.flush_stdout()
         code = application.main(arguments, prog_name=NAME, standalone_mode=False)
     except click.UsageError as error:
         streams.write_stderr(_usage_message(error))

@@ -121,6 +121,35 @@ def test_quiet_shows_no_progress_on_a_terminal(env: dict[str, str], server: Thre
     )
 
 
+# Calls of main() by other programs
+
+
+def print_and_call_main(env: Mapping[str, str], stdout: int) -> subprocess.CompletedProcess[str]:
+    """Run a program whose `print` is still in the buffer of stdout when it calls main()."""
+    program = f"print('before'); from aioresolve.cli import main; print(main({[*TRAIN, '-o', 'name']!r}))"
+    buffered = {name: value for name, value in env.items() if name != "PYTHONUNBUFFERED"}
+    command = [COMMAND[0], "-c", program]
+    return subprocess.run(
+        command, env=buffered, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=TIMEOUT
+    )
+
+
+def test_the_result_follows_what_the_program_printed_before(env: dict[str, str]) -> None:
+    done = print_and_call_main(env, subprocess.PIPE)
+    assert done.stdout == "before\n10.0.0.1:8470\n10.0.0.2:8470\n10.0.0.10:8470\n0\n"
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_stdout_that_was_closed_before_the_call_ends_it_as_sigpipe_does(env: dict[str, str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = print_and_call_main(env, write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 # Closed streams, signals, deadlines
 
 

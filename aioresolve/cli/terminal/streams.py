@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -14,7 +15,7 @@ from aioresolve.cli.output.error_messages import OUTPUT_CLOSED
 from aioresolve.cli.output.formats import Table, aligned, plain_sections
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from aioresolve.cli.output.formats import Section
 
@@ -46,13 +47,27 @@ def write_sections(sections: Sequence[Section]) -> None:
         _write(plain_sections(sections))
 
 
+def flush_stdout() -> None:
+    """Write what the process printed before it called a command, or it would follow the result."""
+    if sys.stdout is not None:
+        with _failing_as_a_command(sys.stdout):
+            sys.stdout.flush()
+
+
 def _write(text: str) -> None:
     stream: TextIO | None = sys.stdout
     if stream is None:
         raise click.ClickException("cannot write the result: stdout is closed")
-    try:
+    with _failing_as_a_command(stream):
         stream.buffer.write(text.encode(stream.encoding, "backslashreplace"))
         stream.buffer.flush()
+
+
+@contextmanager
+def _failing_as_a_command(stream: TextIO) -> Iterator[None]:
+    """End the command if writing to `stream` inside the block fails."""
+    try:
+        yield
     except OSError as error:
         discard(stream)
         if is_reader_gone(error):

@@ -26,6 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 POD_SIZE = 8192
 """Bytes of the JSON of a pod, typical of a training pod with a dozen variables and managedFields."""
 
+CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+"""The conditions that a kubelet sets."""
+
+CONDITIONS_SIZE = 420
+"""Bytes of the JSON of all these conditions but Ready."""
+
 SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 """The characters of random names in Kubernetes (k8s.io/apimachinery/pkg/util/rand)."""
 
@@ -68,15 +74,33 @@ def create_pods(groups: int, count: int) -> Iterator[dict[str, Any]]:
     for group in range(groups):
         for number in range(count):
             ip = f"10.{group}.{number >> 8}.{number & 255}"
-            yield pod(
+            made = pod(
                 f"trainer-{group}-{number}-{''.join(chance.choices(SUFFIX, k=5))}",
                 labels={"app": f"trainer-{group}"},
                 index=number,
                 ip=ip,
                 host_ip=ip,
                 node=f"gke-training-pool-{group}-3f9c2a71-{''.join(chance.choices(SUFFIX, k=4))}",
-                size=POD_SIZE,
+                size=POD_SIZE - CONDITIONS_SIZE,
             )
+            yield with_own_times(made, chance)
+
+
+def with_own_times(pod: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """Return a pod with the conditions that a kubelet sets, each since another time, as its container.
+
+    No client finds the bytes of such a condition in a cache.
+    """
+    times = [f"2026-11-20T{chance.randrange(24):02}:{chance.randrange(60):02}:00Z" for _ in CONDITIONS]
+    conditions = [
+        {"type": type_, "status": "True", "lastProbeTime": None, "lastTransitionTime": time}
+        for type_, time in zip(CONDITIONS, times, strict=True)
+    ]
+    containers = [
+        container | {"state": {"running": {"startedAt": times[0]}}}
+        for container in pod["status"]["containerStatuses"]
+    ]
+    return pod | {"status": pod["status"] | {"conditions": conditions, "containerStatuses": containers}}
 
 
 async def serve(groups: int, pods: int, delay: float, kubeconfig: Path) -> None:

@@ -29,6 +29,7 @@ from aioresolve.testing.kubernetes.protobuf import (
     envelope,
 )
 from benchmarks.child_process import running, serve_requests
+from benchmarks.server import CONDITIONS_SIZE, with_own_times
 from benchmarks.watch_changes import address_of, first_address, pod_changed, pod_name
 
 if TYPE_CHECKING:
@@ -166,8 +167,9 @@ def _template(number: int) -> list[bytes]:
         host_ip=f"192.168.{number >> 8}.{number & 255}",
         node=f"gke-training-pool-3f9c2a71-{number:04x}",
         created="2026-11-20T00:00:00Z",
-        size=POD_SIZE,
+        size=POD_SIZE - CONDITIONS_SIZE,
     )
+    made = with_own_times(made, random.Random(number))
     del made["kind"], made["apiVersion"]
     made["metadata"] |= {"uid": f"3f9c2a71-0000-4000-8000-{number:012x}", "resourceVersion": VERSION.decode()}
     cut = json.dumps(made, separators=(",", ":")).encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from typing import TYPE_CHECKING
 
 from aioresolve.errors import (
     APIError,
@@ -18,12 +17,10 @@ from aioresolve.errors import (
     IncompleteClusterError,
     LaunchError,
     MissingDependencyError,
+    ResolveError,
 )
 
 from .formats import format_span, one_line, wait_report
-
-if TYPE_CHECKING:
-    from aioresolve.errors import ResolveError
 
 COULD_NOT_RESOLVE = 1
 WRONG_USAGE = 2
@@ -104,6 +101,8 @@ def field_spelling(argument: str, value: str | None) -> str:
 def short_message(error: ResolveError) -> str:
     """Return why `error` occurred and then where, for a cell of a table: the end of a row may be cut off."""
     match error:
+        case DeadlineExceededError(timeout=float() | int() as timeout, __cause__=ResolveError() as last):
+            return f"no complete response within {format_span(timeout)}: {short_message(last)}"
         case DeadlineExceededError(timeout=float() | int() as timeout):
             waiting = "; ".join(f"{what} ({scope})" for scope, what in error.missing.items())
             return f"no complete response within {format_span(timeout)}" + (f": {waiting}" if waiting else "")

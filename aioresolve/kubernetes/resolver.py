@@ -25,7 +25,6 @@ from aioresolve.spec import ClusterSpec, ClusterState
 from .api.client import AiohttpTransport, ConnectionPool, Found, ObjectAPI
 from .api.errors import is_expired
 from .api.objects import CONTEXT_NAMESPACE, PodQuery
-from .api.override_client import client_transport
 from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location, validate_overrides
 from .tasks.accelerators import device_counts
 from .tasks.controllers import ControllerSizes
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from aioresolve.resolver.this_task import TaskClaim
     from aioresolve.spec import Observation
 
+    from .api.client import Transport
     from .api.objects import Pod, Query, Rows
     from .auth import Connection
     from .tasks.task_order import MatchedPod
@@ -172,7 +172,7 @@ class KubernetesClusterResolver(ClusterResolver):
             )
         self._override_client = override_client
         # Raises for an unsupported client here rather than at the first call.
-        transport = None if override_client is None else client_transport(override_client)
+        transport = None if override_client is None else _client_transport(override_client)
         if self._reads_slices and transport is not None and not transport.reads_any_path:
             raise ConfigurationError(
                 "the client has only methods that list pods",
@@ -532,7 +532,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     async def _connect(self, progress: Progress) -> ObjectAPI:
         if self._override_client is not None:
-            transport = client_transport(self._override_client)
+            transport = _client_transport(self._override_client)
             return ObjectAPI(transport, max_concurrency=self._max_concurrency)
         scope = "the API server's address and credentials"
         progress.waiting(scope, "reading the kubeconfig or the service account")
@@ -552,6 +552,12 @@ class KubernetesClusterResolver(ClusterResolver):
             overrides=self._overrides,
             cache=self._credentials,
         )
+
+
+def _client_transport(client: Any) -> Transport:
+    from .api.override_client import client_transport  # most resolvers have no such client
+
+    return client_transport(client)
 
 
 async def _read_nodes(api: ObjectAPI, cache: PodCache, progress: Progress) -> None:

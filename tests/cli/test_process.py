@@ -279,7 +279,8 @@ def test_resolving_pods_loads_only_the_packages_that_it_needs(env: dict[str, str
             *("aioresolve.cli.output.templates", "aioresolve.cli.terminal.views"),
             *("aioresolve.kubernetes.tasks.nodes", "aioresolve.kubernetes.tasks.resource_claims"),
             *("aioresolve.resolver.static", "aioresolve.resolver.this_task", "aioresolve.resolver.union"),
-            "aioresolve.resolver.wait",
+            *("aioresolve.resolver.wait", "aioresolve.kubernetes.api.override_client"),
+            *("aioresolve.kubernetes.auth.auth_provider", "aioresolve.kubernetes.auth.exec_plugin"),
         }
     )
 

@@ -22,9 +22,7 @@ from aioresolve._core.concurrency import run_in_thread
 from aioresolve._core.redaction import SecretBytes, SecretMapping
 from aioresolve.errors import ConfigurationError, CredentialsError
 
-from .auth_provider import GoogleCommand, google_command, identity_of
 from .connection import ClientCertificate, Connection, DiscoveredServer, Identity, Trust, basic, bearer
-from .exec_plugin import ExecCall, exec_call
 from .kubeconfig import (
     Cluster,
     Kubeconfig,
@@ -43,7 +41,9 @@ from .kubeconfig import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from .auth_provider import GoogleCommand
     from .connection import CredentialCache
+    from .exec_plugin import ExecCall
 
 SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """The variables that the kubelet sets in every container: the address of the API server."""
@@ -465,14 +465,23 @@ def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | GoogleComm
     """Return the command to run; None if the user has static credentials, which client-go prefers."""
     if user.has_static_credentials:
         return None
+    # Imported here: most users have a token or a certificate.
     if user.exec_plugin is not None:
+        from .exec_plugin import exec_call
+
         return exec_call(user.exec_plugin, cluster, trust.authorities)
-    return google_command(user.auth_provider) if user.auth_provider is not None else None
+    if user.auth_provider is not None:
+        from .auth_provider import google_command
+
+        return google_command(user.auth_provider)
+    return None
 
 
 def _identity(user: User) -> Identity:
     authorization, expires = _authorization(user), None
     if authorization is None and user.auth_provider is not None:
+        from .auth_provider import identity_of
+
         provided = identity_of(user.auth_provider)
         authorization, expires = provided.authorization, provided.expires
     certificate = None

@@ -33,6 +33,9 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 POLL_PERIOD = 0.05
 """Seconds between two checks whether all processes of a group have exited."""
 
+KILL_GRACE = 5.0
+"""Seconds to wait until killed processes have exited; they take milliseconds unless the kernel hangs."""
+
 
 class UnknownProgramError(click.ClickException):
     """The command does not exist. The exit code is that of a shell."""
@@ -154,15 +157,23 @@ class ChildProgram:
     async def stop(self, grace: float) -> int:
         """Send SIGTERM to the group, and SIGKILL `grace` seconds later; return the program's exit code.
 
-        Returns when all processes of the group have exited, or have been killed.
+        Returns when all processes of the group have exited, so that the ports and accelerators that they used
+        are free; or `KILL_GRACE` seconds after the program was killed.
         """
         self.send(signal.SIGTERM)
         with anyio.move_on_after(grace):
-            await self._exited.wait()
-            while self.send(0):  # noqa: ASYNC110 - no event reports that a group is empty
-                await anyio.sleep(POLL_PERIOD)
+            await self._wait_for_group()
         self.send(signal.SIGKILL)
-        return await self.wait()
+        code = await self.wait()
+        with anyio.move_on_after(KILL_GRACE):
+            await self._wait_for_group()
+        return code
+
+    async def _wait_for_group(self) -> None:
+        """Return when all processes of the group have exited, and have been reaped by their parents."""
+        await self._exited.wait()
+        while self.send(0):  # noqa: ASYNC110 - no event reports that a group is empty
+            await anyio.sleep(POLL_PERIOD)
 
 
 class Supervisor:

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,13 @@ from .test_completion import candidates
 from .test_program_outputs import uid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
+
+from aioresolve.cli.program import FORWARDED, ChildProgram, Program, Supervisor
 
 EXEC = ("exec", "kubernetes", "-l", "app=train")
 REPORT = ("starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1",)
@@ -436,8 +439,6 @@ def test_supervisor_ends_with_the_exit_code_of_the_program(
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # that of the command line; uvloop reserves SIGCHLD
 async def test_supervisor_leaves_no_signal_handlers_behind() -> None:
-    from aioresolve.cli.program import FORWARDED, Program, Supervisor
-
     async def prepare() -> Program:
         return Program("/bin/sh", ("sh", "-c", "exit 3"), os.environ)
 
@@ -464,6 +465,78 @@ def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
         for process in psutil.Process(running.process.pid).children(recursive=True):
             process.kill()
         running.wait_for_exit()
+
+
+# Two processes. After SIGKILL the second remains in the group, as a zombie, until its parent receives
+# SIGTERM. The parent is in a group of its own; its number is written to the FIFO.
+UNREAPED = """
+import os, signal, sys, time
+group = os.getpid()
+if os.fork() == 0:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    os.setpgid(0, 0)
+    parent = os.getpid()
+    if member := os.fork():
+        signal.sigwait([signal.SIGTERM])
+        os.waitpid(member, 0)
+        sys.exit()
+    os.setpgid(0, group)
+    with open(sys.argv[1], "w") as fifo:
+        fifo.write(str(parent))
+time.sleep(600)
+"""
+
+
+@asynccontextmanager
+async def unreaped(folder: Path) -> AsyncIterator[tuple[ChildProgram, psutil.Process]]:
+    """A program whose group is not empty after SIGKILL, and the process that empties it after SIGTERM."""
+    os.mkfifo(fifo := folder / "fifo")
+    loop = asyncio.get_running_loop()
+    child = ChildProgram(Program(sys.executable, ("python", "-c", UNREAPED, str(fifo)), os.environ))
+    loop.add_signal_handler(signal.SIGCHLD, child.reap)
+    try:
+        parent = psutil.Process(int(await anyio.to_thread.run_sync(fifo.read_text)))
+        try:
+            yield child, parent
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                parent.terminate()
+    finally:
+        child.send(signal.SIGKILL)
+        loop.remove_signal_handler(signal.SIGCHLD)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_program_has_been_stopped_when_its_whole_group_has_exited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", TIMEOUT)
+    async with unreaped(tmp_path) as (child, parent), anyio.create_task_group() as tasks:
+        stopped = anyio.Event()
+
+        async def stop() -> None:
+            assert await child.stop(0.1) == 128 + signal.SIGTERM
+            stopped.set()
+
+        tasks.start_soon(stop)
+        await child.wait()
+        with anyio.move_on_after(0.5):
+            await stopped.wait()
+        assert not stopped.is_set()
+        parent.terminate()
+        await stopped.wait()
+        assert not child.send(0)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_processes_that_remain_after_sigkill_delay_a_stop_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", 0.1)
+    async with unreaped(tmp_path) as (child, _):
+        with anyio.fail_after(TIMEOUT):
+            await child.stop(0.1)
+        assert child.send(0)
 
 
 # Records the signals that it receives, and ends a while after SIGTERM.

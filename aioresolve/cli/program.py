@@ -162,6 +162,7 @@ class ChildProgram:
         """
         self.send(signal.SIGTERM)
         with anyio.move_on_after(grace):
+            await self.wait()
             await self._wait_for_group()
         self.send(signal.SIGKILL)
         code = await self.wait()
@@ -171,7 +172,6 @@ class ChildProgram:
 
     async def _wait_for_group(self) -> None:
         """Return when all processes of the group have exited, and have been reaped by their parents."""
-        await self._exited.wait()
         while self.send(0):  # noqa: ASYNC110 - no event reports that a group is empty
             await anyio.sleep(POLL_PERIOD)
 

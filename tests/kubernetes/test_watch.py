@@ -660,10 +660,7 @@ async def test_the_pods_are_listed_if_a_watch_does_not_report_them(loopback: Loo
         assert observation.state is not None
         assert (names(observation.state), observation.error) == (["train-0"], None)
         # The watch from the version of the list. On a busy machine, the first may end without a request.
-        await until(
-            loopback,
-            lambda: any(is_watch(each) and not begins_with_pods(each) for each in loopback.requests),
-        )
+        await until(loopback, lambda: bool(resume_versions(loopback)))
         loopback.train("train-1")
         with anyio.fail_after(60):
             observation = await anext(observations)

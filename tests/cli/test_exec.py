@@ -468,7 +468,7 @@ def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(
 
 
 # Two processes. After SIGKILL the second remains in the group, as a zombie, until its parent receives
-# SIGTERM. The parent is in a group of its own; its number is written to the FIFO.
+# SIGTERM. The parent is in a group of its own; its process ID is written to the FIFO.
 UNREAPED = """
 import os, signal, sys, time
 group = os.getpid()

@@ -13,14 +13,17 @@ import json
 import logging
 import ssl
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qsl, quote
 
 import anyio
+import google.oauth2.credentials
 import psutil
 import pytest
 import trustme
+from google.auth import iam
 
 import aioresolve
 from aioresolve.cli.output.check_tables import checks_document
@@ -42,7 +45,7 @@ from tests.kubernetes.kubeconfigs import (
     write_plugin,
 )
 from tests.kubernetes.loopback import attributes_of, error_chain
-from tests.kubernetes.peers import peer, read_head, responder
+from tests.kubernetes.peers import peer, read_head, read_request, responder
 
 if TYPE_CHECKING:
     import socket
@@ -51,6 +54,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SECRET = "hunter22+Zebra/7-Quux"
+SECRET_FIELDS = {"assertion", "refresh_token", "subject_token"}
+"""The fields of a token request that contain credentials."""
+
+REFUSED = "127.0.0.1:9"
+"""An address where nothing listens."""
+
 TESTS = str(Path(__file__).parent)
 
 
@@ -188,15 +197,37 @@ ECHOES: dict[str, Callable[[str], bytes]] = {
 }
 
 
-def echo(response: Callable[[str], bytes]) -> Callable[[socket.socket], None]:
-    """Return a handler that responds with the credentials of the request."""
+@contextmanager
+def echoing(
+    response: Callable[[str], bytes], context: ssl.SSLContext | None = None, path: bytes = b""
+) -> Iterator[int]:
+    """Run a server that responds to each request with its credentials, and yield its port.
+
+    They are the secret in an `Authorization` header, or else in the body. Requests for another `path` get
+    the secret as an access token. It is an error if the server received no credentials.
+    """
+    echoed = list[str]()
 
     def handle(connection: socket.socket) -> None:
-        head = read_head(connection).decode("latin-1")
-        lines = [line for line in head.split("\r\n") if "authorization:" in line.lower()]
-        connection.sendall(response(lines[0].split()[-1] if lines else SECRET))
+        head, body = read_request(connection)
+        if path not in head:
+            connection.sendall(respond("200 OK", {"access_token": SECRET, "expires_in": 3600}))
+            return
+        headers = [line.partition(":") for line in head.decode("latin-1").split("\r\n")]
+        sent = [value.split()[-1] for name, _, value in headers if name.lower().endswith("authorization")]
+        sent += [value for name, value in parse_qsl(body.decode()) if name in SECRET_FIELDS]
+        for credential in filter(is_secret, sent):
+            echoed.append(credential)
+            connection.sendall(response(credential))
+            return
 
-    return handle
+    with peer(handle, context) as port:
+        yield port
+        assert echoed, "the server received no credentials"
+
+
+def is_secret(text: str) -> bool:
+    return any(form in text.lower() for form in forms(SECRET))
 
 
 def users(folder: Path) -> dict[str, dict[str, Any]]:
@@ -240,7 +271,7 @@ async def test_response_that_echoes_the_credentials(
     tmp_path: Path, reported: list[BaseException], kind: str, place: str
 ) -> None:
     authority = CertificateAuthority()
-    with peer(echo(ECHOES[place]), authority.server_context()) as port:
+    with echoing(ECHOES[place], authority.server_context()) as port:
         cluster = {
             "server": f"https://127.0.0.1:{port}",
             "certificate-authority-data": base64_of(authority.pem.encode()),
@@ -372,21 +403,42 @@ PROXIES: dict[str, Callable[[str], bytes]] = {
 
 
 @pytest.mark.parametrize("source", ["kubeconfig", "environment"])
-@pytest.mark.parametrize("place", [*PROXIES, "refused", "invalid"])
-async def test_proxy_that_fails(
+@pytest.mark.parametrize("place", PROXIES)
+async def test_proxy_that_echoes_its_password(
     tmp_path: Path,
     reported: list[BaseException],
     monkeypatch: pytest.MonkeyPatch,
     source: str,
     place: str,
 ) -> None:
-    with peer(echo(PROXIES.get(place, lambda _: b""))) as port:
-        address = {"refused": "127.0.0.1:9", "invalid": "a b:x"}.get(place, f"127.0.0.1:{port}")
-        proxy = f"http://ada:{quote(SECRET, safe='')}@{address}"
-        cluster = {"proxy-url": proxy} if source == "kubeconfig" else {}
-        if source == "environment":
-            monkeypatch.setenv("HTTPS_PROXY", proxy)
-        await fail(reported, resolver(tmp_path, {"token": SECRET}, **cluster).cluster_spec())
+    with echoing(PROXIES[place]) as port:
+        await fail_through_proxy(tmp_path, reported, monkeypatch, source, f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("source", ["kubeconfig", "environment"])
+@pytest.mark.parametrize("address", [REFUSED, "a b:x"], ids=["refused", "invalid"])
+async def test_proxy_that_cannot_be_used(
+    tmp_path: Path,
+    reported: list[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    address: str,
+) -> None:
+    await fail_through_proxy(tmp_path, reported, monkeypatch, source, address)
+
+
+async def fail_through_proxy(
+    folder: Path,
+    reported: list[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    address: str,
+) -> None:
+    proxy = f"http://ada:{quote(SECRET, safe='')}@{address}"
+    cluster = {"proxy-url": proxy} if source == "kubeconfig" else {}
+    if source == "environment":
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+    await fail(reported, resolver(folder, {"token": SECRET}, **cluster).cluster_spec())
 
 
 # Files and plugins that are broken
@@ -421,7 +473,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 async def test_credential_that_cannot_be_used(
     tmp_path: Path, reported: list[BaseException], kind: str
 ) -> None:
-    await fail(reported, resolver(tmp_path, BROKEN[kind], server="https://127.0.0.1:9").cluster_spec())
+    await fail(reported, resolver(tmp_path, BROKEN[kind], server=f"https://{REFUSED}").cluster_spec())
 
 
 @pytest.mark.parametrize("user", [f"ada:{SECRET}@", f"ada:{quote(SECRET, safe='')}@"])
@@ -469,41 +521,97 @@ async def test_plugin_that_fails(
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", SECRET)
     user = exec_user(write_plugin(tmp_path, code), args=[SECRET], env=[{"name": "A", "value": SECRET}])
-    await fail(reported, resolver(tmp_path, user, server="https://127.0.0.1:9").cluster_spec())
+    await fail(reported, resolver(tmp_path, user, server=f"https://{REFUSED}").cluster_spec())
 
 
 # Credentials of Google
 
-GOOGLE_FILES: dict[str, dict[str, Any]] = {
-    "service account": {
-        "type": "service_account",
-        "client_email": "robot@x.iam.gserviceaccount.com",
-        "private_key": f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n",
-    },
-    "authorized user": {
-        "type": "authorized_user",
-        "client_id": "x",
-        "client_secret": SECRET,
-        "refresh_token": SECRET,
-    },
+AUTHORIZED_USER = {
+    "type": "authorized_user",
+    "client_id": "x",
+    "client_secret": SECRET,
+    "refresh_token": SECRET,
 }
 
 
+def google_users(
+    port: int, monkeypatch: pytest.MonkeyPatch, token_path: str = "token"
+) -> dict[str, dict[str, Any]]:
+    """Return the content of each kind of credentials file with the refresh token of a user.
+
+    Their token servers, and the service for impersonation, are on the port.
+    """
+    server = f"http://127.0.0.1:{port}"
+    # google-auth uses these servers for every user and account, and ignores the URLs in the file.
+    monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{server}/{token_path}")
+    monkeypatch.setattr(iam, "_IAM_ENDPOINT", f"{server}/{{}}:generateAccessToken")
+    return {
+        "authorized user": AUTHORIZED_USER,
+        "federated user": {
+            **AUTHORIZED_USER,
+            "type": "external_account_authorized_user",
+            "audience": "//iam.googleapis.com/locations/global/workforcePools/p/providers/x",
+            "token_url": f"{server}/{token_path}",
+        },
+        "impersonated account": {
+            "type": "impersonated_service_account",
+            "service_account_impersonation_url": f"{server}/robot@example.com:generateAccessToken",
+            "source_credentials": AUTHORIZED_USER,
+        },
+    }
+
+
+GOOGLE_USERS = ["authorized user", "federated user", "impersonated account"]
+
+BROKEN_GOOGLE_FILES: dict[str, Any] = {
+    "key of a service account": {
+        **service_account_key("robot@example.com", "p", f"http://{REFUSED}/token"),
+        "private_key": f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n",
+    },
+    "service account without a token server": {"type": "service_account", "private_key": SECRET},
+    "authorized user without a client": {"type": "authorized_user", "refresh_token": SECRET},
+    "federated user without a token server": {
+        "type": "external_account_authorized_user",
+        "refresh_token": SECRET,
+    },
+    "impersonated account of an unknown user": {
+        "type": "impersonated_service_account",
+        "source_credentials": {"type": "x", "refresh_token": SECRET},
+    },
+    "unknown type": {"type": "x", "refresh_token": SECRET},
+    "text": SECRET,
+}
+
+
+def oauth(secret: str) -> bytes:
+    return respond("400 X", {"error": "invalid_grant", "error_description": secret})
+
+
+async def fail_with_google_file(
+    folder: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    """Send a request with the credentials of a file, and report its error."""
+    path = write_file(folder / "credentials.json", json.dumps(content))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    async with GoogleSession(policy=NO_RETRIES) as session:
+        await fail(reported, get_my_tpu(session))
+
+
 @pytest.mark.parametrize("place", [*ECHOES, "oauth"])
-@pytest.mark.parametrize("kind", GOOGLE_FILES)
-async def test_credentials_of_google_that_a_token_server_echoes(
+@pytest.mark.parametrize("kind", GOOGLE_USERS)
+async def test_refresh_token_that_a_token_server_echoes(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
-    def oauth(secret: str) -> bytes:
-        return respond("400 X", {"error": "invalid_grant", "error_description": secret})
+    with echoing(ECHOES.get(place, oauth)) as port:
+        content = google_users(port, monkeypatch)[kind]
+        await fail_with_google_file(tmp_path, reported, monkeypatch, content)
 
-    with peer(echo(ECHOES.get(place, oauth))) as port:
-        uri = {"token_uri": f"http://127.0.0.1:{port}/token"}
-        path = write_file(tmp_path / "key.json", json.dumps({**GOOGLE_FILES[kind], **uri}))
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-        async with GoogleSession(policy=NO_RETRIES) as session:
-            with anyio.move_on_after(3):
-                await fail(reported, get_my_tpu(session))
+
+@pytest.mark.parametrize("kind", BROKEN_GOOGLE_FILES)
+async def test_credentials_of_google_that_are_broken(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    await fail_with_google_file(tmp_path, reported, monkeypatch, BROKEN_GOOGLE_FILES[kind])
 
 
 @pytest.mark.parametrize("place", ECHOES)
@@ -511,26 +619,22 @@ async def test_assertion_of_a_service_account_that_a_token_server_echoes(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """The name of the key is part of the assertion, which is signed and sent to the token server."""
-
-    def echo_assertion(connection: socket.socket) -> None:
-        head, _, body = read_head(connection).partition(b"\r\n\r\n")
-        length = next(
-            int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-        )
-        while len(body) < length:
-            body += connection.recv(65536)
-        connection.sendall(ECHOES[place](parse_qs(body.decode())["assertion"][0]))
-
-    with peer(echo_assertion) as port:
+    with echoing(ECHOES[place]) as port:
         account = {
             **service_account_key("robot@example.com", "p", f"http://127.0.0.1:{port}/token"),
             "private_key_id": SECRET,
         }
-        path = write_file(tmp_path / "key.json", json.dumps(account))
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-        async with GoogleSession(policy=NO_RETRIES) as session:
-            await fail(reported, get_my_tpu(session))
-        assert account["private_key"].splitlines()[1] not in all_text(reported[0])
+        await fail_with_google_file(tmp_path, reported, monkeypatch, account)
+    assert account["private_key"].splitlines()[1] not in all_text(reported[0])
+
+
+@pytest.mark.parametrize("place", ECHOES)
+async def test_token_of_a_user_that_the_impersonation_echoes(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with echoing(ECHOES[place], path=b":generateAccessToken") as port:
+        content = google_users(port, monkeypatch)["impersonated account"]
+        await fail_with_google_file(tmp_path, reported, monkeypatch, content)
 
 
 @pytest.mark.parametrize("place", ECHOES)
@@ -540,7 +644,7 @@ async def test_metadata_token_that_an_api_echoes(
     authority = CertificateAuthority()
     with (
         peer(metadata({"access_token": SECRET, "expires_in": 3600})) as metadata_port,
-        peer(echo(ECHOES[place]), authority.server_context()) as port,
+        echoing(ECHOES[place], authority.server_context()) as port,
     ):
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{metadata_port}")
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
@@ -548,8 +652,7 @@ async def test_metadata_token_that_an_api_echoes(
         async with GoogleSession(
             endpoints={"tpu": f"https://127.0.0.1:{port}"}, ssl_context=context, policy=NO_RETRIES
         ) as session:
-            with anyio.move_on_after(10):
-                await fail(reported, get_my_tpu(session))
+            await fail(reported, get_my_tpu(session))
 
 
 @pytest.mark.parametrize(
@@ -562,8 +665,7 @@ async def test_metadata_token_that_is_broken(
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
         async with GoogleSession(policy=NO_RETRIES) as session:
-            with anyio.move_on_after(10):
-                await fail(reported, get_my_tpu(session))
+            await fail(reported, get_my_tpu(session))
 
 
 def metadata(token: Any) -> Callable[[socket.socket], None]:
@@ -594,7 +696,7 @@ async def test_check_of_a_server_that_echoes_the_credentials(
     tmp_path: Path, reported: list[BaseException], kind: str, place: str
 ) -> None:
     authority = CertificateAuthority()
-    with peer(echo(ECHOES.get(place, version)), authority.server_context()) as port:
+    with echoing(ECHOES.get(place, version), authority.server_context()) as port:
         cluster = {
             "server": f"https://127.0.0.1:{port}",
             "certificate-authority-data": base64_of(authority.pem.encode()),
@@ -606,14 +708,14 @@ async def test_check_of_a_server_that_echoes_the_credentials(
 async def test_check_of_a_credential_that_cannot_be_used(
     tmp_path: Path, reported: list[BaseException], kind: str
 ) -> None:
-    await report_checks(reported, resolver(tmp_path, BROKEN[kind], server="https://127.0.0.1:9"))
+    await report_checks(reported, resolver(tmp_path, BROKEN[kind], server=f"https://{REFUSED}"))
 
 
 @pytest.mark.parametrize("place", PROXIES)
 async def test_check_of_a_proxy_with_a_password(
     tmp_path: Path, reported: list[BaseException], place: str
 ) -> None:
-    with peer(echo(PROXIES[place])) as port:
+    with echoing(PROXIES[place]) as port:
         proxy = f"http://ada:{quote(SECRET, safe='')}@127.0.0.1:{port}"
         await report_checks(reported, resolver(tmp_path, {"token": SECRET}, **{"proxy-url": proxy}))
 
@@ -635,20 +737,30 @@ async def test_check_of_a_resolver_that_raises_its_password(reported: list[BaseE
     await report_checks(reported, Broken())
 
 
-@pytest.mark.parametrize("kind", GOOGLE_FILES)
-async def test_check_of_credentials_of_google(
+@pytest.mark.parametrize("kind", GOOGLE_USERS)
+async def test_check_of_a_refresh_token_that_a_token_server_echoes(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def oauth(secret: str) -> bytes:
-        return respond("400 X", {"error": "invalid_grant", "error_description": secret})
+    with echoing(oauth) as port:
+        content = google_users(port, monkeypatch)[kind]
+        await report_checks_with_google_file(tmp_path, reported, monkeypatch, content)
 
+
+@pytest.mark.parametrize("kind", BROKEN_GOOGLE_FILES)
+async def test_check_of_credentials_of_google_that_are_broken(
+    tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    await report_checks_with_google_file(tmp_path, reported, monkeypatch, BROKEN_GOOGLE_FILES[kind])
+
+
+async def report_checks_with_google_file(
+    folder: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    path = write_file(folder / "credentials.json", json.dumps(content))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("HTTPS_PROXY", f"http://ada:{quote(SECRET, safe='')}@127.0.0.1:9")
-    with peer(echo(oauth)) as port:
-        uri = {"token_uri": f"http://127.0.0.1:{port}/token"}
-        path = write_file(tmp_path / "key.json", json.dumps({**GOOGLE_FILES[kind], **uri}))
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-        await report_checks(reported, aioresolve.TPUClusterResolver("my-tpu", "us-central2-b", "my-project"))
+    monkeypatch.setenv("HTTPS_PROXY", f"http://ada:{quote(SECRET, safe='')}@{REFUSED}")
+    await report_checks(reported, aioresolve.TPUClusterResolver("my-tpu", "us-central2-b", "my-project"))
 
 
 # Workload identity federation
@@ -704,8 +816,8 @@ BROKEN_SUBJECTS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def external_account(folder: Path, subject: dict[str, Any], port: int, **fields: Any) -> Path:
-    account = {
+def external_account(subject: dict[str, Any], port: int, **fields: Any) -> dict[str, Any]:
+    return {
         "type": "external_account",
         "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/x",
         "subject_token_type": ID_TOKEN if "executable" in subject else "urn:ietf:params:oauth:token-type:jwt",
@@ -713,53 +825,43 @@ def external_account(folder: Path, subject: dict[str, Any], port: int, **fields:
         "credential_source": subject,
         **fields,
     }
-    return write_file(folder / "account.json", json.dumps(account))
 
 
-async def resolve_with_account(
-    path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+@pytest.fixture
+def _executables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "1")
-    async with GoogleSession(policy=NO_RETRIES) as session:
-        await fail(reported, get_my_tpu(session))
 
 
+@pytest.mark.usefixtures("_executables")
 @pytest.mark.parametrize("place", ECHOES)
 @pytest.mark.parametrize("kind", SUBJECTS)
 async def test_subject_token_that_a_token_server_echoes(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
-    with peer(echo(ECHOES[place])) as port:
+    with echoing(ECHOES[place]) as port:
         # The secret of the client is sent as basic authentication.
         client = {"client_id": "x", "client_secret": SECRET} if kind == "JSON file" else {}
-        path = external_account(tmp_path, SUBJECTS[kind](tmp_path), port, **client)
-        await resolve_with_account(path, reported, monkeypatch)
+        account = external_account(SUBJECTS[kind](tmp_path), port, **client)
+        await fail_with_google_file(tmp_path, reported, monkeypatch, account)
 
 
 @pytest.mark.parametrize("place", ECHOES)
 async def test_federated_token_that_the_impersonation_echoes(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    def handle(connection: socket.socket) -> None:
-        head = read_head(connection)
-        token = {"access_token": SECRET, "expires_in": 3600, "token_type": "Bearer"}
-        connection.sendall(respond("200 OK", token) if b"/v1/token" in head else ECHOES[place](SECRET))
-
-    with peer(handle) as port:
+    with echoing(ECHOES[place], path=b":generateAccessToken") as port:
         url = f"http://127.0.0.1:{port}/v1/projects/-/serviceAccounts/a@b.example:generateAccessToken"
-        path = external_account(
-            tmp_path, SUBJECTS["file"](tmp_path), port, service_account_impersonation_url=url
-        )
-        await resolve_with_account(path, reported, monkeypatch)
+        account = external_account(SUBJECTS["file"](tmp_path), port, service_account_impersonation_url=url)
+        await fail_with_google_file(tmp_path, reported, monkeypatch, account)
 
 
+@pytest.mark.usefixtures("_executables")
 @pytest.mark.parametrize("kind", BROKEN_SUBJECTS)
 async def test_subject_token_that_is_broken(
     tmp_path: Path, reported: list[BaseException], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    path = external_account(tmp_path, BROKEN_SUBJECTS[kind](tmp_path), 9)
-    await resolve_with_account(path, reported, monkeypatch)
+    account = external_account(BROKEN_SUBJECTS[kind](tmp_path), 9)
+    await fail_with_google_file(tmp_path, reported, monkeypatch, account)
 
 
 # Clients of Kubernetes
@@ -773,7 +875,7 @@ def clients() -> dict[str, Any]:
 
 # Python's ssl module does not close a socket that the server resets before the handshake.
 @pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning")
-@pytest.mark.parametrize("place", [*ECHOES, "refused", "untrusted"])
+@pytest.mark.parametrize("place", ECHOES)
 @pytest.mark.parametrize("kind", ["token", "basic"])
 @pytest.mark.parametrize("package", ["kubernetes", "kubernetes_asyncio"])
 async def test_credentials_of_a_client_that_a_server_echoes(
@@ -785,38 +887,70 @@ async def test_credentials_of_a_client_that_a_server_echoes(
     place: str,
 ) -> None:
     authority = CertificateAuthority()
-    trusted = CertificateAuthority() if place == "untrusted" else authority
-    with peer(echo(ECHOES.get(place, lambda _: b"")), authority.server_context()) as port:
-        configuration = clients[package].Configuration()
-        configuration.retries = False
-        configuration.host = f"https://127.0.0.1:{9 if place == 'refused' else port}"
-        configuration.ssl_ca_cert = str(write_file(tmp_path / "ca.crt", trusted.pem))
-        if kind == "token":
-            configuration.api_key = dict.fromkeys(("BearerToken", "authorization"), SECRET)
-            configuration.api_key_prefix = dict.fromkeys(configuration.api_key, "Bearer")
-        else:
-            # Both clients send it only as a header of every request.
-            configuration.username, configuration.password = "ada", SECRET
-        client = clients[package].ApiClient(configuration)
-        if kind == "basic":
-            client.set_default_header("Authorization", configuration.get_basic_auth_token())
+    with echoing(ECHOES[place], authority.server_context()) as port:
+        client = client_of_user(clients[package], kind, f"127.0.0.1:{port}", authority, tmp_path)
         await fail_with_client(reported, client)
 
 
-@pytest.mark.parametrize("place", [*PROXIES, "refused"])
+@pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning")
+@pytest.mark.parametrize("failure", ["refused", "untrusted"])
+@pytest.mark.parametrize("kind", ["token", "basic"])
 @pytest.mark.parametrize("package", ["kubernetes", "kubernetes_asyncio"])
-async def test_proxy_of_a_client_that_fails(
+async def test_connection_of_a_client_that_fails(
+    tmp_path: Path,
+    reported: list[BaseException],
+    clients: dict[str, Any],
+    package: str,
+    kind: str,
+    failure: str,
+) -> None:
+    with peer(responder(b""), CertificateAuthority().server_context()) as port:
+        address = REFUSED if failure == "refused" else f"127.0.0.1:{port}"
+        client = client_of_user(clients[package], kind, address, CertificateAuthority(), tmp_path)
+        await fail_with_client(reported, client)
+
+
+def client_of_user(package: Any, kind: str, address: str, trusted: CertificateAuthority, folder: Path) -> Any:
+    configuration = package.Configuration()
+    configuration.retries = False
+    configuration.host = f"https://{address}"
+    configuration.ssl_ca_cert = str(write_file(folder / "ca.crt", trusted.pem))
+    if kind == "token":
+        configuration.api_key = dict.fromkeys(("BearerToken", "authorization"), SECRET)
+        configuration.api_key_prefix = dict.fromkeys(configuration.api_key, "Bearer")
+    else:
+        # Both clients send it only as a header of every request.
+        configuration.username, configuration.password = "ada", SECRET
+    client = package.ApiClient(configuration)
+    if kind == "basic":
+        client.set_default_header("Authorization", configuration.get_basic_auth_token())
+    return client
+
+
+@pytest.mark.parametrize("place", PROXIES)
+@pytest.mark.parametrize("package", ["kubernetes", "kubernetes_asyncio"])
+async def test_proxy_of_a_client_that_echoes_its_password(
     tmp_path: Path, reported: list[BaseException], clients: dict[str, Any], package: str, place: str
 ) -> None:
-    with peer(echo(PROXIES.get(place, lambda _: b""))) as port:
-        configuration = clients[package].Configuration()
-        configuration.retries = False
-        configuration.host = "https://10.0.0.1:6443"
-        address = "127.0.0.1:9" if place == "refused" else f"127.0.0.1:{port}"
-        configuration.proxy = f"http://ada:{quote(SECRET, safe='')}@{address}"
-        credentials = base64_of(f"ada:{SECRET}".encode())
-        configuration.proxy_headers = {"Proxy-Authorization": f"Basic {credentials}"}
-        await fail_with_client(reported, clients[package].ApiClient(configuration))
+    with echoing(PROXIES[place]) as port:
+        await fail_with_client(reported, client_with_proxy(clients[package], f"127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize("package", ["kubernetes", "kubernetes_asyncio"])
+async def test_proxy_of_a_client_that_refuses_connections(
+    tmp_path: Path, reported: list[BaseException], clients: dict[str, Any], package: str
+) -> None:
+    await fail_with_client(reported, client_with_proxy(clients[package], REFUSED))
+
+
+def client_with_proxy(package: Any, address: str) -> Any:
+    configuration = package.Configuration()
+    configuration.retries = False
+    configuration.host = "https://10.0.0.1:6443"
+    configuration.proxy = f"http://ada:{quote(SECRET, safe='')}@{address}"
+    credentials = base64_of(f"ada:{SECRET}".encode())
+    configuration.proxy_headers = {"Proxy-Authorization": f"Basic {credentials}"}
+    return package.ApiClient(configuration)
 
 
 async def fail_with_client(reported: list[BaseException], client: Any) -> None:

@@ -1,6 +1,6 @@
 """Failure responses of Google's APIs, translated to one typed error each. No I/O.
 
-Formats: `google/rpc/error_details.proto` and RFC 6749. Reasons: `google/api/error_reason.proto`, and those of
+Formats: `google/rpc/error_details.proto`. Reasons: `google/api/error_reason.proto`, and those of
 Compute Engine's legacy errors.
 """
 
@@ -211,9 +211,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class _FailureBody(msgspec.Struct, frozen=True):
-    # A string in responses of OAuth token servers (RFC 6749).
-    error: _Error | str
-    error_description: str = ""
+    error: _Error
 
 
 _failures = msgspec.json.Decoder(_FailureBody)
@@ -224,10 +222,8 @@ def decode_failure(body: bytes) -> Failure:
     try:
         document = _failures.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Failure()  # the page of a proxy, for example
+        return Failure()  # from a proxy, for example: a page, or JSON such as {"error": "Not Found"}
     error = document.error
-    if isinstance(error, str):
-        return Failure(message=document.error_description or error, status=error)
     reason, metadata, delay = "", {}, None
     for detail in error.details:
         if isinstance(detail.reason, str) and not reason:

@@ -18,7 +18,7 @@ from aioresolve.errors import Hint, ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*:(?:\s+(.*))?")
+_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:\s*(.*)")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 
@@ -104,8 +104,8 @@ def _values(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        # As in YAML, an indented line continues the value before it.
-        if line[0].isspace() and last is not None:
+        # As in YAML, an indented line continues the value before it, unless the quotes of that are closed.
+        if line[0].isspace() and last is not None and not _is_quoted(values[last]):
             values[last] = f"{values[last]} {line.strip()}".strip()
             continue
         match = _LINE.fullmatch(line.rstrip())
@@ -114,11 +114,18 @@ def _values(text: str) -> dict[str, str]:
             skipped.append(f"line {number} {line[:60]!r}")
             continue
         last = match[1]
-        values[last] = match[2] or ""
+        values[last] = match[2]
     if skipped and not values:
         # Not an environment with a line that is unknown here, but something else.
         raise _malformed("tpu-env", f"{skipped[0]} is not \"NAME: 'value'\"")
     return {name: _unquoted(value) for name, value in values.items()}
+
+
+def _is_quoted(value: str) -> bool:
+    """Return whether the value begins with a quote and ends with its counterpart."""
+    if value.startswith("'"):
+        return len(value) >= 2 and value.endswith("'") and value.count("'") % 2 == 0
+    return len(value) >= 2 and value.startswith('"') and value.endswith('"') and not value.endswith('\\"')
 
 
 def _unquoted(value: str) -> str:

@@ -227,11 +227,7 @@ def error(**fields: Any) -> bytes:
             Failure(reason="R"),
         ),
         (error(message="m", errors=[{"reason": "notFound"}]), Failure(message="m", reason="notFound")),
-        (b'{"error": "invalid_grant"}', Failure(message="invalid_grant", status="invalid_grant")),
-        (
-            b'{"error": "invalid_grant", "error_description": "Bad Request"}',
-            Failure(message="Bad Request", status="invalid_grant"),
-        ),
+        (b'{"error": "Not Found"}', Failure()),
     ],
 )
 def test_a_failure_is_decoded_as_far_as_possible(body: bytes, failure: Failure) -> None:

@@ -84,7 +84,15 @@ def test_each_status_has_its_error_type(status: int, kind: type[ResolveError], r
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>Not Found</html>", b"[]", b'{"message": "Not Found"}'], ids=str
+    "body",
+    [
+        b"",
+        b"<html>Not Found</html>",
+        b"[]",
+        b'{"message": "Not Found"}',
+        b'{"status": 404, "error": "Not Found", "path": "/v2"}',
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("status", NOT_FROM_A_PROXY)
 def test_failure_of_a_proxy_is_not_a_statement_of_the_api(status: int, body: bytes) -> None:

@@ -101,6 +101,17 @@ def test_an_unknown_line_is_skipped(line: str) -> None:
     assert parse_tpu_env(f"ZONE: 'a'\n---\n{line}\nNODE_ID: 'b'\n").node_id == "b"
 
 
+@pytest.mark.parametrize("line", ["  not a line", "  - item", "\tTWO WORDS: 'a'"])
+def test_an_unknown_line_does_not_continue_a_value_in_quotes(line: str) -> None:
+    environment = parse_tpu_env(f"HOST_BOUNDS: '1,1,2'\n{line}\nNODE_ID: \"b\"\n{line}\n")
+    assert (environment.host_bounds, environment.node_id) == ((1, 1, 2), "b")
+
+
+@pytest.mark.parametrize("text", ["WORKER_ID:'1'", "ZONE: 'a'\n  WORKER_ID: '1'", "  WORKER_ID : '1'"])
+def test_spaces_are_optional_as_in_jax(text: str) -> None:
+    assert parse_tpu_env(text).worker_id == 1
+
+
 def test_a_slice_of_a_multislice_has_its_index() -> None:
     environment = parse_tpu_env("MEGASCALE_NUM_SLICES: '4'\nMEGASCALE_SLICE_ID: '2'\n")
     assert (environment.slice_index, environment.num_slices) == (2, 4)

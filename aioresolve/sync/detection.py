@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from aioresolve.environment.detection import Detection, choose, examine
+from aioresolve.errors import ResolveError
 
 from . import resolvers
-from .loop_thread import get_loop_thread
+from .loop_thread import get_loop_thread, without_internal_frames
 
 
 def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[resolvers.ClusterResolver]:
@@ -19,8 +20,11 @@ def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[resol
         port: the port of each task, for the sources that do not have it.
         timeout: the total deadline of the call, in seconds.
     """
-    findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
-    evidence, new_resolver = choose(findings)
+    try:
+        findings = get_loop_thread().run(partial(examine, port=port, timeout=timeout))
+        evidence, new_resolver = choose(findings)
+    except ResolveError as error:
+        raise without_internal_frames(error)  # noqa: B904 - it is the same error
     return Detection(
         evidence.source,
         resolvers.facade_of(new_resolver),

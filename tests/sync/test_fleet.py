@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -42,6 +43,31 @@ def in_loop(condition: Any) -> None:
 
 def settle() -> None:
     get_loop_thread().run(anyio.wait_all_tasks_blocked)
+
+
+# Errors
+
+
+@pytest.mark.parametrize("method", ["add", "remove", "detect"])
+def test_traceback_of_an_error_has_no_frames_of_the_event_loop(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{")
+    fleet = sync.Fleet()
+    invalid: Any = None
+    calls = {
+        "add": lambda: fleet.add("a", invalid),
+        "remove": lambda: fleet.remove("a"),
+        "detect": lambda: sync.detect(timeout=SHORT),
+    }
+    with pytest.raises(ResolveError) as caught:
+        calls[method]()
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert frames == [
+        "test_traceback_of_an_error_has_no_frames_of_the_event_loop",
+        "<lambda>",
+        method,
+    ]
 
 
 # Targets

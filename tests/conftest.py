@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import ipaddress
 import logging
 import os
 import signal
+import socket
 import ssl
 import sys
 import threading
@@ -105,6 +108,7 @@ for _name, _max_examples in {"fast": 20, "suite": 100, "long": 2_000}.items():
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    sys.addaudithook(_refuse_other_machines)
     profile = "fast" if _is_fast(config) else "suite"
     profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
     hypothesis.settings.load_profile(profile)
@@ -221,6 +225,47 @@ def _no_asyncio_warnings(request: pytest.FixtureRequest) -> Iterator[None]:
     finally:
         logger.removeHandler(warnings)
     assert not warnings.records, [record.getMessage() for record in warnings.records]
+
+
+_other_machines: list[str] = []
+
+
+def _refuse_other_machines(event: str, arguments: tuple[object, ...]) -> None:
+    """Refuse connections to other machines, and requests for their addresses, as without a network."""
+    match event, arguments:
+        case "socket.connect", (_, (str(host), *_)) if not _is_own_address(host):
+            _other_machines.append(host)
+            raise OSError(errno.ENETUNREACH, "tests connect to this machine only")
+        case "socket.getaddrinfo", (str(host), *_) if not _is_own_name(host):
+            _other_machines.append(host)
+            raise socket.gaierror(socket.EAI_AGAIN, "tests look up names of this machine only")
+
+
+def _is_own_address(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return _is_own_name(host)
+    return address.is_loopback or address.is_unspecified
+
+
+def _is_own_name(host: str) -> bool:
+    """Return whether this is an address, which needs no request, or a name that only this machine has."""
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    # RFC 6761 reserves .invalid: no DNS has names there.
+    return host in ("", "localhost", socket.gethostname()) or host.endswith((".localhost", ".invalid"))
+
+
+@pytest.fixture(autouse=True)
+def _no_other_machines() -> Iterator[None]:
+    """Fail a test that tries to contact another machine: its result would depend on the network.
+
+    Connections of uvloop, of gRPC and of other processes are not noticed.
+    """
+    _other_machines.clear()
+    yield
+    assert not _other_machines, _other_machines
 
 
 @pytest.fixture(autouse=True)

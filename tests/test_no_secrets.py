@@ -478,7 +478,7 @@ async def test_credential_that_cannot_be_used(
 
 @pytest.mark.parametrize("user", [f"ada:{SECRET}@", f"ada:{quote(SECRET, safe='')}@"])
 @pytest.mark.parametrize(
-    "url", ["https://{}10.0.0.1", "{}10.0.0.1", "https://{}a b", "ftp://{}h", "socks5://{}h"]
+    "url", ["https://{}127.0.0.1:9", "{}127.0.0.1:9", "https://{}a b", "ftp://{}h", "socks5://{}h"]
 )
 @pytest.mark.parametrize("field", ["server", "proxy-url"])
 async def test_url_with_a_password_that_cannot_be_used(

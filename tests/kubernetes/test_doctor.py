@@ -604,8 +604,8 @@ async def test_tasks_have_the_order_of_the_resolver(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POD_NAME", "a")
-    loopback.train("a", index=1, ip="10.0.0.1")
-    loopback.train("b", index=0, ip="10.0.0.2")
+    loopback.train("a", index=1, ip="127.0.0.1")
+    loopback.train("b", index=0, ip="127.0.0.2")
     checks = await diagnose(loopback, order_by="index", check_timeout=3.0)
     assert checks["this task"].found == "/job:worker/task:1, rank 1 of 2"
     checks = await diagnose(loopback, check_timeout=3.0)
@@ -630,7 +630,7 @@ async def test_controller_of_the_indices_is_named(loopback: Loopback) -> None:
 
 
 async def test_pods_without_indices(loopback: Loopback) -> None:
-    loopback.train("a", "b")
+    loopback.train("a", "b", ip="127.0.0.1")
     assert (await diagnose(loopback))["indices of worker"].found == (
         "the pods have no index; their tasks are in the order of their names"
     )
@@ -804,8 +804,8 @@ async def test_names_of_pods_are_looked_up_inside_the_cluster(
 
 @pytest.mark.slow
 async def test_this_process_as_a_task(loopback: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(loopback, 0, ip="10.0.0.1")
-    train(loopback, 1, ip="10.0.0.2")
+    train(loopback, 0, ip="127.0.0.1")
+    train(loopback, 1, ip="127.0.0.2")
     monkeypatch.setenv("POD_NAME", "train-1")
     monkeypatch.setenv("POD_NAMESPACE", "ml")
     checks = await diagnose(loopback, check_timeout=3.0)

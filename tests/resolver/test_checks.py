@@ -203,7 +203,7 @@ async def test_process_that_should_know_its_task_but_does_not_is_a_warning(
 ) -> None:
     class Pods(ClusterResolver):
         async def fetch_state(self, progress: Progress) -> ClusterState:
-            return ClusterState.of({"worker": [Endpoint("192.0.2.1:1", name="train-0", uid="u0")]})
+            return ClusterState.of({"worker": [Endpoint("127.0.0.1:1", name="train-0", uid="u0")]})
 
     async def this_task() -> Check:
         return next(

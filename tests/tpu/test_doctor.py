@@ -123,7 +123,7 @@ async def test_full_names_need_no_location(google: GoogleServer) -> None:
 async def test_credentials_are_shown_with_their_identity_and_validity(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with GoogleServer([tpu_node("my-tpu")], tls=True, tokens={}) as server:
+    async with GoogleServer([node()], tls=True, tokens={}) as server:
         for name, value in server.environ(tmp_path).items():
             monkeypatch.setenv(name, value)
         checks = await diagnose("my-tpu")

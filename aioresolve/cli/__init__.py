@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 __all__ = ["main"]
+
+
+INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports a process that Ctrl-C ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
+    if arguments is None:  # this process runs nothing else
+        _exit_on_interrupt()
     # Otherwise the interpreter searches the objects of all modules for garbage before it exits.
     atexit.register(gc.freeze)
     try:
@@ -39,4 +50,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run_command(arguments)
     except KeyboardInterrupt:  # during an import; run_command handles Ctrl-C in everything else
-        return 130
+        return INTERRUPTED
+
+
+def _exit_on_interrupt() -> None:
+    """Have Ctrl-C end this process at once while no event loop runs.
+
+    Not if the parent process ignores it, or if something else handles it.
+
+    A KeyboardInterrupt could be lost: Python ignores exceptions in callbacks of weak references, and its
+    import system has such callbacks.
+    """
+    if _handler() is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit_at_once)
+
+
+@contextmanager
+def default_interrupts() -> Iterator[None]:
+    """Have Ctrl-C raise KeyboardInterrupt inside the block, so that an event loop can replace that."""
+    if _handler() is not _exit_at_once:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _exit_at_once)
+
+
+def _handler() -> object:
+    """Return the handler of Ctrl-C; None in a thread that cannot change it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return signal.getsignal(signal.SIGINT) if is_main else None
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(INTERRUPTED)

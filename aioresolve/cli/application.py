@@ -14,10 +14,10 @@ import click
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
+from . import INTERRUPTED, default_interrupts
 from .options import SHORT_NAMES, CommandGroup
 from .output.error_messages import (
     COULD_NOT_RESOLVE,
-    INTERRUPTED,
     TERMINATED,
     WRONG_USAGE,
     error_report,
@@ -235,9 +235,8 @@ def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
     import asyncio
 
     requests: list[ExitRequest] = []
-    signals = _signals_to_handle()
 
-    async def main() -> T:
+    async def main(signals: dict[int, int]) -> T:
         task = asyncio.current_task()
         assert task is not None
         request = ExitRequest(task)
@@ -246,7 +245,8 @@ def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
             return await work(request)
 
     try:
-        return asyncio.run(main())
+        with default_interrupts():
+            return asyncio.run(main(_signals_to_handle()))
     except asyncio.CancelledError:
         # Without a code, neither a signal nor `work` has requested an exit.
         code = requests[0].code if requests else None

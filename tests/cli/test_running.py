@@ -102,6 +102,37 @@ def test_the_handler_of_ctrl_c_is_restored() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+INTERRUPT_IN_A_CALLBACK = """
+import signal, sys, weakref
+from aioresolve.cli import main
+
+class Lock: ...
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            lock = Lock()
+            self.reference = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGINT))
+            del lock
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Finder())
+sys.exit(main())
+"""
+"""Sends Ctrl-C in a callback of a weak reference, in which Python ignores exceptions, during an import."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["aioresolve.cli.application", "aioresolve.cli.commands.watch", "asyncio"])
+def test_ctrl_c_during_an_import_is_not_lost(
+    server: ThreadedKubernetesServer, env: dict[str, str], module: str
+) -> None:
+    command = [sys.executable, "-c", INTERRUPT_IN_A_CALLBACK, module, *TRAIN]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert not server.requests
+
+
 def test_ctrl_c_cancels_between_two_callbacks_of_the_event_loop() -> None:
     errors: list[dict[str, object]] = []
 

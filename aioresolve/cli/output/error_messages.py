@@ -25,8 +25,6 @@ from .formats import format_span, one_line, wait_report
 COULD_NOT_RESOLVE = 1
 WRONG_USAGE = 2
 DEADLINE = 3
-INTERRUPTED = 130
-"""128 + SIGINT, as a shell reports a process that Ctrl-C ended."""
 OUTPUT_CLOSED = 141
 """128 + SIGPIPE, as a shell reports a process whose reader (such as `head`) has closed the pipe."""
 TERMINATED = 143

@@ -75,12 +75,13 @@ def tls_required_error(address: str) -> ProbeError:
 
 def deadline_error(address: str, method: str, timeout: float, *, is_connected: bool) -> ProbeError:
     """Return the error for a worker that did not respond in time."""
+    seconds = f"{round(timeout, 3):g}"
     if is_connected:
         name = method.rpartition("/")[2]
-        summary = f"{address} accepted the connection but did not respond to {name} within {timeout:g} s"
+        summary = f"{address} accepted the connection but did not respond to {name} within {seconds} s"
     else:
         summary = (
-            f"no gRPC connection to {address} within {timeout:g} s: the host is gone or drops packets, or the"
+            f"no gRPC connection to {address} within {seconds} s: the host is gone or drops packets, or the"
             " process is stopped"
         )
     return ProbeError(summary, address=address, code="deadline", status="DEADLINE_EXCEEDED", retryable=True)
@@ -88,12 +89,14 @@ def deadline_error(address: str, method: str, timeout: float, *, is_connected: b
 
 def no_source_error(address: str, no_tensorflow: ProbeError, no_libtpu: ProbeError) -> ProbeError:
     """Return the error for a worker without a TensorFlow server whose libtpu failed too."""
+    # A libtpu that did not respond in time may do so later.
+    cause = no_libtpu if no_libtpu.code == "deadline" else no_tensorflow
     return ProbeError(
         f"{no_tensorflow.summary}; libtpu did not report devices either: {no_libtpu.summary}",
         hint="The worker may still be running. Start a tf.distribute.Server or a program that uses the TPU"
         " there, and pass its TPU_RUNTIME_METRICS_PORTS as {libtpu_ports}.",
         address=address,
-        code=no_tensorflow.code,
-        status=no_tensorflow.status,
+        code=cause.code,
+        status=cause.status,
         retryable=no_tensorflow.retryable or no_libtpu.retryable,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aioresolve._core.deadline import Deadline
+from aioresolve._core.deadline import MIN_TIMEOUT, Deadline
 from aioresolve._core.telemetry import ProbeCall
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
@@ -30,6 +30,9 @@ logger = logging.getLogger("aioresolve.probe")
 
 LIBTPU_PORTS = (8431,)
 """The ports of libtpu that are requested by default."""
+
+OWN_SHARE = 0.95
+"""The part of the deadline for all workers after which a worker fails with an error of its own."""
 
 METHODS = {"tensorflow": GET_STATUS, "libtpu": GET_METRIC}
 """The gRPC method that returns the devices, by source."""
@@ -58,8 +61,13 @@ async def probe_worker(
         ProbeError: the worker did not report its devices; see `code` for the reason.
         ConfigurationError: an argument is invalid.
     """
+    timeout = validate_seconds("timeout", timeout)
     (probe,) = await probe_workers(
-        [address], timeout=timeout, worker_timeout=timeout, libtpu_ports=libtpu_ports, channels=channels
+        [address],
+        timeout=timeout / OWN_SHARE,
+        worker_timeout=timeout,
+        libtpu_ports=libtpu_ports,
+        channels=channels,
     )
     if probe.error is not None:
         raise probe.error
@@ -80,7 +88,8 @@ async def probe_workers(
     Args:
         addresses: the workers, each `host:port` or `grpc://host:port`.
         timeout: the deadline for all workers, in seconds.
-        worker_timeout: the deadline for each worker in seconds, including the time to connect.
+        worker_timeout: the deadline for each worker in seconds, including the time to connect; at most what
+            is left of 95 % of `timeout`.
         max_concurrency: the maximum number of workers that are probed at the same time.
         libtpu_ports: the ports of the libtpu processes of each host, as in its `TPU_RUNTIME_METRICS_PORTS`.
             They are used if no TensorFlow server listens at a worker's own port. Empty to not use libtpu.
@@ -178,7 +187,7 @@ class _Batch:
             validate_seconds("timeout", timeout),
             validate_seconds("worker_timeout", worker_timeout),
             validate_count("max_concurrency", max_concurrency),
-            tuple(libtpu_ports),
+            tuple(dict.fromkeys(libtpu_ports)),
             ProbeChannels() if channels is None else channels,
         )
 
@@ -192,10 +201,16 @@ class _Batch:
             unfinished.discard(position)
             report(position, probe)
 
+        # Before the deadline for all workers, whose error cannot say what a worker was waiting for.
+        last_end = Deadline.after(self.timeout * OWN_SHARE)
+
         async def work() -> None:
             for position, address in pending:
+                timeout = min(self.worker_timeout, last_end.left)
+                if timeout < MIN_TIMEOUT:
+                    return
                 started_at[position] = time.monotonic()
-                finish(position, await run_in_grpc_loop(partial(self._probe, address)))
+                finish(position, await run_in_grpc_loop(partial(self._probe, address, timeout)))
 
         loop_guard.validate_process()
         with anyio.move_on_after(self.timeout):
@@ -205,11 +220,11 @@ class _Batch:
         for position in sorted(unfinished):
             finish(position, self._timed_out(self.addresses[position], started_at.get(position)))
 
-    async def _probe(self, address: str) -> WorkerProbe:
+    async def _probe(self, address: str, timeout: float) -> WorkerProbe:
         started_at = time.monotonic()
         try:
             with ProbeCall(logger, address, GET_STATUS) as probing:
-                probe = await self._fetch(address, Deadline.after(self.worker_timeout))
+                probe = await self._fetch(address, Deadline.after(timeout))
                 assert probe.source is not None
                 probing.set_response(probe.source, METHODS[probe.source])
         except ProbeError as error:

@@ -133,7 +133,8 @@ def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFi
     arguments = ("probe", "-o", "json", "--timeout", "0.3", "--max-concurrency", "1")
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
-    assert "when the deadline for all workers (0.3 s) passed" in first["message"]
+    assert "did not respond to GetStatus within 0.28" in first["message"]
+    assert "was not probed before the deadline for all workers (0.3 s) passed" in second["message"]
     assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 
 

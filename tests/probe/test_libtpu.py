@@ -78,6 +78,23 @@ async def test_each_of_several_processes_reports_only_its_own_devices(closed_add
     assert probe.accelerators == {"TPU": 2}
 
 
+async def test_port_that_is_listed_twice_is_counted_once(closed_address: str) -> None:
+    async with TPUWorker(1, services=["libtpu"]) as worker:
+        ports = [worker.port, worker.port]
+        probe = await probe_worker(closed_address, libtpu_ports=ports, timeout=GENEROUS)
+    assert probe.accelerators == {"TPU": 1}
+
+
+async def test_libtpu_that_hangs_is_named_before_the_deadline_for_all_workers(closed_address: str) -> None:
+    async with TPUWorker(1, services=["libtpu"], faults=[Hang()]) as worker:
+        (probe,) = await probe_workers(
+            [closed_address], libtpu_ports=[worker.port], timeout=3.0, worker_timeout=3.0
+        )
+    assert probe.error is not None
+    assert (probe.error.code, probe.error.status) == ("deadline", "DEADLINE_EXCEEDED")
+    assert f"127.0.0.1:{worker.port} accepted the connection but did not respond" in str(probe.error)
+
+
 async def test_single_process_reports_the_devices_of_the_whole_host(closed_address: str) -> None:
     async with TPUWorker(1, host_devices=2, services=["libtpu"]) as worker:
         probe = await probe_worker(closed_address, libtpu_ports=[worker.port], timeout=GENEROUS)

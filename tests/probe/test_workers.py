@@ -245,7 +245,13 @@ async def test_results_after_the_total_deadline_show_which_probes_had_started() 
         took = time.monotonic() - before
     assert len(worker.calls) == 2
     messages = [str(probe.error) for probe in probes]
-    assert ["had not responded" in text for text in messages] == [True, True, False, False, False]
+    assert ["did not respond to GetStatus within 1." in text for text in messages] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert ["was not probed" in text for text in messages] == [False, False, True, True, True]
     assert {probe.error.code for probe in probes if probe.error} == {"deadline"}
     assert [probe.latency > 0 for probe in probes] == [True, True, False, False, False]

@@ -153,7 +153,7 @@ def _numbers(values: Mapping[str, str], name: str) -> tuple[int, ...] | None:
     value = _value(values, name)
     if not value:
         return None
-    parts = [part.strip() for part in value.split(",")]
+    parts = [part.strip() for part in value.removesuffix(",").split(",")]
     if not all(_is_number(part) for part in parts):
         raise _malformed("tpu-env", f"{name}: {value!r} is not a comma-separated list of numbers")
     return tuple(int(part) for part in parts)

@@ -212,7 +212,8 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
     Raises:
         ConfigurationError: an entry is not an address, or an address is repeated.
     """
-    addresses = tuple(worker_address(entry.strip(), where) for entry in text.split(","))
+    entries = text.strip().removesuffix(",").split(",")
+    addresses = tuple(worker_address(entry.strip(), where) for entry in entries)
     if repeated := [address for address, count in Counter(addresses).items() if count > 1]:
         raise invalid_value(where, f"{text!r} names {', '.join(repeated)} twice", "Name each worker once.")
     return addresses
@@ -264,7 +265,7 @@ def _list_entries(text: str) -> list[str]:
     """Return the entries of a comma-separated list; if the first is `grpc://host`, all are hosts."""
     entries = [entry.strip() for entry in text.split(",")]
     if text.startswith(SCHEME):
-        return [f"{SCHEME}{entry.removeprefix(SCHEME)}" for entry in entries]
+        return [f"{SCHEME}{entry.removeprefix(SCHEME)}" if entry else "" for entry in entries]
     return entries
 
 
@@ -370,7 +371,7 @@ def _numbers(environ: Mapping[str, str], variable: str) -> tuple[int, ...] | Non
     text = environ.get(variable)
     if not text:
         return None
-    parts = [part.strip() for part in text.split(",")]
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
     if not all(map(_NUMBER.fullmatch, parts)):
         raise ConfigurationError(
             f"${variable}={text!r} is not a list of numbers", hint="Separate them by commas, such as 2,2,1."

@@ -94,6 +94,10 @@ def test_a_malformed_line_is_reported(text: str, message: str) -> None:
     assert caught.value.scope == "instance/attributes/tpu-env"
 
 
+def test_a_comma_after_the_last_number_is_ignored() -> None:
+    assert parse_tpu_env("TPU_RUNTIME_METRICS_PORTS: '8431,8432,'").runtime_metrics_ports == (8431, 8432)
+
+
 @pytest.mark.parametrize("line", ["not a line", "two words: 'a'", "---", "  indented", "- item\n  continued"])
 def test_an_unknown_line_is_skipped(line: str) -> None:
     environment = parse_tpu_env(f"{line}\nZONE: 'a'\n")

@@ -22,7 +22,7 @@ from aioresolve.testing import KubernetesServer, pod
 from tests.fleet.fleets import Scripted, fail, hang, respond_with, until, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from aioresolve.testing import ThreadedKubernetesServer
@@ -55,7 +55,7 @@ def test_traceback_of_an_error_has_no_frames_of_the_event_loop(
     monkeypatch.setenv("TF_CONFIG", "{")
     fleet = sync.Fleet()
     invalid: Any = None
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "add": lambda: fleet.add("a", invalid),
         "remove": lambda: fleet.remove("a"),
         "detect": lambda: sync.detect(timeout=SHORT),

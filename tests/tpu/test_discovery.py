@@ -317,6 +317,16 @@ def test_the_worker_id_is_the_index_in_the_slice(worker_id: str, number: int | N
     assert found.environment.worker_id == number
 
 
+def test_a_comma_after_the_last_entry_is_ignored() -> None:
+    found = source(
+        KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://a:8470,grpc://b:8470,",
+        TPU_RUNTIME_METRICS_PORTS="8431,8432,",
+    )
+    assert isinstance(found, GivenWorkers)
+    assert found.addresses == ("a:8470", "b:8470")
+    assert found.environment.runtime_metrics_ports == (8431, 8432)
+
+
 def test_spaces_around_numbers_are_ignored() -> None:
     found = source(TPU_WORKER_HOSTNAMES="a", TPU_CHIPS_PER_HOST_BOUNDS="2, 2,1")
     assert isinstance(found, GivenWorkers)

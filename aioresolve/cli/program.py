@@ -21,8 +21,8 @@ if sys.platform == "win32":
 SIGNALLED = 128
 """Added to the number of the signal that ended a program, as in a shell."""
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""The signals that end this process while no program runs."""
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""The signals after which no program is started: they end this process, or the program that runs."""
 
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 """The signals that are sent on to a program that runs as a child."""
@@ -47,6 +47,10 @@ class BrokenProgramError(click.ClickException):
     """The command exists but cannot be executed. The exit code is that of a shell."""
 
     exit_code = 126
+
+
+class UnstoppableProgramError(click.ClickException):
+    """The program still runs after SIGKILL."""
 
 
 class Program(NamedTuple):
@@ -111,7 +115,7 @@ class ChildProgram:
 
     def __init__(self, program: Program) -> None:
         try:
-            self._group = os.posix_spawn(
+            self.group = os.posix_spawn(
                 program.path,
                 program.arguments,
                 program.environ,
@@ -120,6 +124,7 @@ class ChildProgram:
             )
         except OSError as error:
             raise _start_error(program, error) from error
+        self._path = program.path
         self.exit_code: int | None = None
         self._exited = anyio.Event()
 
@@ -128,24 +133,25 @@ class ChildProgram:
         # Only of this group: the exec plugin of a kubeconfig is a child as well, for which asyncio waits.
         while True:
             try:
-                process, status = os.waitpid(-self._group, os.WNOHANG)
+                process, status = os.waitpid(-self.group, os.WNOHANG)
             except ChildProcessError:
                 return
             if process == 0:
                 return
-            if process == self._group:
+            if process == self.group:
                 code = os.waitstatus_to_exitcode(status)
                 self.exit_code = SIGNALLED - code if code < 0 else code
                 self._exited.set()
 
     def send(self, number: int) -> bool:
-        """Send a signal to all processes of the group, and return whether there are any."""
+        """Send a signal to all processes of the group, and return whether any has received it."""
         try:
-            os.killpg(self._group, number)
-        except ProcessLookupError:
+            os.killpg(self.group, number)
+            if number in ENDING:
+                # A stopped process, such as one that read from its terminal, must continue to receive it.
+                os.killpg(self.group, signal.SIGCONT)
+        except (ProcessLookupError, PermissionError):
             return False
-        except PermissionError:  # macOS: only zombies are left
-            return self.exit_code is None
         return True
 
     async def wait(self) -> int:
@@ -154,26 +160,53 @@ class ChildProgram:
         assert self.exit_code is not None
         return self.exit_code
 
-    async def stop(self, grace: float) -> int:
-        """Send SIGTERM to the group, and SIGKILL `grace` seconds later; return the program's exit code.
-
-        Returns when all processes of the group have exited, so that the ports and accelerators that they used
-        are free; or `KILL_GRACE` seconds after the program was killed.
-        """
-        self.send(signal.SIGTERM)
-        with anyio.move_on_after(grace):
-            await self.wait()
-            await self._wait_for_group()
-        self.send(signal.SIGKILL)
-        code = await self.wait()
-        with anyio.move_on_after(KILL_GRACE):
-            await self._wait_for_group()
-        return code
-
-    async def _wait_for_group(self) -> None:
+    async def wait_for_group(self) -> None:
         """Return when all processes of the group have exited, and have been reaped by their parents."""
-        while self.send(0):  # noqa: ASYNC110 - no event reports that a group is empty
+        await self.wait()
+        while self._has_group():  # noqa: ASYNC110 - no event reports that a group is empty
             await anyio.sleep(POLL_PERIOD)
+
+    async def stop(self, grace: float) -> None:
+        """Send SIGTERM to the group, and SIGKILL if any of its processes runs `grace` seconds later.
+
+        Returns when the whole group has exited on SIGTERM, or the program on SIGKILL.
+
+        Raises:
+            UnstoppableProgramError: the program has not exited `KILL_GRACE` seconds after SIGKILL.
+        """
+        if self.send(signal.SIGTERM):
+            with anyio.move_on_after(grace):
+                await self.wait_for_group()
+                return
+        self.send(signal.SIGKILL)
+        with anyio.move_on_after(KILL_GRACE):
+            await self.wait()
+            return
+        raise UnstoppableProgramError(
+            f"{self._path} cannot be stopped: process {self.group} runs as another user,"
+            " or hangs in the kernel"
+        )
+
+    def _has_group(self) -> bool:
+        try:
+            os.killpg(self.group, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # Linux: only processes of other users are left; macOS: or only zombies
+            return sys.platform == "linux"
+        return True
+
+
+async def _wait_for_first(*calls: Callable[[], Awaitable[object]]) -> None:
+    """Return when one of the calls has returned; the others are cancelled."""
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(call: Callable[[], Awaitable[object]]) -> None:
+            await call()
+            tasks.cancel_scope.cancel()
+
+        for call in calls:
+            tasks.start_soon(wait, call)
 
 
 class Supervisor:
@@ -200,38 +233,37 @@ class Supervisor:
         self._exit_with = exit_with
         self._child: ChildProgram | None = None
         self._is_stopping = False
-        self._is_ending = False
+        self._end_requested = anyio.Event()
 
     async def run(self) -> int:
-        """Return the exit code of the program, once it has exited on its own or after a signal."""
+        """Return the exit code of the program, once it has exited on its own or after a signal.
+
+        Raises:
+            UnstoppableProgramError: the program cannot be stopped.
+        """
         with self._handle_signals():
             while True:
                 self._child, self._is_stopping = None, False
                 program = await self._prepare()
-                self._child = ChildProgram(program)
-                code = await self._run_until_change(self._child)
-                if code is not None:
-                    return code
-
-    async def _run_until_change(self, child: ChildProgram) -> int | None:
-        """Return the exit code of the program, or None if it was stopped in order to be started again."""
-        try:
-            async with anyio.create_task_group() as group:
-
-                async def end_with_child() -> None:
-                    await child.wait()
-                    group.cancel_scope.cancel()
-
-                group.start_soon(end_with_child)
-                await self._wait_for_change()
-                group.cancel_scope.cancel()
-        finally:
-            # Also if this process ends for another reason: the program must not outlive it.
-            if child.exit_code is None:
-                self._is_stopping = True
-                with anyio.CancelScope(shield=True):
-                    await child.stop(self._grace)
-        return None if self._is_stopping and not self._is_ending else child.exit_code
+                self._child = child = ChildProgram(program)
+                try:
+                    await _wait_for_first(child.wait, self._end_requested.wait, self._wait_for_change)
+                    # After a signal the program has the time that it needs. When a job is deleted, the other
+                    # pods vanish meanwhile, which is not a reason to kill it or to start it again.
+                    if self._end_requested.is_set() and child.send(0):
+                        await child.wait()
+                finally:
+                    # Also if this process ends for another reason: the program must not outlive it.
+                    if child.exit_code is None:
+                        self._is_stopping = True
+                        with anyio.CancelScope(shield=True):
+                            await child.stop(self._grace)
+                if self._is_stopping:
+                    # Then the ports and accelerators of the program are free for the next one.
+                    with anyio.move_on_after(KILL_GRACE):
+                        await _wait_for_first(child.wait_for_group, self._end_requested.wait)
+                if self._end_requested.is_set() or not self._is_stopping:
+                    return await child.wait()
 
     @contextmanager
     def _handle_signals(self) -> Iterator[None]:
@@ -256,8 +288,7 @@ class Supervisor:
             if number in ENDING:
                 self._exit_with(SIGNALLED + number)
             return
-        if self._is_stopping:
-            self._is_ending |= number in ENDING
-            if number == signal.SIGTERM:  # the program has received it
-                return
-        self._child.send(number)
+        if number in ENDING:
+            self._end_requested.set()
+        if not (self._is_stopping and number == signal.SIGTERM):  # which the program has received already
+            self._child.send(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import shlex
@@ -25,13 +26,13 @@ from .test_completion import candidates
 from .test_program_outputs import uid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from aioresolve.testing import RequestRecord, ThreadedKubernetesServer
 
 pytest.importorskip("pty", reason="this system has no pseudo-terminals, and thus no POSIX processes")
 
-from aioresolve.cli.program import FORWARDED, ChildProgram, Program, Supervisor
+from aioresolve.cli.program import FORWARDED, ChildProgram, Program, Supervisor, UnstoppableProgramError
 
 EXEC = ("exec", "kubernetes", "-l", "app=train")
 REPORT = ("starting sh as /job:worker/task:1 at 10.0.0.2:8470, rank 1",)
@@ -107,12 +108,16 @@ def test_exit_code_is_that_of_the_program(env: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_program_inherits_no_file_descriptors_and_no_ignored_signals(env: dict[str, str]) -> None:
+@pytest.mark.parametrize("restart", [(), ("--restart-on-change",)])
+def test_program_inherits_no_file_descriptors_and_no_ignored_signals(
+    env: dict[str, str], restart: tuple[str, ...]
+) -> None:
     script = "grep SigIgn /proc/$$/status; ls /proc/$$/fd; true"
     plain = run_plainly(script, env)
-    result = run((*EXEC, *shell(script)), env)
-    assert result.stdout == plain
+    result = run((*EXEC, *restart, *shell(script)), env)
     assert "0000000000000000" in plain
+    # posix_spawn of glibc ignores 32 and 33 in the child, the signals that it reserves for itself.
+    assert result.stdout.replace("0000000180000000", "0000000000000000") == plain
 
 
 def run_plainly(script: str, env: Mapping[str, str]) -> str:
@@ -420,7 +425,7 @@ def test_pod_that_only_becomes_unready_restarts_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "USR2"])
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"])
 def test_signals_are_sent_on_to_the_program(env: dict[str, str], name: str) -> None:
     script = f"trap 'echo got {name}; exit 5' {name}; {LOOP}"
     with Running((*RESTARTED, *shell(script)), env) as running:
@@ -492,7 +497,7 @@ async def unreaped(folder: Path) -> AsyncIterator[tuple[ChildProgram, psutil.Pro
     """A program whose group is not empty after SIGKILL, and the process that empties it after SIGTERM."""
     os.mkfifo(fifo := folder / "fifo")
     loop = asyncio.get_running_loop()
-    child = ChildProgram(Program(sys.executable, ("python", "-c", UNREAPED, str(fifo)), os.environ))
+    child = ChildProgram(unreaped_program(fifo))
     loop.add_signal_handler(signal.SIGCHLD, child.reap)
     try:
         parent = psutil.Process(int(await anyio.to_thread.run_sync(fifo.read_text)))
@@ -507,36 +512,347 @@ async def unreaped(folder: Path) -> AsyncIterator[tuple[ChildProgram, psutil.Pro
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_program_has_been_stopped_when_its_whole_group_has_exited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", TIMEOUT)
+async def test_group_has_exited_when_each_of_its_processes_has_been_reaped(tmp_path: Path) -> None:
     async with unreaped(tmp_path) as (child, parent), anyio.create_task_group() as tasks:
-        stopped = anyio.Event()
+        exited = anyio.Event()
 
-        async def stop() -> None:
-            assert await child.stop(0.1) == 128 + signal.SIGTERM
-            stopped.set()
+        async def wait() -> None:
+            await child.wait_for_group()
+            exited.set()
 
-        tasks.start_soon(stop)
-        await child.wait()
+        await child.stop(0.1)
+        tasks.start_soon(wait)
         with anyio.move_on_after(0.5):
-            await stopped.wait()
-        assert not stopped.is_set()
+            await exited.wait()
+        assert not exited.is_set()
         parent.terminate()
-        await stopped.wait()
+        await exited.wait()
         assert not child.send(0)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_processes_that_remain_after_sigkill_delay_a_stop_for_a_limited_time(
+async def test_processes_that_remain_after_sigkill_delay_a_restart_for_a_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", 0.1)
-    async with unreaped(tmp_path) as (child, _):
+    os.mkfifo(fifo := tmp_path / "fifo")
+    async with supervised(tmp_path, "exit 3", first=unreaped_program(fifo), grace=0.1) as supervised_run:
+        parent = psutil.Process(int(await anyio.to_thread.run_sync(fifo.read_text)))
+        supervised_run.changed.set()
+        assert await supervised_run.exit_code() == 3
+        parent.terminate()
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_ends_the_wait_for_processes_that_remain_after_sigkill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", 10 * TIMEOUT)
+    os.mkfifo(fifo := tmp_path / "fifo")
+    async with supervised(tmp_path, "exit 3", first=unreaped_program(fifo), grace=0.1) as supervised_run:
+        parent = psutil.Process(int(await anyio.to_thread.run_sync(fifo.read_text)))
+        (member,) = parent.children()
+        supervised_run.changed.set()
+        await until(lambda: member.status() == psutil.STATUS_ZOMBIE)
+        signal.raise_signal(signal.SIGINT)
+        assert await supervised_run.exit_code() == 128 + signal.SIGTERM
+        parent.terminate()
+
+
+# A supervisor in this process
+
+
+class SupervisedRun:
+    """A supervisor that runs scripts of sh in turn; their `$0` is a file to which they append lines.
+
+    Each script ends when `finish` is called, unless it ends on its own.
+    """
+
+    def __init__(self, folder: Path, programs: Sequence[Program], grace: float) -> None:
+        self.changed = anyio.Event()
+        self.starts = 0
+        self._programs = programs
+        self._grace = grace
+        self._log = folder / "log"
+        self._log.touch()
+        self._codes: list[int] = []
+        self._has_ended = anyio.Event()
+
+    async def run(self) -> None:
+        async def prepare() -> Program:
+            self.starts += 1
+            return self._programs[self.starts - 1]
+
+        async def wait_for_change() -> None:
+            await self.changed.wait()
+            self.changed = anyio.Event()
+
+        supervisor = Supervisor(prepare, wait_for_change, grace=self._grace, exit_with=self._codes.append)
+        self._codes.append(await supervisor.run())
+        self._has_ended.set()
+
+    async def logged(self, *lines: str) -> None:
+        """Wait until exactly these lines have been written."""
+        await until(lambda: self._log.read_text().splitlines() == [*lines])
+
+    def lines(self) -> list[str]:
+        return self._log.read_text().splitlines()
+
+    def finish(self) -> None:
+        self._log.with_suffix(".end").touch()
+
+    async def exit_code(self) -> int:
         with anyio.fail_after(TIMEOUT):
-            await child.stop(0.1)
-        assert child.send(0)
+            await self._has_ended.wait()
+        (code,) = self._codes
+        return code
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(TIMEOUT):
+        while not condition():  # noqa: ASYNC110 - another process fulfils it
+            await anyio.sleep(0.01)
+
+
+def script_program(folder: Path, script: str) -> Program:
+    return Program("/bin/sh", ("sh", "-c", script, str(folder / "log")), os.environ)
+
+
+def unreaped_program(fifo: Path) -> Program:
+    return Program(sys.executable, ("python", "-c", UNREAPED, str(fifo)), os.environ)
+
+
+@asynccontextmanager
+async def supervised(
+    folder: Path, *scripts: str, first: Program | None = None, grace: float = TIMEOUT
+) -> AsyncIterator[SupervisedRun]:
+    """A running supervisor, which is cancelled at the end of the block."""
+    programs = [] if first is None else [first]
+    programs += [script_program(folder, script) for script in scripts]
+    started = SupervisedRun(folder, programs, grace)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(started.run)
+        try:
+            yield started
+        finally:
+            started.finish()
+            tasks.cancel_scope.cancel()
+
+
+# Records the signals that it receives, and ends when it is finished.
+LASTING = """
+for name in HUP INT QUIT TERM USR1; do trap "echo $name >>$0" $name; done
+echo started >>$0
+until [ -e $0.end ]; do sleep 0.02; done
+exit 5
+"""
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_change_after_a_signal_neither_stops_the_program_nor_starts_it_again(
+    tmp_path: Path, name: str
+) -> None:
+    # `kubectl delete job` sends SIGTERM to all pods, which vanish from the cluster one after another.
+    async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
+        await supervised_run.logged("started")
+        signal.raise_signal(getattr(signal, f"SIG{name}"))
+        await supervised_run.logged("started", name)
+        supervised_run.changed.set()
+        await anyio.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGUSR1)  # it arrives after a SIGTERM that the change could cause
+        await supervised_run.logged("started", name, "USR1")
+        supervised_run.finish()
+        assert await supervised_run.exit_code() == 5
+        assert supervised_run.lines() == ["started", name, "USR1"]
+        assert supervised_run.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "received"), [("TERM", ()), ("INT", ("INT",)), ("HUP", ("HUP",)), ("QUIT", ("QUIT",))]
+)
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_while_the_program_is_stopped_prevents_its_restart(
+    tmp_path: Path, name: str, received: tuple[str, ...]
+) -> None:
+    async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
+        await supervised_run.logged("started")
+        supervised_run.changed.set()
+        await supervised_run.logged("started", "TERM")
+        signal.raise_signal(getattr(signal, f"SIG{name}"))
+        await until(lambda: supervised_run.lines()[2:] == [*received])
+        signal.raise_signal(signal.SIGUSR1)
+        # The program has received SIGTERM already; a second one would be sent before SIGUSR1.
+        await supervised_run.logged("started", "TERM", *received, "USR1")
+        supervised_run.finish()
+        assert await supervised_run.exit_code() == 5
+        assert supervised_run.lines() == ["started", "TERM", *received, "USR1"]
+        assert supervised_run.starts == 1
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_that_the_parent_process_ignores_does_not_prevent_a_restart(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with supervised(tmp_path, LASTING, "exit 3") as supervised_run:
+            await supervised_run.logged("started")
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGUSR1)
+            await supervised_run.logged("started", "USR1")
+            supervised_run.changed.set()
+            await supervised_run.logged("started", "USR1", "TERM")
+            supervised_run.finish()
+            assert await supervised_run.exit_code() == 3
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_program_does_not_outlive_a_supervisor_that_fails(tmp_path: Path) -> None:
+    run = SupervisedRun(tmp_path, [], TIMEOUT)
+    program = script_program(tmp_path, f"trap 'echo TERM >>$0; exit 5' TERM; echo started >>$0; {SLEEP}")
+
+    async def prepare() -> Program:
+        return program
+
+    async def fail() -> None:
+        await run.logged("started")
+        raise RuntimeError("the watch has failed")
+
+    supervisor = Supervisor(prepare, fail, grace=TIMEOUT, exit_with=lambda code: None)
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="the watch has failed")):
+        await supervisor.run()
+    assert run.lines() == ["started", "TERM"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_signal_ends_a_program_that_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    async with supervised(tmp_path, f"echo $$ >>$0; kill -STOP $$; {SLEEP}") as supervised_run:
+        await until(lambda: bool(supervised_run.lines()))
+        process = psutil.Process(int(supervised_run.lines()[0]))
+        await until(lambda: process.status() == psutil.STATUS_STOPPED)
+        signal.raise_signal(number)
+        assert await supervised_run.exit_code() == 128 + number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans have another parent than PID 1 on Linux only")
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_exit_code_of_an_orphan_is_not_that_of_the_program(tmp_path: Path) -> None:
+    libc = ctypes.CDLL(None)
+    set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER: then orphans are children of this process
+    libc.prctl(set_child_subreaper, 1, 0, 0, 0)
+    try:
+        script = "(sh -c 'echo $$ >>$0; exit 9' $0 &); until [ -e $0.end ]; do sleep 0.02; done; exit 7"
+        async with supervised(tmp_path, script) as supervised_run:
+            await until(lambda: bool(supervised_run.lines()))
+            orphan = int(supervised_run.lines()[0])
+            await until(lambda: not psutil.pid_exists(orphan))
+            supervised_run.finish()
+            assert await supervised_run.exit_code() == 7
+    finally:
+        libc.prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_other_child_processes_are_not_reaped(tmp_path: Path) -> None:
+    other = ChildProgram(script_program(tmp_path, "exit 4"))
+    await until(lambda: psutil.Process(other.group).status() == psutil.STATUS_ZOMBIE)
+    assert exited_child(tmp_path).exit_code == 3
+    other.reap()
+    assert other.exit_code == 4
+
+
+def exited_child(folder: Path) -> ChildProgram:
+    """Return a program that has exited with 3 and was reaped."""
+    child = ChildProgram(script_program(folder, "exit 3"))
+    os.waitid(os.P_PGID, child.group, os.WEXITED | os.WNOWAIT)
+    child.reap()
+    return child
+
+
+# Programs that receive no signals
+
+
+def deny_signals(_group: int, _number: int) -> None:
+    raise PermissionError
+
+
+def lose_signals(_group: int, _number: int) -> None:
+    """Do what the kernel does for a process that hangs in it."""
+
+
+@pytest.mark.parametrize(
+    ("send", "grace", "trigger"),
+    [
+        (deny_signals, 10 * TIMEOUT, "change"),
+        (deny_signals, 10 * TIMEOUT, "signal"),
+        (lose_signals, 0.1, "change"),
+    ],
+)
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_supervisor_ends_if_the_program_cannot_be_stopped(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    send: Callable[[int, int], None],
+    grace: float,
+    trigger: str,
+) -> None:
+    monkeypatch.setattr("aioresolve.cli.program.KILL_GRACE", 0.1)
+    monkeypatch.setattr("aioresolve.cli.program.os.killpg", send)
+    run = SupervisedRun(tmp_path, [script_program(tmp_path, LASTING)], grace)
+
+    async def cause_the_end() -> None:
+        await run.logged("started")
+        if trigger == "change":
+            run.changed.set()
+        else:
+            signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with anyio.fail_after(TIMEOUT):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cause_the_end)
+                with pytest.raises(UnstoppableProgramError, match="/bin/sh cannot be stopped: process "):
+                    await run.run()
+    finally:
+        run.finish()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on macOS such a group may have only zombies")
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_group_with_processes_of_another_user_has_not_exited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = exited_child(tmp_path)
+    errors: list[OSError] = [PermissionError(), PermissionError(), ProcessLookupError()]
+
+    def probe(_group: int, _number: int) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr("aioresolve.cli.program.os.killpg", probe)
+    await child.wait_for_group()
+    assert errors == []
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_group_that_has_exited_on_sigterm_receives_no_sigkill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    send = os.killpg
+
+    def record(group: int, number: int) -> None:
+        sent.append(number)
+        send(group, number)
+
+    monkeypatch.setattr("aioresolve.cli.program.os.killpg", record)
+    async with supervised(tmp_path, f"echo started >>$0; {SLEEP}", "exit 3") as supervised_run:
+        await supervised_run.logged("started")
+        supervised_run.changed.set()
+        assert await supervised_run.exit_code() == 3
+    assert signal.SIGTERM in sent
+    assert signal.SIGKILL not in sent  # the id of a group without processes may be that of another one
 
 
 # Records the signals that it receives, and ends a while after SIGTERM.

@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import click
+import psutil
 import pytest
 
 from aioresolve.cli.application import ExitRequest, run_async
 from aioresolve.cli.terminal.background_writer import background_writer
 
 from .process import COMMAND, TIMEOUT, Running, cluster, environment
+
+fcntl = pytest.importorskip("fcntl", reason="this system has no POSIX pipes")
+termios = pytest.importorskip("termios")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,6 +264,40 @@ def test_a_text_larger_than_the_pipe_is_written_completely(is_blocking: bool) ->
     assert write_errors(write, *texts) == []
     reader.join(TIMEOUT)
     assert received == ["".join(texts)]
+
+
+WRITE = """
+import sys
+from aioresolve.cli.terminal import streams
+try:
+    streams.write_stdout("x" * 4000)
+    streams.write_stdout("x" * 4000)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the capacity of a pipe is counted in pages by Linux")
+def test_ctrl_c_ends_a_command_whose_result_is_not_read() -> None:
+    read, write = os.pipe()
+    capacity = fcntl.fcntl(write, fcntl.F_GETPIPE_SZ)
+    os.write(write, bytes(capacity - 4096))  # one page is free, for the first write
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen([sys.executable, "-c", WRITE], stdout=write, env=buffered) as process:
+        os.close(write)
+        try:
+            while unread(read) < capacity - 96 or psutil.Process(process.pid).status() != "sleeping":
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT) == 130
+        finally:
+            process.kill()
+            os.close(read)
+
+
+def unread(descriptor: int) -> int:
+    """Return the number of bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_pipe_without_a_reader_ends_the_command() -> None:

@@ -73,6 +73,9 @@ def _failing_as_a_command(stream: TextIO) -> Iterator[None]:
         if is_reader_gone(error):
             raise SystemExit(OUTPUT_CLOSED) from None
         raise click.ClickException(f"cannot write the result to stdout: {error.strerror}") from error
+    except KeyboardInterrupt:
+        discard(stream)  # at exit, the interpreter would write the rest, and wait for the same reader
+        raise
 
 
 def is_reader_gone(error: OSError) -> bool:

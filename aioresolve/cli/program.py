@@ -94,12 +94,33 @@ def replace_process(program: Program) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, AttributeError):  # closed
             stream.flush()
-    for number in IGNORED_BY_PYTHON:
+    # Python would lose a signal that arrives between its last check for signals and the start of the program.
+    for number in (*_ending_signals(), *IGNORED_BY_PYTHON):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execve(program.path, program.arguments, program.environ)  # noqa: S606 - as the user wrote it
     except OSError as error:
         raise _start_error(program, error) from error
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Raise SystemExit for each signal that ends this process, so that it can remove its files before."""
+
+    def handle(number: int, _: object) -> NoReturn:
+        raise SystemExit(SIGNALLED + number)
+
+    before = {number: signal.signal(number, handle) for number in _ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ending_signals() -> list[signal.Signals]:
+    """Return the signals that end this process, without those that its parent has ignored, as nohup does."""
+    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _start_error(program: Program, error: OSError) -> BrokenProgramError:

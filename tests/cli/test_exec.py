@@ -209,6 +209,79 @@ def test_host_file_that_cannot_be_written_is_one_error(env: dict[str, str]) -> N
     assert result == Result(1, "", "error: cannot write the host file /dev/full: No space left on device\n")
 
 
+def temporary_folder(folder: Path) -> Path:
+    (temporary := folder / "temporary").mkdir()
+    return temporary
+
+
+@pytest.mark.slow
+def test_program_that_cannot_be_executed_leaves_no_temporary_host_file(
+    env: dict[str, str], not_executable: Path, tmp_path: Path
+) -> None:
+    not_executable.write_text("#!/no/such/interpreter\n")
+    not_executable.chmod(0o755)
+    folder = temporary_folder(tmp_path)
+    result = run((*EXEC, "--for", "mpi", "-q", "--", str(not_executable)), {**env, "TMPDIR": str(folder)})
+    assert result.code == 126
+    assert list(folder.iterdir()) == []
+
+
+INTERRUPTED_EXEC = """
+import signal, sys
+from pathlib import Path
+from aioresolve.cli import main, program
+
+number = signal.Signals[sys.argv.pop(1)]
+
+def interrupt(started):
+    assert Path(started.environ["AIORESOLVE_HOSTFILE"]).read_text()
+    signal.raise_signal(number)
+
+program.replace_process = interrupt
+sys.exit(main())
+"""
+
+FAILING_EXEC = """
+import errno, sys
+from pathlib import Path
+from aioresolve.cli import main
+
+def fail(path, text):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+Path.write_text = fail
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ((INTERRUPTED_EXEC, "SIGTERM"), 143),
+        ((INTERRUPTED_EXEC, "SIGINT"), 130),
+        ((INTERRUPTED_EXEC, "SIGHUP"), 129),
+        ((INTERRUPTED_EXEC, "SIGQUIT"), 131),
+        ((FAILING_EXEC,), 1),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "full disk"],
+)
+def test_temporary_host_file_is_removed_if_the_program_is_not_started(
+    env: dict[str, str], tmp_path: Path, script: tuple[str, ...], code: int
+) -> None:
+    folder = temporary_folder(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", *script, *EXEC, "--for", "mpi", "-q", *shell("echo started")],
+        env={**env, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_program_that_cannot_have_the_cluster_is_not_reported_as_started(env: dict[str, str]) -> None:
     result = run((*EXEC, "--for", "megascale", "--slices", "2", *shell("echo started")), env)

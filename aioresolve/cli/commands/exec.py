@@ -339,14 +339,16 @@ def _run(context: click.Context, execution: _Execution) -> None:
     """Wait for the cluster and start the program; return only if it could not be started."""
     validate_platform()
     from aioresolve.cli.application import run_async
-    from aioresolve.cli.program import find_program, replace_process
+    from aioresolve.cli.program import exit_on_signals, find_program, replace_process
 
     execution.path = find_program(execution.launch.command[0])
-    if not execution.launch.is_restarted:
-        replace_process(run_async(execution.prepare))
     try:
-        context.exit(run_async(execution.supervise))
-    finally:
+        if execution.launch.is_restarted:
+            context.exit(run_async(execution.supervise))
+        state, variables = run_async(execution.wait)
+        with exit_on_signals():
+            replace_process(execution.program(state, variables))
+    finally:  # not after a program that has replaced this process, and reads the file
         execution.remove_hostfile()
 
 
@@ -371,10 +373,18 @@ class _Execution:
         self._members: object = None  # those of the cluster for which the program was prepared
         self._temporary: str | None = None
 
-    async def prepare(self, exit_request: ExitRequest) -> Program:
-        """Return the program with its environment, once the cluster is complete."""
+    async def wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
+        """Return the cluster once it is complete, and the variables of this task in it."""
         async with self._resolver:
-            return await self._prepare(exit_request)
+            return await self._wait(exit_request)
+
+    def program(self, state: ClusterState, variables: dict[str, str]) -> Program:
+        """Return the program for the cluster that `wait` returned, and write its host file if it has one."""
+        from aioresolve.cli.program import Program
+
+        if self.launch.is_launcher:
+            variables = self._host_file(state)
+        return Program(self.path, self.launch.command, {**self.launch.environ, **variables})
 
     async def supervise(self, exit_request: ExitRequest) -> int:
         """Run the program as a child until it ends; return its exit code."""
@@ -389,14 +399,15 @@ class _Execution:
             ).run()
 
     async def _prepare(self, exit_request: ExitRequest) -> Program:
-        from aioresolve.cli.program import Program
+        return self.program(*await self._wait(exit_request))
 
+    async def _wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
         state = await wait_for_cluster(
             self._resolver, self._request, self._condition, exit_request, self._interval
         )
         self._members = _members(state)
-        variables = self._host_file(state) if self.launch.is_launcher else await self._variables(state)
-        return Program(self.path, self.launch.command, {**self.launch.environ, **variables})
+        # A launcher is not a task.
+        return state, {} if self.launch.is_launcher else await self._variables(state)
 
     async def _variables(self, state: ClusterState) -> dict[str, str]:
         from aioresolve import launch
@@ -443,10 +454,10 @@ class _Execution:
         path = self.launch.hostfile or self._temporary
         try:
             if path is None:
-                # It remains for the program, which does not return.
+                # It remains for a program that replaces this process, and thus does not return.
                 descriptor, path = tempfile.mkstemp(prefix="aioresolve-", suffix=".hostfile")
-                os.close(descriptor)
                 self._temporary = path
+                os.close(descriptor)
             Path(path).write_text(text)
         except OSError as error:
             raise click.ClickException(f"cannot write the host file {path}: {error.strerror}") from error

@@ -57,6 +57,9 @@ from aioresolve.kubernetes.resolver import validate_jobs, validate_namespaces, v
         ({"token_file": ""}, "`token_file=`: '' is not a path"),
         ({"impersonate": " "}, "`impersonate=`: ' ' is not the name"),
         ({"impersonate": "ada\r\nX: y"}, "`impersonate=`: .* is not the name"),
+        ({"impersonate": "\ud800"}, r"`impersonate=`: '\\ud800' is not the name"),
+        ({"impersonate": "ada\udcff"}, r"`impersonate=`: 'ada\\udcff' is not the name"),
+        ({"impersonate": "ada", "impersonate_groups": ["\ud800"]}, "`impersonate_groups=`: .* is not"),
         ({"impersonate": "ada", "impersonate_groups": ["math", ""]}, "`impersonate_groups=`: '' is not"),
         (
             {"impersonate": "ada", "impersonate_groups": {"math": 1}},

@@ -41,6 +41,13 @@ def test_token_is_a_bearer_token() -> None:
     assert parse_exec_credential(credential({"token": "t"}), EXEC_V1, "p") == Identity("Bearer t")
 
 
+def test_half_of_a_surrogate_pair_in_a_certificate_is_replaced() -> None:
+    output = credential({"clientCertificateData": "\ud800", "clientKeyData": "\udfff"})
+    certificate = parse_exec_credential(output, EXEC_V1, "p").certificate
+    assert certificate is not None
+    assert (certificate.chain, certificate.key) == (b"?", b"?")
+
+
 def test_certificate_and_token_may_be_combined() -> None:
     output = credential({"token": "t", "clientCertificateData": "C", "clientKeyData": "K"})
     assert parse_exec_credential(output, EXEC_V1, "p") == Identity(

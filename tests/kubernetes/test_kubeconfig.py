@@ -594,6 +594,9 @@ def test_half_of_a_surrogate_pair_is_reported() -> None:
     assert "users[dev].user.username: contains half of a UTF-16 surrogate pair" in error_of(
         json.dumps(kubeconfig({"username": "\ud800"}))
     )
+    assert "users[dev].user.as-user-extra: contains half of a UTF-16 surrogate pair" in error_of(
+        json.dumps(kubeconfig({"as": "u", "as-user-extra": {"\ud800": ["x"]}}))
+    )
 
 
 def test_unknown_current_context_is_reported() -> None:

@@ -30,7 +30,7 @@ from .kubeconfig import (
     Selection,
     User,
     default_scheme,
-    has_control_characters,
+    is_valid_in_header,
     merge_kubeconfigs,
     parse_kubeconfig,
     proxy_from_environment,
@@ -223,11 +223,11 @@ def _validate_token_file(path: object) -> str:
 
 def _validate_subject(argument: str, name: object) -> str:
     """Return the name of a user or group as the value of a header."""
-    if not isinstance(name, str) or not name.strip(" \t") or has_control_characters(name):
+    if not isinstance(name, str) or not name.strip(" \t") or not is_valid_in_header(name):
         raise ConfigurationError(
             f"{name!r} is not the name of a user or group",
             argument=argument,
-            hint="Pass a name without line breaks.",
+            hint="Pass a name that is valid UTF-8, without line breaks.",
         )
     return name.strip(" \t")
 

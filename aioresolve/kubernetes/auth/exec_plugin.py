@@ -363,7 +363,12 @@ def parse_exec_credential(output: bytes, api_version: str, what: str) -> Identit
         )
     return Identity(
         authorization=bearer(token, f"the token of {what}") if token else None,
-        certificate=ClientCertificate(chain.encode(), key.encode(), where=f"the client certificate of {what}")
+        # JSON can contain half of a surrogate pair. As in Go, it is replaced, and then not valid PEM.
+        certificate=ClientCertificate(
+            chain.encode(errors="replace"),
+            key.encode(errors="replace"),
+            where=f"the client certificate of {what}",
+        )
         if chain
         else None,
         expires=unix_time(_text(status, "expirationTimestamp", what), f"the expirationTimestamp of {what}"),

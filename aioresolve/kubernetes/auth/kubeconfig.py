@@ -31,6 +31,7 @@ from aioresolve._core.document import (
     Location,
     MappingNode,
     NodeBuilder,
+    ScalarNode,
     build_from_json,
     decode,
     is_null,
@@ -39,6 +40,7 @@ from aioresolve._core.document import (
     parse_yaml,
     python_value,
     require_mapping,
+    require_string,
 )
 from aioresolve._core.redaction import PLACEHOLDER, Confidential, SecretText
 from aioresolve.errors import ConfigurationError, Hint
@@ -73,7 +75,8 @@ EXEC_FIELDS = (
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _HEADER_CHARACTERS = "!#$&'*+-.^_`|~"  # of a header's name, without the % of escapes: RFC 9110
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # not allowed in the value of a header: RFC 9110
+_INVALID_IN_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+"""Control characters (RFC 9110), and surrogates, which aiohttp would leave out of the value of a header."""
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -554,10 +557,11 @@ def _impersonation(fields: MappingNode) -> tuple[tuple[str, str], ...]:
         ("as-groups", "Impersonate-Group"): fields.strings("as-groups"),
     }
     for name in extra.values:
+        require_string(ScalarNode(extra.location, name, name))  # half of a surrogate pair cannot be quoted
         header = f"Impersonate-Extra-{quote(name, safe=_HEADER_CHARACTERS)}"
         values["as-user-extra", header] = extra.strings(name)
     for (field_name, _), texts in values.items():
-        if any(map(has_control_characters, texts)):
+        if not all(map(is_valid_in_header, texts)):
             raise DocumentError(
                 fields.location_of(field_name), "contains a line break or a control character", "Remove it."
             )
@@ -594,9 +598,9 @@ def _pem_source(fields: MappingNode, key: str, entry: Entry) -> PEMSource | None
 # Addresses of API servers and of proxies. A user name and password in an address never appear in a message.
 
 
-def has_control_characters(text: str) -> bool:
-    """Whether `text` has characters that the value of a header cannot have."""
-    return _CONTROL.search(text) is not None
+def is_valid_in_header(text: str) -> bool:
+    """Whether `text` can be the value of a header."""
+    return _INVALID_IN_HEADER.search(text) is None
 
 
 def default_scheme(authority: PEMSource | None, *, insecure: bool) -> str:

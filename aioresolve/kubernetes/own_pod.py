@@ -143,7 +143,7 @@ async def fetch_own_pod(progress: Progress) -> Pod:
     if name is None:
         server = URL(connection.server)
         ip = await run_in_thread(f"look up {server.host}", _source_address, server)
-    query = PodQuery("", connection.namespace or "default", name=name, ip=ip)
+    query = PodQuery("", connection.default_namespace(), name=name, ip=ip)
     api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
     found: list[Pod] = []
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -25,7 +24,14 @@ from aioresolve.spec import ClusterSpec, ClusterState
 from .api.client import AiohttpTransport, ConnectionPool, Found, ObjectAPI
 from .api.errors import is_expired
 from .api.objects import CONTEXT_NAMESPACE, PodQuery
-from .auth import CredentialCache, find_connection, kubeconfig_paths, validate_location, validate_overrides
+from .auth import (
+    NAMESPACE,
+    CredentialCache,
+    find_connection,
+    kubeconfig_paths,
+    validate_location,
+    validate_overrides,
+)
 from .tasks.accelerators import device_counts
 from .tasks.controllers import ControllerSizes
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
@@ -538,10 +544,11 @@ class KubernetesClusterResolver(ClusterResolver):
         progress.waiting(scope, "reading the kubeconfig or the service account")
         connection = await self._find_connection()
         progress.ready(scope)
+        # The namespace of the context may be invalid if it is not used.
+        uses_context = CONTEXT_NAMESPACE in self._namespaces
+        namespace = connection.default_namespace() if uses_context else "default"
         return ObjectAPI(
-            AiohttpTransport(connection),
-            max_concurrency=self._max_concurrency,
-            namespace=connection.namespace or "default",
+            AiohttpTransport(connection), max_concurrency=self._max_concurrency, namespace=namespace
         )
 
     async def _find_connection(self) -> Connection:
@@ -584,10 +591,6 @@ async def _read_claims(api: ObjectAPI, cache: PodCache, pods: Sequence[MatchedPo
 
     counted, cache.claim_faults = await read_devices(api, pods, members=cache.num_members)
     cache.set_devices(pods, counted)
-
-
-_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""The name of a namespace: a DNS label, RFC 1123. It becomes part of the path of a URL."""
 
 
 def validate_jobs(mapping: Any) -> Mapping[str, tuple[str, ...]]:
@@ -648,7 +651,7 @@ def validate_namespaces(namespace: Any) -> tuple[str | None, ...]:
             hint="Pass a name, a list of names, CONTEXT_NAMESPACE, or None for all namespaces.",
         )
     for name in given:
-        if not isinstance(name, str) or not (name == CONTEXT_NAMESPACE or _NAMESPACE.fullmatch(name)):
+        if not isinstance(name, str) or not (name == CONTEXT_NAMESPACE or NAMESPACE.fullmatch(name)):
             raise ConfigurationError(
                 f"{name!r} is not a valid namespace name",
                 argument="namespace",

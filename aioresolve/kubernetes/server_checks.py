@@ -94,8 +94,8 @@ class ServerChecks:
 
     @property
     def namespace(self) -> str:
-        """The namespace that kubectl would use."""
-        return self.connection.namespace or "default"
+        """The namespace that kubectl would use; raises a ConfigurationError if it is not valid."""
+        return self.connection.default_namespace()
 
     def plan(self) -> list[PlannedCheck]:
         """Return the checks in the order of a request."""
@@ -120,8 +120,9 @@ class ServerChecks:
         self.connection = await self.find_connection()
         self._transport = AiohttpTransport(self.connection)
         proxy = f" through the proxy {origin(self.connection.proxy)}" if self.connection.proxy else ""
+        namespace = self.connection.namespace or "default"
         return Finding(
-            f"{self.connection.server}{proxy} from {self.connection.source}, namespace {self.namespace!r}"
+            f"{self.connection.server}{proxy} from {self.connection.source}, namespace {namespace!r}"
         )
 
     async def _check_credentials(self, _: Progress) -> Finding:

@@ -524,6 +524,14 @@ async def test_review_that_denies_a_permitted_request_is_believed(loopback: Loop
     assert remedy(check) == "Have a cluster administrator grant that permission."
 
 
+async def test_invalid_namespace_of_the_context_fails_the_checks_that_use_it(loopback: Loopback) -> None:
+    loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="..")
+    assert (await diagnose(loopback))["list pods"].result == "ok"
+    checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
+    assert (checks["configuration"].result, checks["list pods"].result) == ("ok", "failed")
+    assert "'..' is not a valid namespace name" in checks["list pods"].found
+
+
 async def test_namespace_of_the_context_is_used(loopback: Loopback) -> None:
     document = json.loads(loopback.kubeconfig.read_text())
     document["contexts"][0]["context"]["namespace"] = "ml"

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -154,6 +155,30 @@ class TestRequests:
             assert await anext(states) == state
         assert {request.namespace for request in loopback.requests} == {name}
         assert addresses(state.spec) == [loopback.address("train-0", name)]
+
+    @pytest.mark.parametrize("kind", ["pods", "service"])
+    @pytest.mark.parametrize("invalid", ["..", ".", "../lab", "lab\n", "lab?x", "lab#x", "lab%2Fx"])
+    async def test_invalid_namespace_of_the_context_is_an_error(
+        self, loopback: Loopback, invalid: str, kind: str
+    ) -> None:
+        loopback.server.write_kubeconfig(loopback.kubeconfig, namespace=invalid)
+        resolver = loopback.resolver(namespace=CONTEXT_NAMESPACE)
+        if kind == "service":
+            resolver = KubernetesClusterResolver(
+                service="train", namespace=CONTEXT_NAMESPACE, kubeconfig=loopback.kubeconfig
+            )
+        async with aclosing(resolver.watch()) as states:
+            for call in (resolver.cluster_spec, resolver.cluster_state, partial(anext, states)):
+                with pytest.raises(ConfigurationError, match=r"context '.*': '.*' is not a valid namespace"):
+                    await call()
+        assert not loopback.requests
+
+    async def test_invalid_namespace_of_the_context_does_not_matter_if_another_one_is_given(
+        self, loopback: Loopback
+    ) -> None:
+        loopback.train("train-0", namespace="lab")
+        loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="..")
+        assert (await loopback.resolver(namespace="lab").cluster_spec()).tasks
 
     async def test_few_pods_with_inconclusive_rows_are_requested_by_name(self, loopback: Loopback) -> None:
         names = [f"train-{number}" for number in range(20)]

@@ -1,6 +1,6 @@
 """The API server to connect to, and the credentials for it."""
 
-from .connection import Connection, CredentialCache
+from .connection import NAMESPACE, Connection, CredentialCache
 from .discovery import (
     ConnectionOverrides,
     ExecutableLocation,
@@ -11,6 +11,7 @@ from .discovery import (
 )
 
 __all__ = [
+    "NAMESPACE",
     "Connection",
     "ConnectionOverrides",
     "CredentialCache",

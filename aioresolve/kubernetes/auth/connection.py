@@ -49,6 +49,9 @@ A kubelet renews a token at 80 % of its lifetime, which is at least ten minutes:
 minute ago is still valid.
 """
 
+NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""The name of a namespace: a DNS label, RFC 1123. It becomes part of the path of a URL."""
+
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
@@ -165,7 +168,7 @@ class Connection:
     Attributes:
         server: the URL, such as `https://10.0.0.1:6443`, possibly with a path; without a trailing slash.
         source: where it was found, as text: `kubeconfig /home/me/.kube/config, context 'dev'`.
-        namespace: the default namespace of the context or service account, if any.
+        namespace: the default namespace of the context or service account, if any; see `default_namespace`.
         user: the name of the user and the kind of credentials, as text: `user 'dev': client certificate`.
         proxy: the URL of the proxy, if any; it may contain a password and belongs in no message.
         tls_server_name: the name in the certificate of the server, if it is not the host.
@@ -194,6 +197,21 @@ class Connection:
     def __repr__(self) -> str:
         proxy = "" if self.proxy is None else f" through {without_credentials(self.proxy)}"
         return f"<{type(self).__name__} to {self.server}{proxy} from {self.source}>"
+
+    def default_namespace(self) -> str:
+        """Return the namespace that kubectl would use.
+
+        Raises:
+            ConfigurationError: it is not a valid name. A URL with it could be that of other namespaces: `..`
+                is removed from a path together with the part before it.
+        """
+        name = self.namespace or "default"
+        if not NAMESPACE.fullmatch(name):
+            raise ConfigurationError(
+                f"{self.source}: {name!r} is not a valid namespace name",
+                hint="Correct the namespace of the context, or of the pod (`$POD_NAMESPACE`).",
+            )
+        return name
 
     async def credentials(self) -> tuple[dict[str, str], ssl.SSLContext | None]:
         """Return the headers that authenticate a request, and its TLS context, of one identity.

@@ -15,12 +15,11 @@ import os
 import threading
 import traceback
 import types
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
-import anyio.from_thread
 
 from aioresolve.errors import ConfigurationError, ResolveError
 
@@ -48,12 +47,43 @@ EXIT_TIMEOUT = 5.0
 """Seconds that the exit of the interpreter waits for connections to be closed."""
 
 
+class Flag:
+    """Is set once, by one thread, while another one waits for it.
+
+    The waiting thread never holds a lock that `set` takes, as it does with a `threading.Event` or a `Future`:
+    if it is the main thread, a signal handler may interrupt it at any point, make a call too, and wait for
+    the loop, which would wait for the lock.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set the flag; never waits."""
+        if not self._is_set:
+            self._is_set = True
+            self._lock.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until the flag is set, at most `timeout` seconds; return whether it is."""
+        if not self._is_set:
+            self._lock.acquire(timeout=timeout)
+        return self._is_set
+
+
 class LoopThread:
     """An event loop in a daemon thread. It runs from construction until `close`."""
 
-    _calls: anyio.from_thread.BlockingPortal
+    _calls: TaskGroup
     _context: contextvars.Context
     _ended: anyio.Event
+    _running_loop: asyncio.AbstractEventLoop
     _services: TaskGroup
     _tasks: TaskGroup
 
@@ -92,7 +122,8 @@ class LoopThread:
         try:
             self._submit(call)
             while not call.finished.wait(WAIT_PERIOD):
-                pass
+                if not self._thread.is_alive():  # it may have ended before it started the call
+                    call.fail(_exiting_error())
         except BaseException:
             self.call_soon(call.cancel)
             call.finished.wait(INTERRUPT_TIMEOUT)
@@ -132,11 +163,19 @@ class LoopThread:
         self._loop = None
 
     def _submit(self, call: _Call[Any]) -> None:
+        # Not by a BlockingPortal, which waits for a Future: see `Flag`.
         try:
-            self._calls.start_task_soon(call.run)
+            self._running_loop.call_soon_threadsafe(self._start, call)
         except RuntimeError as error:
             call.finished.set()
             raise _exiting_error() from error
+
+    def _start(self, call: _Call[Any]) -> None:
+        """Start a call, in the loop, with the context variables of the caller."""
+        if self._is_ending:
+            call.fail(_exiting_error())
+        else:
+            self._calls.start_soon(call.run)
 
     def _main(self, started: Future[None]) -> None:
         try:
@@ -150,15 +189,15 @@ class LoopThread:
 
     async def _serve(self, started: Future[None]) -> None:
         self._ended = anyio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._running_loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as self._services:
             self._context = contextvars.copy_context()
             async with anyio.create_task_group() as self._tasks:
-                async with anyio.from_thread.BlockingPortal() as self._calls:
+                async with anyio.create_task_group() as self._calls:
                     started.set_result(None)
                     await self._ended.wait()
                     # In this order: calls and tasks use the resources that services hold open.
-                    await self._calls.stop(cancel_remaining=True)
+                    self._calls.cancel_scope.cancel()
                 self._tasks.cancel_scope.cancel()
             for stop in tuple(self._stop_callbacks):
                 stop()
@@ -181,7 +220,7 @@ class _Call(Generic[T]):
     """One call: it runs in the loop, while another thread waits for `finished`."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        self.finished = threading.Event()
+        self.finished = Flag()
         self._function = function
         self._scope: anyio.CancelScope | None = None
         self._value: T | None = None
@@ -198,11 +237,16 @@ class _Call(Generic[T]):
             self._error = ResolveError(
                 "the call was cancelled in the event loop thread of aioresolve.sync: the interpreter exits,"
                 " or the resolver cancelled itself"
-            )
-            raise
+            )  # and not raised again, which would cancel the other calls
         except BaseException as error:  # SystemExit too belongs to the caller; here it would end the loop
             self._error = error
         finally:
+            self.finished.set()
+
+    def fail(self, error: ResolveError) -> None:
+        """End the call with an error, unless it has ended. Nothing else may run it."""
+        if not self.finished.is_set():
+            self._error = error
             self.finished.set()
 
     def cancel(self) -> None:
@@ -270,19 +314,31 @@ def get_loop_thread() -> LoopThread:
         return current
     if _has_exited:  # Python 3.12 starts no thread at that time, and says so in other words
         raise _exiting_error()
-    started: Future[LoopThread] = Future()
+    starting = _Starting()
     # By another thread, so that this one never holds the lock: if it is the main thread, a signal handler may
     # interrupt it at any point, make a call too, and wait for the lock.
     try:
-        _thread.start_new_thread(_start, (started,))
+        _thread.start_new_thread(_start, (starting,))
     except RuntimeError as error:
         raise _not_started(error) from error
-    while not wait([started], WAIT_PERIOD).done:
+    while not starting.finished.wait(WAIT_PERIOD):
         pass
-    return started.result()
+    if starting.error is not None:
+        raise starting.error
+    assert starting.thread is not None
+    return starting.thread
 
 
-def _start(started: Future[LoopThread]) -> None:
+class _Starting:
+    """The result of `_start`, for the thread that waits for it."""
+
+    def __init__(self) -> None:
+        self.finished = Flag()
+        self.thread: LoopThread | None = None
+        self.error: BaseException | None = None
+
+
+def _start(starting: _Starting) -> None:
     global _current
     try:
         with _lock:
@@ -291,9 +347,11 @@ def _start(started: Future[LoopThread]) -> None:
             if _has_exited:  # meanwhile
                 _current.close()
                 raise _exiting_error()
-            started.set_result(_current)
+            starting.thread = _current
     except BaseException as error:  # raised by the waiting thread
-        started.set_exception(error)
+        starting.error = error
+    finally:
+        starting.finished.set()
 
 
 def current_loop_thread() -> LoopThread | None:

@@ -6,12 +6,13 @@ import asyncio
 import contextvars
 import gc
 import signal
+import sys
 import threading
 import traceback
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -23,6 +24,7 @@ from aioresolve.sync.loop_thread import LoopThread, current_loop_thread, get_loo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 THREADS = 32
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST")
@@ -343,6 +345,41 @@ def test_signal_handler_can_make_a_call_during_another_call(thread: LoopThread) 
     assert names == ["aioresolve.sync"]
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("not_started")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_signal_handler_can_make_a_call_at_any_point_of_another_call(is_first: bool) -> None:
+    """Interrupt the main thread at each line that it executes in the facade and in the standard library."""
+    interrupted: set[tuple[str, int]] = set()
+    is_handling = False
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal is_handling
+        if not is_handling:
+            is_handling = True
+            assert get_loop_thread().run(thread_name) == "aioresolve.sync"
+            is_handling = False
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> Any:
+        line = frame.f_code.co_filename, frame.f_lineno
+        if event == "line" and line not in interrupted:
+            interrupted.add(line)
+            signal.raise_signal(signal.SIGUSR1)
+        return interrupt
+
+    if not is_first:
+        get_loop_thread()
+    before, traced = signal.signal(signal.SIGUSR1, handle), sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        for _ in range(3):
+            get_loop_thread().run(thread_name)
+    finally:
+        sys.settrace(traced)
+        signal.signal(signal.SIGUSR1, before)
+    assert len(interrupted) > 10
+
+
 # One loop thread per process
 
 
@@ -397,6 +434,14 @@ def test_call_during_the_exit_of_the_interpreter_raises_a_resolve_error(
 
 
 # Closing
+
+
+def test_call_that_a_loop_has_not_started_when_it_ends_raises_a_resolve_error(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_submit", lambda call: thread.close())
+    with pytest.raises(ResolveError, match="the interpreter exits"):
+        thread.run(thread_name)
 
 
 def test_closing_cancels_the_calls_in_progress(thread: LoopThread) -> None:

@@ -150,6 +150,25 @@ async def test_token_is_used_while_the_token_file_is_missing_or_empty(
     assert await bearer_of(connection) == "from-file"
 
 
+@pytest.mark.parametrize("content", [None, "", "a\nb"], ids=["missing", "empty", "malformed"])
+async def test_last_token_of_the_file_is_kept_although_there_is_another_token(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file")
+    connection = await connect_as({"token": "inline", "tokenFile": "token"}, tmp_path)
+    assert await bearer_of(connection) == "from-file"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    await connection.renew(await connection.headers())
+    assert await bearer_of(connection) == "from-file"
+    file.write_text("renewed")
+    await connection.renew(await connection.headers())
+    assert await bearer_of(connection) == "renewed"
+
+
 async def test_malformed_token_file_is_an_error_although_there_is_a_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hunter22\nhunter22")
     with pytest.raises(ConfigurationError, match=r"tokenFile .*/token contains a line break") as caught:

@@ -68,12 +68,14 @@ class ClientCertificate:
 class Identity(Confidential, frozen=True):
     """What authenticates the client: an Authorization header, a client certificate, both, or nothing.
 
-    `expires` is in seconds of Unix time; None if unknown.
+    `expires` is in seconds of Unix time; None if unknown. `is_fallback` says that there is a token file, but
+    the Authorization is another one, because the file could not be read.
     """
 
     authorization: str | None = None
     certificate: ClientCertificate | None = None
     expires: float | None = None
+    is_fallback: bool = False
 
     @property
     def is_fresh(self) -> bool:
@@ -308,9 +310,7 @@ class CredentialCache:
             max_age = ROTATION_PERIOD if discovered.rotates else None
             return (
                 TokenCache(discovered.identity, max_age=max_age),
-                _file_reader(
-                    discovered.source, discovered.identity, lambda: discovered.read_again().identity
-                ),
+                _file_reader(discovered.source, discovered.identity, partial(_reread_identity, discovered)),
             )
         with self._mutex:
             known, cache = self._by_key.get(plugin.key, (None, None))
@@ -321,18 +321,24 @@ class CredentialCache:
             return cache, plugin.identity
 
 
-def _file_reader(source: str, last: T, reread: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+def _file_reader(source: str, last: T, reread: Callable[[T], T]) -> Callable[[], Awaitable[T]]:
     async def fetch() -> T:
         nonlocal last
         # Files that cannot be read at the moment are being replaced: keep the previous content.
         with suppress(ConfigurationError):
-            last = await run_in_thread(f"read {source}", reread)
+            last = await run_in_thread(f"read {source}", reread, last)
         return last
 
     return fetch
 
 
-def _reread_trust(discovered: DiscoveredServer) -> Trust:
+def _reread_identity(discovered: DiscoveredServer, last: Identity) -> Identity:
+    identity = discovered.read_again().identity
+    # As in client-go, the last token of the file is kept: the other one may be that of another user.
+    return last if identity.is_fallback and not last.is_fallback else identity
+
+
+def _reread_trust(discovered: DiscoveredServer, _: Trust) -> Trust:
     trust = discovered.read_again().trust
     if trust is None:
         raise ConfigurationError(f"{discovered.source} now has a server without TLS")

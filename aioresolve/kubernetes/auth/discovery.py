@@ -478,7 +478,10 @@ def _plugin(user: User, cluster: Cluster, trust: Trust) -> ExecCall | GoogleComm
 
 
 def _identity(user: User) -> Identity:
-    authorization, expires = _authorization(user), None
+    authorization, expires = _file_authorization(user), None
+    is_fallback = user.token_file is not None and authorization is None
+    if authorization is None:
+        authorization = _inline_authorization(user)
     if authorization is None and user.auth_provider is not None:
         from .auth_provider import identity_of
 
@@ -491,18 +494,27 @@ def _identity(user: User) -> Identity:
             key=_read_pem(user.client_key),
             where=f"{_describe(user.client_certificate)} and {_describe(user.client_key)}",
         )
-    return Identity(authorization=authorization, certificate=certificate, expires=expires)
+    return Identity(
+        authorization=authorization, certificate=certificate, expires=expires, is_fallback=is_fallback
+    )
 
 
-def _authorization(user: User) -> str | None:
-    if user.token_file is not None:
-        where = f"{user.where}: tokenFile {_shown(user.token_file)}"
-        content = None
-        # As in client-go: `token` is for the time at which the file cannot be read or is empty.
-        with suppress(ConfigurationError) if user.token is not None else nullcontext():
-            content = _read_file(user.token_file, where)
-        if user.token is None or (content and content.strip()):
-            return _bearer(content or b"", where)
+def _file_authorization(user: User) -> str | None:
+    """Return the header with the token in the token file; None without a file, or if `token` replaces it."""
+    if user.token_file is None:
+        return None
+    where = f"{user.where}: tokenFile {_shown(user.token_file)}"
+    content = b""
+    # As in client-go: `token` is for the time at which the file cannot be read or is empty.
+    with suppress(ConfigurationError) if user.token is not None else nullcontext():
+        content = _read_file(user.token_file, where)
+    if user.token is not None and not content.strip():
+        return None
+    return _bearer(content, where)
+
+
+def _inline_authorization(user: User) -> str | None:
+    """Return the header with the credentials that are written in the kubeconfig."""
     if user.token is not None:
         return bearer(user.token, f"{user.where}: token")
     if user.username is not None:

@@ -116,6 +116,8 @@ def test_proxy_depends_on_the_scheme_of_the_server(
 @pytest.mark.parametrize(
     ("no_proxy", "server", "exempt"),
     [
+        ("", "https://[::ffff:127.0.0.1]:6443", True),
+        ("10.0.0.0/8", "https://[::ffff:10.1.2.3]:6443", True),
         ("*", "https://api.example", True),
         ("", "https://api.example", False),
         ("api.example", "https://api.example", True),

@@ -369,6 +369,17 @@ async def test_namespace_of_a_pod_can_be_set_by_a_variable(
     assert (await connect()).namespace == "training"
 
 
+@pytest.mark.parametrize("end", ["/", "/."])
+async def test_file_whose_relative_path_ends_like_that_of_a_folder_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    write_file(tmp_path / "config", kubeconfig({"token": "t"}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", f"config{end}")
+    with pytest.raises(ConfigurationError, match="cannot be read: Not a directory"):
+        await connect()
+
+
 async def test_context_without_a_namespace_has_that_of_the_pod(
     pod: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,11 @@ def test_output_may_be_yaml(time: str) -> None:
     assert parse_exec_credential(output.encode(), EXEC_V1, "p") == Identity("Bearer t", expires=1896091200)
 
 
+def test_only_the_first_yaml_document_is_read() -> None:
+    output = f"apiVersion: {EXEC_V1}\nstatus: {{token: t}}\n---\nx: 1\n".encode()
+    assert parse_exec_credential(output, EXEC_V1, "p") == Identity("Bearer t")
+
+
 def test_yaml_of_more_than_64_kib_is_not_parsed() -> None:
     output = f"apiVersion: {EXEC_V1}\nstatus: {{token: t}}\n".encode()
     output += b"#" * (64 * 1024 - len(output))

@@ -11,7 +11,6 @@ import errno
 import os
 from contextlib import nullcontext, suppress
 from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -247,8 +246,8 @@ def kubeconfig_paths(kubeconfig: Any) -> tuple[str, ...]:
 
 
 def _absolute_path(path: str, environ: Mapping[str, str]) -> str:
-    """Return an absolute path of the same file: `..` is kept, because it may follow a symbolic link."""
-    return path if os.path.isabs(path) else str(PurePath(_working_folder(environ), path))
+    """Return an absolute path of the same file: `..` may follow a symbolic link, and `file/` is an error."""
+    return path if os.path.isabs(path) else os.path.join(_working_folder(environ), path)
 
 
 def _working_folder(environ: Mapping[str, str]) -> str:

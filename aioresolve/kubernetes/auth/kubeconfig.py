@@ -774,7 +774,10 @@ def _is_in_block(address: IPAddress, block: str) -> bool:
 
 
 def _ip_address(host: str) -> IPAddress | None:
+    """Return an address; None for a name. As in Go, an IPv4-mapped address is an IPv4 address."""
     try:
-        return ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

@@ -403,6 +403,15 @@ def test_too_many_open_files_is_reported_as_such() -> None:
     assert "see that the address is right" not in str(error)
 
 
+async def test_unknown_zone_of_an_address_is_reported_in_the_words_of_the_system(loopback: Loopback) -> None:
+    resolver = loopback.resolver(server="https://[fe80::1%25nonexistent]:1")
+    with pytest.raises(ConnectionFailedError) as caught:
+        await resolver.cluster_spec(timeout=60.0)
+    assert "was not found: " in str(caught.value)
+    assert "unknown error" not in str(caught.value).lower()
+    assert not caught.value.retryable
+
+
 IN_DOUBT = WatchPolicy(backoff=WAITS, max_gap=2.0, max_initial_silence=0.1)
 
 NEVER_ESTABLISHED = pytest.mark.parametrize(

@@ -95,7 +95,8 @@ def connection_error(error: Exception, context: RequestContext) -> ResolveError:
         case _ if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError) or _alert(error):
             kind, hint = TLSError, hints.tls
             summary = f"TLS with {where} failed: {_text(error)}"
-        case aiohttp.ClientConnectorDNSError():
+        # The second one for an address with an invalid zone, which aiohttp does not look up.
+        case aiohttp.ClientConnectorDNSError() | aiohttp.ClientConnectorError(os_error=socket.gaierror()):
             hint = hints.name
             summary = f"the name of {where} was not found: {error.os_error.strerror or error}"
         case aiohttp.ClientHttpProxyError():
@@ -177,7 +178,7 @@ def _is_broken(error: Exception) -> bool:
 def _retryable(error: Exception) -> bool | None:
     """Whether a retry can help; None for the default of the error class."""
     match error:
-        case aiohttp.ClientConnectorDNSError():
+        case aiohttp.ClientConnectorDNSError() | aiohttp.ClientConnectorError(os_error=socket.gaierror()):
             return error.os_error.errno == socket.EAI_AGAIN
         case aiohttp.ClientHttpProxyError():
             return error.status >= 500

@@ -46,6 +46,8 @@ def test_server_url_keeps_its_path_without_a_trailing_slash(url: str, server: st
         "https://[fd00::1",
         "https://ho st",
         "https://host\n",
+        "https://1.2.3:1",
+        "https://1.2.3.4.:1",
         "api.example/path",
     ],
 )

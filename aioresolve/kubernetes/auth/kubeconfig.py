@@ -724,7 +724,8 @@ def _is_host(host: str) -> bool:
         return True
     with suppress(UnicodeError):
         name = host if host.isascii() else host.encode("idna").decode("ascii")
-        return bool(_DNS_NAME.fullmatch(name.removesuffix(".")))
+        # aiohttp rejects `1.2.3`, which the system would take as 1.2.0.3.
+        return bool(_DNS_NAME.fullmatch(name.removesuffix("."))) and not name.replace(".", "").isdigit()
     return False
 
 

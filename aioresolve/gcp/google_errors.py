@@ -72,8 +72,8 @@ def error_from_response(
     hint: Hint | None
     if 300 <= status < 400:
         return ProtocolError(
-            f"{host} redirects {request.scope} to {response.location}; redirects are not followed, because"
-            " they would send the credentials there",
+            f"{host} redirects {request.scope} to {response.location or 'nowhere'}; redirects are not"
+            " followed, because they would send the credentials there",
             hint="Configure the API itself as the endpoint.",
             host=host,
             scope=request.scope,

@@ -127,6 +127,11 @@ def test_a_redirect_is_not_followed(status: int) -> None:
     assert (error.host, error.scope) == (HOST, SCOPE)
 
 
+def test_a_redirect_without_a_location_is_reported() -> None:
+    error = error_from_response(Response(302, b"", {}, None, None), REQUEST, host=HOST, principal=ROBOT)
+    assert "redirects TPU node projects/p/locations/z/nodes/n to nowhere; redirects are not" in str(error)
+
+
 @pytest.mark.parametrize("status", [500, 503])
 def test_the_error_of_an_overloaded_server_contains_its_message(status: int) -> None:
     text = f"{HOST} returned status {status} for {SCOPE} ({{}}): the server is overloaded or unavailable"

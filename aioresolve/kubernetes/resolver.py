@@ -14,6 +14,7 @@ import anyio
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve._core.deadline import Progress, within_deadline
+from aioresolve._core.retry import Backoff
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import APIError, ConfigurationError, ResolveError
@@ -300,16 +301,19 @@ class KubernetesClusterResolver(ClusterResolver):
                     calls.append(partial(_repeat, reflector, newest, self.watch_policy.size_interval))
                 await gather(calls, limit=len(calls))
 
+        has_read_nodes = False
         async with aclosing(stream_latest(follow)) as newest:
             async for observe in newest:
                 assert opened is not None
                 api, cache = opened
                 was_read = False  # whether the sizes are those of this observation
+                backoff = Backoff(self.watch_policy.backoff)
                 while True:
                     try:
                         if isinstance(cache, PodCache) and cache.has_unknown_nodes:
                             read = partial(_read_nodes, api, cache)
                             await within_deadline(self._timeout, "the labels of the nodes", read)
+                            has_read_nodes = True
                         elif isinstance(cache, PodCache) and (pods := cache.with_claims):
                             await _read_claims(api, cache, pods)
                         elif sizes is not None and (controllers := cache.unread_controllers):
@@ -325,9 +329,14 @@ class KubernetesClusterResolver(ClusterResolver):
                         else:
                             break
                     except ResolveError as error:
-                        if not error.retryable:
+                        # Nodes that could be read once cannot be read because of an outage, as for pods.
+                        if api.is_closed or not (error.retryable or has_read_nodes):
                             raise
                         yield observe().stale(error, datetime.now(UTC))
+                        # The retries of the read itself end at once if the server requests a longer wait than
+                        # its deadline.
+                        wait = backoff.wait(error)
+                        await api.sleep(wait, at_least=wait)
                 yield observe()
 
     def _checks(self) -> AbstractAsyncContextManager[Sequence[PlannedCheck]]:

@@ -128,7 +128,7 @@ def resolve(resolver: ClusterResolver) -> tuple[ResolveError, float]:
 def watch(resolver: ClusterResolver) -> None:
     async def follow() -> None:
         with anyio.move_on_after(WATCHED) as scope:
-            async with aclosing(resolver.observations()) as observations:
+            async with aclosing(resolver.sized_observations()) as observations:
                 async for _ in observations:
                     pass
         assert scope.cancelled_caught
@@ -237,3 +237,56 @@ def test_watch_that_ends_at_once_after_each_list_sends_few_requests(
         watch(RESOLVERS[name](tmp_path))
     assert_few(requests)
     assert len(requests.times) > 1
+
+
+POD = {
+    "metadata": {
+        "name": "w-0",
+        "namespace": "ml",
+        "uid": "u0",
+        "resourceVersion": "4",
+        "ownerReferences": [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u1", "controller": True}
+        ],
+    },
+    "spec": {"nodeName": "node-a"},
+    "status": {"phase": "Running", "podIP": "10.0.0.1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments"),
+    [("/api/v1/nodes", {"order_by": "node-label:zone"}), ("/apis/batch/v1/namespaces/ml/jobs/train", {})],
+    ids=["nodes", "controllers"],
+)
+@given(schedule=schedules)
+@examples
+@example(schedule=[Reply(429, {"Retry-After": "60"})])
+def test_watch_that_cannot_read_nodes_or_controllers_sends_few_requests(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    arguments: dict[str, Any],
+    schedule: list[Reply],
+) -> None:
+    listed = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [POD]}
+    reads = replies(schedule)
+
+    async def hang() -> bytes:
+        await anyio.sleep_forever()
+        return b""
+
+    def reply(url: URL) -> Reply:
+        if url.path == path:
+            return reads(url)
+        if not url.path.endswith("/pods"):
+            return Reply(404)
+        if "sendInitialEvents" in url.query:
+            return Reply(422)
+        return Reply(read=hang) if "watch" in url.query else Reply(body=json.dumps(listed).encode())
+
+    with monkeypatch.context() as patch:
+        requests = fake_requests(patch, reply)
+        watch(kubernetes(tmp_path, job_to_label_mapping={"worker": ["app=x"]}, **arguments))
+    assert_few(requests)
+    assert any(requested == path for requested, _, _ in requests.times)

@@ -633,3 +633,12 @@ async def test_union_waits_for_the_controllers_of_all_resolvers(loopback: Loopba
         await UnionClusterResolver(one, resolver_of(loopback)).wait(timeout=2.0)
     assert caught.value.wanted == {"worker": 4}
     assert caught.value.sources == {"worker": "spec.replicas of StatefulSet ml/train"}
+
+
+async def test_pods_do_not_count_while_their_controller_cannot_be_read(loopback: Loopback) -> None:
+    loopback.server.add_controllers(stateful_set(1))
+    refusal = Answer(429, headers={"Retry-After": "60"})
+    loopback.server.inject(refusal, times=None, match=lambda request: not request.verb)
+    loopback.server.add(train_pod("train-0"))
+    with pytest.raises(IncompleteClusterError, match=r"the source: .*429 for StatefulSet ml/train"):
+        await resolver_of(loopback).wait(timeout=1.0)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve import KubernetesClusterResolver
+from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import ConfigurationError, ForbiddenError, PodIndexError
 from aioresolve.kubernetes.tasks.task_order import (
     JobTasks,
@@ -19,6 +20,7 @@ from aioresolve.kubernetes.tasks.task_order import (
     match_pods,
     validate_order_by,
 )
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, node
 
 from . import samples
@@ -240,3 +242,18 @@ async def test_failure_of_the_server_while_nodes_are_read_is_retried(loopback: L
     add_topology(loopback)
     loopback.server.inject(Answer(503), match=lambda request: request.path == "/api/v1/nodes")
     assert names_of(await loopback.resolver(order_by=TOPOLOGY).wait(4)) == IN_TOPOLOGY
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404])
+async def test_watch_that_has_read_the_nodes_continues_after_a_permanent_failure(
+    loopback: Loopback, status: int
+) -> None:
+    add_topology(loopback)
+    resolver = loopback.resolver(order_by=TOPOLOGY)
+    resolver.watch_policy = WatchPolicy(backoff=RetryPolicy(first_wait=0.01))
+    async with aclosing(resolver.watch()) as states:
+        assert names_of(await anext(states)) == IN_TOPOLOGY
+        loopback.server.inject(Answer(status), match=lambda request: request.path == "/api/v1/nodes", times=3)
+        loopback.server.add(node("new", labels={"cloud.google.com/gce-topology-block": "z"}))
+        loopback.train("w-new", node="new")
+        assert names_of(await anext(states)) == [*IN_TOPOLOGY, "w-new"]

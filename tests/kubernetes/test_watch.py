@@ -736,5 +736,5 @@ def test_the_times_in_the_guide_are_those_of_the_default_policy() -> None:
     text, policy = " ".join(guide.read_text().split()), WatchPolicy()
     assert f"or receives nothing for {policy.max_initial_silence:g} seconds, before" in text
     assert f"if there is no watch for {policy.max_gap:g} seconds" in text
-    assert f"if a watch receives nothing for {policy.max_silence:g} seconds" in text
+    assert f"if a watch receives no event for {policy.max_silence:g} seconds" in text
     assert f"at most {MAX_RETRY_AFTER / 60:g} minutes" in text.replace("five", "5")

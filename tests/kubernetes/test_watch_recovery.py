@@ -450,7 +450,7 @@ async def test_watches_that_open_and_remain_silent_are_reported_each_time(
     async with aclosing(resolver.observations()) as observations:
         for _ in range(3):
             error = await next_error(observations)
-            assert "received nothing for 0.3 s" in str(error)
+            assert "received no event for 0.3 s" in str(error)
             with anyio.fail_after(10):
                 while (await anext(observations)).error is not None:
                     pass

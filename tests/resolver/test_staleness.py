@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -262,20 +263,21 @@ def test_wait_does_not_return_objects_that_were_listed_if_their_watch_is_never_e
 
 
 @KUBERNETES
+@pytest.mark.parametrize("piece", [b"", b"\n", b"{"], ids=["nothing", "empty lines", "an endless event"])
 def test_wait_does_not_return_objects_that_are_gone_while_their_watch_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: bytes
 ) -> None:
     working = Server("hangs", float("inf"))
 
-    async def hang() -> bytes:
-        await asyncio.Event().wait()
-        return b""
+    async def receive() -> bytes:
+        await asyncio.sleep(BOOKMARK_INTERVAL if piece else math.inf)
+        return piece
 
     def reply(url: URL) -> Reply:
         if "sendInitialEvents" in url.query:
             return Reply(422)
         if "watch" in url.query:
-            return Reply(read=hang)
+            return Reply(read=receive)
         if asyncio.get_running_loop().time() < 5.0:
             return working.reply(url)
         return Reply(body=json.dumps({**objects(url), "items": []}).encode())

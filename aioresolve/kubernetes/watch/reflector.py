@@ -109,7 +109,7 @@ class WatchPolicy(msgspec.Struct, frozen=True):
         min_lifetime: the minimum time after which the server should end a watch; five minutes, as in
             client-go. After `max_silence` in addition, the connection is closed.
         max_lifetime: the maximum. Each watch gets a random lifetime in between, so that not all end together.
-        max_silence: how long a watch may receive nothing before its connection counts as broken. An API
+        max_silence: how long a watch may receive no event before its connection counts as broken. An API
             server sends a bookmark about once a minute.
         response_timeout: how long the response to a watch may take to begin.
         max_initial_silence: how long a watch that begins with the existing objects may receive nothing before
@@ -486,8 +486,14 @@ class Reflector:
             # If the server does not end the watch in time, the connection is closed from here.
             deadline = opened_at + lifetime + self._policy.max_silence
             self._apply(watch, events, stream)
-            while anyio.current_time() < deadline and (chunk := await self._read(stream, watch, deadline)):
-                self._apply(watch, self._decode(watch, splitter, chunk, stream), stream)
+            # An empty line, or a part of an event, does not show that the server still reports changes.
+            silent_since = anyio.current_time()
+            while anyio.current_time() < deadline and (
+                chunk := await self._read(stream, watch, deadline, self._policy.max_silence, silent_since)
+            ):
+                if events := self._decode(watch, splitter, chunk, stream):
+                    silent_since = anyio.current_time()
+                    self._apply(watch, events, stream)
         if not splitter.at_boundary:
             raise self._broken(watch, "it ended in the middle of an event")
         if anyio.current_time() - opened_at < MIN_LIFETIME:
@@ -515,7 +521,7 @@ class Reflector:
         found: dict[str, Any] = {}
         silence = min(self._policy.max_initial_silence, self._policy.max_silence)
         deadline = anyio.current_time() + self._timeout  # as for a list
-        while chunk := await self._read(stream, watch, deadline, max_silence=silence):
+        while chunk := await self._read(stream, watch, deadline, silence, anyio.current_time()):
             events = self._decode(watch, splitter, chunk, stream)
             for position, event in enumerate(events):
                 if isinstance(event, Bookmark):
@@ -567,17 +573,16 @@ class Reflector:
         stream: StreamingResponse,
         watch: WatchState,
         deadline: float,
-        *,
-        max_silence: float | None = None,
+        max_silence: float,
+        silent_since: float,
     ) -> bytes:
         """Return the next bytes of the watch, empty at its end and at the deadline."""
-        max_silence = self._policy.max_silence if max_silence is None else max_silence
-        with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + max_silence)):
+        with anyio.CancelScope(deadline=min(deadline, silent_since + max_silence)):
             return await stream.read()
         if anyio.current_time() >= deadline:
             return b""
         raise DeadlineExceededError(
-            f"the watch of {watch.query.scope} by {self._api.host} received nothing for {max_silence:g} s",
+            f"the watch of {watch.query.scope} by {self._api.host} received no event for {max_silence:g} s",
             hint="Check the server, and the proxies and load balancers before it.",
             timeout=max_silence,
         )

@@ -324,7 +324,7 @@ class KubernetesClusterResolver(ClusterResolver):
                             and not was_read
                             and sizes.is_outdated(observe(), self.watch_policy.size_interval)
                         ):
-                            await sizes.read(api, list(sizes.roles))
+                            await sizes.read_again(api)
                             was_read = True
                         else:
                             break

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from aioresolve import UnionClusterResolver
 from aioresolve.errors import IncompleteClusterError
 from aioresolve.kubernetes.tasks.controllers import (
+    MIN_PAUSE,
     Controller,
     ControllerSizes,
     PodSet,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from aioresolve import KubernetesClusterResolver
     from aioresolve.kubernetes.api.objects import Pod
+    from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
 
@@ -487,9 +489,9 @@ def resolver_of(
     return resolver
 
 
-def sizes_read(loopback: Loopback) -> list[str]:
+def sizes_read(loopback: Loopback) -> list[RequestRecord]:
     """Return the requests for controllers so far."""
-    return [request.path for request in loopback.requests if not request.verb]
+    return [request for request in loopback.requests if not request.verb]
 
 
 async def test_wait_without_a_number_waits_for_all_pods_that_the_controller_wants(
@@ -642,3 +644,18 @@ async def test_pods_do_not_count_while_their_controller_cannot_be_read(loopback:
     loopback.server.add(train_pod("train-0"))
     with pytest.raises(IncompleteClusterError, match=r"the source: .*429 for StatefulSet ml/train"):
         await resolver_of(loopback).wait(timeout=1.0)
+
+
+async def test_controller_is_not_read_for_each_pod_that_becomes_ready(loopback: Loopback) -> None:
+    names = [f"train-{number}" for number in range(50)]
+    loopback.server.add_controllers(stateful_set(len(names)))
+    loopback.server.add(*(train_pod(name, ready=False) for name in names))
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    async with anyio.create_task_group() as group:
+        group.start_soon(resolver_of(loopback).wait)
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(sizes_read(loopback)) == 1)
+        for name in names:
+            loopback.server.patch(name, "ml", patch={"status": ready})
+            await anyio.sleep(0.01)  # the watch reports each of them on its own
+    times = [request.time for request in sizes_read(loopback)]
+    assert 2 <= len(times) <= 2 + (times[-1] - times[0]) / MIN_PAUSE

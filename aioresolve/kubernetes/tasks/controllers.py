@@ -25,6 +25,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+import anyio
 import msgspec
 
 from aioresolve._core.concurrency import gather
@@ -74,6 +75,9 @@ MPI_LAUNCHER = "launcher"
 
 READ_TIMEOUT = 10.0
 """The total deadline for reading the controllers that were found at one time, in seconds."""
+
+MIN_PAUSE = 0.2
+"""Seconds between two reads of the same controllers: many pods may become ready one after another."""
 
 MAX_CONTROLLERS = 64
 """How many controllers are read for one resolver. The size of any others is unknown."""
@@ -368,6 +372,15 @@ class ControllerSizes:
 
         await within_deadline(READ_TIMEOUT, "the controllers of the pods", read_all)
         self._read_at = time.monotonic()
+
+    async def read_again(self, api: ObjectAPI) -> None:
+        """Read the controllers that were read before, `MIN_PAUSE` after the last read at the earliest.
+
+        Raises:
+            ResolveError: the API server cannot be reached; some of them may have been read.
+        """
+        await anyio.sleep(self._read_at + MIN_PAUSE - time.monotonic())
+        await self.read(api, list(self.roles))
 
     def is_outdated(self, observation: Observation, interval: float) -> bool:
         """Whether to read the controllers again before `observation` counts.

@@ -202,7 +202,7 @@ async def collect_findings(progress: Progress, *, port: int | None = None) -> tu
         _examine_tf_config(),
         _examine_slurm(port),
         _examine_sagemaker(port),
-        _examine_tpu_variables(),
+        await _examine_tpu_variables(progress),
     ]
     decided = next((finding.evidence.source for finding in findings if finding.decides), None)
     if decided is not None:
@@ -287,12 +287,21 @@ def _examine_sagemaker(port: int | None) -> Finding:
     )
 
 
-def _examine_tpu_variables() -> Finding:
+async def _examine_tpu_variables(progress: Progress) -> Finding:
     from aioresolve.spec import split_host_port
-    from aioresolve.tpu.discovery import GivenWorkers, LocalTPU, NamedTPUs, tpu_source
+    from aioresolve.tpu.discovery import (
+        GivenWorkers,
+        LocalTPU,
+        NamedTPUs,
+        WorkersFile,
+        read_workers,
+        tpu_source,
+    )
 
     try:
         source = tpu_source((), os.environ)
+        if isinstance(source, WorkersFile):
+            source = await read_workers(source, progress)
     except ConfigurationError as error:
         return _invalid(TPU_VARIABLES, error)
     match source:

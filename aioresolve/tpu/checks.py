@@ -26,7 +26,7 @@ from aioresolve.resolver.checks import (
 from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
-from .discovery import GivenWorkers, LocalTPU, MetadataSource, NamedTPUs
+from .discovery import GivenWorkers, LocalTPU, MetadataSource, NamedTPUs, WorkersFile, read_workers
 from .readiness import REMEDIES, NodeNotFound, Unready, not_found_error
 from .slices import cluster_of
 
@@ -109,11 +109,15 @@ class _TPUChecks:
             case MetadataSource():
                 plan.append(PlannedCheck("metadata server", self._check_metadata_server))
                 plan.append(PlannedCheck("tasks", self._check_workers, ("metadata server",)))
+            case WorkersFile():
+                plan.append(PlannedCheck("tasks", self._check_workers, ("source",)))
             case GivenWorkers() | LocalTPU():
                 plan.append(PlannedCheck("tasks", self._check_workers))
         return [*plan, *task_checks(self.tasks, this_task, after=("tasks",), remedy=UNREACHABLE)]
 
-    async def _check_source(self, _: Progress) -> Finding:
+    async def _check_source(self, progress: Progress) -> Finding:
+        if isinstance(self.source, WorkersFile):
+            self.source = await read_workers(self.source, progress)
         match self.source:
             case LocalTPU(origin=origin):
                 return Finding(f"the TPU of this host, from {_origin(origin)}")

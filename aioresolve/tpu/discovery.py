@@ -4,7 +4,8 @@ The first source that is set is used: the argument, the variables of TensorFlow'
 (`KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, `TPU_NAME`, `TPU_CONFIG`), and between them the variables that GKE sets in
 the pods of a slice, in the order of JAX (`jax/_src/clusters/cloud_tpu_cluster.py`): the file of
 `TPU_PROCESS_ADDRESSES_PATH`, `TPU_PROCESS_ADDRESSES`, `TPU_WORKER_HOSTNAMES`. `TPU_WORKER_ID` is the index of
-this pod among them, and `MEGASCALE_*` describes the slices if there are several. Only that file is read.
+this pod among them, and `MEGASCALE_*` describes the slices if there are several. Only that file is read, by
+`read_workers`.
 
 Worker addresses are written as TensorFlow writes them: `grpc://10.0.0.1:8470,grpc://10.0.0.2`. The default
 port is 8470.
@@ -17,13 +18,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aioresolve._core.concurrency import run_in_thread
 from aioresolve.errors import ConfigurationError
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import host_port
+
+if TYPE_CHECKING:
+    from aioresolve._core.deadline import Progress
 
 TPU_PORT = 8470
 """The default port of the TensorFlow server of a TPU worker."""
@@ -72,6 +77,24 @@ class GivenWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersFile:
+    """A file that contains the addresses of the workers.
+
+    Attributes:
+        path: the path of the file.
+        workers: the workers without their addresses.
+    """
+
+    path: str
+    workers: GivenWorkers
+
+    @property
+    def origin(self) -> str:
+        """The variable that names the file."""
+        return self.workers.origin
+
+
+@dataclass(frozen=True, slots=True)
 class NamedTPUs:
     """TPUs, or queued resources, to find with the Cloud TPU API; each TPU is a slice.
 
@@ -103,7 +126,7 @@ class MetadataSource:
     num_slices: int | None = None
 
 
-Source: TypeAlias = LocalTPU | GivenWorkers | NamedTPUs | MetadataSource
+Source: TypeAlias = LocalTPU | GivenWorkers | WorkersFile | NamedTPUs | MetadataSource
 
 
 def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
@@ -131,6 +154,19 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
     unset = ", ".join(f"${name}" for name in variables)
     tried = ("no name or address was given", f"{unset} are not set")
     return MetadataSource(tried, *_megascale(environ))
+
+
+async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
+    """Return the workers in the file, which is read in a thread: its file system may hang.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is invalid.
+    """
+    progress.waiting(file.path, "not read yet")
+    text = await run_in_thread(f"read {file.path}", _read_addresses, file.path)
+    progress.ready(file.path)
+    where = f"the file {file.path!r} of {file.origin}"
+    return replace(file.workers, addresses=_host_addresses(text, file.origin, where))
 
 
 def environment_task_id(environ: Mapping[str, str]) -> int | None:
@@ -303,24 +339,23 @@ def _host_variable(environ: Mapping[str, str]) -> str | None:
     )
 
 
-def _gke_slice(variable: str, environ: Mapping[str, str]) -> GivenWorkers:
-    """Return the workers of one slice on GKE, one for each host."""
-    origin, text = f"${variable}", environ[variable]
+def _gke_slice(variable: str, environ: Mapping[str, str]) -> GivenWorkers | WorkersFile:
+    """Return the workers of one slice on GKE, or the file that contains them."""
+    origin, value = f"${variable}", environ[variable]
+    position = slice_position(*_megascale(environ))
     if variable == PATH_VARIABLE:
-        text = _read_addresses(text)
+        return WorkersFile(value, GivenWorkers(origin, (), _environment(environ), *position))
+    return GivenWorkers(origin, _host_addresses(value, origin, origin), _environment(environ), *position)
+
+
+def _host_addresses(text: str, origin: str, where: str) -> tuple[str, ...]:
+    """Return the address of each host in a comma-separated list of processes, which `where` contains."""
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     if not entries:
-        raise ConfigurationError(
-            f"the file {environ[variable]!r} of {origin} contains no address", hint="Unset the variable."
-        )
+        raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     # Several processes on one host are one worker.
     hosts = dict.fromkeys(worker_host(entry, origin) for entry in entries)
-    return GivenWorkers(
-        origin,
-        tuple(host_port(host, TPU_PORT) for host in hosts),
-        _environment(environ),
-        *slice_position(*_megascale(environ)),
-    )
+    return tuple(host_port(host, TPU_PORT) for host in hosts)
 
 
 def _megascale(environ: Mapping[str, str]) -> tuple[int | None, int | None]:

@@ -6,7 +6,6 @@ import os
 import re
 from contextlib import aclosing
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,8 +23,10 @@ from .discovery import (
     LocalTPU,
     MetadataSource,
     NamedTPUs,
+    WorkersFile,
     environment_task_id,
     invalid_value,
+    read_workers,
     tpu_source,
     validate_tpu,
     worker_address,
@@ -314,8 +315,13 @@ class TPUClusterResolver(ClusterResolver):
         interval = validate_seconds("interval", interval)
         async with self._lease.acquire() as connections:
 
+            async def observe(progress: Progress) -> Observation:
+                nonlocal source
+                if isinstance(source, WorkersFile):
+                    source = await read_workers(source, progress)
+                return await self._observe(source, finder, connections, progress)
+
             async def fetch() -> Observation:
-                observe = partial(self._observe, source, finder, connections)
                 return await within_deadline(self._timeout, f"an observation of {self!r}", observe)
 
             if isinstance(source, MetadataSource):

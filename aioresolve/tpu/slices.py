@@ -13,7 +13,16 @@ from aioresolve.gcp.resource_names import is_full_name, node_name, queued_resour
 from aioresolve.gcp.tpu_env import TPUEnvironment
 from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port
 
-from .discovery import TPU_PORT, GivenWorkers, LocalTPU, MetadataSource, NamedTPUs, slice_position
+from .discovery import (
+    TPU_PORT,
+    GivenWorkers,
+    LocalTPU,
+    MetadataSource,
+    NamedTPUs,
+    WorkersFile,
+    read_workers,
+    slice_position,
+)
 from .metadata_source import fetch_worker_hosts
 from .readiness import (
     NodeNotFound,
@@ -157,6 +166,9 @@ class SliceFinder:
                 return FoundSlices(())
             case GivenWorkers():
                 return FoundSlices(_number_slices([_given_slice(source)]))
+            case WorkersFile():
+                workers = await read_workers(source, progress)
+                return FoundSlices(_number_slices([_given_slice(workers)]))
             case MetadataSource():
                 hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
                 return FoundSlices(_number_slices([_metadata_slice(source, hosts, environment)]))

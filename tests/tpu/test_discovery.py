@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aioresolve
 from aioresolve import TPUClusterResolver
-from aioresolve.errors import ConfigurationError
+from aioresolve._core.deadline import Progress
+from aioresolve.errors import ConfigurationError, DeadlineExceededError
 from aioresolve.tpu.discovery import (
     GivenWorkers,
     LocalTPU,
     MetadataSource,
     NamedTPUs,
     Source,
+    WorkersFile,
+    read_workers,
     tpu_source,
     validate_tpu,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
 EVERYTHING = {
@@ -197,10 +205,16 @@ def test_process_addresses_take_precedence_over_a_host_name_of_localhost() -> No
     assert addresses(found) == ["a:8470", "b:8470"]
 
 
-def test_a_file_of_process_addresses_takes_precedence_over_the_other_variables(tmp_path: Path) -> None:
+async def read_file(**environ: str) -> GivenWorkers:
+    found = source(**environ)
+    assert isinstance(found, WorkersFile)
+    return await read_workers(found, Progress())
+
+
+async def test_a_file_of_process_addresses_takes_precedence_over_the_other_variables(tmp_path: Path) -> None:
     path = tmp_path / "addresses"
     path.write_text(" 10.0.0.1:8476,10.0.0.2:8476, \n")
-    found = source(
+    found = await read_file(
         TPU_PROCESS_ADDRESSES_PATH=str(path), TPU_PROCESS_ADDRESSES="a:1", TPU_WORKER_HOSTNAMES="localhost"
     )
     assert addresses(found) == ["10.0.0.1:8470", "10.0.0.2:8470"]
@@ -209,11 +223,92 @@ def test_a_file_of_process_addresses_takes_precedence_over_the_other_variables(t
 @pytest.mark.parametrize(
     ("name", "message"), [("empty", "contains no address"), ("missing", "could not be read")]
 )
-def test_an_unusable_file_of_process_addresses_is_an_error(tmp_path: Path, name: str, message: str) -> None:
+async def test_an_unusable_file_of_process_addresses_is_an_error(
+    tmp_path: Path, name: str, message: str
+) -> None:
     (tmp_path / "empty").write_text(" \n")
     path = str(tmp_path / name)
     with pytest.raises(ConfigurationError, match=rf"{path}.*\$TPU_PROCESS_ADDRESSES_PATH {message}"):
-        source(TPU_PROCESS_ADDRESSES_PATH=path, TPU_PROCESS_ADDRESSES="a:1")
+        await read_file(TPU_PROCESS_ADDRESSES_PATH=path, TPU_PROCESS_ADDRESSES="a:1")
+
+
+@pytest.fixture
+def dead_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A file of process addresses that cannot be opened before the end of the test."""
+    path = tmp_path / "dead"
+    os.mkfifo(path)
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES_PATH", str(path))
+    yield str(path)
+    while True:  # end the threads that open it
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return
+
+
+async def first_state(resolver: TPUClusterResolver) -> None:
+    async with aclosing(resolver.watch()) as states:
+        await anext(states)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+@pytest.mark.usefixtures("dead_file")
+@pytest.mark.parametrize(
+    "call",
+    [
+        TPUClusterResolver.cluster_spec,
+        TPUClusterResolver.master,
+        TPUClusterResolver.num_accelerators,
+        TPUClusterResolver.probe,
+        TPUClusterResolver.slices,
+        TPUClusterResolver.this_task,
+        lambda resolver: resolver.wait(timeout=0.5),
+        first_state,
+        lambda _: aioresolve.detect(timeout=0.1),
+    ],
+)
+async def test_a_file_of_process_addresses_that_hangs_is_read_until_the_deadline(
+    call: Callable[[TPUClusterResolver], Awaitable[object]],
+) -> None:
+    with pytest.raises(DeadlineExceededError):
+        await call(TPUClusterResolver(timeout=0.1))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+async def test_deadline_error_names_the_file_that_hangs(dead_file: str) -> None:
+    with pytest.raises(DeadlineExceededError, match=f"still waiting for {dead_file}"):
+        await TPUClusterResolver().cluster_spec(timeout=0.1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+async def test_doctor_reports_a_file_of_process_addresses_that_hangs(dead_file: str) -> None:
+    checks = await aioresolve.doctor(TPUClusterResolver(), check_timeout=0.1)
+    assert (checks[0].name, checks[0].result) == ("source", "failed")
+    assert dead_file in checks[0].found
+    assert {check.result for check in checks[1:]} == {"skipped"}
+
+
+async def test_doctor_counts_the_addresses_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "addresses"
+    path.write_text("127.0.0.1:8476,127.0.0.1:8477")
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES_PATH", str(path))
+    source_check, tasks, *_ = await aioresolve.doctor(TPUClusterResolver())
+    assert source_check.found == "1 address, from $TPU_PROCESS_ADDRESSES_PATH"
+    assert tasks.found == "worker: 1"
+
+
+async def test_a_watch_reads_the_file_of_process_addresses_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "addresses"
+    path.write_text("10.0.0.1:8476")
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES_PATH", str(path))
+    async with aclosing(TPUClusterResolver().observations(interval=0.01)) as observations:
+        first = await anext(observations)
+        path.unlink()
+        second = await anext(observations)
+    assert first.state is not None
+    assert first.state == second.state
 
 
 @pytest.mark.parametrize("variable", ["TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"])

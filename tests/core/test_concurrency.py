@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import os
+import signal
+import subprocess
+import sys
 import threading
 import weakref
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -465,3 +469,32 @@ class TestRunInThread:
                     await run_in_thread("add", sum, (1, 2))
                 assert caught.value.retryable
         assert await run_in_thread("add", sum, (1, 2)) == 3
+
+
+FORK = """
+import asyncio, os, threading
+from aioresolve._core.concurrency import MAX_THREADS_PER_PURPOSE, run_in_thread
+
+async def hang():
+    calls = [run_in_thread("wait", threading.Event().wait) for _ in range(MAX_THREADS_PER_PURPOSE)]
+    await asyncio.wait([asyncio.create_task(call) for call in calls], timeout=0)
+
+asyncio.run(hang())
+child = os.fork()
+if child == 0:
+    asyncio.run(run_in_thread("wait", os.write, 1, b"ran"))
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_forked_child_does_not_count_the_threads_of_its_parent() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.communicate(timeout=60)[0] == b"ran"
+        finally:
+            with suppress(ProcessLookupError):  # the parent and its child have ended
+                os.killpg(process.pid, signal.SIGKILL)

@@ -526,3 +526,18 @@ def test_detached_loop_is_not_woken_up(thread: LoopThread) -> None:
     thread.run(number_of_tasks)
     assert history == []
     thread._loop = loop
+
+
+def test_loop_of_the_parent_is_not_garbage_in_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "_lock", threading.Lock())
+    monkeypatch.setattr(loop_thread, "_inherited", [])
+    monkeypatch.setattr(loop_thread, "_current", LoopThread())
+    current = current_loop_thread()
+    assert current is not None
+    current.close()  # a forked child has no thread either
+    inherited = weakref.ref(current)
+    del current
+    loop_thread._reset_after_fork()
+    gc.collect()
+    assert inherited() is not None
+    assert current_loop_thread() is None

@@ -599,6 +599,12 @@ def test_half_of_a_surrogate_pair_is_reported() -> None:
     )
 
 
+def test_preferences_that_are_not_a_mapping_are_reported() -> None:
+    assert "preferences: must be a mapping, not a list" in error_of(
+        json.dumps({**kubeconfig({"token": "t"}), "preferences": []})
+    )
+
+
 def test_unknown_current_context_is_reported() -> None:
     config = kubeconfig()
     config["current-context"] = "gone"
@@ -671,6 +677,7 @@ def test_cluster_without_a_server_is_reported() -> None:
         ({"as-groups": ["a"]}, "without `as`"),
         ({"as-uid": "7"}, "without `as`"),
         ({"as-user-extra": {"a": ["b"]}}, "without `as`"),
+        ({"as-user-extra": {"a": []}}, "without `as`"),
         ({"as-groups": "a"}, "as-groups: must be a list, not a string"),
         ({**exec_user("x"), "auth-provider": {"name": "oidc"}}, "has both exec and auth-provider"),
         ({"auth-provider": {}}, "users[dev].user.auth-provider: has no name"),

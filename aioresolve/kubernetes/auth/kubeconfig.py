@@ -281,6 +281,7 @@ def _parse(content: bytes, path: str) -> Kubeconfig:
                 f"{found!r} is not the {key} of a kubeconfig, which is {expected!r}",
                 "Check that this is the right file.",
             )
+    root.mapping("preferences")  # not used, but another type is an error, as for kubectl
     folder = os.path.normpath(os.path.dirname(path))
     return Kubeconfig(
         paths=(path,),
@@ -567,7 +568,7 @@ def _impersonation(fields: MappingNode) -> tuple[tuple[str, str], ...]:
             )
     # Space around the value of a header has no meaning; a blank user would be no impersonation.
     headers = tuple((header, text.strip(" \t")) for (_, header), texts in values.items() for text in texts)
-    if headers and not dict(headers).get("Impersonate-User"):
+    if (headers or extra.values) and not dict(headers).get("Impersonate-User"):
         raise DocumentError(
             fields.location, "has as-uid, as-groups or as-user-extra without `as`", "Add `as: USER`."
         )
@@ -606,7 +607,7 @@ def is_valid_in_header(text: str) -> bool:
 def default_scheme(authority: PEMSource | None, *, insecure: bool) -> str:
     """Return the scheme of a server that is written as HOST:PORT: https if the cluster has options for TLS.
 
-    As in client-go: https://pkg.go.dev/k8s.io/client-go/rest#DefaultServerUrlFor
+    As in client-go's `rest.DefaultServerUrlFor`. kubectl uses http for such a server of a kubeconfig.
     """
     return "https" if authority is not None or insecure else "http"
 

@@ -153,7 +153,8 @@ class ClusterResolver(abc.ABC):
 
         Resolvers that combine others use this method; users call `watch` and `wait`. Override it if the
         source reports its changes; this implementation polls. While the source cannot be reached, it is
-        polled with backoff, and the previous observation is yielded together with the error.
+        polled with backoff, and the previous observation is yielded together with the error. Observations of
+        polls have `polled_at`.
 
         Args:
             interval: seconds between two polls of a source that does not report changes.
@@ -239,7 +240,8 @@ class ClusterResolver(abc.ABC):
             reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
                 report its devices (see `aioresolve.probe`).
             stable_for: seconds for which the conditions must hold without a change of the members. Tasks that
-                must be reachable are tried again during that time.
+                must be reachable are tried again during that time. A source that does not report changes is
+                polled once more after it.
             timeout: the total deadline of the call, in seconds.
             interval: seconds between two polls of a source that does not report changes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ async def poll(
         started_at = anyio.current_time()
         failure: ResolveError | None = None
         try:
-            latest = await fetch()
+            latest = replace(await fetch(), polled_at=started_at)
         except ResolveError as error:
             if not error.retryable:
                 raise

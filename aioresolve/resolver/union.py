@@ -293,9 +293,10 @@ def _merge_states(states: Sequence[ClusterState]) -> ClusterState:
 
 
 def _merge_observations(observations: Sequence[Observation]) -> Observation:
-    """Return the merged observation, without a state unless each has one, and as stale as the stalest."""
+    """Return the merged observation, without a state unless each has one, and as old as the oldest."""
     states = [one.state for one in observations if one.state is not None]
     stale = [one.stale_since for one in observations if one.stale_since is not None]
+    polled = [one.polled_at for one in observations if one.polled_at is not None]
     return Observation(
         _merge_states(states) if len(states) == len(observations) else None,
         absent=tuple(missing for one in observations for missing in one.absent),
@@ -303,6 +304,7 @@ def _merge_observations(observations: Sequence[Observation]) -> Observation:
         error=next((one.error for one in observations if one.error is not None), None),
         stale_since=min(stale, default=None),
         expected=_sum_expected(observations),
+        polled_at=min(polled, default=None),
     )
 
 

@@ -292,6 +292,7 @@ class _Waiter:
         self._latest: LatestValue[Observation] = LatestValue()
         self._removed = _RemovedTasks()
         self._complete: Observation  # the latest one of a complete cluster
+        self._replaced = anyio.Event()  # set when `_complete` is, with the same members
 
     async def follow(self, observations: AsyncGenerator[Observation, None]) -> None:
         """Keep the latest of `observations` for `wait`."""
@@ -360,11 +361,16 @@ class _Waiter:
             if shortfall(observation, self._condition) is not None:
                 return observation
             self._complete = observation
+            self._replaced.set()
             if frozenset(_members(self._state, self._condition)) != members:
                 return observation
 
     async def _prove(self) -> None:
-        """Return once the tasks have been reachable at each check for `stable_for` seconds."""
+        """Return once the tasks have been reachable at each check for `stable_for` seconds.
+
+        A polled source has to be polled at the end of that time, or later: its last observation says nothing
+        about the time since then.
+        """
         stable_for = self._condition.stable_for
         reachable_since: float | None = None
         self._record(self._not_yet_proven())
@@ -377,10 +383,15 @@ class _Waiter:
             if reachable_since is None:
                 reachable_since = now
                 self._record(self._not_yet_proven())
-            left = reachable_since + stable_for - now
-            if left <= 0:
+            end = reachable_since + stable_for
+            polled_at = self._complete.polled_at
+            if now < end:
+                await anyio.sleep(min(end - now, max(RECHECK_INTERVAL, stable_for / MAX_RECHECKS)))
+            elif stable_for and polled_at is not None and polled_at < end:
+                self._replaced = anyio.Event()
+                await self._replaced.wait()
+            else:
                 return
-            await anyio.sleep(min(left, max(RECHECK_INTERVAL, stable_for / MAX_RECHECKS)))
 
     def _not_yet_proven(self) -> Shortfall:
         """Return the shortfall of a cluster that is complete, but not stable or reachable as far as known."""

@@ -407,6 +407,8 @@ class Observation:
         error: why the source cannot be reached at present; everything else is then from its last response.
         stale_since: since when, in UTC; None while the source responds.
         expected: how many tasks each job will have, for the jobs of which the source knows it.
+        polled_at: when the poll that returned it began, on the clock of the event loop; None if the source
+            reports its changes. Comparisons ignore it.
     """
 
     state: ClusterState | None
@@ -415,6 +417,7 @@ class Observation:
     error: ResolveError | None = None
     stale_since: datetime | None = None
     expected: Mapping[str, ExpectedTasks] = field(default_factory=dict, hash=False)
+    polled_at: float | None = field(default=None, compare=False)
 
     def stale(self, error: ResolveError, now: datetime) -> Observation:
         """Return this observation with `error`, because of which the source could not be reached at `now`."""

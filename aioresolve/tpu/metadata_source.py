@@ -77,7 +77,7 @@ async def watch_attributes(
             has_changed = new_tag != tag or not new_tag
             tag = new_tag
             if has_changed:
-                latest = await fetch()
+                latest = replace(await fetch(), polled_at=None if tag else started)
         except ResolveError as error:
             if latest.state is None and not error.retryable:
                 raise
@@ -93,8 +93,11 @@ async def watch_attributes(
         elif has_changed:
             await anyio.sleep(min(MIN_PAUSE, interval))
         else:
-            # A server without support for `wait_for_change` responds at once: pause all the same.
-            await anyio.sleep_until(started + min(LONG_POLL, interval))
+            next_poll = started + min(LONG_POLL, interval)
+            if anyio.current_time() < next_poll:
+                # A server without support for `wait_for_change` responds at once: it is polled.
+                yield replace(latest, polled_at=started)
+            await anyio.sleep_until(next_poll)
 
 
 async def fetch_worker_hosts(

@@ -425,6 +425,51 @@ async def test_change_of_the_members_restarts_the_stable_time() -> None:
         assert anyio.current_time() - before == pytest.approx(0.35)
 
 
+RESPONSE_TIME = 0.125
+
+
+class Polled(ClusterResolver):
+    """Has two workers until a time of the event loop."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
+        self.polled_at: list[float] = []
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        self.polled_at.append(anyio.current_time())
+        await anyio.sleep(RESPONSE_TIME)
+        return cluster(worker=2 if anyio.current_time() < self._until else 0)
+
+
+@pytest.mark.parametrize("stable_for", [3.0, 4.4, 7.0])
+@in_virtual_time
+async def test_members_that_a_polled_source_lost_in_the_stable_time_are_not_returned(
+    stable_for: float,
+) -> None:
+    with pytest.raises(IncompleteClusterError, match="0 of 2 tasks"):
+        await Polled(until=1.0).wait(2, stable_for=stable_for, timeout=PATIENCE)
+
+
+@in_virtual_time
+async def test_members_that_a_polled_part_of_a_union_lost_in_the_stable_time_are_not_returned() -> None:
+    watched = Scripted(observe(ps=1))
+    union = UnionClusterResolver(watched, Polled(until=1.0))
+    async with anyio.create_task_group() as group:
+        group.start_soon(show_after, watched, 0.5, *[observe(ps=1)] * 20)
+        with pytest.raises(IncompleteClusterError, match="job 'worker': 0 of 2 tasks"):
+            await union.wait(jobs={"worker": 2}, stable_for=3.0, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(("stable_for", "polls"), [(0.0, 1), (3.0, 2), (5.6, 3)])
+@in_virtual_time
+async def test_polled_source_is_polled_once_after_the_stable_time(stable_for: float, polls: int) -> None:
+    source = Polled(until=PATIENCE)
+    await source.wait(2, stable_for=stable_for, timeout=PATIENCE)
+    assert len(source.polled_at) == polls
+    assert anyio.current_time() == source.polled_at[-1] + RESPONSE_TIME
+
+
 async def show_after(source: Scripted, seconds: float, *observations: Observation) -> None:
     for observation in observations:
         await anyio.sleep(seconds)
@@ -807,6 +852,19 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
         group.start_soon(lose)
         with pytest.raises(FailedClusterError):
             await source.wait(reachable="tcp", stable_for=1.0, timeout=600.0)
+
+
+async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scripted(observe(worker=2))
+
+    async def accept(addresses: list[str], reach: str) -> dict[str, str]:
+        # It is received after the proof, which ends without another switch to the event loop.
+        source.show(observe(lost("a"), worker=1))
+        return {}
+
+    monkeypatch.setattr(waiting, "find_unreachable", accept)
+    with pytest.raises(FailedClusterError):
+        await source.wait(reachable="tcp", timeout=PATIENCE)
 
 
 @in_virtual_time

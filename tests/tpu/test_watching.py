@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,19 @@ from aioresolve.errors import (
     TPUNotFoundError,
     TPUNotReadyError,
 )
+from aioresolve.spec import Observation
 from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node, tpu_vm
 from aioresolve.tpu import metadata_source
+from aioresolve.tpu.discovery import MetadataSource
+from tests.virtual_time import in_virtual_time
 
 from .services import FakeService
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
-    from aioresolve.spec import ClusterState, Observation
+    from aioresolve._core.deadline import Progress
+    from aioresolve.spec import ClusterState
 
 PROJECT, ZONE = "demo-project", "us-central2-b"
 PATIENCE = 60.0
@@ -456,6 +461,49 @@ async def test_a_metadata_server_without_long_polling_is_polled_at_intervals(vm:
         with anyio.move_on_after(0.3):
             await anext(states)
     assert len(vm.requests) <= 1
+
+
+class Metadata:
+    """A metadata server that responds to each request for changes at once."""
+
+    def __init__(self, tags: Iterator[str]) -> None:
+        self._tags = tags
+
+    async def attributes_tag(self, tag: str, seconds: int, progress: Progress) -> str:
+        return next(self._tags)
+
+
+async def follow_attributes(tags: Iterator[str]) -> list[Observation]:
+    """Return the observations of ten seconds, with an interval of five seconds."""
+    seen: list[Observation] = []
+
+    async def fetch() -> Observation:
+        return Observation(None)
+
+    metadata: Any = Metadata(tags)
+    watched = metadata_source.watch_attributes(MetadataSource(()), metadata, fetch, 5.0, PATIENCE)
+    with anyio.move_on_after(10.0):
+        async with aclosing(watched) as observations:
+            async for each in observations:
+                seen.append(each)  # noqa: PERF401
+    return seen
+
+
+@in_virtual_time
+async def test_attributes_that_change_without_pause_are_requested_once_a_second() -> None:
+    assert len(await follow_attributes(map(str, range(100)))) == 10 / metadata_source.MIN_PAUSE
+
+
+@in_virtual_time
+async def test_observation_is_polled_if_the_metadata_server_does_not_wait_for_changes() -> None:
+    seen = await follow_attributes(itertools.repeat("tag"))
+    assert [each.polled_at for each in seen] == [None, 1.0, 6.0]
+
+
+@in_virtual_time
+async def test_observation_is_polled_if_the_metadata_server_has_no_tags() -> None:
+    seen = await follow_attributes(itertools.repeat(""))
+    assert None not in [each.polled_at for each in seen]
 
 
 def _requests_all_attributes(request: Any) -> bool:

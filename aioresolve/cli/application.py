@@ -245,7 +245,7 @@ def run_async(work: Callable[[ExitRequest], Coroutine[Any, Any, T]]) -> T:
             return await work(request)
 
     try:
-        with default_interrupts():
+        with default_interrupts(), streams.dropping_unread_messages():
             return asyncio.run(main(_signals_to_handle()))
     except asyncio.CancelledError:
         # Without a code, neither a signal nor `work` has requested an exit.

@@ -13,6 +13,7 @@ from aioresolve._core.validation import parse_duration
 from .completion import complete_contexts, complete_namespaces, complete_selectors
 from .output.formats import OUTPUTS, PROGRAM_OUTPUTS, TEMPLATES, TaskName
 from .requests import JobSelector
+from .terminal import streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -346,6 +347,16 @@ quiet_option = click.option(
 )
 
 
+class _StderrHandler(logging.Handler):
+    """Writes log records to stderr, as other messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            streams.write_stderr(f"{self.format(record)}\n")
+        except Exception:
+            self.handleError(record)
+
+
 def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -> None:
     """Write log records to stderr until the command ends: with -v requests, with -vv everything.
 
@@ -354,7 +365,7 @@ def _log_to_stderr(context: click.Context, _: click.Parameter, verbosity: int) -
     logger = logging.getLogger("aioresolve")
     handler: logging.Handler = logging.NullHandler()
     if verbosity:
-        handler = logging.StreamHandler()
+        handler = _StderrHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
         logger.setLevel(logging.INFO if verbosity == 1 else logging.DEBUG)
     logger.addHandler(handler)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import queue
 import re
+import select
 import struct
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -90,6 +92,32 @@ def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
     command = [*PATIENT_COMMAND, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def read_available(descriptor: int) -> bytes:
+    """Return everything that a pipe contains, without the bytes with which `full_pipe` fills it."""
+    data = b""
+    with suppress(BlockingIOError):
+        while part := os.read(descriptor, select.PIPE_BUF):
+            data += part
+    return data.strip(b"\0")
+
+
+@contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Yield the reading end, which does not block, and the writing end of a pipe that is full."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(select.PIPE_BUF))
+    os.set_blocking(read, False)
+    os.set_blocking(write, True)
+    try:
+        yield read, write
+    finally:
+        os.close(write)
+        os.close(read)
 
 
 def without_colors(text: str) -> str:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import anyio
@@ -21,7 +22,7 @@ from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.testing import Delay, Hang, TPUWorker, tpu_worker_process
 
-from .process import COMMAND, ESCAPE, TIMEOUT, environment, run, without_colors
+from .process import COMMAND, ESCAPE, TIMEOUT, environment, full_pipe, run, without_colors
 from .test_process import loaded_packages, run_on_terminal
 
 if TYPE_CHECKING:
@@ -105,6 +106,37 @@ def test_an_error_in_json_names_options(closed: str, capsys: pytest.CaptureFixtu
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["code"], error["retryable"]) == ("refused", True)
     assert error["message"].endswith("as --libtpu-port (of `aioresolve probe`).")
+
+
+WRITE_RESULT = """
+import asyncio, sys
+from functools import partial
+from aioresolve.cli import main
+from aioresolve.cli.commands import probe
+
+def format_probe(_):
+    asyncio.get_running_loop().call_soon(partial(print, "still running", file=sys.stderr, flush=True))
+    return "{}\\n"
+
+probe.probe_json = format_probe
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_probe_whose_result_is_not_read(
+    number: int, code: int, closed: str, env: dict[str, str]
+) -> None:
+    command = [sys.executable, "-c", WRITE_RESULT, "probe", "-o", "json", closed]
+    with (
+        full_pipe() as (_, stdout),
+        subprocess.Popen(command, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        assert process.stderr.readline() == "still running\n"
+        process.send_signal(number)
+        assert process.wait(TIMEOUT) == code
 
 
 def test_the_first_response_is_printed_first(workers: list[str], slow: str, env: dict[str, str]) -> None:

@@ -17,8 +17,12 @@ import pytest
 
 from aioresolve.cli.application import ExitRequest, run_async
 from aioresolve.cli.terminal.background_writer import background_writer
+from aioresolve.cli.terminal.progress import StatusReporter
+from aioresolve.cli.terminal.streams import dropping_unread_messages
+from aioresolve.errors import ResolveError
+from aioresolve.spec import Observation
 
-from .process import COMMAND, TIMEOUT, Running, cluster, environment
+from .process import COMMAND, TIMEOUT, Running, cluster, environment, full_pipe, read_available
 
 fcntl = pytest.importorskip("fcntl", reason="this system has no POSIX pipes")
 termios = pytest.importorskip("termios")
@@ -223,6 +227,95 @@ def test_sigterm_ends_a_pending_request(env: dict[str, str], server: ThreadedKub
 
 
 # Writing
+
+
+WRITE_MESSAGES = """
+import logging
+from datetime import UTC, datetime
+from aioresolve.cli.application import run_async
+from aioresolve.cli.commands.wait import _ShortfallLines
+from aioresolve.cli.options import _StderrHandler
+from aioresolve.cli.terminal.progress import ProgressBar, StatusReporter, _FailureLines
+from aioresolve._core.deadline import Progress
+from aioresolve.errors import ResolveError
+from aioresolve.spec import Observation
+
+error = ResolveError("the source failed")
+
+async def work(_):
+    logging.getLogger("aioresolve").addHandler(_StderrHandler())
+    logging.getLogger("aioresolve").warning("a record")
+    StatusReporter(quiet=False).report(Observation(None, error=error, stale_since=datetime.now(UTC)))
+    _FailureLines().update(Progress(last_error=error))
+    lines = _ShortfallLines()
+    lines.update("one of two")
+    lines.write_if_new()
+    ProgressBar(2).draw()
+
+run_async(work)
+print("done")
+"""
+
+
+def test_messages_do_not_block_an_event_loop_while_stderr_is_not_read() -> None:
+    command = [sys.executable, "-c", WRITE_MESSAGES]
+    with full_pipe() as (_, stderr):
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=TIMEOUT, check=True
+        )
+    assert done.stdout == "done\n"
+
+
+def test_a_status_that_was_dropped_is_written_when_stderr_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Observation(None, error=ResolveError("the source failed"))
+    with full_pipe() as (read, write), open(write, "w", closefd=False) as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with dropping_unread_messages():
+            status = StatusReporter(quiet=False)
+            status.report(failing)
+            assert read_available(read) == b""
+            status.report(failing)
+            status.report(failing)
+        assert read_available(read) == b"not up to date; retrying: the source failed\n"
+
+
+WRITE_ERROR = """
+from aioresolve.cli.application import run_async
+from aioresolve.cli.terminal.streams import write_stderr
+async def work(_): ...
+run_async(work)
+print("written next", flush=True)
+write_stderr("error")
+"""
+
+
+def test_a_message_is_not_dropped_after_the_event_loop_has_ended() -> None:
+    command = [sys.executable, "-c", WRITE_ERROR]
+    with (
+        full_pipe() as (read, write),
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=write, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written next\n"
+        before = read_available(read)
+        assert process.wait(TIMEOUT) == 0
+        assert before + read_available(read) == b"error"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_wait_whose_log_is_not_read(
+    number: int, code: int, server: ThreadedKubernetesServer, env: dict[str, str]
+) -> None:
+    command = [*COMMAND, "wait", "kubernetes", "-l", "app=train", "--count", "9", "-v"]
+    with (
+        full_pipe() as (_, stderr),
+        subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=stderr) as process,
+    ):
+        # The response to the list is logged before the watch is requested.
+        server.until(lambda: any("watch" in request.query for request in server.requests), TIMEOUT)
+        process.send_signal(number)
+        assert process.wait(TIMEOUT) == code
 
 
 def write_errors(descriptor: int, *texts: str) -> list[str]:

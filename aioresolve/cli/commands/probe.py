@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,8 +22,9 @@ from aioresolve.cli.output.worker_tables import ProbeRows, probe_json
 from aioresolve.cli.terminal import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from aioresolve.cli.application import ExitRequest
     from aioresolve.probe import WorkerProbe
 
 EPILOG = """\
@@ -90,7 +92,7 @@ def probe(
     addresses = tuple(worker_address(host, "HOST") for host in hosts)
     request = ProbeRequest(addresses=addresses, **parameters)
     format_probe = probe_json if output == "json" else _row_formatter(addresses, has_headers)
-    probes = run_async(lambda _: probe_workers(request, format_probe))
+    probes = run_async(partial(_print_probes, request, format_probe))
     failed = sum(probe.error is not None for probe in probes)
     if failed:
         streams.write_stderr(f"error: {failed} of {len(probes)} workers failed the probe\n")
@@ -123,12 +125,22 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = False
 
 
+async def _print_probes(
+    request: ProbeRequest, format_probe: Callable[[WorkerProbe], str], exit_request: ExitRequest
+) -> list[WorkerProbe]:
+    """Write the result of each worker to stdout as soon as it has responded, and return all."""
+    from aioresolve.cli.terminal.background_writer import background_writer
+
+    with background_writer(sys.stdout, exit_request.exit, is_endless=False) as stdout:
+        return await probe_workers(request, lambda probe: stdout.write(format_probe(probe)))
+
+
 async def probe_workers(
-    request: ProbeRequest, format_probe: Callable[[WorkerProbe], str] = lambda _: ""
+    request: ProbeRequest, write: Callable[[WorkerProbe], Awaitable[None]] | None = None
 ) -> list[WorkerProbe]:
     """Return the result of each worker in the order of the responses, with a progress bar on stderr.
 
-    `format_probe` returns the text for stdout, which is written as soon as a worker has responded.
+    `write`, if given, is called with each result as soon as the worker has responded.
     """
     from aioresolve.cli.terminal.progress import show_bar
     from aioresolve.probe import ProbeChannels, stream_workers
@@ -147,5 +159,7 @@ async def probe_workers(
             async for probe in probes:
                 results.append(probe)
                 bar.add(is_failure=probe.error is not None)
-                bar.write(format_probe(probe))
+                if write is not None:
+                    with bar.hidden():
+                        await write(probe)
     return results

@@ -375,6 +375,5 @@ class _ShortfallLines:
         self._line = f"waiting: {lacking}"
 
     def write_if_new(self) -> None:
-        if self._line != self._written:
+        if self._line != self._written and streams.write_stderr(f"{one_line(self._line)}\n"):
             self._written = self._line
-            streams.write_stderr(f"{one_line(self._line)}\n")

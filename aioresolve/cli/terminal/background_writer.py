@@ -95,12 +95,18 @@ class BackgroundWriter:
 
 
 @contextmanager
-def background_writer(stream: TextIO | None, exit_with: Callable[[int], None]) -> Iterator[BackgroundWriter]:
-    """Yield a writer for `stream`. If it is a pipe, the command ends as soon as the last reader closes it."""
+def background_writer(
+    stream: TextIO | None, exit_with: Callable[[int], None], *, is_endless: bool = True
+) -> Iterator[BackgroundWriter]:
+    """Yield a writer for `stream`.
+
+    If it is a pipe, a command that is endless ends as soon as the last reader closes it; another one ends
+    with its next write, because the reader may have read everything.
+    """
     if stream is None:
         raise click.ClickException("cannot write the result: stdout is closed")
     loop = asyncio.get_running_loop()
-    descriptor = _write_only_pipe(stream)
+    descriptor = _write_only_pipe(stream) if is_endless else None
     if descriptor is not None:
         # The writing end of a pipe never becomes readable; the event loop reports it when it has an error,
         # which means that no reader is left. Without this, the command would run until its next write.

@@ -123,9 +123,8 @@ class _FailureLines:
 
     def update(self, progress: Progress) -> None:
         line = "" if progress.last_error is None else status_line("retrying", progress.last_error)
-        if line and line not in self._written:
+        if line and line not in self._written and streams.write_stderr(f"{line}\n"):
             self._written.add(line)
-            streams.write_stderr(f"{line}\n")
 
 
 ERASE_LINE = "\r\x1b[2K"
@@ -139,20 +138,27 @@ class ProgressBar:
         self.done = 0
         self.failed = 0
         self._is_drawn = False
+        self._is_hidden = False
 
     def add(self, *, is_failure: bool) -> None:
         """Count one more as completed."""
         self.done += 1
         self.failed += is_failure
 
-    def write(self, text: str) -> None:
-        """Write a result to stdout; the bar is erased before, because both may be the same terminal."""
-        if text:
-            self.erase()
-            streams.write_stdout(text)
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Hide the bar inside the block, in which results are written: stdout may be the same terminal."""
+        self.erase()
+        self._is_hidden = True
+        try:
+            yield
+        finally:
+            self._is_hidden = False
 
     def draw(self) -> None:
         """Draw the bar in place of the previous one."""
+        if self._is_hidden:
+            return
         from .drawing import render_bar
 
         text = f"{self.done} of {self.total} done"
@@ -205,15 +211,14 @@ class StatusReporter:
         error = "" if observation.error is None else error_message(observation.error)
         if error == self._error:
             return
-        self._error = error
-        if observation.error is None:
-            self.write("up to date again")
-            return
-        since = format_instant(observation.stale_since)
-        prefix = f"not up to date{f' since {since}' if since else ''}; retrying"
-        self.write(status_line(prefix, observation.error))
+        line = "up to date again"
+        if observation.error is not None:
+            since = format_instant(observation.stale_since)
+            prefix = f"not up to date{f' since {since}' if since else ''}; retrying"
+            line = status_line(prefix, observation.error)
+        if self.write(line):
+            self._error = error
 
-    def write(self, text: str) -> None:
-        """Write `text` as one line."""
-        if not self._quiet:
-            streams.write_stderr(f"{one_line(text)}\n")
+    def write(self, text: str) -> bool:
+        """Write `text` as one line, and return False if it was dropped because stderr is not read."""
+        return self._quiet or streams.write_stderr(f"{one_line(text)}\n")

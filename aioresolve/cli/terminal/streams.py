@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
+import select
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -85,15 +87,50 @@ def is_reader_gone(error: OSError) -> bool:
     return isinstance(error, BrokenPipeError)
 
 
-def write_stderr(text: str) -> None:
-    """Write a message to stderr; a stderr that is closed is ignored."""
-    stream: TextIO | None = sys.stderr
+_may_block = True
+"""Whether `write_stderr` waits for a reader of stderr that does not read."""
+
+
+@contextmanager
+def dropping_unread_messages() -> Iterator[None]:
+    """Inside the block, drop messages to stderr while its reader does not read.
+
+    In an event loop, waiting for the reader would stop deadlines, signals and the output of results.
+    """
+    global _may_block
+    _may_block = False
     try:
-        if stream is not None:
-            stream.write(text)
-            stream.flush()
+        yield
+    finally:
+        _may_block = True
+
+
+def write_stderr(text: str) -> bool:
+    """Write a message to stderr, and return False if it was dropped; a stderr that is closed is ignored."""
+    stream: TextIO | None = sys.stderr
+    if stream is None:
+        return True
+    try:
+        if not _may_block and sys.platform != "win32":  # where select() supports sockets only
+            with suppress(io.UnsupportedOperation):  # not a file of the system
+                return _write_if_read(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
+        stream.write(text)
+        stream.flush()
     except OSError:
         discard(stream)
+    return True
+
+
+def _write_if_read(descriptor: int, data: bytes) -> bool:
+    """Write data as far as that does not block, and return whether any was written."""
+    rest = data
+    while rest and select.select([], [descriptor], [], 0)[1]:
+        try:
+            # A pipe that select() reports accepts this many bytes without blocking.
+            rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
+        except BlockingIOError:  # another process made the file non-blocking, and it is full
+            break
+    return len(rest) < len(data)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

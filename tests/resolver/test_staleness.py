@@ -263,6 +263,26 @@ def test_wait_does_not_return_objects_that_were_listed_if_their_watch_is_never_e
 
 
 @KUBERNETES
+def test_wait_does_not_return_objects_that_were_listed_if_each_watch_is_a_web_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    working = Server("hangs", float("inf"))
+
+    async def hang() -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    page = Reply(headers={"Content-Type": "text/html; charset=utf-8"}, read=hang)
+
+    async def wait() -> None:
+        with pytest.raises(IncompleteClusterError, match="the source: invalid watch event"):
+            await RESOLVERS[name](tmp_path).wait(1, stable_for=3.0, timeout=60.0)
+
+    fake_requests(monkeypatch, lambda url: page if "watch" in url.query else working.reply(url))
+    run(wait())
+
+
+@KUBERNETES
 @pytest.mark.parametrize("piece", [b"", b"\n", b"{"], ids=["nothing", "empty lines", "an endless event"])
 def test_wait_does_not_return_objects_that_are_gone_while_their_watch_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: bytes

@@ -321,8 +321,12 @@ def split_events(query: Query[T], response: Response) -> EventSplitter[T]:
 
 
 def _is_protobuf(response: Response) -> bool:
+    return _media_type(response) == PROTOBUF
+
+
+def _media_type(response: Response) -> str:
     content_type: str = response.headers.get("Content-Type", "")
-    return content_type.partition(";")[0].strip().lower() == PROTOBUF
+    return content_type.partition(";")[0].strip().lower()
 
 
 class ObjectAPI:
@@ -533,6 +537,9 @@ class ObjectAPI:
                 raise error_from_watch_response(
                     stream.response, query, host=transport.host, source=transport.source
                 )
+            if (media_type := _media_type(stream.response)) not in ("", AS_LIST, PROTOBUF):
+                # A login page may remain open, or end, without an event that would show what it is.
+                raise self.invalid_event(query, f"the Content-Type is {media_type!r}")
             yield stream
 
     @property

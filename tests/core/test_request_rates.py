@@ -157,7 +157,9 @@ def check(monkeypatch: pytest.MonkeyPatch, resolver: ClusterResolver, schedule: 
     assert_few(requests)
 
 
-examples = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+examples = settings(
+    max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def each_schedule(test: Callable[..., None]) -> Callable[..., None]:

@@ -181,7 +181,10 @@ def test_endpoint_is_in_transit_while_no_slice_has_it() -> None:
 
 
 @given(st.lists(slices(), max_size=6))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples // 3,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_spec_state_and_watch_agree(loopback: Loopback, written: list[dict[str, Any]]) -> None:
     for old in loopback.server.endpoint_slices:
         loopback.server.delete(old["metadata"]["name"], "ml", kind="EndpointSlice")

@@ -139,7 +139,9 @@ def cluster(loopback: Loopback, quick_retries: None, monkeypatch: pytest.MonkeyP
     st.sampled_from(["cluster_spec", "cluster_state"]),
     st.booleans(),
 )
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=5 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_schedule_of_faults_ends_in_the_right_result_or_in_one_typed_error(
     cluster: Loopback, schedule: list[Step], selectors: list[str], method: str, entered: bool
 ) -> None:

@@ -102,7 +102,9 @@ def oracle(
     ),
     st.sampled_from([[None], ["a"], ["b", "a"]]),
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_both_paths_agree_with_each_other_and_with_the_pods(
     loopback: Loopback,
     held: list[dict[str, Any]],

@@ -180,7 +180,9 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 each_failure = given(failure=st.sampled_from(sorted(FAILURES)), fails_at=st.floats(0.5, 400.0))
-few = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(
+    max_examples=settings().max_examples // 10, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 each_resolver = pytest.mark.parametrize("name", RESOLVERS)
 
 

@@ -83,28 +83,33 @@ def find_program(command: str) -> str:
     raise UnknownProgramError(f"the command {command!r} does not exist{where}")
 
 
-def replace_process(program: Program) -> NoReturn:
-    """Execute the program in place of this process, which thus has its signals and its exit code.
+def replace_process(prepare: Callable[[], Program]) -> NoReturn:
+    """Execute a program in place of this process, which thus has its signals and its exit code.
 
-    File descriptors other than the standard streams are closed by the system, and threads end.
+    `prepare` returns it. File descriptors other than the standard streams are closed by the system, and
+    threads end.
 
     Raises:
+        SystemExit: a signal arrived, before the program started, that ends this process.
         BrokenProgramError: the system cannot execute the file.
     """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, AttributeError):  # closed
-            stream.flush()
-    # Python would lose a signal that arrives between its last check for signals and the start of the program.
-    for number in (*_ending_signals(), *IGNORED_BY_PYTHON):
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execve(program.path, program.arguments, program.environ)  # noqa: S606 - as the user wrote it
-    except OSError as error:
-        raise _start_error(program, error) from error
+    with _exit_on_signals():
+        program = prepare()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, AttributeError):  # closed
+                stream.flush()
+        # Python would lose a signal that arrives between its last check for signals and the start of the
+        # program.
+        for number in (*_ending_signals(), *IGNORED_BY_PYTHON):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            os.execve(program.path, program.arguments, program.environ)  # noqa: S606 - as the user wrote it
+        except OSError as error:
+            raise _start_error(program, error) from error
 
 
 @contextmanager
-def exit_on_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Raise SystemExit for each signal that ends this process, so that it can remove its files before."""
 
     def handle(number: int, _: object) -> NoReturn:

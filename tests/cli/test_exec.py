@@ -240,11 +240,11 @@ from aioresolve.cli import main, program
 
 number = signal.Signals[sys.argv.pop(1)]
 
-def interrupt(started):
-    assert Path(started.environ["AIORESOLVE_HOSTFILE"]).read_text()
+def interrupt(path, arguments, environ):
+    assert Path(environ["AIORESOLVE_HOSTFILE"]).read_text()
     signal.raise_signal(number)
 
-program.replace_process = interrupt
+program.Program = interrupt
 sys.exit(main())
 """
 

@@ -339,15 +339,14 @@ def _run(context: click.Context, execution: _Execution) -> None:
     """Wait for the cluster and start the program; return only if it could not be started."""
     validate_platform()
     from aioresolve.cli.application import run_async
-    from aioresolve.cli.program import exit_on_signals, find_program, replace_process
+    from aioresolve.cli.program import find_program, replace_process
 
     execution.path = find_program(execution.launch.command[0])
     try:
         if execution.launch.is_restarted:
             context.exit(run_async(execution.supervise))
         state, variables = run_async(execution.wait)
-        with exit_on_signals():
-            replace_process(execution.program(state, variables))
+        replace_process(partial(execution.program, state, variables))
     finally:  # not after a program that has replaced this process, and reads the file
         execution.remove_hostfile()
 

@@ -87,6 +87,9 @@ def is_reader_gone(error: OSError) -> bool:
     return isinstance(error, BrokenPipeError)
 
 
+PIPE_BUF = 512
+"""Bytes that a pipe accepts without blocking if select() reports that it can be written; POSIX's minimum."""
+
 _may_block = True
 """Whether `write_stderr` waits for a reader of stderr that does not read."""
 
@@ -126,8 +129,7 @@ def _write_if_read(descriptor: int, data: bytes) -> bool:
     rest = data
     while rest and select.select([], [descriptor], [], 0)[1]:
         try:
-            # A pipe that select() reports accepts this many bytes without blocking.
-            rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
+            rest = rest[os.write(descriptor, rest[:PIPE_BUF]) :]
         except BlockingIOError:  # another process made the file non-blocking, and it is full
             break
     return len(rest) < len(data)

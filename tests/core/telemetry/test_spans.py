@@ -208,9 +208,10 @@ async def test_probe_of_a_silent_worker_is_an_error_with_its_code(recording: Rec
     async with TPUWorker(faults=[Hang()]) as silent:
         await probe_workers([silent.address], worker_timeout=2.0)
         await probe_workers([silent.address], timeout=2.0)
-    assert error_types(recording) == ["DEADLINE_EXCEEDED", "cancelled"]
-    assert attributes(recording.spans[0])["rpc.response.status_code"] == "DEADLINE_EXCEEDED"
-    assert "did not respond" in str(recording.spans[0].status.description)
+    assert error_types(recording) == ["DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"]
+    for span in recording.spans:
+        assert attributes(span)["rpc.response.status_code"] == "DEADLINE_EXCEEDED"
+        assert "did not respond" in str(span.status.description)
 
 
 async def test_failed_probe_has_the_grpc_status_and_the_code_of_the_error(recording: Recording) -> None:

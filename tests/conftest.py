@@ -269,6 +269,19 @@ def _no_other_machines() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_zombies() -> Iterator[None]:
+    """Fail a test that leaves a child process that has exited: later tests would take it for theirs."""
+    yield
+    if not hasattr(os, "waitid"):  # Windows, and macOS before Python 3.13
+        return
+    left = []
+    with contextlib.suppress(ChildProcessError):  # no children
+        while (child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)) is not None:
+            left.append((child.si_pid, child.si_status))
+    assert not left, f"process and exit code of each child that was left: {left}"
+
+
+@pytest.fixture(autouse=True)
 def _no_known_metadata_server() -> None:
     """Forget the metadata servers of earlier tests, whose ports other servers have later."""
     module = sys.modules.get("aioresolve.gcp.metadata_server")

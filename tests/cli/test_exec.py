@@ -947,12 +947,13 @@ async def test_supervisor_ends_if_the_program_cannot_be_stopped(
                 tasks.start_soon(cause_the_end)
                 with pytest.raises(UnstoppableProgramError) as raised:
                     await run.run()
+                run.finish()
+                message = re.match(r"/bin/sh cannot be stopped: process (\d+) ", str(raised.value))
+                assert message is not None, raised.value
+                await anyio.to_thread.run_sync(os.waitpid, int(message[1]), 0)
         assert not limit.cancel_called
     finally:
         run.finish()
-    message = re.match(r"/bin/sh cannot be stopped: process (\d+) ", str(raised.value))
-    assert message is not None, raised.value
-    await anyio.to_thread.run_sync(os.waitpid, int(message[1]), 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="on macOS such a group may have only zombies")

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -249,10 +248,15 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
         ConfigurationError: an entry is not an address, or an address is repeated.
     """
     entries = text.strip().removesuffix(",").split(",")
-    addresses = tuple(worker_address(entry.strip(), where) for entry in entries)
-    if repeated := [address for address, count in Counter(addresses).items() if count > 1]:
-        raise invalid_value(where, f"{text!r} names {', '.join(repeated)} twice", "Name each worker once.")
-    return addresses
+    addresses: dict[tuple[str, int], str] = {}
+    for entry in entries:
+        host, own_port = _host_and_port(entry.strip(), where)
+        port = TPU_PORT if own_port is None else own_port
+        address, key = host_port(host, port), (_normalized(host), port)
+        if key in addresses:
+            raise invalid_value(where, f"{text!r} names {address} twice", "Name each worker once.")
+        addresses[key] = address
+    return tuple(addresses.values())
 
 
 def worker_address(text: str, where: str, port: int = TPU_PORT) -> str:
@@ -287,6 +291,14 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
             "Write host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
     return match["host"], port
+
+
+def _normalized(host: str) -> str:
+    """Return the same text for every spelling of a host, of which IPv6 addresses have several."""
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return host.lower()
 
 
 def _is_ipv6(text: str) -> bool:
@@ -354,8 +366,11 @@ def _host_addresses(text: str, origin: str, where: str) -> tuple[str, ...]:
     if not entries:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     # Several processes on one host are one worker.
-    hosts = dict.fromkeys(worker_host(entry, origin) for entry in entries)
-    return tuple(host_port(host, TPU_PORT) for host in hosts)
+    hosts: dict[str, str] = {}
+    for entry in entries:
+        host = worker_host(entry, origin)
+        hosts.setdefault(_normalized(host), host)
+    return tuple(host_port(host, TPU_PORT) for host in hosts.values())
 
 
 def _megascale(environ: Mapping[str, str]) -> tuple[int | None, int | None]:

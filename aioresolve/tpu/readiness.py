@@ -191,33 +191,40 @@ def not_found_error(missing: Sequence[NodeNotFound], version: str, origin: str) 
     )
     if version != "v2":
         hint = f"Version v1 of the API does not support TPU VMs: pass {{api_version=v2}}. {hint}"
-    named_by = ""
-    if origin.startswith("$"):
-        # The user may not know that the variable is set, or another program sets it for another purpose.
-        named_by, hint = f" (from {origin})", f"{hint} {variable_hint(origin)}"
     return TPUNotFoundError(
-        f"there is no TPU {', '.join(names)}{named_by}: {missing[0].error.host or 'the service'} returned"
-        " status 404",
+        f"there is no TPU {', '.join(names)}{from_variable(origin)}:"
+        f" {missing[0].error.host or 'the service'} returned status 404",
         names=names,
-        hint=Hint(hint, values={"project_id": names[0].split("/")[1]}),
+        hint=with_variable_hint(Hint(hint, values={"project_id": names[0].split("/")[1]}), origin),
     )
 
 
-def variable_hint(origin: str) -> str:
-    """Return the hint for a TPU that is named by a variable: `$TPU_NAME` has a second meaning."""
+def from_variable(origin: str) -> str:
+    """Return ` (from $VARIABLE)` for a TPU that a variable names, and nothing for an argument.
+
+    The user may not know that the variable is set.
+    """
+    return f" (from {origin})" if origin.startswith("$") else ""
+
+
+def with_variable_hint(hint: Hint | None, origin: str) -> Hint | None:
+    """Return the hint for a TPU, and what to do if the variable that names it is meant for something else."""
+    if not origin.startswith("$"):
+        return hint
     example = ", as in pods of KubeRay" if origin == "$TPU_NAME" else ""
-    return f"If {origin} is not the name of a Cloud TPU{example}, unset it, or pass {{tpu}}."
+    advice = f"If {origin} is not the name of a Cloud TPU{example}, unset it, or pass {{tpu}}."
+    return Hint(advice) if hint is None else Hint(f"{hint.text} {advice}", hint.values)
 
 
-def missing_workers(tpu: Unready | NodeNotFound, job: str) -> Missing:
-    """Return the workers that a watch or `wait` misses because of this TPU.
+def missing_workers(tpu: Unready | NodeNotFound, job: str, origin: str) -> Missing:
+    """Return the workers that a watch or `wait` misses because of this TPU, which is named at `origin`.
 
     A name that does not exist is not final, and neither is a TPU that is being deleted: a TPU may still be
     created under that name.
     """
     if isinstance(tpu, NodeNotFound):
-        name = tpu.path.rpartition("/")[2]
-        return Missing(job, name, f"{tpu.path} does not exist (yet): check its name", tasks=None)
+        name, named_by = tpu.path.rpartition("/")[2], from_variable(origin)
+        return Missing(job, name, f"{tpu.path}{named_by} does not exist (yet): check its name", tasks=None)
     is_final = not tpu.retryable and tpu.state != DELETING
     return Missing(
         job, tpu.name, tpu.reason, is_final=is_final, tasks=None if tpu.state == DELETING else tpu.workers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aioresolve._core.concurrency import gather
@@ -27,12 +28,13 @@ from .metadata_source import fetch_worker_hosts
 from .readiness import (
     NodeNotFound,
     Unready,
+    from_variable,
     missing_workers,
     not_found_error,
     not_ready_error,
     unready_node,
     unready_queued_resource,
-    variable_hint,
+    with_variable_hint,
 )
 from .topology import TPUTopology, parse_bounds, slice_topology
 
@@ -212,14 +214,19 @@ class SliceFinder:
         What several names stand for, such as a node and the queued resource it belongs to, is returned once.
         """
         project, zone = await self.find_location(source, connections, progress)
-        api = await connections.api()
-        if self.cache is not None:
-            api = api.with_cache(self.cache)
-        calls = [partial(self._find_name, api, name, project, zone, progress) for name in source.names]
+        try:
+            api = await connections.api()
+            if self.cache is not None:
+                api = api.with_cache(self.cache)
+            calls = [partial(self._find_name, api, name, project, zone, progress) for name in source.names]
+            found = await gather(calls, limit=MAX_CONCURRENT_REQUESTS)
+        except ResolveError as error:
+            if not error.retryable:
+                error.hint = with_variable_hint(error.hint, source.origin)
+            raise
         distinct: dict[Hashable, FoundNode] = {}
-        for found in await gather(calls, limit=MAX_CONCURRENT_REQUESTS):
-            for tpu in found:
-                distinct.setdefault(_identity(tpu), tpu)
+        for tpu in chain.from_iterable(found):
+            distinct.setdefault(_identity(tpu), tpu)
         return list(distinct.values())
 
     async def _find_name(
@@ -322,17 +329,14 @@ def _unknown_location(
     source: NamedTPUs, project: str | None, zone: str | None, error: ResolveError
 ) -> ConfigurationError:
     unknown = [name for name, value in (("project", project), ("zone", zone)) if value is None]
-    # The user may have forgotten a variable, but not an argument.
-    is_variable = source.origin.startswith("$")
-    origin = f" (from {source.origin})" if is_variable else ""
+    hint = Hint(
+        f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
+        " projects/PROJECT/locations/ZONE/nodes/NAME."
+    )
     return ConfigurationError(
-        f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}{origin}:"
+        f"unknown {' and '.join(unknown)} of TPU {', '.join(source.names)}{from_variable(source.origin)}:"
         f" this VM's metadata server did not report it: {error.summary}",
-        hint=Hint(
-            f"Pass {' and '.join(f'{{{name}}}' for name in unknown)}, or the full name"
-            " projects/PROJECT/locations/ZONE/nodes/NAME."
-            + (f" {variable_hint(source.origin)}" if is_variable else "")
-        ),
+        hint=with_variable_hint(hint, source.origin),
     )
 
 
@@ -469,7 +473,8 @@ def observation_of(
         reason = "the TPU of this host has no workers to wait for"
         local = Missing(job, "local", reason, is_final=True, tasks=0)
         return Observation(cluster_of((), job, {}, observed_at), (local,))
-    missing = tuple(missing_workers(tpu, job) for tpu in (*found.absent, *found.skipped))
+    origin = source.origin if isinstance(source, NamedTPUs) else ""
+    missing = tuple(missing_workers(tpu, job, origin) for tpu in (*found.absent, *found.skipped))
     if not found.slices:
         return Observation(ClusterState.of({job: []}, observed_at=observed_at), missing)
     unhealthy = {tpu.path: tpu for tpu in found.unhealthy}

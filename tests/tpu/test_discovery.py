@@ -170,6 +170,16 @@ def test_a_repeated_worker_address_is_rejected() -> None:
         source(KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://a,grpc://a:8470")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("[::1]", "0:0:0:0:0:0:0:1"), ("[2001:DB8::1]:8470", "2001:db8::1"), ("h", "H:8470")],
+)
+def test_two_spellings_of_one_address_are_repeated(first: str, second: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"names .*:8470 twice"):
+        TPUClusterResolver(f"grpc://{first},grpc://{second}")
+    assert len(addresses(source(TPU_PROCESS_ADDRESSES=f"{first},{second}"))) == 1
+
+
 def test_a_malformed_endpoint_is_reported_with_its_variable() -> None:
     with pytest.raises(ConfigurationError, match=r"\$KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS: 'grpc://'"):
         source(KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS="grpc://")

@@ -311,15 +311,16 @@ def test_timestamps_with_nanoseconds_are_parsed() -> None:
 def test_only_a_lost_tpu_that_still_exists_ends_a_wait(state: str, is_final: bool, tasks: int | None) -> None:
     found = unready_node(node(state=state, networkEndpoints=ENDPOINTS * 2))
     assert found is not None
-    missing = missing_workers(found, "worker")
+    missing = missing_workers(found, "worker", "tpu")
     assert (missing.job, missing.name, missing.reason) == ("worker", "my-tpu", found.reason)
     assert (missing.is_final, missing.tasks) == (is_final, tasks)
 
 
-def test_a_tpu_that_does_not_exist_may_be_created() -> None:
-    missing = missing_workers(NodeNotFound(NAME, NOT_FOUND), "worker")
+@pytest.mark.parametrize(("origin", "named_by"), [("tpu", ""), ("$TPU_NAME", " (from $TPU_NAME)")])
+def test_a_tpu_that_does_not_exist_may_be_created(origin: str, named_by: str) -> None:
+    missing = missing_workers(NodeNotFound(NAME, NOT_FOUND), "worker", origin)
     assert (missing.job, missing.name) == ("worker", "my-tpu")
-    assert missing.reason == f"{NAME} does not exist (yet): check its name"
+    assert missing.reason == f"{NAME}{named_by} does not exist (yet): check its name"
     assert (missing.is_final, missing.tasks) == (False, None)
 
 

@@ -16,6 +16,7 @@ from aioresolve.errors import (
     DeadlineExceededError,
     ForbiddenError,
     ProtocolError,
+    ResolveError,
     TPUNotFoundError,
     TPUNotReadyError,
     UnauthorizedError,
@@ -710,6 +711,31 @@ async def test_an_error_names_the_variable_that_names_the_tpu(
     with pytest.raises(ConfigurationError) as raised:
         await TPUClusterResolver("workergroup-0").cluster_spec()
     assert "$TPU_NAME" not in str(raised.value)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+async def test_a_rejected_request_names_the_variable_that_names_the_tpu(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("TPU_NAME", "workergroup-0")
+    google.inject(Answer(status), match=lambda request: request.service == "tpu", times=None)
+    hint = "If $TPU_NAME is not the name of a Cloud TPU, as in pods of KubeRay, unset it, or pass `tpu=`."
+    with pytest.raises(ResolveError) as by_argument:
+        await TPUClusterResolver("workergroup-0").cluster_spec()
+    with pytest.raises(ResolveError) as by_variable:
+        await TPUClusterResolver().cluster_spec()
+    assert str(by_variable.value) == f"{by_argument.value} {hint}"
+
+
+async def test_outage_does_not_suggest_that_the_variable_is_wrong(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPU_NAME", "workergroup-0")
+    overloaded = Answer(503, headers={"Retry-After": "3600"})
+    google.inject(overloaded, match=lambda request: request.service == "tpu", times=None)
+    with pytest.raises(APIError) as raised:
+        await TPUClusterResolver().cluster_spec()
+    assert "TPU_NAME" not in str(raised.value)
 
 
 # Connections and progress

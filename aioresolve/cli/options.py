@@ -180,6 +180,12 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     return decorate
 
 
+class Integer(click.IntRange):
+    """An integer in a range. Errors call it an integer, where click calls it an `integer range`."""
+
+    name = "integer"
+
+
 class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click
     """One of `formats`, or one of `TEMPLATES` with a template."""
 
@@ -284,13 +290,13 @@ program_options = combine_options(
     click.option(
         "--slots",
         metavar="N",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         help="For host files: the number of processes for each task.  [default: 1]",
     ),
     click.option(
         "--slices",
         metavar="N",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         help="For megascale: the number of TPU slices, of one size.  [default: those of the TPUs, else 1]",
     ),
     click.option(
@@ -304,7 +310,7 @@ program_options = combine_options(
 coordinator_port_option = click.option(
     "--port",
     metavar="PORT",
-    type=click.IntRange(1, 65535),
+    type=Integer(1, 65535),
     help="For programs with a coordinator or master: its port.  [default: that of its address]",
 )
 
@@ -331,7 +337,7 @@ def _max_concurrency_option(default: int, things: str) -> Callable[[C], C]:
     return click.option(
         "--max-concurrency",
         metavar="N",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         default=default,
         show_default=True,
         help=f"Maximum number of {things} at a time.",
@@ -450,7 +456,7 @@ pod_options = combine_options(
     click.option(
         "--port",
         metavar="PORT",
-        type=click.IntRange(1, 65535),
+        type=Integer(1, 65535),
         help="The port of each task, and thus of a program's coordinator.  [default: that of the Service,"
         " else 8470]",
     ),

@@ -470,7 +470,7 @@ def observation_of(
     Without slices, the state has the job without tasks. For the other arguments see `cluster_of`.
     """
     if isinstance(source, LocalTPU):
-        reason = "the TPU of this host has no workers to wait for"
+        reason = "the TPU of this host has no workers to wait for: name a TPU, or addresses of workers"
         local = Missing(job, "local", reason, is_final=True, tasks=0)
         return Observation(cluster_of((), job, {}, observed_at), (local,))
     origin = source.origin if isinstance(source, NamedTPUs) else ""

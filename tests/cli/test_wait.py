@@ -230,6 +230,7 @@ def test_quiet_writes_nothing(env: dict[str, str], server: ThreadedKubernetesSer
         ),
         (("--jobs", "worker"), "write JOB=N"),
         (("--count", "0"), "0 is not in the range"),
+        (("--count", "worker=3"), "'worker=3' is not a valid integer."),
         (("--stable-for", "long"), "'long' is not a duration"),
         (("--task", "worker:0"), "--task requires -o tf-config"),
     ],

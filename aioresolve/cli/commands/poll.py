@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aioresolve.cli.options import (
+    Integer,
     duration_option,
     output_option,
     parse_shard,
@@ -77,7 +78,7 @@ otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 @click.option(
     "--max-concurrency",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=Integer(min=1),
     help="Maximum number of targets polled at a time.  [default: that of the file, else 256]",
 )
 @click.option(

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from aioresolve.cli.options import (
+    Integer,
     max_workers_option,
     output_option,
     quiet_option,
@@ -53,7 +54,7 @@ Exit codes: 0 every worker responded; 1 some did not, but each has its row;
     "--libtpu-port",
     "libtpu_ports",
     metavar="PORT",
-    type=click.IntRange(1, 65535),
+    type=Integer(1, 65535),
     multiple=True,
     default=(8431,),
     show_default=True,

@@ -14,6 +14,7 @@ import msgspec
 from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
     CommandGroup,
+    Integer,
     combine_options,
     coordinator_port_option,
     duration_option,
@@ -82,7 +83,7 @@ condition_options = combine_options(
     click.option(
         "--count",
         metavar="N",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         help="Wait for this many tasks, in all jobs together.",
     ),
     click.option(

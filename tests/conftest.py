@@ -236,6 +236,8 @@ def _refuse_other_machines(event: str, arguments: tuple[object, ...]) -> None:
         case "socket.connect", (_, (str(host), *_)) if not _is_own_address(host):
             _other_machines.append(host)
             raise OSError(errno.ENETUNREACH, "tests connect to this machine only")
+        case "socket.getaddrinfo", (str(host), *_) if host.endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "RFC 6761 reserves .invalid: no DNS has names there")
         case "socket.getaddrinfo", (str(host), *_) if not _is_own_name(host):
             _other_machines.append(host)
             raise socket.gaierror(socket.EAI_AGAIN, "tests look up names of this machine only")
@@ -253,8 +255,7 @@ def _is_own_name(host: str) -> bool:
     """Return whether this is an address, which needs no request, or a name that only this machine has."""
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(host))
-    # RFC 6761 reserves .invalid: no DNS has names there.
-    return host in ("", "localhost", socket.gethostname()) or host.endswith((".localhost", ".invalid"))
+    return host in ("", "localhost", socket.gethostname()) or host.endswith(".localhost")
 
 
 @pytest.fixture(autouse=True)

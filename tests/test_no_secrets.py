@@ -172,8 +172,13 @@ ECHOES: dict[str, Callable[[str], bytes]] = {
         "401 X", secret.encode(), WWW_Authenticate=f'Bearer realm="{secret}", error_description="{secret}"'
     ),
     "text of 500": lambda secret: respond("500 X", secret.encode()),
-    "Location": lambda secret: respond("302 Found", Location=f"https://{secret}.example/{secret}"),
-    "Location with a user": lambda secret: respond("302 Found", Location=f"https://{secret}@h/{secret}"),
+    # Clients of users follow redirects.
+    "Location": lambda secret: respond(
+        "302 Found", Location=f"https://{secret.replace('/', '.')}.invalid/{secret}"
+    ),
+    "Location with a user": lambda secret: respond(
+        "302 Found", Location=f"https://{quote(secret, safe='')}@h.invalid/{secret}"
+    ),
     "invalid Location": lambda secret: respond("302 Found", Location=f"https://[{secret}/"),
     "Retry-After": lambda secret: respond("429 X", Retry_After=secret, Warning=f'299 - "{secret}"'),
     "kind": lambda secret: respond("200 OK", {"kind": secret}),

@@ -34,6 +34,10 @@ LIBTPU_PORTS = (8431,)
 OWN_SHARE = 0.95
 """The part of the deadline for all workers after which a worker fails with an error of its own."""
 
+ERROR_GRACE = 0.5
+"""Seconds to wait for the error of a single worker after its deadline, which takes milliseconds unless the
+machine is busy."""
+
 METHODS = {"tensorflow": GET_STATUS, "libtpu": GET_METRIC}
 """The gRPC method that returns the devices, by source."""
 
@@ -64,7 +68,7 @@ async def probe_worker(
     timeout = validate_seconds("timeout", timeout)
     (probe,) = await probe_workers(
         [address],
-        timeout=timeout / OWN_SHARE,
+        timeout=max(timeout / OWN_SHARE, timeout + ERROR_GRACE),
         worker_timeout=timeout,
         libtpu_ports=libtpu_ports,
         channels=channels,

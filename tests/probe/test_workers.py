@@ -235,6 +235,14 @@ async def test_worker_has_a_deadline_of_its_own(hundred: list[str], slow: dict[s
     assert took < GENEROUS / 2
 
 
+async def test_error_of_a_worker_that_is_late_on_a_busy_machine_is_not_lost() -> None:
+    async with TPUWorker(faults=[Hang()]) as worker:
+        # When the loop runs again, more time has passed than 1 / 0.95 of the deadline of the worker.
+        asyncio.get_running_loop().call_later(0.9, time.sleep, 0.25)
+        with pytest.raises(ProbeError, match="did not respond to GetStatus"):
+            await probe_worker(worker.address, timeout=1.0)
+
+
 async def test_results_after_the_total_deadline_show_which_probes_had_started() -> None:
     worker = TPUWorker(faults=[Hang()], ports=5)
     async with worker:

@@ -7,6 +7,8 @@ event loop. Both offer the same `Controls`, whose methods may be called from any
 from __future__ import annotations
 
 import abc
+import socket
+import sys
 from collections import deque
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -59,6 +61,7 @@ class ServerState(Generic[RequestT]):
         self._has_plain_port = tls and plain_port
         self._context: ssl.SSLContext | None = None
         self._runner: web.AppRunner | None = None
+        self._reserved: list[socket.socket] = []
 
     @property
     def is_running(self) -> bool:
@@ -93,17 +96,32 @@ class ServerState(Generic[RequestT]):
             with anyio.CancelScope(shield=True):
                 await _close_ports(runner)
                 await runner.cleanup()
+        while self._reserved:
+            self._reserved.pop().close()
 
     async def open_ports(self) -> None:
         """Accept connections, on the same ports as before if there were any."""
+        while self._reserved:
+            await self._listen_again(self._reserved[0])
+            del self._reserved[0]
+        if self.is_listening:
+            return
         self.port = await self._open_port(self.port, self._context)
         if self._has_plain_port:
             self.plain_port = await self._open_port(self.plain_port, None)
 
     async def close_ports(self) -> None:
-        """Refuse new connections and drop the existing ones."""
+        """Refuse new connections and drop the existing ones. No other process is assigned the ports."""
         assert self._runner is not None, "only a running server has open ports"
+        addresses = self._runner.addresses
         await _close_ports(self._runner)
+        self._reserved += [_bound_socket(address) for address in addresses]
+
+    async def _listen_again(self, reserved: socket.socket) -> None:
+        assert self._runner is not None, "a port belongs to a running server"
+        is_plain = self._has_plain_port and reserved.getsockname()[1] == self.plain_port
+        context = None if is_plain else self._context
+        await web.SockSite(self._runner, reserved, ssl_context=context, backlog=1024).start()
 
     def _make_context(self) -> ssl.SSLContext:
         self.authority = self.authority or CertificateAuthority(self._hostnames)
@@ -117,10 +135,7 @@ class ServerState(Generic[RequestT]):
         try:
             await site.start()
         except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {self.host} port {port}: {error.strerror}",
-                hint="port=0 takes a free port.",
-            ) from error
+            raise _port_error(self.host, port, error) from error
         return int(self._runner.addresses[-1][1])
 
 
@@ -419,6 +434,29 @@ async def _close_ports(runner: web.AppRunner) -> None:
     for connection in () if runner.server is None else list(runner.server.connections):
         if connection.transport is not None:
             connection.transport.abort()
+
+
+def _bound_socket(address: Sequence[Any]) -> socket.socket:
+    """Return a socket with this address, at which connections are refused until it listens."""
+    family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
+    bound = socket.socket(family)
+    try:
+        if sys.platform != "win32":  # where this option permits to take the port of another process
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.setblocking(False)
+        bound.bind(tuple(address))
+    except OSError as error:
+        bound.close()
+        raise _port_error(address[0], address[1], error) from error
+    return bound
+
+
+def _port_error(host: str, port: int, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot listen on {host} port {port}: {error.strerror}", hint="port=0 takes a free port."
+    )
 
 
 def _not_running(name: str) -> ConfigurationError:

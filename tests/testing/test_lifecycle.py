@@ -110,6 +110,16 @@ async def test_connections_are_refused_while_the_server_is_down() -> None:
 
 
 @pytest.mark.usefixtures("no_leak")
+@pytest.mark.parametrize("tls", [False, True])
+async def test_port_of_a_server_that_is_down_is_not_assigned_to_others(tls: bool) -> None:
+    async with KubernetesServer(tls=tls) as server:
+        async with server.down():
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((server.host, server.port))
+        assert (await fetch(server)).names == []
+
+
+@pytest.mark.usefixtures("no_leak")
 async def test_client_connecting_while_the_port_closes_is_disconnected() -> None:
     async with KubernetesServer() as server:
         for rounds in range(10):
@@ -145,6 +155,8 @@ async def test_server_can_be_stopped_while_it_is_down() -> None:
     async with server:
         down = server.down()
         await down.__aenter__()
+    with socket.socket() as other:
+        other.bind((server.host, server.port))
     await down.__aexit__(None, None, None)
     with pytest.raises(aiohttp.ClientConnectorError):
         await fetch(server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -15,7 +16,7 @@ from aioresolve.cli import main
 from aioresolve.cli.commands import demo as demo_module
 from aioresolve.testing import KubernetesServer, TPUWorker, pod
 
-from .process import environment, run
+from .process import Terminal, environment, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,14 @@ def test_the_demo_fits_on_two_screens_and_leaves_no_files(shown: Result, tempora
     assert "\x1b" not in shown.stdout
     assert "worker   3      10.4.3.7:8470" in lines
     assert list(temporary.iterdir()) == []
+
+
+def test_a_terminal_shows_titles_and_python_code_in_color(tmp_path: Path) -> None:
+    with Terminal(("demo",), environment(tmp_path / "no-kubeconfig", TERM="xterm-256color")) as terminal:
+        assert terminal.wait_for_exit() == 0
+    assert re.search(r"\x1b\[1;32m\S*The same in Python", terminal.sent)
+    assert re.search(r"\x1b\[[0-9;]+mimport\x1b\[", terminal.sent)
+    assert all(line in terminal.shown for line in demo_module.CODE.splitlines())
 
 
 def test_the_demo_shows_the_first_workers_tf_config(shown: Result) -> None:

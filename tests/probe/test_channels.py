@@ -31,6 +31,16 @@ async def test_connection_is_kept_inside_the_block() -> None:
         assert len(set(worker.peers)) == 2
 
 
+async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
+    async with TPUWorker(metadata={"authorization": SECRET}) as worker, ProbeChannels() as channels:
+        for _ in range(2):
+            with pytest.raises(ProbeError) as rejected:
+                await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
+            assert rejected.value.code == "denied"
+        first, second = worker.peers
+    assert first == second
+
+
 async def test_connection_over_which_a_worker_did_not_respond_is_not_kept() -> None:
     async with TPUWorker(faults=[Delay(2.0)]) as worker, ProbeChannels() as channels:
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)

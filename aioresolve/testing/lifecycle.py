@@ -115,7 +115,8 @@ class ServerState(Generic[RequestT]):
         assert self._runner is not None, "only a running server has open ports"
         addresses = self._runner.addresses
         await _close_ports(self._runner)
-        self._reserved += [_bound_socket(address) for address in addresses]
+        for address in addresses:
+            self._reserved.append(_bound_socket(address))
 
     async def _listen_again(self, reserved: socket.socket) -> None:
         assert self._runner is not None, "a port belongs to a running server"

@@ -248,12 +248,10 @@ def worker_addresses(text: str, where: str) -> tuple[str, ...]:
         ConfigurationError: an entry is not an address, or an address is repeated.
     """
     entries = text.strip().removesuffix(",").split(",")
-    addresses: dict[tuple[str, int], str] = {}
+    addresses: dict[str, str] = {}
     for entry in entries:
-        host, own_port = _host_and_port(entry.strip(), where)
-        port = TPU_PORT if own_port is None else own_port
-        address, key = host_port(host, port), (_normalized(host), port)
-        if key in addresses:
+        address = worker_address(entry.strip(), where)
+        if (key := _normalized(address)) in addresses:
             raise invalid_value(where, f"{text!r} names {address} twice", "Name each worker once.")
         addresses[key] = address
     return tuple(addresses.values())
@@ -293,12 +291,13 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
     return match["host"], port
 
 
-def _normalized(host: str) -> str:
-    """Return the same text for every spelling of a host, of which IPv6 addresses have several."""
+def _normalized(address: str) -> str:
+    """Return the same text for every spelling of `host:port`, of which IPv6 addresses have several."""
+    host, _, port = address.rpartition(":")
     try:
-        return str(ipaddress.ip_address(host.strip("[]")))
+        return f"{ipaddress.ip_address(host.strip('[]'))} {port}"
     except ValueError:
-        return host.lower()
+        return f"{host.lower()} {port}"
 
 
 def _is_ipv6(text: str) -> bool:
@@ -366,11 +365,11 @@ def _host_addresses(text: str, origin: str, where: str) -> tuple[str, ...]:
     if not entries:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
     # Several processes on one host are one worker.
-    hosts: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for entry in entries:
-        host = worker_host(entry, origin)
-        hosts.setdefault(_normalized(host), host)
-    return tuple(host_port(host, TPU_PORT) for host in hosts.values())
+        address = host_port(worker_host(entry, origin), TPU_PORT)
+        addresses.setdefault(_normalized(address), address)
+    return tuple(addresses.values())
 
 
 def _megascale(environ: Mapping[str, str]) -> tuple[int | None, int | None]:

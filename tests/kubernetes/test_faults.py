@@ -346,6 +346,16 @@ async def test_permanent_410_is_an_error_after_a_few_restarts(loopback: Loopback
     assert num_attempts(loopback, kind) <= 4
 
 
+@pytest.mark.parametrize("kind", ["first page"], indirect=True)
+async def test_deadline_after_an_expired_list_names_what_expired(loopback: Loopback, kind: str) -> None:
+    loopback.server.inject(Answer(410))
+    loopback.server.inject(Hang())
+    error = await outcome(resolve(loopback, kind, timeout=2.0), within=2.0 + SLACK)
+    assert type(error) is DeadlineExceededError
+    assert isinstance(error.__cause__, APIError)
+    assert error.__cause__.status == 410
+
+
 @pytest.mark.parametrize("kind", ["first page", "next page", "named"], indirect=True)
 async def test_table_instead_of_a_pod_list_is_a_protocol_error(loopback: Loopback, kind: str) -> None:
     loopback.server.inject(Answer(200, table([])), match=is_kind(kind))

@@ -45,6 +45,7 @@ from aioresolve._core.http.errors import (
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, ProtocolError, ResolveError, TLSError
 from aioresolve.testing.certificates import CertificateAuthority
 from tests.kubernetes.peers import connect_proxy, never_read, peer, read_head
+from tests.virtual_time import Reply, fake_requests, in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -439,6 +440,29 @@ async def test_idle_connection_frees_its_buffers() -> None:
             for reader, writer in streams:
                 assert await request(reader, writer, 1) == 1  # allocates the write buffer again
             assert before - allocated_bytes() > connections * 200 * 1024
+
+
+@in_virtual_time
+async def test_buffers_are_made_small_only_while_nothing_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrunk_at: list[float] = []
+    monkeypatch.setattr(
+        "aioresolve._core.http.client.shrink_buffers", lambda _: shrunk_at.append(anyio.current_time())
+    )
+    waits = iter([0.6, 0.6, 0.6, 1.5])
+
+    async def receive() -> bytes:
+        await asyncio.sleep(next(waits))
+        return b"x"
+
+    fake_requests(monkeypatch, lambda _: Reply(read=receive))
+    client = HTTPClient(hints=HINTS)
+    async with client.stream(
+        "GET", URL("http://127.0.0.1/x"), scope="GET /x", headers={}, is_mostly_idle=False
+    ) as stream:
+        for _ in range(4):
+            assert await stream.read() == b"x"
+    await client.aclose()
+    assert shrunk_at == [pytest.approx(2.8)]
 
 
 async def test_connection_that_was_idle_loses_no_data() -> None:

@@ -112,7 +112,8 @@ def test_a_task_is_a_job_and_an_index(job: str, index: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "worker", "worker:", ":0", "worker:-1", "worker:x", "worker:1.0", "worker:٣"]
+    "text",
+    ["", "worker", "worker:", ":0", "worker:-1", "worker:x", "worker:1.0", "worker:٣", "worker:1000000000"],
 )
 def test_invalid_tasks_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="such as worker:0"):

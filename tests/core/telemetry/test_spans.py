@@ -11,8 +11,11 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
+from aioresolve._core.deadline import Progress
 from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ForbiddenError
 from aioresolve.gcp.metadata_server import MetadataServer
+from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
+from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.probe import probe_workers
 from aioresolve.testing import Answer, GoogleServer, Hang, Reset, TPUWorker
 from tests.gcp.loopback import NO_RETRIES, error_from, request_my_tpu, secure
@@ -172,6 +175,23 @@ async def test_unknown_key_of_the_metadata_server_is_not_an_error(recording: Rec
     (span,) = recording.spans
     assert span.name == "GET /computeMetadata/v1/instance/attributes/tpu-env"
     assert attributes(span)["http.response.status_code"] == 404
+    assert error_types(recording) == [None]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_controller_that_cannot_be_read_is_not_an_error(
+    recording: Recording, loopback: Loopback, status: int
+) -> None:
+    loopback.server.inject(Answer(status))
+    connection = await find_connection(kubeconfig=loopback.kubeconfig, cache=CredentialCache())
+    api = ObjectAPI(AiohttpTransport(connection), max_concurrency=1)
+    try:
+        path = "/apis/apps/v1/namespaces/ml/statefulsets/train"
+        assert await api.read(path, "the StatefulSet train", Progress()) is None
+    finally:
+        await api.aclose()
+    (span,) = recording.spans
+    assert attributes(span)["http.response.status_code"] == status
     assert error_types(recording) == [None]
 
 

@@ -278,6 +278,7 @@ class TestUnionCalls:
 
 
 PATIENCE = 60.0
+DOWN = ConnectionFailedError("unreachable")
 
 
 def observe(**tasks: Any) -> Observation:
@@ -287,8 +288,8 @@ def observe(**tasks: Any) -> Observation:
 class Controlled(ClusterResolver):
     """Yields the observations that a test passes to `show`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, timeout: float = 30.0) -> None:
+        super().__init__(timeout=timeout)
         self.latest: LatestValue[Observation] = LatestValue()
         self.last = Observation(None)
         self.intervals: list[float] = []
@@ -325,6 +326,23 @@ async def test_watch_of_a_resolver_whose_observations_end_is_an_error() -> None:
     async with aclosing(Ending().watch()) as states:
         with pytest.raises(RuntimeError, match=r"observations\(\) must not end"):
             await anext(states)
+
+
+@pytest.mark.parametrize(
+    ("shown", "words", "cause"),
+    [
+        (Observation(None), "the source has not returned a complete state", None),
+        (Observation(None, error=DOWN, stale_since=NOON), "last attempt: unreachable", DOWN),
+    ],
+)
+async def test_watch_without_a_first_state_says_why_at_the_deadline(
+    shown: Observation, words: str, cause: ResolveError | None
+) -> None:
+    source = Controlled(timeout=0.2)
+    source.show(shown)
+    with pytest.raises(DeadlineExceededError, match=words) as caught:
+        await anext(source.watch())
+    assert caught.value.__cause__ is cause
 
 
 class TestWatchingSimpleClusterResolver:

@@ -268,14 +268,17 @@ async def test_certificate_of_another_authority(loopback: Loopback) -> None:
     assert (await diagnose(loopback))["TLS"].result == "ok"
 
 
-async def test_expired_certificate(loopback: Loopback) -> None:
-    begins, ends = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC)
+@pytest.mark.parametrize(
+    ("year", "found"), [(2020, "certificate has expired"), (9000, "certificate is not yet valid")]
+)
+async def test_certificate_that_is_not_valid_at_this_time(loopback: Loopback, year: int, found: str) -> None:
+    begins, ends = datetime(year, 1, 1, tzinfo=UTC), datetime(year, 2, 1, tzinfo=UTC)
     context, pem = certificate_server(trustme.CA(), "127.0.0.1", begins=begins, ends=ends)
-    with peer(never_respond, context) as expired:
-        point_kubeconfig_to(loopback, pem, expired)
+    with peer(never_respond, context) as invalid:
+        point_kubeconfig_to(loopback, pem, invalid)
         checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TLS"]
-    assert "certificate has expired (it is for 127.0.0.1, valid until 2020-02-01)" in checks["TLS"].found
+    assert f"{found} (it is for 127.0.0.1, valid until {year}-02-01)" in checks["TLS"].found
     assert remedy(checks["TLS"]).startswith("Renew the certificate of the server")
 
 

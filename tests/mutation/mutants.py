@@ -4,10 +4,10 @@
 
 draws mutants at random: copies of the package in which one node of the syntax tree of one module differs,
 such as `<` for `<=`, or a statement that is removed. Each runs, in a scratch copy of the project, the tests
-of its package: first those that are not slow, then the slow ones, without the repetitions on uvloop. A mutant
-is noticed if a test fails that succeeds without it. The difference of each mutant that no test noticed is
-printed: it shows missing tests, or code that makes no difference. Types, docstrings, log records and
-assertions are not changed.
+of the changed subpackage, and those of properties that hold everywhere: first the tests that are not slow,
+then the slow ones, without the repetitions on uvloop. A mutant is noticed if a test fails that succeeds
+without it. The difference of each mutant that no test noticed is printed: it shows missing tests, or code
+that makes no difference. Types, docstrings, log records and assertions are not changed.
 
 The same seed, number and modules draw the same mutants from the same source.
 """
@@ -54,10 +54,16 @@ TEST_FOLDERS = {
     "tensorflow": ("tensorflow", "contract"),
     "tpu": ("tpu", "contract", "sync", "tensorflow/test_tpu_with_tensorflow.py"),
 }
-"""Package: the folders and files with its tests, if it is not only the folder of the same name.
+"""Subpackage: the folders and files with its tests, if it is not only the folder of the same name.
 
 `sync` compares the signatures of the blocking calls with those of the async ones.
 """
+
+WHOLE_PACKAGE_TESTS = (
+    *("test_limits.py", "test_no_secrets.py", "test_process_end.py"),
+    *("core/test_request_rates.py", "resolver/test_staleness.py"),
+)
+"""Tests of properties that hold everywhere, such as: no message has a secret."""
 
 SKIPPED_FILES = re.compile(r"_pb2\.py|__init__\.py|__main__\.py|/testing/|_version\.py")
 NOT_COPIED = shutil.ignore_patterns(
@@ -252,9 +258,10 @@ class Scratch:
     def _tests(self, path: str) -> list[str]:
         """Return the test files of a module; those that name it are first, because they fail sooner."""
         package, stem = Path(path).parts[1].removesuffix(".py"), Path(path).stem
-        folders = (*TEST_FOLDERS.get(package, (package,)), "test_limits.py")
-        paths = [self._copy / "tests" / name for name in folders]
-        files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) or [path])]
+        names = (*TEST_FOLDERS.get(package, (package,)), *WHOLE_PACKAGE_TESTS)
+        paths = [self._copy / "tests" / name for name in names]
+        found = [file for path in paths for file in (sorted(path.rglob("test_*.py")) or [path])]
+        files = list(dict.fromkeys(found))
         files.sort(key=lambda file: re.search(rf"\b{stem}\b", file.read_text()) is None)
         return [str(file.relative_to(self._copy)) for file in files]
 

@@ -854,6 +854,19 @@ async def test_change_while_tasks_do_not_respond_is_noticed_at_once(monkeypatch:
             await source.wait(reachable="tcp", stable_for=1.0, timeout=600.0)
 
 
+async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_to_be_reachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(addresses: list[str], reach: str) -> dict[str, str]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(waiting, "find_unreachable", hang)
+    with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
+        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=0.2)
+    assert caught.value.found == {"worker": 2}
+
+
 async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Scripted(observe(worker=2))
 

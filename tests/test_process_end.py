@@ -239,6 +239,38 @@ def test_command_ends_without_a_traceback_at_ctrl_c_while_it_imports(module: str
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+ABANDONED_THREAD = """
+import asyncio, ssl, sys, time
+from aioresolve._core import concurrency
+
+def load():
+    until = time.monotonic() + float(sys.argv[1])
+    while time.monotonic() < until:
+        ssl.create_default_context()
+
+async def main():
+    await asyncio.wait_for(concurrency.run_in_thread("load certificates", load), 0.1)
+
+concurrency.MAX_EXIT_WAIT = float(sys.argv[2])
+try:
+    asyncio.run(main())
+except TimeoutError:
+    sys.exit(7)
+"""
+
+
+def test_process_that_ends_while_certificates_are_loaded_does_not_crash() -> None:
+    for _ in range(4):
+        command = [sys.executable, "-c", ABANDONED_THREAD, "0.4", f"{PATIENCE}"]
+        assert subprocess.run(command, timeout=PATIENCE, check=False).returncode == 7
+
+
+def test_process_ends_although_an_abandoned_thread_runs_for_ever() -> None:
+    # It may crash, as OpenSSL is cleaned up while the thread uses it.
+    command = [sys.executable, "-c", ABANDONED_THREAD, "inf", "0.5"]
+    subprocess.run(command, timeout=PATIENCE, check=False)
+
+
 def start(hanging: Hanging, *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, *arguments],

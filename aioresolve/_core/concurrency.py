@@ -6,13 +6,14 @@ The threads, the lock and the token cache also serve tasks of several event loop
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import copy
 import os
 import threading
 from collections import Counter, deque
 from contextlib import contextmanager, suppress
-from time import monotonic
+from time import monotonic, process_time
 from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar
 
 import anyio
@@ -31,6 +32,12 @@ MAX_THREADS = 256
 
 MAX_THREADS_PER_PURPOSE = 8
 """The number of these threads with one purpose: work that always hangs leaves threads for other work."""
+
+EXIT_GRACE = 0.25
+"""Seconds after which the exit of the process no longer waits for threads that do not use the processor."""
+
+MAX_EXIT_WAIT = 5.0
+"""Seconds after which it no longer waits for any thread."""
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> list[T]:
@@ -159,10 +166,10 @@ async def wait_until_done(*tasks: asyncio.Task[None]) -> None:
 async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function in a daemon thread and return its result.
 
-    A thread cannot be cancelled. If this call is cancelled, it returns at once and its thread is abandoned:
-    neither the end of the event loop nor that of the process waits for it, as they do for the threads of
-    asyncio and anyio. While `MAX_THREADS`, or `MAX_THREADS_PER_PURPOSE` with this purpose, are running, the
-    call waits for one of them to end.
+    A thread cannot be cancelled. If this call is cancelled, it returns at once and its thread is abandoned.
+    The end of the event loop does not wait for it, as it does for the threads of asyncio and anyio; the end
+    of the process waits only while it uses the processor. While `MAX_THREADS`, or `MAX_THREADS_PER_PURPOSE`
+    with this purpose, are running, the call waits for one of them to end.
 
     Args:
         purpose: what the thread does and with what, for its name and for the error: `look up example.com`.
@@ -216,6 +223,7 @@ class _Threads:
     def reset(self) -> None:
         """Forget every thread: a forked child has none of them, and maybe a lock that none will release."""
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
         self._running: Counter[str] = Counter()
         self._waiting: deque[_ThreadWork] = deque()
 
@@ -244,6 +252,19 @@ class _Threads:
         with self._lock, suppress(ValueError):
             self._waiting.remove(work)
 
+    def wait_at_exit(self) -> None:
+        """Wait until no thread is running, or none of them uses the processor.
+
+        A thread that uses OpenSSL, to load certificates, while the process cleans it up would crash the
+        process. One that hangs must not keep the process from ending.
+        """
+        ends = monotonic() + MAX_EXIT_WAIT
+        with self._lock:
+            while self._running and monotonic() < ends:
+                used = process_time()
+                if not self._ended.wait(EXIT_GRACE) and process_time() - used < EXIT_GRACE / 100:
+                    return
+
     def _run(self, work: _ThreadWork | None) -> None:
         while work is not None:
             work.run()
@@ -253,6 +274,7 @@ class _Threads:
         """Return the work that can run in the thread that has done work with the purpose `ended`."""
         with self._lock:
             self._running -= Counter([ended])
+            self._ended.notify_all()
             work = next(filter(self._may_start, self._waiting), None)
             if work is not None:
                 self._waiting.remove(work)
@@ -264,6 +286,7 @@ class _Threads:
 
 
 _threads = _Threads()
+atexit.register(_threads.wait_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_threads.reset)
 

@@ -338,7 +338,7 @@ async def test_watch_of_a_resolver_whose_observations_end_is_an_error() -> None:
 async def test_watch_without_a_first_state_says_why_at_the_deadline(
     shown: Observation, words: str, cause: ResolveError | None
 ) -> None:
-    source = Controlled(timeout=0.2)
+    source = Controlled(timeout=1.0)
     source.show(shown)
     with pytest.raises(DeadlineExceededError, match=words) as caught:
         await anext(source.watch())

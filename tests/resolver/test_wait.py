@@ -863,7 +863,7 @@ async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_
 
     monkeypatch.setattr(waiting, "find_unreachable", hang)
     with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
-        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=0.2)
+        await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
     assert caught.value.found == {"worker": 2}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -52,9 +54,14 @@ class Server:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == f"grpc://{self.address}\n"
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        self._process.send_signal(number)
+    def stop(self) -> None:
+        """Stop it, and wait until each of its threads has stopped: they may respond until then."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """Let it continue after `stop`."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it, and wait until it has ended."""
@@ -139,14 +146,14 @@ async def test_stopped_server_is_named_within_the_deadline(
     stopped = servers[1]
     async with ProbeChannels() as channels:
         await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
-        stopped.send(signal.SIGSTOP)
+        await asyncio.to_thread(stopped.stop)
         try:
             kept = await probe_workers(addresses, channels=channels, worker_timeout=3.0)
             fresh = await probe_workers(addresses, worker_timeout=3.0)
             with pytest.raises(DeadlineExceededError) as caught:
                 await accelerators_per_worker(ClusterSpec({"worker": addresses}), timeout=3.0)
         finally:
-            stopped.send(signal.SIGCONT)
+            stopped.resume()
         after = await probe_workers(addresses, channels=channels, worker_timeout=GENEROUS)
     for probes in (kept, fresh):
         assert [probe.error and probe.error.code for probe in probes] == [None, "deadline", None]

@@ -12,7 +12,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from aioresolve import sync
 from aioresolve._core.deadline import Progress
-from aioresolve.errors import ConnectionFailedError, DeadlineExceededError, ForbiddenError
+from aioresolve.errors import (
+    ConfigurationError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    ForbiddenError,
+    ResolveError,
+)
 from aioresolve.gcp.metadata_server import MetadataServer
 from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
@@ -134,11 +140,14 @@ async def test_request_cancelled_by_the_deadline_is_an_error(
     assert error_types(recording) == ["cancelled"]
 
 
-async def test_forbidden_request_is_an_error(recording: Recording, loopback: Loopback) -> None:
-    loopback.server.allow = {}
-    with pytest.raises(ForbiddenError):
+@pytest.mark.parametrize(("status", "error"), [(400, ConfigurationError), (403, ForbiddenError)])
+async def test_rejected_request_is_an_error(
+    recording: Recording, loopback: Loopback, status: int, error: type[ResolveError]
+) -> None:
+    loopback.server.inject(Answer(status))
+    with pytest.raises(error):
         await loopback.resolver(not_running="skip").cluster_spec()
-    assert error_types(recording) == ["403"]
+    assert error_types(recording) == [str(status)]
 
 
 async def test_span_of_a_watch_ends_when_the_watch_is_established(

@@ -162,6 +162,24 @@ def test_cause_is_not_an_error_of_aiohttp(case: str) -> None:
     assert cause is None or SECRET not in f"{cause!r} {vars(cause)}"
 
 
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        ("a certificate", ssl.SSLCertVerificationError),
+        ("a name", socket.gaierror),
+        ("a refused connection", ConnectionRefusedError),
+        ("a reset", ConnectionResetError),
+        ("a reset from the event loop", ConnectionResetError),
+        ("an invalid header", ValueError),
+        ("an end in the body", None),
+        ("not HTTP", None),
+    ],
+)
+def test_cause_is_the_error_of_the_system_or_of_openssl(case: str, kind: type[Exception] | None) -> None:
+    cause = safe_cause(CASES[case][0])
+    assert cause is None if kind is None else type(cause) is kind
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_raised_error_has_neither_cause_nor_context_of_aiohttp(case: str) -> None:
     error, kind, *_ = CASES[case]

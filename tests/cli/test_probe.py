@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -165,7 +166,9 @@ def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFi
     arguments = ("probe", "-o", "json", "--timeout", "0.3", "--max-concurrency", "1")
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
-    assert "did not respond to GetStatus within 0.28" in first["message"]
+    # The deadline for one worker ends 15 ms before that for all; on a busy machine, both may have passed.
+    expected = "did not respond to GetStatus within 0.28|had not responded when the deadline for all workers"
+    assert re.search(expected, first["message"])
     assert "was not probed before the deadline for all workers (0.3 s) passed" in second["message"]
     assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -162,14 +161,14 @@ def test_each_worker_has_its_own_deadline(
     assert "within 0.3 s" in rows[2]
 
 
+@pytest.mark.slow
 def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("probe", "-o", "json", "--timeout", "0.3", "--max-concurrency", "1")
+    # Long, because the deadline for one worker is 5 % shorter, and its error may be late on a busy machine.
+    arguments = ("probe", "-o", "json", "--timeout", "4", "--max-concurrency", "1")
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())
-    # The deadline for one worker ends 15 ms before that for all; on a busy machine, both may have passed.
-    expected = "did not respond to GetStatus within 0.28|had not responded when the deadline for all workers"
-    assert re.search(expected, first["message"])
-    assert "was not probed before the deadline for all workers (0.3 s) passed" in second["message"]
+    assert "did not respond to GetStatus within 3.8" in first["message"]
+    assert "was not probed before the deadline for all workers (4 s) passed" in second["message"]
     assert second["message"].endswith("Raise --timeout or --max-concurrency.")
 
 

@@ -260,7 +260,7 @@ except TimeoutError:
 
 
 def test_process_that_ends_while_certificates_are_loaded_does_not_crash() -> None:
-    for _ in range(4):
+    for _ in range(4):  # without the wait at exit, about half of the runs crash
         command = [sys.executable, "-c", ABANDONED_THREAD, "0.4", f"{PATIENCE}"]
         assert subprocess.run(command, timeout=PATIENCE, check=False).returncode == 7
 

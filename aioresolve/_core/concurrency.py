@@ -37,7 +37,7 @@ EXIT_GRACE = 0.25
 """Seconds after which the exit of the process no longer waits for threads that do not use the processor."""
 
 MAX_EXIT_WAIT = 5.0
-"""Seconds after which it no longer waits for any thread."""
+"""Seconds after which the exit of the process no longer waits for any of these threads."""
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]], *, limit: int) -> list[T]:
@@ -167,9 +167,9 @@ async def run_in_thread(purpose: str, function: Callable[P, T], *args: P.args, *
     """Call a blocking function in a daemon thread and return its result.
 
     A thread cannot be cancelled. If this call is cancelled, it returns at once and its thread is abandoned.
-    The end of the event loop does not wait for it, as it does for the threads of asyncio and anyio; the end
-    of the process waits only while it uses the processor. While `MAX_THREADS`, or `MAX_THREADS_PER_PURPOSE`
-    with this purpose, are running, the call waits for one of them to end.
+    The end of the event loop does not wait for that thread, as it does for those of asyncio and anyio; the
+    exit of the process waits for it only while threads use the processor. While `MAX_THREADS`, or
+    `MAX_THREADS_PER_PURPOSE` with this purpose, are running, the call waits for one of them to end.
 
     Args:
         purpose: what the thread does and with what, for its name and for the error: `look up example.com`.
@@ -255,8 +255,8 @@ class _Threads:
     def wait_at_exit(self) -> None:
         """Wait until no thread is running, or none of them uses the processor.
 
-        A thread that uses OpenSSL, to load certificates, while the process cleans it up would crash the
-        process. One that hangs must not keep the process from ending.
+        The exit of the process cleans OpenSSL up: a thread that loads certificates at that time would crash
+        the process. A thread that hangs must not keep the process from ending.
         """
         ends = monotonic() + MAX_EXIT_WAIT
         with self._lock:

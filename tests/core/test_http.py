@@ -175,7 +175,7 @@ def test_cause_is_not_an_error_of_aiohttp(case: str) -> None:
         ("not HTTP", None),
     ],
 )
-def test_cause_is_the_error_of_the_system_or_of_openssl(case: str, kind: type[Exception] | None) -> None:
+def test_cause_is_the_error_below_that_of_aiohttp(case: str, kind: type[Exception] | None) -> None:
     cause = safe_cause(CASES[case][0])
     assert cause is None if kind is None else type(cause) is kind
 

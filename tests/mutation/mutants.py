@@ -60,8 +60,11 @@ TEST_FOLDERS = {
 """
 
 WHOLE_PACKAGE_TESTS = (
-    *("test_limits.py", "test_no_secrets.py", "test_process_end.py"),
-    *("core/test_request_rates.py", "resolver/test_staleness.py"),
+    "test_limits.py",
+    "test_no_secrets.py",
+    "test_process_end.py",
+    "core/test_request_rates.py",
+    "resolver/test_staleness.py",
 )
 """Tests of properties that hold everywhere, such as: no message has a secret."""
 
@@ -261,8 +264,8 @@ class Scratch:
         names = (*TEST_FOLDERS.get(package, (package,)), *WHOLE_PACKAGE_TESTS)
         paths = [self._copy / "tests" / name for name in names]
         found = [file for path in paths for file in (sorted(path.rglob("test_*.py")) or [path])]
-        files = list(dict.fromkeys(found))
-        files.sort(key=lambda file: re.search(rf"\b{stem}\b", file.read_text()) is None)
+        unique = dict.fromkeys(found)
+        files = sorted(unique, key=lambda file: re.search(rf"\b{stem}\b", file.read_text()) is None)
         return [str(file.relative_to(self._copy)) for file in files]
 
     def _run(self, *arguments: str) -> tuple[int | None, str | None]:

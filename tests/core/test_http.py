@@ -23,6 +23,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from aioresolve._core.http.client import (
+    FIRST_BUFFER,
     IDLE_BUFFER,
     LARGEST_BUFFER,
     Auth,
@@ -482,6 +483,32 @@ async def test_buffers_are_made_small_only_while_nothing_arrives(monkeypatch: py
             assert await stream.read() == b"x"
     await client.aclose()
     assert shrunk_at == [pytest.approx(2.8)]
+
+
+@in_virtual_time
+async def test_read_buffer_grows_with_the_data_if_a_chunk_fills_half_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr("aioresolve._core.http.client.read_buffer_size", lambda _: FIRST_BUFFER)
+    monkeypatch.setattr("aioresolve._core.http.client.resize_read_buffer", lambda _, size: sizes.append(size))
+    little, enough = [FIRST_BUFFER // 2 - 1] * 32, FIRST_BUFFER // 2
+    grown = (sum(little) + enough) // 8
+    lengths = [*little, enough, grown // 2 - 1, grown // 2, 8 * LARGEST_BUFFER, 8 * LARGEST_BUFFER]
+    chunks = iter([b"x" * length for length in lengths])
+
+    async def receive() -> bytes:
+        return next(chunks)
+
+    fake_requests(monkeypatch, lambda _: Reply(read=receive))
+    client = HTTPClient(hints=HINTS)
+    async with client.stream(
+        "GET", URL("http://127.0.0.1/x"), scope="GET /x", headers={}, is_mostly_idle=False
+    ) as stream:
+        for length in lengths:
+            assert len(await stream.read()) == length
+    await client.aclose()
+    assert sizes == [grown, sum(lengths[:-2]) // 8, LARGEST_BUFFER]
 
 
 async def test_connection_that_was_idle_loses_no_data() -> None:

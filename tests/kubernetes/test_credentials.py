@@ -23,7 +23,7 @@ import trustme
 from aioresolve.errors import ConfigurationError, CredentialsError, ResolveError, TLSError
 from aioresolve.kubernetes.api.client import AiohttpTransport
 from aioresolve.kubernetes.auth import Connection, CredentialCache, ExecutableLocation, validate_location
-from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD, ROTATION_PERIOD
+from aioresolve.kubernetes.auth.connection import PLUGIN_PERIOD, ROTATION_PERIOD, Trust
 from aioresolve.testing import pod
 
 from .kubeconfigs import (
@@ -256,13 +256,22 @@ async def test_no_repr_shows_the_password_of_a_proxy(tmp_path: Path) -> None:
 # TLS
 
 
-async def test_tls_context_is_built_once(tmp_path: Path) -> None:
+async def test_one_tls_context_is_used_and_not_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = trustme.CA()
     connection = await connect_as(
         {"token": "t"}, tmp_path, **{"certificate-authority-data": base64_of(authority.cert_pem.bytes())}
     )
     contexts = await asyncio.gather(*(connection.ssl_context() for _ in range(5)))
-    assert len({id(context) for context in [*contexts, await connection.ssl_context()]}) == 1
+    assert len({id(context) for context in contexts}) == 1
+
+    built: list[Trust] = []
+    monkeypatch.setattr(
+        "aioresolve.kubernetes.auth.connection.new_ssl_context", lambda trust, _: built.append(trust)
+    )
+    assert await connection.ssl_context() is contexts[0]
+    assert not built
 
 
 async def test_verification_follows_the_cluster_entry(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_each_worker_has_its_own_deadline(
 
 @pytest.mark.slow
 def test_all_workers_have_a_total_deadline(silent: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # Long, because the deadline for one worker is 5 % shorter, and its error may be late on a busy machine.
+    # The deadline for one worker ends 5 % earlier: its error needs that time on a busy machine.
     arguments = ("probe", "-o", "json", "--timeout", "4", "--max-concurrency", "1")
     assert main([*arguments, silent, silent]) == 1
     first, second = (json.loads(line)["error"] for line in capsys.readouterr().out.splitlines())

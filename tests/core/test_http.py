@@ -461,10 +461,24 @@ async def test_idle_connection_frees_its_buffers() -> None:
             assert before - allocated_bytes() > connections * 200 * 1024
 
 
+async def read_stream(
+    monkeypatch: pytest.MonkeyPatch, receive: Callable[[], Awaitable[bytes]], *, number: int
+) -> list[bytes]:
+    """Return the first chunks of a response whose body arrives as `receive` returns it."""
+    fake_requests(monkeypatch, lambda _: Reply(read=receive))
+    client = HTTPClient(hints=HINTS)
+    async with client.stream(
+        "GET", URL("http://127.0.0.1/x"), scope="GET /x", headers={}, is_mostly_idle=False
+    ) as stream:
+        chunks = [await stream.read() for _ in range(number)]
+    await client.aclose()
+    return chunks
+
+
 @in_virtual_time
 async def test_buffers_are_made_small_only_while_nothing_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     shrunk_at: list[float] = []
-    loop = asyncio.get_running_loop()  # a timer calls: the oldest anyio knows the time in tasks only
+    loop = asyncio.get_running_loop()  # in a timer, anyio.current_time fails in the oldest anyio
     monkeypatch.setattr(
         "aioresolve._core.http.client.shrink_buffers", lambda _: shrunk_at.append(loop.time())
     )
@@ -474,14 +488,7 @@ async def test_buffers_are_made_small_only_while_nothing_arrives(monkeypatch: py
         await asyncio.sleep(next(waits))
         return b"x"
 
-    fake_requests(monkeypatch, lambda _: Reply(read=receive))
-    client = HTTPClient(hints=HINTS)
-    async with client.stream(
-        "GET", URL("http://127.0.0.1/x"), scope="GET /x", headers={}, is_mostly_idle=False
-    ) as stream:
-        for _ in range(4):
-            assert await stream.read() == b"x"
-    await client.aclose()
+    assert await read_stream(monkeypatch, receive, number=4) == [b"x"] * 4
     assert shrunk_at == [pytest.approx(2.8)]
 
 
@@ -495,19 +502,13 @@ async def test_read_buffer_grows_with_the_data_if_a_chunk_fills_half_of_it(
     little, enough = [FIRST_BUFFER // 2 - 1] * 32, FIRST_BUFFER // 2
     grown = (sum(little) + enough) // 8
     lengths = [*little, enough, grown // 2 - 1, grown // 2, 8 * LARGEST_BUFFER, 8 * LARGEST_BUFFER]
-    chunks = iter([b"x" * length for length in lengths])
+    arriving = iter(lengths)
 
     async def receive() -> bytes:
-        return next(chunks)
+        return b"x" * next(arriving)
 
-    fake_requests(monkeypatch, lambda _: Reply(read=receive))
-    client = HTTPClient(hints=HINTS)
-    async with client.stream(
-        "GET", URL("http://127.0.0.1/x"), scope="GET /x", headers={}, is_mostly_idle=False
-    ) as stream:
-        for length in lengths:
-            assert len(await stream.read()) == length
-    await client.aclose()
+    chunks = await read_stream(monkeypatch, receive, number=len(lengths))
+    assert [len(chunk) for chunk in chunks] == lengths
     assert sizes == [grown, sum(lengths[:-2]) // 8, LARGEST_BUFFER]
 
 

@@ -256,7 +256,7 @@ async def test_no_repr_shows_the_password_of_a_proxy(tmp_path: Path) -> None:
 # TLS
 
 
-async def test_one_tls_context_is_used_and_not_built_again(
+async def test_tls_context_is_shared_and_not_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = trustme.CA()

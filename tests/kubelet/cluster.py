@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import aiohttp
 import anyio
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from .controllers import Controller
     from .kubelet import Container
+
+ControllerT = TypeVar("ControllerT", bound="Controller")
 
 TOKEN = "a-token"
 LIMIT = 120.0
@@ -69,10 +71,11 @@ class ProcessCluster:
             finally:
                 tasks.cancel_scope.cancel()
 
-    def add(self, controller: Controller) -> None:
-        """Add a workload, and with it its pods."""
-        self._controllers.append(controller)
-        controller.sync()
+    def add(self, workload: ControllerT) -> ControllerT:
+        """Add a workload, which creates its pods."""
+        self._controllers.append(workload)
+        workload.sync()
+        return workload
 
     def add_pod(self, name: str, spec: Mapping[str, Any]) -> None:
         """Add a pod without a controller."""
@@ -94,11 +97,6 @@ class ProcessCluster:
         if status["phase"] not in FINISHED:
             return None
         return int(status["containerStatuses"][0]["state"]["terminated"]["exitCode"])
-
-    def restarts(self, pod: str) -> int:
-        """Return how often the container of the pod with this name was restarted, once it runs again."""
-        container = self.server.pod(pod)["status"]["containerStatuses"][0]
-        return int(container["restartCount"] if "running" in container["state"] else 0)
 
     def output(self, pod: str) -> str:
         """Return what the pod with this name printed."""

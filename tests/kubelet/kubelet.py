@@ -115,10 +115,12 @@ class Container(asyncio.SubprocessProtocol):
 
     def kill(self, reason: str | None = None) -> None:
         """Kill all processes, as the kernel does when the container exceeds its memory or ends."""
+        if self._ended.is_set():
+            return
         self.reason = self.reason or reason
         session = self._transport.get_pid()
         for process in psutil.pids():
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 if os.getsid(process) == session:
                     os.kill(process, signal.SIGKILL)
 

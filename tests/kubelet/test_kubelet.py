@@ -20,13 +20,19 @@ def spec(command: str, **fields: Any) -> dict[str, Any]:
     return {"restartPolicy": "Never", "containers": [container], **fields}
 
 
+def status(cluster: ProcessCluster) -> dict[str, Any]:
+    """Return the status of the container of the pod `p`."""
+    containers = cluster.server.pod("p")["status"].get("containerStatuses") or [{"state": {}}]
+    return dict(containers[0])
+
+
 async def test_failed_container_is_restarted_in_place(tmp_path: Path) -> None:
     async with ProcessCluster.run(tmp_path) as cluster:
         cluster.add_pod("p", spec("read code; exit $code", restartPolicy="OnFailure"))
-        await cluster.until(lambda: cluster.server.pod("p")["status"]["phase"] == "Running")
+        await cluster.until(lambda: "running" in status(cluster)["state"])
         before = cluster.server.pod("p")
         cluster.kubelet.container("p").write("3\n")
-        await cluster.until(lambda: cluster.restarts("p") == 1)
+        await cluster.until(lambda: status(cluster)["restartCount"] == 1)
         after = cluster.server.pod("p")
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
         assert after["status"]["podIP"] == before["status"]["podIP"] == "127.0.1.2"

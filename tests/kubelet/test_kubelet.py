@@ -12,7 +12,7 @@ from .controllers import IndexedJob
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_factories=["asyncio"])]
 
 
 def spec(command: str, **fields: Any) -> dict[str, Any]:

@@ -309,7 +309,7 @@ class IncompleteClusterError(DeadlineExceededError):
     """The deadline of `wait` passed before the cluster was complete.
 
     Attributes:
-        found: job name to the number of its usable tasks.
+        found: job name to the number of its usable tasks, those that are done included.
         wanted: job name to the number of tasks that was requested, or that the source expects; `""` for the
             total of all jobs.
         missing: `namespace/name` of each missing pod, or the name of the TPU, to the reason.

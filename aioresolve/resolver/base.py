@@ -75,6 +75,8 @@ class ClusterResolver(abc.ABC):
         self._rpc_layer = rpc_layer
         self._timeout = validate_seconds("timeout", timeout)
 
+    _may_skip_tasks: bool = False  # whether the state may have tasks that are done, which are left out
+
     @property
     def task_type(self) -> str | None:
         """The job of this process (`"worker"`, `"ps"`, ...), or None if unknown. Can be set."""
@@ -185,6 +187,8 @@ class ClusterResolver(abc.ABC):
 
         Two consecutive states always differ. Slow consumers skip intermediate states but always get the
         latest one. Pods that are not running and TPUs that are not ready are not members; `wait` reports why.
+        A task that ends with success leaves the members too, but is in `done` while others of its job run:
+        the `diff` of the two states says so, and the others keep their task indices.
         You can leave the loop at any point; use `contextlib.aclosing` to close all connections immediately.
 
         Args:
@@ -216,9 +220,9 @@ class ClusterResolver(abc.ABC):
 
     async def wait(
         self,
-        count: int | None = None,
+        count: int | tuple[int, int | None] | None = None,
         *,
-        jobs: Mapping[str, int] | None = None,
+        jobs: Mapping[str, int | tuple[int, int | None]] | None = None,
         ready: bool = True,
         reachable: bool | Literal["tcp", "probe"] = False,
         stable_for: float = 0.0,
@@ -227,15 +231,18 @@ class ClusterResolver(abc.ABC):
     ) -> ClusterState:
         """Return the cluster as soon as it is complete.
 
-        With `count` or `jobs`, the cluster is complete when there are that many tasks. Without them, it is
-        complete when each job has as many tasks as its source expects (on Kubernetes: as its controllers
-        want); where the source expects no number, at least one, and no member is missing. All these tasks
-        must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are watched; others
-        are polled.
+        With `count` or `jobs`, the cluster is complete when there are exactly that many tasks. Without them,
+        it is complete when each job has as many tasks as its source expects (on Kubernetes: as its
+        controllers want); where the source expects no number, at least one, and no member is missing. All
+        these tasks must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are
+        watched; others are polled.
+
+        Tasks that have ended with success count, while others of the same job still run. They are in
+        `ClusterState.done`, not among the members, because nobody can connect to them.
 
         Args:
-            count: the minimum number of tasks of all jobs together.
-            jobs: the minimum number of tasks of each of these jobs; other jobs are ignored.
+            count: the number of tasks of all jobs together. `(4, 8)` permits 4 to 8, `(4, None)` 4 or more.
+            jobs: the number of tasks of each of these jobs, in the same form; other jobs are ignored.
             ready: whether all tasks must be ready. A task whose readiness is unknown counts as ready.
             reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
                 report its devices (see `aioresolve.probe`).
@@ -251,8 +258,9 @@ class ClusterResolver(abc.ABC):
             IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
                 and why: unschedulable, crashing, pulling its image, preempted; and what states how many
                 tasks a job should have, unless `count` or `jobs` does.
-            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted, or
-                pods have ended and no controller replaces them.
+            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted,
+                pods have failed and no controller replaces them, their Job has failed or is complete, or
+                there are more tasks than `count` or `jobs` permits.
             ResolveError: another error that is not retryable.
         """
         from .wait import reject_impossible, validate_condition, wait_until_complete

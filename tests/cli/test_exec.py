@@ -22,7 +22,7 @@ import pytest
 
 from aioresolve import ClusterSpec, ClusterState, SimpleClusterResolver
 from aioresolve.cli import main
-from aioresolve.cli.commands.exec import _Execution, _Launch, _members
+from aioresolve.cli.commands.exec import _Execution, _Launch
 from aioresolve.cli.requests import HereRequest
 from aioresolve.errors import DeadlineExceededError
 from aioresolve.resolver.wait import WaitCondition
@@ -549,7 +549,7 @@ async def test_state_of_a_source_that_fails_restarts_nothing() -> None:
     request = HereRequest(timeout=TIMEOUT, quiet=True)
     launch = _Launch(command=("true",), consumer="env", hostfile=None, is_restarted=True, grace=TIMEOUT)
     execution = _Execution(request, WaitCondition(), launch, resolver)
-    execution._members = _members(state_of("10.0.0.1:1"))
+    execution._state = state_of("10.0.0.1:1")
     with anyio.fail_after(TIMEOUT):
         await execution._wait_for_change()
     assert resolver.scripted == []  # it is the second one that restarts the program

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve._core import service_account
-from aioresolve.errors import ConfigurationError, IncompleteClusterError, LaunchError
+from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError, LaunchError
 from aioresolve.testing import KubernetesServer, pod
 
 pytest.importorskip("jax", reason="JAX is not installed")
@@ -193,11 +193,20 @@ def test_number_of_processes_is_that_of_the_job(server: ThreadedKubernetesServer
     assert detect() == ("127.0.0.1:55527", 2, 0)
 
 
-def test_processes_that_have_ended_are_missing(server: ThreadedKubernetesServer) -> None:
+def test_process_that_has_ended_with_success_is_an_error_at_once(server: ThreadedKubernetesServer) -> None:
     server.add_controllers(job(2))
     server.add(job_pod(0, IPS[0]), job_pod(1, IPS[1], phase="Succeeded"))
-    with pytest.raises(IncompleteClusterError, match="1 of 2 tasks"):
-        detect(timeout=2)
+    with pytest.raises(FailedClusterError, match="ml/train-1: has ended with success"):
+        detect(timeout=60)
+
+
+def test_more_pods_than_the_given_number_are_an_error_that_names_them(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(job_pod(0, IPS[0]), job_pod(1, IPS[1]))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "1")
+    with pytest.raises(FailedClusterError, match="there are 2 instead of 1: ml/train-0, ml/train-1"):
+        detect()
 
 
 def test_pods_of_a_replicated_job_are_processes(
@@ -299,7 +308,6 @@ def test_invalid_variable_of_exec_is_named(
             {"AIORESOLVE_COUNT": "2", "JAX_COORDINATOR_PORT": "99999"},
             r"\$JAX_COORDINATOR_PORT is '99999', not a number from 1 to 65535",
         ),
-        ({"AIORESOLVE_COUNT": "1"}, "2 pods match 'batch.kubernetes.io/job-name=train', but 1 processes"),
     ],
 )
 def test_missing_or_invalid_variable_in_a_pod_is_named(

@@ -613,14 +613,14 @@ class TestTrustedConstructors:
     def test_trusted_state_equals_the_validated_one(self, state: ClusterState) -> None:
         now = datetime(2026, 11, 20, tzinfo=UTC)
         validated = ClusterState(state.endpoints, state.spec, "7", now)
-        trusted = ClusterState._trusted(dict(state.endpoints), state.spec, "7", now)
+        trusted = ClusterState._trusted(dict(state.endpoints), state.spec, "7", now, ())
         assert (trusted, hash(trusted), repr(trusted)) == (validated, hash(validated), repr(validated))
         assert (trusted.members, trusted.version, trusted.observed_at) == (validated.members, "7", now)
         assert not trusted.diff(validated)
         assert pickle.loads(pickle.dumps(trusted)) == validated
 
     def test_trusted_state_is_immutable(self) -> None:
-        trusted: Any = ClusterState._trusted({"worker": ()}, ClusterSpec({"worker": []}), None, None)
+        trusted: Any = ClusterState._trusted({"worker": ()}, ClusterSpec({"worker": []}), None, None, ())
         with pytest.raises(AttributeError):
             trusted.version = "7"
         with pytest.raises(TypeError):

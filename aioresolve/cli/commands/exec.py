@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from aioresolve.cli.application import ExitRequest
     from aioresolve.cli.program import Program
     from aioresolve.cli.requests import ClusterRequest
+    from aioresolve.cli.terminal.progress import StatusReporter
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import WaitCondition
     from aioresolve.spec import ClusterState
@@ -202,7 +203,10 @@ def exec_kubernetes(context: click.Context, /, **parameters: Any) -> None:
     validate_selection(request)
     validate_jobs(options, request)
     launch.validate(request, list(request.jobs), has_port=True)
-    _run(context, _Execution(request, options.condition(), launch, new_pod_resolver(request)))
+    _run(
+        context,
+        _Execution(request, options.condition(needs_all=launch.needs_all), launch, new_pod_resolver(request)),
+    )
 
 
 @exec.command(
@@ -243,7 +247,16 @@ def exec_tpu(context: click.Context, /, interval: float, **parameters: Any) -> N
     launch.validate(request, [request.job_name])
     if options.reachable == "probe":
         streams.silence_grpc()
-    _run(context, _Execution(request, options.condition(), launch, new_tpu_resolver(request), interval))
+    _run(
+        context,
+        _Execution(
+            request,
+            options.condition(needs_all=launch.needs_all),
+            launch,
+            new_tpu_resolver(request),
+            interval,
+        ),
+    )
 
 
 @exec.command(
@@ -276,7 +289,7 @@ def exec_here(context: click.Context, /, interval: float, **parameters: Any) -> 
     launch = _Launch.pop_from(parameters)
     request = HereRequest(**parameters)
     launch.validate(request, [])
-    condition = options.condition()
+    condition = options.condition(needs_all=launch.needs_all)
     if options.reachable == "probe":
         streams.silence_grpc()
     request, resolver = detect_resolver(request)
@@ -300,6 +313,11 @@ class _Launch:
         """Remove these options from the parameters of a command, and return them."""
         names = ("command", "consumer", "hostfile", "is_restarted", "grace")
         return cls(**{name: parameters.pop(name) for name in names})
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the program connects to all tasks, so that none may have ended before it starts."""
+        return self.consumer != "env"
 
     @property
     def is_launcher(self) -> bool:
@@ -369,7 +387,8 @@ class _Execution:
         self._condition = condition
         self._resolver = resolver
         self._interval = interval
-        self._members: object = None  # those of the cluster for which the program was prepared
+        self._state: ClusterState  # the cluster for which the program was prepared
+        self._own_uid: str | None = None  # of the pod of this process
         self._temporary: str | None = None
 
     async def wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
@@ -404,7 +423,7 @@ class _Execution:
         state = await wait_for_cluster(
             self._resolver, self._request, self._condition, exit_request, self._interval
         )
-        self._members = _members(state)
+        self._state = state
         # A launcher is not a task.
         return state, {} if self.launch.is_launcher else await self._variables(state)
 
@@ -426,6 +445,8 @@ class _Execution:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index
         task = await self._resolver.this_task(state)
+        own = (one for one in state.members if (one.job, one.task_index) == (task.job, task.index))
+        self._own_uid = next((one.endpoint.uid for one in own), None)
         variables = launch.environment(consumer, state, task, **options)
         self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
         return variables
@@ -469,9 +490,11 @@ class _Execution:
                 os.unlink(self._temporary)
 
     async def _wait_for_change(self) -> None:
-        """Return when the members of the cluster differ from those for which the program was prepared.
+        """Return when members of the cluster for which the program was prepared are lost, replaced or new.
 
-        A program that runs is not stopped because of errors of the source, which is watched again later.
+        Never returns once a task has ended with success: the cluster cannot become complete again, so the
+        program is left alone. Nor is a program stopped because of errors of the source, which is watched
+        again later.
         """
         import anyio
 
@@ -480,34 +503,49 @@ class _Execution:
         status = StatusReporter(quiet=self._request.quiet)
         while True:
             try:
-                async with aclosing(self._resolver.observations(interval=self._interval)) as observations:
-                    async for observation in observations:
-                        status.report(observation)
-                        state = observation.state
-                        if state is not None and observation.error is None and self._differs(state):
-                            return
+                change = await self._next_change(status)
             except ResolveError as error:
                 from aioresolve.cli.output.error_messages import status_line
 
                 status.write(status_line("cannot watch the cluster, the program continues", error))
-            await anyio.sleep(RETRY_PERIOD)
+                await anyio.sleep(RETRY_PERIOD)
+                continue
+            program = self.launch.command[0]
+            if change is not None:
+                self._report(f"the members of the cluster have changed: {change}; stopping {program}")
+                return
+            self._report(f"a task has ended with success: {program} is not stopped for changes any more")
+            await anyio.sleep_forever()
 
-    def _differs(self, state: ClusterState) -> bool:
-        if _members(state) == self._members:
-            return False
-        self._report(f"the members of the cluster have changed; stopping {self.launch.command[0]}")
-        return True
+    async def _next_change(self, status: StatusReporter) -> str | None:
+        """Return the next change of the members, as text; None once a task has ended with success."""
+        async with aclosing(self._resolver.observations(interval=self._interval)) as observations:
+            async for observation in observations:
+                status.report(observation)
+                state = observation.state
+                if state is None or observation.error is not None:
+                    continue
+                if state.done:
+                    return None
+                if (change := self._change(state)) is not None:
+                    return change
+        raise RuntimeError("observations() must not end")
+
+    def _change(self, state: ClusterState) -> str | None:
+        """Return the first change of the members, as text; None if they are the same."""
+        diff = state.diff(self._state)
+        changes = [("lost", one) for one in diff.left] + [("new", one) for one in diff.joined]
+        own = self._own_uid
+        if own is not None and any(one.endpoint.uid == own for one in state.members):
+            # The container of this process may have been restarted before; the kubelet reports it later.
+            changes = [(verb, one) for verb, one in changes if one.endpoint.uid != own]
+        texts = [f"{verb} {one}" for verb, one in changes] + [f"moved {move}" for move in diff.moved]
+        if not texts:
+            return None
+        return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
 
     def _report(self, text: str) -> None:
         from aioresolve.cli.output.formats import one_line
 
         if not self._request.quiet:
             streams.write_stderr(f"{one_line(text)}\n")
-
-
-def _members(state: ClusterState) -> object:
-    """Return what a program knows of its cluster, and which pods they are: a replaced pod is another one."""
-    return [
-        (member.job, member.task_index, member.endpoint.address, member.endpoint.uid)
-        for member in state.members
-    ]

@@ -23,6 +23,8 @@ ENDED = frozenset({"Failed", "Succeeded"})
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 """The reasons for which a container waits during a normal start."""
 
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
 MAX_REASON = 1000
 """The maximum length of a reason, in characters."""
 
@@ -73,11 +75,13 @@ class ListedMembers:
         names: the name of each member, in the order of the server.
         addresses: the address of each member, in the same order.
         not_running: `namespace/name` of each pod that is not running, with the reason.
+        has_succeeded: whether a pod has ended with success.
     """
 
     names: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     not_running: dict[str, str] = field(default_factory=dict)
+    has_succeeded: bool = False
 
     def add_rows(self, rows: Rows, inconclusive: Container[str], port: int) -> None:
         """Add the members that `rows` prove, except for the names that are `inconclusive`."""
@@ -96,6 +100,7 @@ class ListedMembers:
         """
         for pod in pods:
             address, fault = membership(pod, choice, port)
+            self.has_succeeded |= pod.status.phase == "Succeeded"
             if address is not None:
                 self.names.append(pod.metadata.name)
                 self.addresses.append(address)
@@ -187,6 +192,20 @@ def not_ready_reason(pod: Pod) -> str | None:
         _join(label, history) for label, container in _containers(pod) if (history := _history(container))
     ]
     return _shorten("; ".join([reason, *histories]))
+
+
+def restarts_in_place(pod: Pod) -> int:
+    """Return how often the container of the program was restarted: that in which `kubectl exec` runs.
+
+    https://kubernetes.io/docs/reference/labels-annotations-taints/#kubectl-kubernetes-io-default-container
+    """
+    statuses = pod.status.container_statuses or ()
+    if len(statuses) <= 1:
+        return statuses[0].restart_count if statuses else 0
+    name = pod.metadata.annotations.get(DEFAULT_CONTAINER) or next(
+        (container.name for container in pod.spec.containers or ()), ""
+    )
+    return next((each.restart_count for each in statuses if each.name == name), 0)
 
 
 def is_replaced(pod: Pod) -> bool:

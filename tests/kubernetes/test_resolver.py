@@ -29,7 +29,7 @@ from aioresolve.errors import (
     UnknownTaskError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.kubernetes.api.client import AS_LIST, AS_PROTOBUF, AS_TABLE, MAX_RESTARTS, PAGE
+from aioresolve.kubernetes.api.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, Reset, lifecycle, pod
 from aioresolve.testing.kubernetes.lists import ContinueToken
@@ -208,7 +208,7 @@ class TestRequests:
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         _, _, full = loopback.requests
-        assert (full.accept, full.query) == (AS_PROTOBUF, {"labelSelector": "app=train"})
+        assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train"})
 
     async def test_a_server_may_return_pods_instead_of_rows(self, loopback: Loopback) -> None:
         loopback.train("train-0", "train-1")

@@ -409,10 +409,10 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ```
 
     It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
-    the bodies of errors, in JSON and in protobuf; EndpointSlices, get of a Service, and
-    SelfSubjectAccessReviews are in JSON only, and so are nodes and ResourceClaims, which clients can only
-    read. Its data survives restarts, and the end of the `async with` block too. The ages in Tables are those
-    at the time when a pod was written, so that equal requests get equal responses.
+    the bodies of errors; EndpointSlices, get of a Service, and SelfSubjectAccessReviews; and nodes and
+    ResourceClaims, which clients can only read. Responses are in JSON; a client that accepts only another
+    format gets 406. Its data survives restarts, and the end of the `async with` block too. The ages in Tables
+    are those at the time when a pod was written, so that equal requests get equal responses.
 
     Args:
         objects: the initial pods (`pod()` builds them), Services (`service()`), EndpointSlices

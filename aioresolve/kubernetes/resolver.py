@@ -419,7 +419,7 @@ class KubernetesClusterResolver(ClusterResolver):
         inconclusive, or the server no longer has their version.
         """
         running, others = query.in_phase_running(True), query.in_phase_running(False)
-        rows: Rows | Found[Pod] | None = None
+        rows: Rows | None = None
         listed: list[Found[Pod]] = []
 
         async def list_running() -> None:
@@ -434,15 +434,11 @@ class KubernetesClusterResolver(ClusterResolver):
         await gather(calls, limit=len(calls))
         if rows is None:
             return None
-        members = ListedMembers()
-        if isinstance(rows, Found):
-            members.add_pods(rows.items, self._address, self._port)
-            inconclusive: set[str] = set()
-        else:
-            inconclusive = rows.inconclusive
-            members.add_rows(rows, inconclusive, self._port)
+        inconclusive = rows.inconclusive
         if len(inconclusive) > MAX_NAMED_REQUESTS:
             return None
+        members = ListedMembers()
+        members.add_rows(rows, inconclusive, self._port)
         # By name, because in all namespaces a row does not say which of several pods of a name it describes.
         missing = [running.named(name) for name in sorted(inconclusive)]
         if any(each.version != rows.version for each in listed):

@@ -34,7 +34,7 @@ from aioresolve._core.telemetry import HTTPCall
 from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
-from .objects import ListSplitter, PodList, Rows, decode_list
+from .objects import ListSplitter, Rows, Table, decode_list
 
 if TYPE_CHECKING:
     import ssl
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
     from aioresolve.kubernetes.auth import Connection
 
-    from .objects import ListMeta, Pod, PodQuery, Query
+    from .objects import ListMeta, PodQuery, Query
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -66,7 +66,7 @@ logger = logging.getLogger("aioresolve.kubernetes")
 
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AS_LIST = "application/json"
-"""Whole pods too: a real API server returns a list in protobuf no sooner, and Python decodes it more slowly."""
+"""For whole pods too: in protobuf they arrive no sooner, and Python takes longer to decode them."""
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
@@ -329,11 +329,8 @@ class ObjectAPI:
         progress.waiting(query.scope, f"the credentials of {self.source} are not available yet")
         await self._transport.prepare()
 
-    async def rows(self, query: PodQuery, progress: Progress) -> Rows | Found[Pod] | None:
-        """Return the rows of a Table, or pods from a server that does not support Tables of pods.
-
-        None if only a paged list is possible: the server rejects Tables, or splits this one into pages.
-        """
+    async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
+        """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
         parameters = {**query.parameters, "includeObject": "None"}
 
         async def send(attempts: Iterator[int]) -> Response:
@@ -345,12 +342,12 @@ class ObjectAPI:
             if error.status == 406:
                 return None
             raise
-        found = self._decode(query, response, lambda: _decode_rows(response.body))
-        if isinstance(found, Rows) and not found.inconclusive.isdisjoint(response.secrets):
+        rows = self._decode(query, response, lambda: _decode_rows(response.body))
+        if rows is not None and not rows.inconclusive.isdisjoint(response.secrets):
             # These pods will be requested by name, and requests are logged.
             raise self.invalid_list(query, "it contains the credentials that were sent")
         progress.done(query.scope, "received")
-        return found
+        return rows
 
     @overload
     async def objects(
@@ -674,13 +671,9 @@ class ObjectAPI:
         raise self.invalid_list(query, reason)
 
 
-def _decode_rows(body: bytes) -> Rows | Found[Pod] | None:
+def _decode_rows(body: bytes) -> Rows | None:
     found = decode_list(body)
-    if found.metadata.continue_:
-        return None
-    if isinstance(found, PodList):
-        return Found(found.items or [], found.metadata.resource_version)
-    return Rows.from_table(found)
+    return Rows.from_table(found) if isinstance(found, Table) and not found.metadata.continue_ else None
 
 
 class ConnectionPool:

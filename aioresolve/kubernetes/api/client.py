@@ -31,7 +31,7 @@ from aioresolve._core.http.client import (
 from aioresolve._core.http.errors import BodyTooLongError, ConnectionHints
 from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
 from aioresolve._core.telemetry import HTTPCall
-from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, ProtocolError, UnauthorizedError
+from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
 from .objects import ListSplitter, Rows, Table, decode_list
@@ -127,15 +127,9 @@ class Transport(abc.ABC):
         """Return a context manager that yields the response to a GET, to be read as it arrives.
 
         The body of a failure is complete. The connection is closed after the block, even if more would
-        arrive. Only a deadline of the caller ends it.
-
-        Raises:
-            ConfigurationError: `can_stream` is false.
+        arrive. Only a deadline of the caller ends it. Not called if `can_stream` is false.
         """
-        raise ConfigurationError(
-            f"{self.host} cannot stream GET {path}",
-            hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",
-        )
+        raise NotImplementedError
 
     def receive(
         self, path: str, query: Mapping[str, str], accept: str

@@ -166,16 +166,7 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
                 body = indented_json(body) if representation.indent else body
                 return Reply(status, body, JSON_HEADERS)
     except Failure as failure:
-        return _failure(failure)
-
-
-def watch_error(call: Call, failure: Failure) -> Reply:
-    """Return the reply of a watch that ends at once, with an ERROR event."""
-    try:
-        encoder = EventEncoder(_kind(call), _representation(call).kind, "None")
-    except Failure as not_acceptable:
-        return _failure(not_acceptable)
-    return Reply(200, encoder.error(failure), JSON_HEADERS)
+        return Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
 
 
 def _representation(call: Call) -> Representation:
@@ -183,10 +174,6 @@ def _representation(call: Call) -> Representation:
     only_objects = call.info is not None and call.info.kind.only_objects
     pretty = call.record.query.get("pretty")
     return negotiate_representation(accept, agent, pretty, only_objects=only_objects)
-
-
-def _failure(failure: Failure) -> Reply:
-    return Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
 
 
 def _other_object(cluster: Cluster, call: Call) -> Reply:

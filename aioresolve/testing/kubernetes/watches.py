@@ -13,7 +13,7 @@ import anyio
 
 from .faults import WatchError
 from .lists import COLUMNS, row_of
-from .statuses import Failure, compact_json, expired_watch, too_large_version
+from .statuses import expired_watch, too_large_version
 from .store import Expired
 
 if TYPE_CHECKING:
@@ -89,10 +89,6 @@ class EventEncoder:
         head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"%d"}' % version
         return head + b',"columnDefinitions":' + columns + b',"rows":[' + row + b"]}"
 
-    def error(self, failure: Failure) -> bytes:
-        """Return an ERROR event, which ends a watch."""
-        return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
-
 
 def check_watch(store: Store, options: ListOptions) -> None:
     """Return if a watch can start; 504 if it starts from a version that does not exist yet."""
@@ -145,7 +141,7 @@ async def watch_pieces(
             if lines:
                 yield b"".join(lines)
             if isinstance(fault, WatchError):
-                yield encoder.error(fault.failure)
+                yield fault.failure.event
                 return
             if fault is not None:
                 yield fault
@@ -156,7 +152,7 @@ async def watch_pieces(
         if options.bookmarks and cursor <= store.version:
             yield encoder.bookmark(cursor)
     except Expired as error:
-        yield encoder.error(expired_watch(error.version, error.oldest))
+        yield expired_watch(error.version, error.oldest).event
 
 
 def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredObject]]:

@@ -21,8 +21,6 @@ NO_LIMITS = {
     "environment.gce.DEFAULT_PORT",
     "gcp.api_request.NOT_MODIFIED",
     "jax.DEFAULT_PORT",
-    "kubernetes.api.protobuf.DELIMITED",
-    "kubernetes.api.protobuf.MAX_BITS",
     "kubernetes.auth.expiry.END_OF_TIME",
     "probe.devices.TENSOR_CORE",
     "probe.devices.UNKNOWN_CORE",

@@ -145,7 +145,7 @@ class UnionClusterResolver(ClusterResolver):
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the addresses of all resolvers, fetched concurrently."""
         if self._may_skip_tasks:
-            # Only the states have the indices of tasks that are done, after which the next tasks are numbered.
+            # Only the states have the indices of tasks that are done, after which the next ones are numbered.
             return (await self.fetch_state(progress)).spec
         calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
         return _merge_specs(await gather(calls, limit=len(calls)))

@@ -424,7 +424,7 @@ def test_the_view_shows_as_many_reasons_as_fit_the_terminal() -> None:
     view = WaitView("-l worker=app=train", 60.0, time.monotonic() + 50.0)
     for number in (0, 1, 5, 50):
         missing = tuple(Missing("worker", f"ml/pod-{one}", f"exit code {one}") for one in range(number))
-        for wanted, above in (({}, 4), ({"": 16}, 5)):
+        for wanted, above in (({}, 4), ({"": (16, 16)}, 5)):
             view.lacking = Shortfall({"worker": 1, "ps": 2}, wanted, missing)
             for lines in range(10, 70):
                 drawn = view.render(80, lines)

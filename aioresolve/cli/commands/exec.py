@@ -65,11 +65,13 @@ RETRY_PERIOD = 30.0
 EPILOG = """\
 \b
 Programs (--for):
-  env         AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_JOB,
-              AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which all other programs get too
+  env         AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_LEADER_HOST,
+              AIORESOLVE_LEADER_PORT, AIORESOLVE_JOB, AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which
+              all other programs get too
   jax         JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID
   torchrun    the options of torchrun as PET_NNODES, PET_NODE_RANK, ...
-  torch       MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+  torch       MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK
+  accelerate  those of torch and torchrun
   tensorflow  TF_CONFIG
   megascale   MEGASCALE_COORDINATOR_ADDRESS, MEGASCALE_NUM_SLICES, MEGASCALE_SLICE_ID
   ray         LWS_* as for vllm, and RAY_ADDRESS except on the head
@@ -357,11 +359,12 @@ def _run(context: click.Context, execution: _Execution) -> None:
     """Wait for the cluster and start the program; return only if it could not be started."""
     validate_platform()
     from aioresolve.cli.application import run_async
-    from aioresolve.cli.program import find_program, replace_process
+    from aioresolve.cli.program import find_program, leave_init_process, replace_process
 
     execution.path = find_program(execution.launch.command[0])
     try:
         if execution.launch.is_restarted:
+            leave_init_process()
             context.exit(run_async(execution.supervise))
         state, variables = run_async(execution.wait)
         replace_process(partial(execution.program, state, variables))
@@ -398,11 +401,14 @@ class _Execution:
 
     def program(self, state: ClusterState, variables: dict[str, str]) -> Program:
         """Return the program for the cluster that `wait` returned, and write its host file if it has one."""
+        from aioresolve import launch
         from aioresolve.cli.program import Program
 
         if self.launch.is_launcher:
             variables = self._host_file(state)
-        return Program(self.path, self.launch.command, {**self.launch.environ, **variables})
+        cleared = launch.CLEARED.get(self.launch.consumer, ())
+        inherited = {name: value for name, value in self.launch.environ.items() if name not in cleared}
+        return Program(self.path, self.launch.command, inherited | variables)
 
     async def supervise(self, exit_request: ExitRequest) -> int:
         """Run the program as a child until it ends; return its exit code."""
@@ -455,19 +461,17 @@ class _Execution:
         """Write the host file, and return the variables that name it."""
         from aioresolve import launch
 
-        tasks = state.tasks
         text = launch.hostfile(state, **self._request.program_options(self.launch.consumer))
-        path = self._write_host_file(text)
-        self._report(f"starting {self.launch.command[0]} with a host file for {len(tasks)} tasks")
-        variables = {
-            "AIORESOLVE_HOSTFILE": path,
-            "AIORESOLVE_LEADER": tasks[0].address,
-            "AIORESOLVE_NUM_TASKS": str(len(tasks)),
-        }
+        variables = {"AIORESOLVE_HOSTFILE": self._write_host_file(text), **launch.leader_variables(state)}
+        self._report(
+            f"starting {self.launch.command[0]} with a host file for {variables['AIORESOLVE_NUM_TASKS']} tasks"
+        )
         if self.launch.consumer == "mpi":
             # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
-            variables["OMPI_MCA_orte_default_hostfile"] = path
-            variables["PRTE_MCA_prte_default_hostfile"] = path
+            for prefix in ("OMPI_MCA_orte", "PRTE_MCA_prte"):
+                variables[f"{prefix}_default_hostfile"] = variables["AIORESOLVE_HOSTFILE"]
+                # Otherwise it cuts the names of hosts at the first dot.
+                variables[f"{prefix}_keep_fqdn_hostnames"] = "true"
         return variables
 
     def _write_host_file(self, text: str) -> str:

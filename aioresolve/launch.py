@@ -79,17 +79,18 @@ def leader_variables(cluster: ClusterSpec | ClusterState) -> dict[str, str]:
     `AIORESOLVE_NUM_TASKS`, `AIORESOLVE_LEADER` (the address of the task with rank 0), and its parts
     `AIORESOLVE_LEADER_HOST` (an IPv6 address without brackets) and `AIORESOLVE_LEADER_PORT` (if it has one).
 
+    Without the last three if the leader has ended with success.
+
     Raises:
         LaunchError: the cluster has no tasks.
     """
-    leader = _any_tasks(cluster, "env")[0]
-    host, port = _split(leader)
-    return {
-        "AIORESOLVE_NUM_TASKS": str(leader.num_tasks),
-        "AIORESOLVE_LEADER": leader.address,
-        "AIORESOLVE_LEADER_HOST": host,
-        **({"AIORESOLVE_LEADER_PORT": str(port)} if port else {}),
-    }
+    leader = _all_tasks(cluster, "env")[0]
+    variables = {"AIORESOLVE_NUM_TASKS": str(leader.num_tasks)}
+    if leader.rank == 0:
+        host, port = _split(leader)
+        variables |= {"AIORESOLVE_LEADER": leader.address, "AIORESOLVE_LEADER_HOST": host}
+        variables |= {"AIORESOLVE_LEADER_PORT": str(port)} if port else {}
+    return variables
 
 
 def tensorflow(
@@ -350,10 +351,12 @@ _TORCHELASTIC = (
     *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     *("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
 )
+_LEADER = ("AIORESOLVE_LEADER", "AIORESOLVE_LEADER_HOST", "AIORESOLVE_LEADER_PORT")
 _TASK = ("AIORESOLVE_JOB", "AIORESOLVE_INDEX", "AIORESOLVE_ADDRESS", "AIORESOLVE_RANK")
 
 CLEARED: dict[str, tuple[str, ...]] = {
     "accelerate": _TORCHELASTIC,
+    "env": _LEADER,
     # Without them JAX's own detection of Open MPI and Slurm does not come before that of aioresolve.jax.
     "jax": ("JAX_COORDINATOR_BIND_ADDRESS", "OMPI_MCA_orte_hnp_uri", "SLURM_LOCALID"),
     "megascale": ("MEGASCALE_PORT",),
@@ -407,17 +410,26 @@ def _spec(cluster: ClusterSpec | ClusterState) -> ClusterSpec:
     return cluster.spec if isinstance(cluster, ClusterState) else cluster
 
 
-def _any_tasks(cluster: ClusterSpec | ClusterState, consumer: str) -> tuple[Task, ...]:
-    """Return all tasks by rank, at least one."""
-    if not (tasks := cluster.tasks):
+def _all_tasks(cluster: ClusterSpec | ClusterState, consumer: str) -> tuple[Task, ...]:
+    """Return the tasks by rank, at least one, if the consumer can have a cluster of which others are done."""
+    tasks = cluster.tasks
+    done = cluster.done if isinstance(cluster, ClusterState) and consumer != "env" else ()
+    if done:
+        more = f" and {len(done) - 1} more" if len(done) > 1 else ""
+        raise LaunchError(
+            f"the processes of {consumer} connect to each other, but {done[0]}{more} ended with success already",
+            hint="Create the job again, so that all of its tasks start together.",
+            consumer=consumer,
+        )
+    if not tasks:
         raise LaunchError("the cluster has no tasks, and such a program needs one", consumer=consumer)
     return tasks
 
 
 def _tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str) -> tuple[Task, ...]:
     """Return all tasks by rank, if `task` is one of them."""
-    tasks = cluster.tasks
-    if not 0 <= task.rank < len(tasks) or tasks[task.rank] != task:
+    tasks = _all_tasks(cluster, consumer)
+    if task not in tasks:
         raise LaunchError(
             f"{task} at {task.address}, rank {task.rank} of {task.num_tasks}, is not a task of this cluster"
             f" of {len(tasks)} tasks",
@@ -494,7 +506,7 @@ def _slots(cluster: ClusterSpec | ClusterState, slots: int, consumer: str) -> li
             hint=Hint("Pass {slots}, at least 1."),
             consumer=consumer,
         )
-    hosts = Counter(map(_host, _any_tasks(cluster, consumer)))
+    hosts = Counter(map(_host, _all_tasks(cluster, consumer)))
     for host in hosts:
         _checked(host, 0, consumer)
         if ":" in host:

@@ -58,7 +58,7 @@ def host_port(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.
 
     Raises:
-        ConfigurationError: the host is neither a host name nor an IP address, or the port is not in 0 to 65535.
+        ConfigurationError: the host is no host name or IP address, or the port is not in 0 to 65535.
     """
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port!r} of host {host!r} is not in 0 to 65535")
@@ -290,7 +290,12 @@ class ClusterState:
 
     @classmethod
     def from_spec(
-        cls, spec: ClusterSpec, *, version: str | None = None, observed_at: datetime | None = None
+        cls,
+        spec: ClusterSpec,
+        *,
+        version: str | None = None,
+        observed_at: datetime | None = None,
+        done: tuple[DoneTask, ...] = (),
     ) -> Self:
         """Return a state of endpoints that have an address only."""
         _check_spec(spec)
@@ -298,7 +303,7 @@ class ClusterState:
             job: tuple(Endpoint(spec.task_address(job, index)) for index in spec.task_indices(job))
             for job in spec.jobs
         }
-        return cls(endpoints, spec, version, observed_at)
+        return cls(endpoints, spec, version, observed_at, done)
 
     @classmethod
     def _trusted(

@@ -471,7 +471,10 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
         assert running.stderr_line(REPORT[0]) == REPORT[0]
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.delete("train-1", "ml")
-        assert running.stderr_line() == "the members of the cluster have changed; stopping sh"
+        assert running.stderr_line() == (
+            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1) and"
+            " 1 more; stopping sh"
+        )
         assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
         server.add(trainer(1, ip="10.0.0.77"))
         # The pod that remained keeps its rank.
@@ -497,9 +500,61 @@ def test_pod_that_is_replaced_at_the_same_address_restarts_the_program(
 UNREADY = {
     "status": {
         "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 1}],
+        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 0}],
     }
 }
+
+
+@pytest.mark.slow
+def test_container_of_another_pod_that_was_restarted_in_place_restarts_the_program(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        first = running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        for name in ("train-2", "train-1"):  # that of the process itself restarts nothing
+            status = {"containerStatuses": [{"name": "main", "ready": True, "restartCount": 1}]}
+            server.patch(name, "ml", patch={"status": status})
+        assert "lost /job:worker/task:0" in running.stderr_line("stopping")
+        assert running.line() == first
+        running.wait_for_exit(signal.SIGTERM)
+
+
+SUCCEEDED = {"status": {"phase": "Succeeded"}}
+
+
+@pytest.mark.slow
+def test_program_is_left_alone_once_another_task_has_ended_with_success(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    script = f"trap 'echo usr1; exit 5' USR1; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        running.stderr_line(REPORT[0])
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.patch("train-1", "ml", patch=SUCCEEDED)
+        assert running.stderr_line() == (
+            "a task has ended with success: sh is not stopped for changes any more"
+        )
+        server.delete("train-10", "ml")
+        result = running.wait_for_exit(signal.SIGUSR1)
+        assert (result.code, result.stdout) == (5, "usr1\n")
+
+
+@pytest.mark.slow
+def test_process_that_starts_late_has_its_rank_or_an_error_that_names_who_has_ended(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.patch("train-1", "ml", patch=SUCCEEDED)
+    result = run(
+        (*EXEC, "-q", *shell('echo "$AIORESOLVE_RANK $AIORESOLVE_NUM_TASKS $AIORESOLVE_LEADER"')), env
+    )
+    assert result == Result(0, "1 3 \n", "")
+    for consumer in ("jax", "mpi"):
+        result = run((*EXEC, "-q", "--for", consumer, *shell("echo started")), env)
+        assert (result.code, result.stdout) == (1, "")
+        assert "ml/train-1" in result.stderr
+        assert "has ended with success, so that the others cannot connect to it" in result.stderr
 
 
 @pytest.mark.slow

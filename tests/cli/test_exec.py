@@ -473,7 +473,7 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
         server.delete("train-1", "ml")
         assert running.stderr_line() == (
             "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1) and"
-            " 1 more; stopping sh"
+            " 2 more; stopping sh"
         )
         assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
         server.add(trainer(1, ip="10.0.0.77"))

@@ -95,6 +95,8 @@ def test_program_has_the_variables_of_its_task_and_those_of_its_parent(env: dict
         "AIORESOLVE_RANK": "1",
         "AIORESOLVE_NUM_TASKS": "3",
         "AIORESOLVE_LEADER": "10.0.0.1:8470",
+        "AIORESOLVE_LEADER_HOST": "10.0.0.1",
+        "AIORESOLVE_LEADER_PORT": "8470",
         "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
@@ -181,20 +183,36 @@ def test_each_kind_of_program_has_its_variables(
     assert result == Result(0, f"{printed}\n", "")
 
 
+@pytest.mark.slow
+def test_program_inherits_no_variables_that_it_would_read_instead(env: dict[str, str]) -> None:
+    env |= {"RAY_ADDRESS": "other:6379", "MEGASCALE_PORT": "1", "AIORESOLVE_COUNT": "3"}
+    script = "echo ${RAY_ADDRESS-none} ${MEGASCALE_PORT-none} $AIORESOLVE_COUNT"
+    for consumer, printed in (("ray", "none 1 3"), ("megascale", "other:6379 none 3")):
+        result = run((*EXEC, "--for", consumer, "--task", "worker:0", "-q", *shell(script)), env)
+        assert result == Result(0, f"{printed}\n", "")
+
+
 # Host files
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("consumer", ["mpi", "deepspeed", "horovod"])
-def test_launcher_gets_a_host_file_and_is_not_a_task(env: dict[str, str], consumer: str) -> None:
+@pytest.mark.parametrize(
+    ("consumer", "separator"),
+    [("mpi", " slots="), ("deepspeed", " slots="), ("horovod", " slots="), ("mpich", ":")],
+)
+def test_launcher_gets_a_host_file_and_is_not_a_task(
+    env: dict[str, str], consumer: str, separator: str
+) -> None:
     del env["POD_UID"]
-    script = "echo $AIORESOLVE_HOSTFILE $AIORESOLVE_NUM_TASKS; cat $AIORESOLVE_HOSTFILE"
+    env["AIORESOLVE_RANK"] = "7"  # of an outer program that is a task
+    values = "$AIORESOLVE_NUM_TASKS $AIORESOLVE_LEADER_HOST ${AIORESOLVE_RANK-none}"
+    script = f"echo $AIORESOLVE_HOSTFILE {values}; cat $AIORESOLVE_HOSTFILE"
     result = run((*EXEC, "--for", consumer, "--slots", "4", *shell(script)), env)
     first, *lines = result.stdout.splitlines()
-    path, number = first.split()
+    path, *others = first.split()
     try:
-        assert number == "3"
-        assert lines == ["10.0.0.1 slots=4", "10.0.0.2 slots=4", "10.0.0.10 slots=4"]
+        assert others == ["3", "10.0.0.1", "none"]
+        assert lines == [f"10.0.0.{number}{separator}4" for number in (1, 2, 10)]
         assert Path(path).is_file()
         assert result.stderr == "starting sh with a host file for 3 tasks\n"
     finally:
@@ -202,12 +220,21 @@ def test_launcher_gets_a_host_file_and_is_not_a_task(env: dict[str, str], consum
 
 
 @pytest.mark.slow
-def test_host_file_of_mpi_is_the_default_of_open_mpi(env: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("consumer", "names"),
+    [
+        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")),
+        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+    ],
+)
+def test_host_file_is_the_default_of_mpi(
+    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str]
+) -> None:
     path = tmp_path / "hosts"
-    script = "echo $OMPI_MCA_orte_default_hostfile $PRTE_MCA_prte_default_hostfile"
-    result = run((*EXEC, "--for", "mpi", "--hostfile", str(path), "-q", *shell(script)), env)
+    script = f"echo ${names[0]} ${names[1]}"
+    inherited = dict.fromkeys(names, "/etc/mpi/hostfile")  # of the MPI operator
+    result = run((*EXEC, "--for", consumer, "--hostfile", str(path), "-q", *shell(script)), env | inherited)
     assert result == Result(0, f"{path} {path}\n", "")
-    assert path.read_text() == "10.0.0.1 slots=1\n10.0.0.2 slots=1\n10.0.0.10 slots=1\n"
 
 
 @pytest.mark.slow
@@ -366,6 +393,10 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
             "--hostfile /no/folder/x: the folder does not exist",
         ),
         ((*EXEC, "--for", "mpi", "--task", "worker:0", "--", "true"), "leave out --task"),
+        (
+            (*EXEC, "--for", "mpi", "--address", "pod_ipv6", "--", "true"),
+            "--for mpi cannot express IPv6 addresses; pass --address pod_ipv4, or hostname",
+        ),
         ((*EXEC, "--task", "ps:0", "--", "true"), "add -l ps=SELECTOR"),
         ((*EXEC, "--jobs", "ps=1", "--", "true"), "add -l ps=SELECTOR"),
         (("exec", "tpu", "a", "--port", "1", "--", "true"), "--port requires --for jax"),

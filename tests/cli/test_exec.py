@@ -29,7 +29,7 @@ from aioresolve.resolver.wait import WaitCondition
 from aioresolve.spec import Observation
 from aioresolve.testing import Answer, GoogleServer, pod, tpu_node, tpu_worker_process
 
-from .process import TIMEOUT, Result, Running, cluster, environment, run
+from .process import COMMAND, TIMEOUT, Result, Running, cluster, environment, run, run_as_first_process
 from .test_completion import candidates
 from .test_program_outputs import uid
 
@@ -917,6 +917,29 @@ async def test_exit_code_of_an_orphan_is_not_that_of_the_program(tmp_path: Path)
         libc.prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
+LEAVE_ORPHANS = """
+import os, subprocess, sys, time
+for number in range(20):
+    # Its parent ends first; half of them leave the process group.
+    subprocess.run(["sh", "-c", "sleep 0.1 &"], start_new_session=number % 2 == 0, stdout=subprocess.DEVNULL)
+while {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, os.getppid(), os.getpid()}:
+    time.sleep(0.05)
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [(LEAVE_ORPHANS, 7), ("import os, signal; os.kill(1, signal.SIGTERM); signal.pause()", 143)],
+)
+def test_first_process_of_a_container_reaps_orphans_and_has_the_exit_code_of_the_program(
+    env: dict[str, str], script: str, code: int
+) -> None:
+    done = run_as_first_process([*COMMAND, *RESTARTED, "-q", *python(script)], env)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_other_child_processes_are_not_reaped(tmp_path: Path) -> None:
     other = ChildProgram(script_program(tmp_path, "exit 4"))
@@ -1131,6 +1154,6 @@ def test_temporary_host_file_is_written_again_and_removed(
 def test_consumers_options_and_files_are_completed() -> None:
     command = ("exec", "kubernetes")
     assert candidates("--for", command=command)[:3] == ["env", "jax", "torch"]
-    assert candidates("--for", incomplete="mp", command=command) == ["mpi"]
+    assert candidates("--for", incomplete="mp", command=command) == ["mpi", "mpich"]
     assert "--restart-on-change" in candidates(incomplete="--rest", command=command)
     assert candidates("-l", "a=b", "--", incomplete="tra", command=command) == ["tra"]

@@ -184,7 +184,9 @@ def run_launcher(
     """Run `aioresolve exec ARGUMENTS` with a host file; log in to other hosts by printing their names."""
     if not shutil.which(program := arguments[arguments.index("--") + 1]):
         pytest.skip(f"{program} is not installed (Debian: openmpi-bin, mpich)")
-    (agent := tmp_path / "agent").write_text('#!/bin/sh\nfor each; do echo "AGENT $each" >&2; done; sleep 1; kill $PPID\n')
+    (agent := tmp_path / "agent").write_text(
+        '#!/bin/sh\nfor each; do echo "AGENT $each" >&2; done; sleep 1; kill $PPID\n'
+    )
     agent.chmod(0o755)
     env = environment(
         server.write_kubeconfig(tmp_path / "config", namespace="ml"),

@@ -11,7 +11,7 @@ be expressed for this kind of program. `CLEARED` has the variables that the prog
 | torchrun | `torchrun` | `torch.distributed.argparse_util.env` |
 | PyTorch without torchrun | `torch` | `torch.distributed.init_process_group(init_method="env://")` |
 | Accelerate | `accelerate` | `accelerate launch`, and `accelerate.Accelerator` without it |
-| Open MPI, DeepSpeed, Horovod | `hostfile` | `mpirun --hostfile`, `deepspeed --hostfile`, `horovodrun -hostfile` |
+| Open MPI, DeepSpeed, Horovod | `hostfile` | the option `hostfile` of `mpirun`, `deepspeed`, `horovodrun` |
 | Horovod, MPICH | `host_slots` | Horovod's `--host-discovery-script`, Hydra's `-f` |
 | Megascale (TPU slices) | `megascale` | the variables that GKE and Cloud TPU set |
 | Ray | `ray` | `ray.init`, and LeaderWorkerSet's variables |
@@ -150,10 +150,10 @@ def torchrun(
     """Return torchrun's arguments as the variables that it reads them from, for one torchrun per task.
 
     `PET_NNODES`, `PET_NODE_RANK`, `PET_MASTER_ADDR` and `PET_MASTER_PORT` describe its static rendezvous, in
-    which each node keeps its rank. `PET_RDZV_BACKEND` selects it, and the other variables have the values that
-    torchrun has by default, in place of those that the program inherits from an elastic job.
-    An argument on torchrun's command line takes precedence. Each torchrun numbers its processes, `LOCAL_RANK`,
-    from 0, also if several are on one host.
+    which each node keeps its rank. `PET_RDZV_BACKEND` selects it, and `PET_RDZV_ENDPOINT`, `PET_RDZV_ID`,
+    `PET_RDZV_CONF` and `PET_STANDALONE` have torchrun's defaults, in place of what the program inherits from
+    an elastic job. An argument on torchrun's command line takes precedence. Each torchrun numbers its
+    processes, `LOCAL_RANK`, from 0, also if several are on one host.
 
     Args:
         cluster: a cluster with one job.
@@ -188,8 +188,8 @@ def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None =
 
     `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`; `LOCAL_WORLD_SIZE` and `LOCAL_RANK`, the number of
     tasks on the host of this one, and its position among them; `NODE_RANK` (of PyTorch Lightning) and
-    `GROUP_RANK` (of torchrun), the position of the host among the hosts. Hosts are told apart by the addresses
-    of the tasks.
+    `GROUP_RANK` (of torchrun), the position of the host among the hosts. Two tasks are on one host if the
+    hosts of their addresses are equal.
 
     Args:
         cluster: a cluster with one job.
@@ -364,7 +364,7 @@ CLEARED: dict[str, tuple[str, ...]] = {
     "torch": _TORCHELASTIC,
     "vllm": ("RAY_ADDRESS",),
     # A program that starts the tasks is not one of them.
-    **dict.fromkeys(("deepspeed", "horovod", "mpi"), _TASK),
+    **dict.fromkeys(("deepspeed", "horovod", "mpi", "mpich"), _TASK),
 }
 """The variables that a kind of program would read instead of those that `environment` returns, by its name.
 

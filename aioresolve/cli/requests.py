@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8470
 """The port of each pod, unless `--port` is passed."""
 
-LAUNCHERS = ("mpi", "deepspeed", "horovod")
+LAUNCHERS = ("mpi", "deepspeed", "horovod", "mpich")
 """The programs that read a host file and start the tasks themselves (`aioresolve exec --for`)."""
 
 PROGRAM_OPTIONS = {
@@ -210,7 +210,7 @@ def validate_program_options(
         )
     if getattr(request, "address", None) == "pod_ipv6" and consumer in PROGRAM_OPTIONS["slots"]:
         raise click.UsageError(
-            f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4 or --address hostname"
+            f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4, or hostname"
         )
 
 

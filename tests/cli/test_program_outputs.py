@@ -157,6 +157,10 @@ def test_unknown_process_is_one_error_with_the_option_that_names_the_task(
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
         (("-o", "torchrun", "--this-task", "--processes-per-task", "0"), "write one, such as 8, or auto"),
         (("-o", "jax", "--task", "ps:0"), "add -l ps=SELECTOR"),
+        (
+            ("-o", "hostfile", "--address", "pod_ipv6"),
+            "-o hostfile cannot express IPv6 addresses",
+        ),
         (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes"),
     ],
 )

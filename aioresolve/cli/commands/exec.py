@@ -59,6 +59,17 @@ if TYPE_CHECKING:
 CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
 """The values of `--for`."""
 
+LAUNCHER_VARIABLES = {
+    # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
+    "mpi": ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+    # MPICH and Intel MPI
+    "mpich": ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"),
+}
+"""The variables in which a launcher reads the path of its host file; the others need an option for it."""
+
+KEEP_FQDN = dict.fromkeys(("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"), "true")
+"""Otherwise Open MPI cuts the names of hosts at the first dot."""
+
 RETRY_PERIOD = 30.0
 """Seconds after which a watch that failed is tried again."""
 
@@ -76,9 +87,9 @@ Programs (--for):
   megascale   MEGASCALE_COORDINATOR_ADDRESS, MEGASCALE_NUM_SLICES, MEGASCALE_SLICE_ID
   ray         LWS_* as for vllm, and RAY_ADDRESS except on the head
   vllm sglang LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX
-  mpi deepspeed horovod
-              a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default.
-              The program starts the tasks, and is not a task itself.
+  mpi mpich deepspeed horovod
+              a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default, for
+              mpich that of MPICH and Intel MPI. The program starts the tasks, and is no task itself.
 
 \b
 Exit codes: those of the program, which replaces this process; 126 it is not executable; 127 it
@@ -107,7 +118,7 @@ exec_options = combine_options(
         "--hostfile",
         metavar="PATH",
         type=click.Path(dir_okay=False),
-        help="For mpi, deepspeed and horovod: where to write the host file.  [default: a temporary file]",
+        help="For programs with a host file: where to write it.  [default: a temporary file]",
     ),
     click.option(
         "--restart-on-change",
@@ -461,18 +472,15 @@ class _Execution:
         """Write the host file, and return the variables that name it."""
         from aioresolve import launch
 
-        text = launch.hostfile(state, **self._request.program_options(self.launch.consumer))
-        variables = {"AIORESOLVE_HOSTFILE": self._write_host_file(text), **launch.leader_variables(state)}
-        self._report(
-            f"starting {self.launch.command[0]} with a host file for {variables['AIORESOLVE_NUM_TASKS']} tasks"
-        )
-        if self.launch.consumer == "mpi":
-            # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
-            for prefix in ("OMPI_MCA_orte", "PRTE_MCA_prte"):
-                variables[f"{prefix}_default_hostfile"] = variables["AIORESOLVE_HOSTFILE"]
-                # Otherwise it cuts the names of hosts at the first dot.
-                variables[f"{prefix}_keep_fqdn_hostnames"] = "true"
-        return variables
+        consumer, tasks = self.launch.consumer, state.tasks
+        host_file = launch.host_slots if consumer == "mpich" else launch.hostfile
+        path = self._write_host_file(host_file(state, **self._request.program_options(consumer)))
+        self._report(f"starting {self.launch.command[0]} with a host file for {len(tasks)} tasks")
+        return {
+            **dict.fromkeys(("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(consumer, ())), path),
+            **launch.leader_variables(state),
+            **(KEEP_FQDN if consumer == "mpi" else {}),
+        }
 
     def _write_host_file(self, text: str) -> str:
         path = self.launch.hostfile or self._temporary

@@ -340,13 +340,10 @@ def _address_from_callable(result: Any, port: int) -> str | None:
         case None | "":
             return None
         case str():
-            address = host_port(result, port)
+            return host_port(result, port)
         case (str(host), int(own_port)):
-            address = host_port(host, own_port)
+            return host_port(host, own_port)
         case _:
             raise ValueError(
                 f"the callable returned {result!r}; it has to return a host, (host, port) or None"
             )
-    # Raises a ValueError for surrogates. The API server never sends any, but a callable may return them.
-    address.encode()
-    return address

@@ -76,7 +76,9 @@ async def test_least_recently_used_channel_is_closed_first() -> None:
     assert peers[1] != peers[5]
 
 
-@pytest.mark.parametrize("host", ["unix", "unix-abstract", "vsock", "dns", "ipv4", "ipv6", "xds", "google-c2p"])
+@pytest.mark.parametrize(
+    "host", ["unix", "unix-abstract", "vsock", "dns", "ipv4", "ipv6", "xds", "google-c2p"]
+)
 async def test_a_host_whose_name_is_a_scheme_of_grpc_is_looked_up(host: str) -> None:
     channels = ProbeChannels.over_tls()  # or Python would look the name up too, to find out about TLS
     with pytest.raises(ProbeError, match=f"resolving {host}:8470|no gRPC connection to {host}:8470"):

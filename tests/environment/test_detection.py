@@ -80,8 +80,7 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(PREFIXES) or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}:
             monkeypatch.delenv(name)
     monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "serviceaccount"))
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(detection, "PRODUCT_FILE", tmp_path / "product_name")
 

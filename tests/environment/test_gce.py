@@ -70,8 +70,7 @@ UNUSED_ADDRESS = "127.0.0.1:1"
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS", "NO_GCE_CHECK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
 
 
 @pytest.fixture

@@ -217,7 +217,6 @@ class MetadataServer:
                 name,
                 scope,
                 timeout=within + response_timeout(),
-                is_known=name != DEFAULT_HOST or name in _responded,
             )
             if "last_etag" in query:
                 response = await request.send(count(1))
@@ -286,8 +285,11 @@ class _Request:
     name: str
     scope: str
     timeout: float
-    is_known: bool
     failures: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self.name != DEFAULT_HOST or self.name in _responded
 
     @property
     def _hint(self) -> str:
@@ -309,14 +311,13 @@ class _Request:
         response = await self._request(self.url, attempts)
         host, status = f"http://{self.name}", response.status
         is_temporary = status in RETRYABLE_STATUSES
-        # As for google-auth, the header proves once what the server is: error responses may lack it.
-        if _has_flavor(response) or (
-            not is_temporary
-            and self.name not in _responded
-            and _has_flavor(await self._request(self.url.origin(), attempts))
-        ):
+        is_ours = _has_flavor(response)
+        if not is_ours and not is_temporary:
+            # Error responses may lack the header; google-auth looks for it in the response for the root only.
+            is_ours = _has_flavor(await self._request(self.url.origin(), attempts))
+        if is_ours:
             _responded.add(self.name)
-        if self.name not in _responded and not is_temporary:
+        elif not is_temporary:
             raise ProtocolError(
                 f"{host} is not a metadata server: it returned status {status} for {self.scope} without the"
                 " header Metadata-Flavor: Google",

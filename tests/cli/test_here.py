@@ -32,7 +32,6 @@ TWO_WORKERS = json.dumps(
         "task": {"type": "worker", "index": 1},
     }
 )
-UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)

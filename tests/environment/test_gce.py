@@ -63,8 +63,6 @@ PATIENCE = 60.0
 BRIEF = 1.5
 """Seconds in which a wait sees the group, even on a busy machine."""
 
-UNUSED_ADDRESS = "127.0.0.1:1"
-
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:

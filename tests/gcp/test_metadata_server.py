@@ -102,13 +102,15 @@ async def test_nothing_is_cached() -> None:
         assert len(server.requests) == 2
 
 
-async def test_a_request_to_a_server_that_is_not_ready_is_retried() -> None:
-    async with serving() as (server, machine):
-        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=2)
+async def test_a_request_to_a_server_that_is_not_ready_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
+    async with GoogleServer() as server:
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=5)
         progress = Progress()
-        assert await machine.zone(progress) == "us-central2-b"
+        assert await MetadataServer().zone(progress) == "us-central2-b"
         assert progress.reached == {"metadata instance/zone": "received"}
-        assert len(server.requests) == 3
+        assert len(server.requests) == 6
 
 
 async def test_a_denied_request_is_not_retried() -> None:

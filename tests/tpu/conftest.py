@@ -37,9 +37,6 @@ VARIABLES = [
     "TPU_WORKER_ID",
 ]
 
-UNUSED_ADDRESS = "127.0.0.1:1"
-"""An address where nothing listens."""
-
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -380,11 +380,11 @@ def _new_pod_resolver(selector: str, pod: Pod, port: int | None) -> ClusterResol
 
 async def _examine_vm(progress: Progress, port: int | None) -> tuple[Finding, Finding]:
     """Return whether this is a TPU VM, and whether it belongs to a managed instance group."""
-    from aioresolve.gcp.metadata_server import MetadataServer
+    from aioresolve.gcp.metadata_server import HOST_VARIABLES, MetadataServer
 
     from .gce import CREATED_BY
 
-    is_known = any(os.environ.get(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"))
+    is_known = any(os.environ.get(name) for name in HOST_VARIABLES)
     is_known = is_known or await run_in_thread("read the product name of this machine", _is_google_vm)
     found: tuple[Finding, Finding] | None = None
     reason = f"no metadata server responded within {ABSENT_TIMEOUT:g} s: this machine is not on Google Cloud"

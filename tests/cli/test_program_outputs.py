@@ -41,8 +41,7 @@ def server() -> Iterator[ThreadedKubernetesServer]:
 
 @pytest.fixture
 def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     for name in (*VARIABLES, "POD_UID", "POD_NAME", "JOB_COMPLETION_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))

@@ -121,6 +121,19 @@ class TestRequests:
         with pytest.raises(TaskIdentityError, match="has index 1"):
             await loopback.resolver(namespace="ml").this_task()
 
+    @pytest.mark.parametrize("index", [0, 1])
+    async def test_pods_of_an_indexed_job_that_share_the_address_of_their_node_are_told_apart(
+        self, index: int, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(2):
+            labels = {"app": "train", "batch.kubernetes.io/job-completion-index": str(number)}
+            loopback.train(f"train-{number}-x7k2p", ip="127.0.0.1", node="n1", labels=labels)
+        for name in ("POD_UID", "POD_NAME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+        assert (await loopback.resolver(namespace="ml").this_task()).rank == index
+
     async def test_each_distinct_selector_and_namespace_is_requested_once(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         loopback.train("train-0", namespace="lab")

@@ -37,16 +37,12 @@ VARIABLES = [
     "TPU_WORKER_ID",
 ]
 
-UNUSED_ADDRESS = "127.0.0.1:1"
-"""An address where nothing listens."""
-
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
 
 
 @pytest.fixture

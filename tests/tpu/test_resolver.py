@@ -705,7 +705,7 @@ async def test_an_error_names_the_variable_that_names_the_tpu(
     hint = r"If \$TPU_NAME is not the name of a Cloud TPU, as in pods of KubeRay, unset it, or pass `tpu=`"
     with pytest.raises(TPUNotFoundError, match=rf"workergroup-0 \(from \$TPU_NAME\): .*{hint}"):
         await TPUClusterResolver().cluster_spec()
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
     with pytest.raises(ConfigurationError, match=rf"workergroup-0 \(from \$TPU_NAME\): .*{hint}"):
         await TPUClusterResolver().cluster_spec()
     with pytest.raises(ConfigurationError) as raised:

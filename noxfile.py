@@ -30,6 +30,7 @@ STUB_HEADER = "# mypy: disable-error-code=type-arg"
 
 # What the fast tests need in addition, in the newest versions that fit the lowest versions of the package.
 TEST_TOOLS = (
+    "cloudpickle",
     "hypothesis",
     "kubernetes",
     "kubernetes-asyncio",

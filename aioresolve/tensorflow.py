@@ -173,8 +173,18 @@ class TFConfigClusterResolver(
 class SlurmClusterResolver(_EnvironmentResolver, sync.SlurmClusterResolver, _theirs.SlurmClusterResolver):
     """`tf.distribute.cluster_resolver.SlurmClusterResolver`, over `aioresolve.SlurmClusterResolver`.
 
-    See there for the arguments and errors.
+    See there for the arguments and errors. As in TensorFlow, the constructor raises an EnvironmentVariableError
+    (a RuntimeError) outside Slurm.
     """
+
+    if not TYPE_CHECKING:
+
+        @wraps(sync.SlurmClusterResolver.__init__)
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if not self._is_copy:
+                self.get_task_info()
+                self.num_accelerators()
 
     num_accelerators = sync.SlurmClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
@@ -198,7 +208,7 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
 
     Raises:
         TPUNotFoundError: (a ValueError and RuntimeError) no TPU is named by `tpu` or a variable, and this
-            machine is no TPU VM; off Google Cloud that takes at most two seconds.
+            machine is not a TPU VM; off Google Cloud that takes at most two seconds.
         ConfigurationError: (a ValueError) an argument or a variable is invalid, or the `zone` and `project`
             of a named TPU are unknown.
     """

@@ -69,6 +69,12 @@ class ClusterResolver(Copyable, abc.ABC):
 
     _kept_attributes = frozenset({"task_type", "task_id", "rpc_layer"})
 
+    # For subclasses that do not call `__init__`.
+    _task_type: str | None = None
+    _task_id: int | None = None
+    _rpc_layer: str | None = None
+    _timeout = 30.0
+
     def __init__(
         self,
         *,

@@ -174,7 +174,7 @@ async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -
 
 
 def no_tpu_found(source: MetadataSource, last: str) -> TPUNotFoundError:
-    """Return the error for a machine that is no TPU VM; `last` is what its metadata server reports."""
+    """Return the error for a machine that is not a TPU VM; `last` is what its metadata server reports."""
     tried = (*source.tried, last)
     return TPUNotFoundError(
         f"no TPU was named and none was found: {'; '.join(tried)}",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aioresolve
-from aioresolve import InvalidClusterError, Task, sync
+from aioresolve import sync
 
 pytestmark = pytest.mark.slow
 
@@ -121,33 +121,3 @@ def test_union_takes_an_implementor(implementor: Any, ours: Any, theirs: Any) ->
         assert union.cluster_spec().as_dict() == {"worker": WORKERS}
         assert (union.task_type, union.task_id, union.rpc_layer) == ("worker", 1, "grpc")
         assert union.master() == "grpc://10.0.0.2:2222"
-
-
-class Fixed(sync.ClusterResolver):
-    def cluster_spec(self) -> Any:  # type: ignore[override]
-        return aioresolve.ClusterSpec({"worker": WORKERS})
-
-
-class TestBlockingImplementor:
-    """What `aioresolve.sync` adds to the contract."""
-
-    def test_methods_of_every_resolver_use_its_cluster_spec(self) -> None:
-        resolver = Fixed()
-        resolver.task_type, resolver.task_id = "worker", 1
-        assert resolver.this_task() == Task("worker", 1, WORKERS[1], 1, 2)
-        assert resolver.master() == WORKERS[1]
-        assert resolver.wait(2) == resolver.cluster_state()
-        assert next(resolver.watch()).spec == resolver.cluster_spec()
-        resolver.close()
-
-    def test_fleet_takes_it(self) -> None:
-        with sync.Fleet({"a": Fixed()}) as fleet:
-            assert fleet.resolve()["a"].tasks_by_job == {"worker": 2}
-
-    def test_error_without_a_cluster_spec_says_what_to_implement(self) -> None:
-        class Incomplete(sync.ClusterResolver):
-            def __init__(self) -> None:
-                pass
-
-        with pytest.raises(InvalidClusterError, match="implement `cluster_spec` and `master` in Incomplete"):
-            Incomplete().cluster_spec()

@@ -195,7 +195,7 @@ def test_raises_value_error_if_no_tpus_are_specified(api: Any) -> None:
 def test_raises_an_error_of_both_types_if_the_name_is_empty_on_google_cloud(api: Any, ours: Any) -> None:
     with pytest.raises(ValueError, match=r"TPU") as raised:
         api.TPUClusterResolver("")
-    # The page lists it; TensorFlow 2.21 does not raise it any more.
+    # The page lists it; TensorFlow 2.21 raises a ValueError only.
     assert isinstance(raised.value, RuntimeError) == (api is ours)
 
 
@@ -205,11 +205,11 @@ def test_unknown_location_of_a_name_is_an_error_of_the_constructor(api: Any) -> 
         api.TPUClusterResolver("my-tpu")
 
 
-@pytest.mark.parametrize("answer", ["silent", "refused"])
-def test_detection_is_bounded(answer: str, ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("metadata_server", ["silent", "refused"])
+def test_detection_is_bounded(metadata_server: str, ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ours, "DETECTION_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1] if answer == "silent" else 1
+        port = silent.getsockname()[1] if metadata_server == "silent" else 1
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
         started = time.monotonic()
         with pytest.raises(TPUNotFoundError, match=r"within 0\.5 s|refused"):

@@ -31,6 +31,7 @@ STUB_HEADER = "# mypy: disable-error-code=type-arg"
 
 # What the fast tests need in addition to the package.
 TEST_TOOLS = (
+    "cloudpickle",
     "hypothesis",
     "kubernetes",
     "kubernetes-asyncio",

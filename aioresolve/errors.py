@@ -21,7 +21,8 @@ ResolveError                                   the root: `except ResolveError` c
 │   └── TLSError                               the server was reached, but the TLS handshake failed
 ├── APIError               (RuntimeError)      the server returned a failure status
 │   ├── UnauthorizedError                      401, also after the credentials were renewed
-│   └── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
+│   ├── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
+│   └── TPULookupError     (ValueError)        `service=` could not look up a TPU
 ├── ProtocolError          (RuntimeError)      the response is malformed, too large, or a redirect
 ├── ProbeError             (RuntimeError)      a worker did not report its devices, or workers differ
 ├── PodNotRunningError     (RuntimeError)      pods match the selector but are not running
@@ -70,6 +71,7 @@ __all__ = [
     "ProtocolError",
     "ResolveError",
     "TLSError",
+    "TPULookupError",
     "TPUNotFoundError",
     "TPUNotReadyError",
     "TaskConflictError",
@@ -433,6 +435,13 @@ class ForbiddenError(APIError):
     def __init__(self, summary: str = "", *, manifest: str = "", **details: Unpack[_StatusDetails]) -> None:
         super().__init__(summary, **details)
         self.manifest = manifest
+
+
+class TPULookupError(APIError, ValueError):
+    """The `service=` of a `TPUClusterResolver` could not look up a TPU; `status` is None without a response.
+
+    Its `__cause__` is the error of the service, for which TensorFlow documents a ValueError.
+    """
 
 
 class ProtocolError(_RequestError, RuntimeError):

@@ -201,6 +201,8 @@ class KubernetesClusterResolver(ClusterResolver):
         self._credentials = CredentialCache()
         self._lease = PoolLease(self, self.new_pool)
 
+    _kept_attributes = ClusterResolver._kept_attributes | {"watch_policy"}
+
     watch_policy = WatchPolicy()
     """The timing of watches. Change it for tests and for unusual networks."""
 

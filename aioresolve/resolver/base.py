@@ -9,6 +9,7 @@ from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.copying import Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
@@ -36,7 +37,7 @@ NO_SERVER = frozenset({"refused", "unimplemented"})
 """The codes of a ProbeError of workers that run no server which reports devices."""
 
 
-class ClusterResolver(abc.ABC):
+class ClusterResolver(Copyable, abc.ABC):
     """Returns the members of a cluster and their addresses.
 
     To write a resolver for another source, implement `fetch_state`; all other methods use it:
@@ -52,6 +53,10 @@ class ClusterResolver(abc.ABC):
     connections and closes them when it returns; inside, calls share connections. A resolver may be used from
     several event loops, one after another. asyncio is the only supported backend; trio is not.
 
+    A resolver is its arguments: `copy`, `deepcopy`, `pickle` and `cloudpickle` give one without connections,
+    created with the same arguments, with the `task_type`, `task_id` and `rpc_layer` that were set. In another
+    process it reads the variables and files of that process.
+
     Args:
         task_type: the job of this process (`"worker"`, `"ps"`, ...), if known.
         task_id: the task index of this process in that job, if known.
@@ -61,6 +66,14 @@ class ClusterResolver(abc.ABC):
     Raises:
         ConfigurationError: `timeout` is not a finite number above zero.
     """
+
+    _kept_attributes = frozenset({"task_type", "task_id", "rpc_layer"})
+
+    # For subclasses that do not call `__init__`.
+    _task_type: str | None = None
+    _task_id: int | None = None
+    _rpc_layer: str | None = None
+    _timeout = 30.0
 
     def __init__(
         self,
@@ -476,7 +489,7 @@ class ClusterResolver(abc.ABC):
         """
         raise self._no_pool()
 
-    async def aclose(self) -> None:  # noqa: B027 - sources without connections need not override it
+    async def aclose(self) -> None:
         """Close what `async with` opened; does nothing if nothing is open."""
 
     async def __aenter__(self) -> Self:

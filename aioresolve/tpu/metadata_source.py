@@ -118,7 +118,7 @@ async def fetch_worker_hosts(
     hosts, environment, accelerator_type = await _without_alternative(source, responses)
     if hosts is None:
         if reason := _unknown_hosts(environment):
-            raise _no_tpu_found(source, f"this VM's metadata server reports {reason}")
+            raise no_tpu_found(source, f"this VM's metadata server reports {reason}")
         hosts = (await _without_alternative(source, metadata.internal_ip(progress)),)
     environment = environment or TPUEnvironment()
     if environment.accelerator_type is None:
@@ -168,12 +168,13 @@ async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -
     except ResolveError as error:
         if error.retryable:
             raise
-        raise _no_tpu_found(
+        raise no_tpu_found(
             source, f"this VM's metadata server did not report one: {error.summary}"
         ) from error
 
 
-def _no_tpu_found(source: MetadataSource, last: str) -> TPUNotFoundError:
+def no_tpu_found(source: MetadataSource, last: str) -> TPUNotFoundError:
+    """Return the error for a machine that is not a TPU VM; `last` is what its metadata server reports."""
     tried = (*source.tried, last)
     return TPUNotFoundError(
         f"no TPU was named and none was found: {'; '.join(tried)}",

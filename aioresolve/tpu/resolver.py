@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, ResolveError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
@@ -31,10 +31,10 @@ from .discovery import (
     validate_tpu,
     worker_address,
 )
-from .metadata_source import watch_attributes
+from .metadata_source import no_tpu_found, watch_attributes
 from .readiness import is_recoverable
 from .slices import SliceFinder, cluster_of, observation_of, shared_topology
-from .tensorflow_runtime import Coordinator
+from .tensorflow_runtime import Coordinator, TopologyHolder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -60,7 +60,7 @@ INITIALIZATION_TIMEOUT = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
 
 
-class TPUClusterResolver(ClusterResolver):
+class TPUClusterResolver(TopologyHolder, ClusterResolver):
     """Resolves Cloud TPUs to the addresses of their workers: one job, slice after slice.
 
     >>> resolver = TPUClusterResolver("grpc://10.130.0.2:8470,grpc://10.130.0.3")
@@ -159,7 +159,6 @@ class TPUClusterResolver(ClusterResolver):
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
         self._lease = PoolLease(self, self.new_pool)
-        self._tpu_topology: Any = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
@@ -277,25 +276,6 @@ class TPUClusterResolver(ClusterResolver):
     def get_coordination_service_leader(self) -> str:
         """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
         return f"/job:{self.get_job_name()}/task:0"
-
-    # TensorFlow's topology
-
-    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
-        """Keep the topology that TensorFlow reports when it initializes a TPU system.
-
-        Args:
-            serialized_tpu_topology: a serialized `tensorflow.tpu.TopologyProto`.
-
-        Raises:
-            MissingDependencyError: (an ImportError) TensorFlow is not installed.
-            ConfigurationError: (a ValueError) the argument is invalid.
-        """
-        self._tpu_topology = tensorflow_runtime.parse_topology(serialized_tpu_topology)
-
-    @property
-    def tpu_hardware_feature(self) -> Any:
-        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
-        return None if self._tpu_topology is None else self._tpu_topology.tpu_hardware_feature
 
     # Watching
 
@@ -530,6 +510,26 @@ class TPUClusterResolver(ClusterResolver):
         if not isinstance(pool, Connections) or pool.key != self._configuration.key:
             raise self._lease.mismatch(pool)
         return self._lease.using(pool)
+
+    async def _locate(self, *, timeout: float) -> None:
+        """Raise an error unless a TPU is named or this VM belongs to one. The TPU itself is not requested."""
+        source = self._source()
+
+        async def locate(progress: Progress) -> None:
+            async with self._lease.acquire() as connections:
+                if isinstance(source, MetadataSource):
+                    await self._finder.find(source, connections, progress)
+                elif isinstance(source, NamedTPUs):
+                    await self._finder.find_location(source, connections, progress)
+
+        try:
+            await self._call(timeout, "the search for a TPU", locate)
+        except ResolveError as error:
+            if not error.retryable:
+                raise
+            if isinstance(source, MetadataSource):
+                raise no_tpu_found(source, error.summary) from error
+            # The calls try again, for as long as their deadline permits.
 
     def _source(self) -> Source:
         # Nothing is cached: each call reads the variables again.

@@ -420,12 +420,16 @@ class ClusterResolver(abc.ABC):
             state = await self.cluster_state(timeout=deadline.timeout)
         found = state
 
-        async def identify(_: Progress) -> Task:
+        async def identify(progress: Progress) -> Task:
             # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
             process = await run_in_thread("identify this process", read_process, found)
-            return identify_task(found, process, self._claim_task())
+            return identify_task(found, process, await self._fetch_claim(progress))
 
         return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
+
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        """Return what the source knows about the task of this process. Override it to request that."""
+        return self._claim_task()
 
     def _claim_task(self) -> TaskClaim:
         """Return what this resolver knows about the task of this process. Override it to know more."""

@@ -31,7 +31,7 @@ from .discovery import (
     validate_tpu,
     worker_address,
 )
-from .metadata_source import watch_attributes
+from .metadata_source import WORKER_ID, watch_attributes
 from .readiness import is_recoverable
 from .slices import SliceFinder, cluster_of, observation_of, shared_topology
 from .tensorflow_runtime import Coordinator
@@ -81,6 +81,9 @@ class TPUClusterResolver(ClusterResolver):
     belongs to. Every call reads them again.
 
     `task_type` is `job_name`. `task_id` is `$TPU_WORKER_ID` in GKE's TPU pods; otherwise 0, as in TensorFlow.
+
+    If the environment describes one slice of several, calls that return a cluster raise a
+    PartialClusterError; `slices()`, and the methods about one TPU, return what is known of that slice.
 
     Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
     A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
@@ -262,13 +265,16 @@ class TPUClusterResolver(ClusterResolver):
             self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
         )
 
-    def _claim_task(self) -> TaskClaim:
-        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        job = self.get_job_name()
         if self._is_task_id_set:
-            index = self._task_id
-        else:
-            index = None if self._tpu else environment_task_id(os.environ)
-        return TaskClaim(self.get_job_name(), index, "TPU_WORKER_ID")
+            return TaskClaim(job, self._task_id, "TPU_WORKER_ID")
+        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+        if isinstance(self._source(), MetadataSource):
+            (one,) = await self.fetch_slices(progress)
+            return TaskClaim(job, one.environment.worker_id, index_source=WORKER_ID)
+        index = None if self._tpu else environment_task_id(os.environ)
+        return TaskClaim(job, index, "TPU_WORKER_ID", "$TPU_WORKER_ID")
 
     def get_job_name(self) -> str:
         """Return the job of the workers."""

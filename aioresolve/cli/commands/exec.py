@@ -41,7 +41,7 @@ from aioresolve.cli.requests import (
     validate_selection,
 )
 from aioresolve.cli.terminal import streams
-from aioresolve.errors import ResolveError
+from aioresolve.errors import PartialClusterError, ResolveError
 
 from .wait import ConditionOptions, condition_options, deadline_option, validate_jobs, wait_for_cluster
 
@@ -401,9 +401,14 @@ class _Execution:
         return self.program(*await self._wait(exit_request))
 
     async def _wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
-        state = await wait_for_cluster(
-            self._resolver, self._request, self._condition, exit_request, self._interval
-        )
+        try:
+            state = await wait_for_cluster(
+                self._resolver, self._request, self._condition, exit_request, self._interval
+            )
+        except PartialClusterError as error:
+            from aioresolve.spec import ClusterState
+
+            return ClusterState.of({}), self._partial_variables(error)
         self._members = _members(state)
         # A launcher is not a task.
         return state, {} if self.launch.is_launcher else await self._variables(state)
@@ -428,6 +433,18 @@ class _Execution:
         task = await self._resolver.this_task(state)
         variables = launch.environment(consumer, state, task, **options)
         self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
+        return variables
+
+    def _partial_variables(self, part: PartialClusterError) -> dict[str, str]:
+        """Return the variables of JAX, which needs no more of the cluster, and waits for it itself."""
+        from aioresolve import launch
+
+        if self.launch.consumer != "jax" or self.launch.is_restarted or self._request.task is not None:
+            raise part
+        variables = launch.jax_processes(part, **self._request.program_options("jax"))
+        self._report(
+            f"starting {self.launch.command[0]} as process {part.process_id} of {part.num_processes}"
+        )
         return variables
 
     def _host_file(self, state: ClusterState) -> dict[str, str]:

@@ -31,6 +31,7 @@ from aioresolve.errors import (
     DeadlineExceededError,
     EnvironmentVariableError,
     ForbiddenError,
+    PartialClusterError,
     ResolveError,
 )
 from aioresolve.gcp import metadata_server
@@ -186,7 +187,7 @@ async def test_one_attribute_of_a_tpu_vm_is_sufficient(
     assert reasons(await aioresolve.detect())["TPU VM"] == f"the metadata server reports {reason}"
 
 
-async def test_tpu_vm_of_one_slice_of_several_is_used_only_without_another_source(
+async def test_instance_group_does_not_hide_that_a_tpu_vm_is_of_one_slice(
     google: GoogleServer,
 ) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
@@ -194,7 +195,8 @@ async def test_tpu_vm_of_one_slice_of_several_is_used_only_without_another_sourc
     detected = await aioresolve.detect()
     assert (detected.source, reasons(detected)["TPU VM"][-19:]) == ("TPU VM", "one slice of 2 only")
     google.metadata["instance/attributes/created-by"] = "projects/p/zones/z/instanceGroupManagers/g"
-    assert (await aioresolve.detect()).source == "Compute Engine"
+    with pytest.raises(PartialClusterError, match="slice 1 of 2"):
+        await (await aioresolve.detect()).resolver.cluster_spec()
 
 
 async def test_vm_that_something_else_created_is_not_in_a_group(google: GoogleServer) -> None:

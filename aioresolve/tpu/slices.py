@@ -516,8 +516,11 @@ def cluster_of(
 def _partial_cluster(one: TPUSlice) -> PartialClusterError:
     """Return the error for one slice of several, with what JAX computes from it (`BaseTpuCluster`)."""
     environment, workers = one.environment, len(one.endpoints)
-    coordinator = environment.coordinator and worker_host(environment.coordinator, COORDINATOR_VARIABLE)
-    unknown = "" if coordinator else f", and {COORDINATOR_VARIABLE} is not set"
+    coordinator = None
+    if environment.coordinator is not None:
+        coordinator = worker_host(environment.coordinator, COORDINATOR_VARIABLE)
+    unset = {COORDINATOR_VARIABLE: coordinator is None, "TPU_WORKER_ID": environment.worker_id is None}
+    unknown = "".join(f", and {name} is not set" for name, is_unset in unset.items() if is_unset)
     return PartialClusterError(
         f"this is slice {one.index} of {one.num_slices} (MEGASCALE_SLICE_ID, MEGASCALE_NUM_SLICES), and the"
         f" workers of the others are not known here{unknown}",
@@ -526,7 +529,7 @@ def _partial_cluster(one: TPUSlice) -> PartialClusterError:
             " pods of all slices: `aioresolve kubernetes`. JAX does not need them: `aioresolve exec tpu"
             " --for jax`."
         ),
-        coordinator=coordinator or None,
+        coordinator=coordinator,
         num_processes=one.num_slices * workers,
         process_id=None if environment.worker_id is None else one.index * workers + environment.worker_id,
     )

@@ -429,7 +429,8 @@ def _tpu_variables_of_pod(tpu: Finding, pod: Pod | None, kubernetes: Finding) ->
         return _refused(tpu, f"{summary}, but {tpu.evidence.reason}")
     if kubernetes.new_resolver is not None or not (kubernetes.error is None or is_forbidden):
         return replace(tpu, is_partial=True)
-    if tpu.is_partial and pod is None and not is_forbidden:
+    is_alone = pod is not None and not any(each.controller for each in pod.metadata.owner_references or ())
+    if tpu.is_partial and not is_alone and not is_forbidden:
         return _refused(tpu, f"{tpu.evidence.reason}; {kubernetes.evidence.reason}")
     return tpu
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
-    from aioresolve.spec import ClusterState, Observation
+    from aioresolve.spec import ClusterState, Observation, Task
 
     from .discovery import Source
     from .slices import TPUSlice
@@ -264,6 +264,41 @@ class TPUClusterResolver(ClusterResolver):
         return open_checks(
             self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
         )
+
+    async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
+        """Return the task of the calling process, as `ClusterResolver.this_task`.
+
+        A worker of a named TPU is also found by the number that the metadata server of its VM reports,
+        because a container on Docker's bridge network has another address. Errors: see there.
+        """
+        deadline = Deadline.after(self._deadline(timeout))
+        found = await self.cluster_state(timeout=deadline.timeout) if state is None else state
+        try:
+            return await super().this_task(found, timeout=deadline.next_timeout)
+        except TaskIdentityError as error:
+            # The metadata server that a pod reaches is that of its node.
+            is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+            if is_pod or error.candidates or not isinstance(self._source(), NamedTPUs):
+                raise
+            name = await self._call(deadline.next_timeout, "this_task()", self._fetch_own_name)
+            for member in found.members:
+                if name is not None and member.endpoint.name == name:
+                    return found.task(member.job, member.task_index)
+            raise
+
+    async def _fetch_own_name(self, progress: Progress) -> str | None:
+        """Return the name of the worker that is this VM; None if this is not a TPU VM."""
+        async with self._lease.acquire() as connections:
+            metadata = await connections.metadata()
+            try:
+                environment = await metadata.tpu_env(progress)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+                return None
+        if environment is None or None in (environment.node_id, environment.worker_id):
+            return None
+        return f"{environment.node_id}/worker-{environment.worker_id}"
 
     async def _fetch_claim(self, progress: Progress) -> TaskClaim:
         job = self.get_job_name()

@@ -466,12 +466,33 @@ async def test_tpu_variables_are_used_without_permission_only_if_they_can_be_the
             await aioresolve.detect()
 
 
-async def test_tpu_pod_without_a_workload_is_described_by_its_variables(
-    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+RAY = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("owners", "variables", "is_used"),
+    [
+        ([RAY], tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"), True),
+        ([RAY], tpu(0, "localhost", TPU_NAME="g-0"), False),
+        ([], tpu(0, "localhost"), True),
+    ],
+)
+async def test_tpu_pod_without_a_workload_is_described_by_variables_that_can_be_the_whole_cluster(
+    owners: list[dict[str, Any]],
+    variables: dict[str, str],
+    is_used: bool,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster.add(pod("ray-worker", "ml", labels={"ray.io/cluster": "ray"}, ip="127.0.0.1"))
-    set_all(monkeypatch, tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"))
-    assert (await aioresolve.detect()).source == "TPU variables"
+    worker = pod("worker", "ml", ip="127.0.0.1")
+    worker["metadata"]["ownerReferences"] = owners
+    cluster.add(worker)
+    set_all(monkeypatch, variables)
+    if is_used:
+        assert (await aioresolve.detect()).source == "TPU variables"
+        return
+    with pytest.raises(ConfigurationError, match="this host only; pod ml/worker does not belong"):
+        await aioresolve.detect()
 
 
 async def test_variables_of_one_host_contradict_a_vm_of_several(

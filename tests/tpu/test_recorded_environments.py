@@ -13,7 +13,7 @@ import pytest
 from aioresolve import launch, sync
 from aioresolve.errors import ConfigurationError, PartialClusterError, TaskIdentityError
 from aioresolve.spec import split_host_port
-from aioresolve.testing import tpu_vm
+from aioresolve.testing import tpu_node, tpu_vm
 
 if TYPE_CHECKING:
     from aioresolve.testing import ThreadedGoogleServer
@@ -251,6 +251,18 @@ def test_variable_that_names_one_tpu_of_a_multislice_is_no_cluster(
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
     with pytest.raises(PartialClusterError, match="slice 0 of 2"):
         sync.TPUClusterResolver().cluster_spec()
+
+
+def test_worker_of_a_named_tpu_is_found_by_its_number_behind_a_bridge_network(
+    google_in_thread: ThreadedGoogleServer,
+) -> None:
+    hosts = ["198.51.100.1", "198.51.100.2"]
+    google_in_thread.add(tpu_node("mine", ips=hosts), tpu_node("other", ips=["198.51.100.3"]))
+    google_in_thread.metadata.update(tpu_vm(hosts=hosts, worker=1, node="mine"))
+    task = sync.TPUClusterResolver(["other", "mine"]).this_task()
+    assert (task.rank, task.address) == (2, "198.51.100.2:8470")
+    with pytest.raises(TaskIdentityError):
+        sync.TPUClusterResolver("other").this_task()
 
 
 # Contradictions

@@ -418,7 +418,6 @@ class _Execution:
 
         consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
         if consumer == "megascale" and "slices" not in options:
-            from aioresolve.cli.output.worker_tables import slice_tasks
             from aioresolve.tpu import TPUClusterResolver
 
             from .tpu import found_tpus
@@ -426,7 +425,7 @@ class _Execution:
             if isinstance(self._resolver, TPUClusterResolver):
                 # The state has no slices, so request them once more.
                 found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
-                state, options["slices"] = found.state, slice_tasks(found.slices)
+                state, options["slices"] = found.state, [one.tasks for one in found.slices]
         if self._request.task is not None:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index

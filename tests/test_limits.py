@@ -24,6 +24,7 @@ NO_LIMITS = {
     "kubernetes.api.protobuf.DELIMITED",
     "kubernetes.api.protobuf.MAX_BITS",
     "kubernetes.auth.expiry.END_OF_TIME",
+    "launch.JAX_TPU_PORT",
     "probe.devices.TENSOR_CORE",
     "probe.devices.UNKNOWN_CORE",
     "resolver.checks.SHARE",

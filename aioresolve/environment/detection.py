@@ -368,7 +368,7 @@ def _limit(hosts: Sequence[str], processes: Sequence[str], worker_id: int | None
     if LOCAL_HOSTS.issuperset(hosts):
         return ", this host only"
     if os.environ.get("TPU_WORKER_ID", "").strip().startswith("-"):
-        return f", and $TPU_WORKER_ID={os.environ['TPU_WORKER_ID']}: this process is none of them"
+        return f", without this process: $TPU_WORKER_ID={os.environ['TPU_WORKER_ID']}"
     size = os.environ.get("LWS_GROUP_SIZE", "")
     if size and size != str(len(hosts)):
         return f" on {_number(len(hosts), 'host')} only, but $LWS_GROUP_SIZE={size}"

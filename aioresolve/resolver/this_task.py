@@ -137,7 +137,7 @@ def _check_machine(member: Member, state: ClusterState, process: Process, source
             raise TaskIdentityError(
                 f"{source} is {member.endpoint.index}, which is {member} at {member.endpoint.address}, but"
                 f" {what}: {_matched(matches)}",
-                hint=Hint("Correct what is wrong, or set {task_type} and {task_id}."),
+                hint=Hint("Correct the wrong one, or set {task_type} and {task_id}."),
                 tried=(f"{source} is {member.endpoint.index}", f"{what}: {_matched(matches)}"),
                 candidates=[f"/job:{each.job}/task:{each.task_index}" for each in (member, *matches)],
             )

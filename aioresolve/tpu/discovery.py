@@ -144,7 +144,9 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
         return _named("tpu", tpu)
     if endpoints := environ.get(ENDPOINTS_VARIABLE):
         origin = f"${ENDPOINTS_VARIABLE}"
-        return GivenWorkers(origin, worker_addresses(endpoints, origin), _environment(environ))
+        # They are the workers of TPU nodes: this process is not one of them.
+        environment = replace(_environment(environ), worker_id=None)
+        return GivenWorkers(origin, worker_addresses(endpoints, origin), environment)
     if variable := _host_variable(environ):
         return _gke_slice(variable, environ)
     named: Source | None = None
@@ -294,7 +296,7 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
             f"{text!r} is not the address of a worker",
             "Write host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
-    return match["host"], port
+    return match["host"].strip("[]"), port
 
 
 def _normalized(address: str) -> str:
@@ -427,7 +429,7 @@ def _validate_counts(processes: int, hosts: set[str], where: str, environ: Mappi
 def validate_position(
     addresses: Sequence[str], environment: TPUEnvironment, index_name: str, where: str
 ) -> None:
-    """Raise an error if the list of processes of a slice contradicts what is known of this process.
+    """Raise an error if the list of processes of a slice contradicts the position of this process.
 
     Args:
         addresses: the processes, which `where` contains.

@@ -83,7 +83,7 @@ class TPUClusterResolver(ClusterResolver):
     `task_type` is `job_name`. `task_id` is `$TPU_WORKER_ID` in GKE's TPU pods; otherwise 0, as in TensorFlow.
 
     If the environment describes one slice of several, calls that return a cluster raise a
-    PartialClusterError; `slices()`, and the methods about one TPU, return what is known of that slice.
+    PartialClusterError; `slices()`, and the methods about one TPU, describe that slice.
 
     Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
     A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
@@ -265,25 +265,19 @@ class TPUClusterResolver(ClusterResolver):
             self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
         )
 
-    async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
-        """Return the task of the calling process, as `ClusterResolver.this_task`.
-
-        A worker of a named TPU is also found by the number that the metadata server of its VM reports,
-        because a container on Docker's bridge network has another address. Errors: see there.
-        """
-        deadline = Deadline.after(self._deadline(timeout))
-        found = await self.cluster_state(timeout=deadline.timeout) if state is None else state
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
         try:
-            return await super().this_task(found, timeout=deadline.next_timeout)
+            return await super()._identify(state, progress)
         except TaskIdentityError as error:
-            # The metadata server that a pod reaches is that of its node.
+            # A container on Docker's bridge network does not have the address of its VM, and the metadata
+            # server that a pod reaches is that of its node.
             is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
             if is_pod or error.candidates or not isinstance(self._source(), NamedTPUs):
                 raise
-            name = await self._call(deadline.next_timeout, "this_task()", self._fetch_own_name)
-            for member in found.members:
+            name = await self._fetch_own_name(progress)
+            for member in state.members:
                 if name is not None and member.endpoint.name == name:
-                    return found.task(member.job, member.task_index)
+                    return state.task(member.job, member.task_index)
             raise
 
     async def _fetch_own_name(self, progress: Progress) -> str | None:

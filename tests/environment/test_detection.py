@@ -435,7 +435,7 @@ async def test_processes_that_share_a_pod_are_counted_by_the_tpu_variables(
         (tpu(1, "t-0.t", "t-1.t"), None),
         (tpu(1, "t-0.t", "t-1.t", LWS_GROUP_SIZE="2", LWS_WORKER_INDEX="1", JOB_COMPLETION_INDEX="1"), None),
         (tpu(0, *SERVE, LWS_GROUP_SIZE="3"), r"on 2 hosts only, but \$LWS_GROUP_SIZE=3"),
-        (tpu(-1, *SERVE), r"\$TPU_WORKER_ID=-1: this process is none of them"),
+        (tpu(-1, *SERVE), r"without this process: \$TPU_WORKER_ID=-1"),
         (tpu(0, "t-0.t", "t-1.t", JOB_COMPLETION_INDEX="2"), r"host 0 of them, but \$JOB_COMPLETION_INDEX=2"),
         (tpu(0, "localhost"), "1 worker, this host only"),
         ({"TPU_NAME": "slice-0"}, "need not be the name of a Cloud TPU"),

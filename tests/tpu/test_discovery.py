@@ -207,7 +207,7 @@ def test_new_gke_pods_list_processes_whose_ports_are_ignored() -> None:
     "environ",
     [
         {"TPU_PROCESS_ADDRESSES": "a:8476,a:8477,b:8476,b:8477"},
-        # LeaderWorkerSet repeats the hosts; KubeRay lists each once, beside the processes.
+        # LeaderWorkerSet repeats the hosts; KubeRay lists each once, in addition to the processes.
         {"TPU_WORKER_HOSTNAMES": "a,a,b,b"},
         {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_PROCESS_ADDRESSES": "a:8476,a:8477,b:8476,b:8477"},
     ],

@@ -31,6 +31,7 @@ from aioresolve.spec import ClusterState, host_port, split_host_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aioresolve.errors import PartialClusterError
     from aioresolve.spec import ClusterSpec, Task
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "host_slots",
     "hostfile",
     "jax",
+    "jax_processes",
     "leader_worker",
     "megascale",
     "ray",
@@ -49,6 +51,9 @@ __all__ = [
     "torch",
     "torchrun",
 ]
+
+JAX_TPU_PORT = 8482
+"""The port of JAX's coordinator on TPUs."""
 
 EVALUATOR = "evaluator"
 """TensorFlow's job whose task is not part of the cluster, but reads it."""
@@ -137,6 +142,27 @@ def jax(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = N
         "JAX_NUM_PROCESSES": str(len(tasks)),
         "JAX_PROCESS_ID": str(task.rank),
         **({"JAX_LOCAL_DEVICE_IDS": str(local.index(task))} if len(local) > 1 else {}),
+    }
+
+
+def jax_processes(part: PartialClusterError, *, port: int | None = None) -> dict[str, str]:
+    """Return the variables of `jax` for a process that knows only its part of the cluster, such as its slice.
+
+    They are what JAX itself computes in one slice of several (`jax._src.clusters.cloud_tpu_cluster`).
+
+    Args:
+        part: the error of the resolver; it is raised if JAX needs more than is known.
+        port: the port on which process 0 runs the coordinator; by default 8482, as in JAX.
+
+    Raises:
+        PartialClusterError: the coordinator, or the id of this process, is not known.
+    """
+    if part.coordinator is None or part.process_id is None:
+        raise part
+    return {
+        "JAX_COORDINATOR_ADDRESS": host_port(part.coordinator, port or JAX_TPU_PORT),
+        "JAX_NUM_PROCESSES": str(part.num_processes),
+        "JAX_PROCESS_ID": str(part.process_id),
     }
 
 

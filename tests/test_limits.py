@@ -22,6 +22,7 @@ NO_LIMITS = {
     "gcp.api_request.NOT_MODIFIED",
     "jax.DEFAULT_PORT",
     "kubernetes.auth.expiry.END_OF_TIME",
+    "launch.JAX_TPU_PORT",
     "probe.devices.TENSOR_CORE",
     "probe.devices.UNKNOWN_CORE",
     "resolver.checks.SHARE",

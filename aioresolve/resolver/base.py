@@ -6,6 +6,7 @@ import abc
 import logging
 import math
 from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.concurrency import run_in_thread
@@ -433,20 +434,23 @@ class ClusterResolver(Copyable, abc.ABC):
             UnknownTaskError: (a ValueError) the cluster has no task `task_id` of job `task_type`.
             ResolveError: the cluster could not be resolved.
         """
-        # Imported here because few programs need it, and the import would slow down all others.
-        from .this_task import identify_task, read_process
-
         deadline = Deadline.after(self._deadline(timeout))
         if state is None:
             state = await self.cluster_state(timeout=deadline.timeout)
-        found = state
-
-        async def identify(_: Progress) -> Task:
-            # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
-            process = await run_in_thread("identify this process", read_process, found)
-            return identify_task(found, process, self._claim_task())
-
+        identify = partial(self._identify, state)
         return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
+
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
+        # Imported here because few programs need it, and the import would slow down all others.
+        from .this_task import identify_task, read_process
+
+        # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
+        process = await run_in_thread("identify this process", read_process, state)
+        return identify_task(state, process, await self._fetch_claim(progress))
+
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        """Return what the source knows about the task of this process. Override it to request that."""
+        return self._claim_task()
 
     def _claim_task(self) -> TaskClaim:
         """Return what this resolver knows about the task of this process. Override it to know more."""

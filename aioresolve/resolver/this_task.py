@@ -34,11 +34,14 @@ class TaskClaim:
         index: the task index in that job, if it is known.
         index_variable: the environment variable in which the source of the cluster writes the index that it
             gave this process; it has to equal `Endpoint.index`.
+        index_source: what the index was read from, if it was not set for this resolver: the host name and the
+            addresses of this machine must not contradict it.
     """
 
     job: str | None = None
     index: int | None = None
     index_variable: str | None = None
+    index_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Ta
     if claim.job is not None and claim.index is not None:
         task = state.task(claim.job, claim.index)
         member = next(each for each in state.members if (each.job, each.task_index) == (task.job, task.index))
+        if claim.index_source is not None:
+            _check_machine(member, state, process, claim.index_source)
     else:
         member = _find_member(state, process, claim)
         task = state.task(member.job, member.task_index)
@@ -124,6 +129,19 @@ def _is_local(host: str) -> bool:
             raise
         return False
     return True
+
+
+def _check_machine(member: Member, state: ClusterState, process: Process, source: str) -> None:
+    """Raise an error if this machine has the host name or an address of another member."""
+    for what, matches, _ in _evidence(state.members, process, None):
+        if matches and member not in matches:
+            raise TaskIdentityError(
+                f"{source} is {member.endpoint.index}, which is {member} at {member.endpoint.address}, but"
+                f" {what}: {_matched(matches)}",
+                hint=Hint("Correct the wrong one, or set {task_type} and {task_id}."),
+                tried=(f"{source} is {member.endpoint.index}", f"{what}: {_matched(matches)}"),
+                candidates=[f"/job:{each.job}/task:{each.task_index}" for each in (member, *matches)],
+            )
 
 
 def _find_member(state: ClusterState, process: Process, claim: TaskClaim) -> Member:

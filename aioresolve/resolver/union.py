@@ -263,10 +263,10 @@ class UnionClusterResolver(ClusterResolver):
             task_type, task_id, config_proto, timeout=self._deadline(timeout)
         )
 
-    def _claim_task(self) -> TaskClaim:
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
         if self._task_type is not None or self._task_id is not None:
             return TaskClaim(self.task_type, self.task_id)
-        return self._resolvers[0]._claim_task()
+        return await self._resolvers[0]._fetch_claim(progress)
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:

@@ -193,8 +193,8 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
             retryable=False,
         )
 
-    def _claim_task(self) -> TaskClaim:
-        return self._shared.resource._claim_task()
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        return cast("TaskClaim", await self._shared.acall("_fetch_claim", progress))
 
     async def master(self, *args: Any, **kwargs: Any) -> str:
         return cast("str", await self._shared.acall("master", *args, **kwargs))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError, ResolveError
+from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
@@ -31,7 +31,7 @@ from .discovery import (
     validate_tpu,
     worker_address,
 )
-from .metadata_source import no_tpu_found, watch_attributes
+from .metadata_source import WORKER_ID, no_tpu_found, watch_attributes
 from .readiness import is_recoverable
 from .slices import SliceFinder, cluster_of, observation_of, shared_topology
 from .tensorflow_runtime import Coordinator, TopologyHolder
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
-    from aioresolve.spec import ClusterState, Observation
+    from aioresolve.spec import ClusterState, Observation, Task
 
     from .discovery import Source
     from .slices import TPUSlice
@@ -81,6 +81,9 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
     belongs to. Every call reads them again.
 
     `task_type` is `job_name`. `task_id` is `$TPU_WORKER_ID` in GKE's TPU pods; otherwise 0, as in TensorFlow.
+
+    If the environment describes one slice of several, calls that return a cluster raise a
+    PartialClusterError; `slices()`, and the methods about one TPU, describe that slice.
 
     Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
     A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
@@ -261,13 +264,45 @@ class TPUClusterResolver(TopologyHolder, ClusterResolver):
             self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
         )
 
-    def _claim_task(self) -> TaskClaim:
-        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
+        try:
+            return await super()._identify(state, progress)
+        except TaskIdentityError as error:
+            # A container on Docker's bridge network does not have the address of its VM, and the metadata
+            # server that a pod reaches is that of its node.
+            is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+            if is_pod or error.candidates or not isinstance(self._source(), NamedTPUs):
+                raise
+            name = await self._fetch_own_name(progress)
+            for member in state.members:
+                if name is not None and member.endpoint.name == name:
+                    return state.task(member.job, member.task_index)
+            raise
+
+    async def _fetch_own_name(self, progress: Progress) -> str | None:
+        """Return the name of the worker that is this VM; None if this is not a TPU VM."""
+        async with self._lease.acquire() as connections:
+            metadata = await connections.metadata()
+            try:
+                environment = await metadata.tpu_env(progress)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+                return None
+        if environment is None or None in (environment.node_id, environment.worker_id):
+            return None
+        return f"{environment.node_id}/worker-{environment.worker_id}"
+
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        job = self.get_job_name()
         if self._is_task_id_set:
-            index = self._task_id
-        else:
-            index = None if self._tpu else environment_task_id(os.environ)
-        return TaskClaim(self.get_job_name(), index, "TPU_WORKER_ID")
+            return TaskClaim(job, self._task_id, "TPU_WORKER_ID")
+        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+        if isinstance(self._source(), MetadataSource):
+            (one,) = await self.fetch_slices(progress)
+            return TaskClaim(job, one.environment.worker_id, index_source=WORKER_ID)
+        index = None if self._tpu else environment_task_id(os.environ)
+        return TaskClaim(job, index, "TPU_WORKER_ID", "$TPU_WORKER_ID")
 
     def get_job_name(self) -> str:
         """Return the job of the workers."""

@@ -485,6 +485,37 @@ def test_worker_of_a_tpu_has_the_slices_and_no_variables_of_the_probe(tmp_path: 
             assert result == Result(0, "1/2 8080 \n", "")
 
 
+SLICE = {
+    "TPU_WORKER_HOSTNAMES": "w-2,w-3",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "w-0:8080",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["tpu", "here"])
+@pytest.mark.parametrize(
+    ("options", "stdout"),
+    [
+        (("--for", "jax"), "w-0:8482 4 3\n"),
+        (("--for", "jax", "--port", "1234"), "w-0:1234 4 3\n"),
+        (("--for", "jax", "--restart-on-change"), None),
+        (("--for", "torch"), None),
+        (("--for", "mpi"), None),
+    ],
+)
+def test_process_of_one_slice_of_several_starts_jax_only(
+    source: str, options: tuple[str, ...], stdout: str | None, tmp_path: Path
+) -> None:
+    env = environment(tmp_path / "none", **SLICE)
+    script = 'echo "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID"'
+    result = run(("exec", source, *options, *shell(script)), env)
+    assert (result.code, result.stdout) == ((0, stdout) if stdout is not None else (2, ""))
+    assert ("slice 1 of 2" in result.stderr) is (stdout is None or source == "here")
+
+
 # Restarts
 
 

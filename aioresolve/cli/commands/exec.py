@@ -41,7 +41,7 @@ from aioresolve.cli.requests import (
     validate_selection,
 )
 from aioresolve.cli.terminal import streams
-from aioresolve.errors import ResolveError
+from aioresolve.errors import PartialClusterError, ResolveError
 
 from .wait import ConditionOptions, condition_options, deadline_option, validate_jobs, wait_for_cluster
 
@@ -437,9 +437,14 @@ class _Execution:
         return self.program(*await self._wait(exit_request))
 
     async def _wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
-        state = await wait_for_cluster(
-            self._resolver, self._request, self._condition, exit_request, self._interval
-        )
+        try:
+            state = await wait_for_cluster(
+                self._resolver, self._request, self._condition, exit_request, self._interval
+            )
+        except PartialClusterError as error:
+            from aioresolve.spec import ClusterState
+
+            return ClusterState.of({}), self._partial_variables(error)
         self._state = state
         # A launcher is not a task.
         return state, {} if self.launch.is_launcher else await self._variables(state)
@@ -449,7 +454,6 @@ class _Execution:
 
         consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
         if consumer == "megascale" and "slices" not in options:
-            from aioresolve.cli.output.worker_tables import slice_tasks
             from aioresolve.tpu import TPUClusterResolver
 
             from .tpu import found_tpus
@@ -457,7 +461,7 @@ class _Execution:
             if isinstance(self._resolver, TPUClusterResolver):
                 # The state has no slices, so request them once more.
                 found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
-                state, options["slices"] = found.state, slice_tasks(found.slices)
+                state, options["slices"] = found.state, [one.tasks for one in found.slices]
         if self._request.task is not None:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index
@@ -466,6 +470,18 @@ class _Execution:
         self._own_uid = next((one.endpoint.uid for one in own), None)
         variables = launch.environment(consumer, state, task, **options)
         self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
+        return variables
+
+    def _partial_variables(self, part: PartialClusterError) -> dict[str, str]:
+        """Return the variables of JAX, which needs no more of the cluster, and waits for it itself."""
+        from aioresolve import launch
+
+        if self.launch.consumer != "jax" or self.launch.is_restarted or self._request.task is not None:
+            raise part
+        variables = launch.jax_processes(part, **self._request.program_options("jax"))
+        self._report(
+            f"starting {self.launch.command[0]} as process {part.process_id} of {part.num_processes}"
+        )
         return variables
 
     def _host_file(self, state: ClusterState) -> dict[str, str]:

@@ -56,8 +56,9 @@ TPU_VARIABLES = "TPU variables"
 TPU_VM = "TPU VM"
 KUBERNETES = "Kubernetes"
 COMPUTE_ENGINE = "Compute Engine"
+LAUNCHER = "Launcher"
 
-SOURCES = (TF_CONFIG, SLURM, SAGEMAKER, TPU_VARIABLES, TPU_VM, KUBERNETES, COMPUTE_ENGINE)
+SOURCES = (TF_CONFIG, SLURM, SAGEMAKER, TPU_VARIABLES, TPU_VM, KUBERNETES, COMPUTE_ENGINE, LAUNCHER)
 """The names of the sources, in the order of precedence."""
 
 ABSENT_TIMEOUT = 1.0
@@ -143,14 +144,20 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
     6. `Kubernetes`: in a pod, the pods of the same workload (Job, JobSet, LeaderWorkerSet, StatefulSet,
        Kubeflow job, Volcano Job or Kueue pod group), or those of `$AIORESOLVE_SELECTOR`.
     7. `Compute Engine`: the managed instance group that this VM belongs to.
+    8. `Launcher`: `mpirun`, `mpiexec`, `torchrun` or another launcher started this process, and all of its
+       processes on this host.
+
+    If such a launcher runs inside a step of Slurm or a training job of SageMaker, the cluster is that of its
+    processes. Another source that counts one task where the launcher started several processes is
+    contradicted: `this_task()` is then an error.
 
     The first that is found is used. In a pod, `Kubernetes` precedes the TPU variables, unless they list
     several processes for each host. Sources that need a request are requested only if no variable decides.
     Outside Google Cloud, the metadata server costs at most a second.
 
     Args:
-        port: the port of each task, for the sources that do not have it: Slurm (of the first task of each
-            node), SageMaker, Kubernetes and Compute Engine; by default, that of their resolvers.
+        port: the port of each task, for the sources that do not have it: Slurm and a launcher (of the first
+            task of each node), SageMaker, Kubernetes and Compute Engine; by default, that of their resolvers.
         timeout: the total deadline of the call, in seconds.
 
     Raises:
@@ -214,7 +221,7 @@ async def collect_findings(progress: Progress, *, port: int | None = None) -> tu
     if decided is not None and not (is_pod and decided is findings[-1] and decided.error is None):
         reason = f"not requested, because of {decided.evidence.source}"
         unknown = [Finding(Evidence(source, None, reason)) for source in (TPU_VM, KUBERNETES, COMPUTE_ENGINE)]
-        return (*findings, *unknown)
+        return (*findings, *unknown, _examine_launcher(port))
     if is_pod:
         pod, kubernetes = await _examine_pod(progress, port)
         findings[-1] = _tpu_variables_of_pod(findings[-1], pod, kubernetes)
@@ -223,7 +230,7 @@ async def collect_findings(progress: Progress, *, port: int | None = None) -> tu
     else:
         kubernetes = _absent(KUBERNETES, f"${SERVICE_HOST} is not set")
         tpu_vm, compute_engine = await _examine_vm(progress, port, findings[-1])
-    return (*findings, tpu_vm, kubernetes, compute_engine)
+    return (*findings, tpu_vm, kubernetes, compute_engine, _examine_launcher(port))
 
 
 def _given(name: str, port: int | None) -> dict[str, Any]:
@@ -261,12 +268,13 @@ def _examine_tf_config() -> Finding:
 
 def _examine_slurm(port: int | None) -> Finding:
     from .slurm import SlurmClusterResolver
-    from .slurm.tasks import JOB, STEP, read_tasks
+    from .slurm.launched import read_processes
+    from .slurm.tasks import JOB, STEP
 
     if not any(value and name.startswith((STEP.hosts, JOB.hosts)) for name, value in os.environ.items()):
         return _absent(SLURM, f"${STEP.hosts} and ${JOB.hosts} are not set")
     try:
-        tasks = read_tasks(os.environ)
+        tasks = read_processes(os.environ)
     except ConfigurationError as error:
         return _invalid(SLURM, error)
     own = "" if tasks.process_id is None else f"; this is task {tasks.process_id}"
@@ -291,6 +299,33 @@ def _examine_sagemaker(port: int | None) -> Finding:
     return Finding(
         Evidence(SAGEMAKER, True, f"${HOSTS} has {_number(len(spec.tasks), 'host')}"),
         new_resolver=lambda: SageMakerClusterResolver(**_given("port", port)),
+    )
+
+
+def _examine_launcher(port: int | None) -> Finding:
+    """Return what the launcher of this process says; it is partial, as any other source knows more hosts."""
+    from aioresolve.resolver.launchers import launched_process
+    from aioresolve.resolver.static import SimpleClusterResolver
+    from aioresolve.spec import ClusterSpec, host_port
+
+    try:
+        process = launched_process(os.environ)
+        if process is not None and not process.all_on_this_host:
+            raise process.contradicts("no other source describes the cluster")
+    except EnvironmentVariableError as error:
+        return replace(_invalid(LAUNCHER, error), is_partial=True)
+    if process is None:
+        return _absent(
+            LAUNCHER, "$OMPI_COMM_WORLD_RANK, $TORCHELASTIC_RUN_ID and similar variables are not set"
+        )
+
+    def new_resolver() -> ClusterResolver:
+        first = 8888 if port is None else port
+        addresses = [host_port("localhost", first + rank) for rank in range(process.size or 1)]
+        return SimpleClusterResolver(ClusterSpec({"worker": addresses}), "", "worker", process.rank)
+
+    return Finding(
+        Evidence(LAUNCHER, True, f"this is {process}, all on this host"), new_resolver, is_partial=True
     )
 
 

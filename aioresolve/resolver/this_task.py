@@ -16,6 +16,8 @@ from aioresolve._core.service_account import pod_namespace
 from aioresolve.errors import Hint, TaskIdentityError
 from aioresolve.spec import split_host_port
 
+from .launchers import launched_process
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -36,12 +38,14 @@ class TaskClaim:
             gave this process; it has to equal `Endpoint.index`.
         index_source: what the index was read from, if it was not set for this resolver: the host name and the
             addresses of this machine must not contradict it.
+        job_variable: the environment variable that names the job and the index, for messages.
     """
 
     job: str | None = None
     index: int | None = None
     index_variable: str | None = None
     index_source: str | None = None
+    job_variable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,9 @@ def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Ta
 
     Raises:
         UnknownTaskError: the cluster does not have the task that the claim names.
-        TaskIdentityError: no member or several members match, or the claim's `index_variable` contradicts.
+        TaskIdentityError: no member or several members match, or the claim's `index_variable` or the launcher
+            of the process contradicts.
+        EnvironmentVariableError: the variables of the launcher are malformed.
     """
     if claim.job is not None and claim.index is not None:
         task = state.task(claim.job, claim.index)
@@ -103,6 +109,7 @@ def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Ta
         member = _find_member(state, process, claim)
         task = state.task(member.job, member.task_index)
     _check_index(member, process, claim)
+    _check_launcher(state, task, process, claim)
     return task
 
 
@@ -269,4 +276,31 @@ def _check_index(member: Member, process: Process, claim: TaskClaim) -> None:
         hint=Hint("Correct the variable, or {task_type} and {task_id} if they are set."),
         tried=(f"${claim.index_variable} is {value!r}",),
         candidates=(f"/job:{member.job}/task:{member.task_index}",),
+    )
+
+
+def _check_launcher(state: ClusterState, task: Task, process: Process, claim: TaskClaim) -> None:
+    """Raise if several processes of a launcher, such as `torchrun`, would be this one task."""
+    launched = launched_process(process.environ)
+    if launched is None:
+        return
+    indices = state.spec.task_indices(task.job)  # a launcher may start the tasks of one job only
+    is_same = launched.has_number(task.rank, task.num_tasks) or launched.has_number(
+        indices.index(task.index), len(indices)
+    )
+    host = _host(task.address)
+    on_host = sum(_host(other.address) == host for other in state.tasks)
+    if is_same and (launched.local_size or 1) <= on_host:
+        return
+    variable = claim.index_variable if claim.index_variable in process.environ else claim.job_variable
+    source = "" if variable is None else f" (${variable})"
+    raise TaskIdentityError(
+        f"this is {launched}, but it was identified as {task}, rank {task.rank} of {task.num_tasks}{source},"
+        f" which other processes of {launched.launcher.name} may be too",
+        hint=Hint(
+            "Identify the task before the launcher starts (`aioresolve exec`), or use the launcher's number."
+            f" Unset ${launched.launcher.rank} if the launcher did not start this process."
+        ),
+        tried=(str(launched),),
+        candidates=(str(task),),
     )

@@ -14,11 +14,13 @@ from aioresolve._core.validation import validate_count
 from aioresolve.environment.base import Description, EnvironmentClusterResolver, shorten
 from aioresolve.errors import ConfigurationError, EnvironmentVariableError
 from aioresolve.resolver.base import ClusterResolver
+from aioresolve.resolver.launchers import launched_process
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterState, Endpoint, host_port
 
 from .gpus import assign_gpus, devices_of_task, gpus_of_node, gpus_per_task, visible_devices
-from .tasks import PROCESS_ID, SlurmTasks, read_tasks
+from .launched import read_processes
+from .tasks import PROCESS_ID, SlurmTasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,13 +154,15 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     def _claim_task(self) -> TaskClaim:
         # A batch script has a rank too, but it is not a task.
         is_task = self._read_tasks().process_id is not None
-        return TaskClaim(self.task_type, self.task_id, PROCESS_ID if is_task else None)
+        launched = launched_process(os.environ)
+        variable = PROCESS_ID if launched is None else launched.launcher.rank
+        return TaskClaim(self.task_type, self.task_id, variable if is_task else None)
 
     def _read(self) -> Description:
         return self._describe(self._read_tasks())
 
     def _read_tasks(self) -> SlurmTasks:
-        tasks = read_tasks(os.environ, self._tasks_per_node)
+        tasks = read_processes(os.environ, self._tasks_per_node)
         wanted = len(tasks.tasks) if self._jobs is None else sum(self._jobs.values())
         if wanted != len(tasks.tasks):
             raise EnvironmentVariableError(

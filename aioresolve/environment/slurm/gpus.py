@@ -74,7 +74,8 @@ def bound_gpus(environ: Mapping[str, str]) -> int | None:
             return None
         devices = other.split(",")
     # The text is that of `--gpu-bind`, such as `gpu:single:1`.
-    is_bound = not devices or re.search("gpu:(?!(verbose,)?none)", environ.get("SLURMD_TRES_BIND", ""))
+    binding = environ.get("SLURMD_TRES_BIND", "")
+    is_bound = not devices or re.search("gpu:(?!(verbose,)?none)", binding) is not None
     if not is_bound and environ.get("SLURM_GPUS_ON_NODE"):
         is_bound = len(devices) < _requested(environ, "SLURM_GPUS_ON_NODE")
     return len(devices) if is_bound else None

@@ -5,8 +5,8 @@ Slurm's documentation of the variables: https://slurm.schedmd.com/srun.html#SECT
 does not exist yet, and its tasks are those that `srun` would start.
 
 A heterogeneous job has several components, each with its own variables. Their suffix is `_HET_GROUP_n`, and
-only `_PACK_GROUP_n` in a job that `srun` created. The ranks of a step follow its components, while `srun` sorts
-the node list of the step by name.
+only `_PACK_GROUP_n` in a job that `srun` created. The ranks of a step follow its components, while `srun`
+sorts the node list of the step by name.
 
 With `use_interactive_step` (https://slurm.schedmd.com/slurm.conf.html#OPT_LaunchParameters), `salloc` runs
 its shell as a step of one task on the first node, the interactive step. The variables of that step do not
@@ -38,8 +38,12 @@ TasksPerNode: TypeAlias = int | Mapping[str, int] | None
 PROCESS_ID = "SLURM_PROCID"
 NODE_NAME = "SLURMD_NODENAME"
 STEP_HOSTS = "SLURM_STEP_NODELIST"
+STEP_COUNTS = "SLURM_STEP_TASKS_PER_NODE"
 JOB_HOSTS = "SLURM_JOB_NODELIST"
+JOB_COUNTS = "SLURM_TASKS_PER_NODE"
+OWN_RANKS = "SLURM_GTIDS"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
+PLANE_SIZE = "SLURM_DIST_PLANESIZE"
 HOST_FILE = "SLURM_HOSTFILE"
 
 STEP_ID, INTERACTIVE_STEP = "SLURM_STEP_ID", "4294967290"
@@ -49,9 +53,9 @@ MAX_COMPONENTS = 128
 """The most components of a heterogeneous job: that of Slurm."""
 
 _SRUN = "Start the program with `srun`, which sets it, or run it inside a job of `sbatch` or `salloc`."
-_BLOCK = (
-    "Use `srun --distribution` with `block`, `cyclic` or `plane=SIZE`; or `arbitrary`, with the hosts in a file"
-    " `$SLURM_HOSTFILE` that all nodes can read."
+_DISTRIBUTIONS = (
+    "Use `srun --distribution` with `block`, `cyclic` or `plane=SIZE`, or with `arbitrary` and a file"
+    " $SLURM_HOSTFILE that all nodes can read."
 )
 _COMPONENTS = (
     "Use `srun --distribution=block` for each component, or pass `--distribution` to `sbatch` or `salloc`,"
@@ -127,7 +131,7 @@ def read_tasks(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTa
     groups = _component_suffixes(environ)
     if is_step:
         source = STEP_HOSTS
-        nodes = _read_nodes(environ, STEP_HOSTS, "SLURM_STEP_TASKS_PER_NODE", tasks_per_node)
+        nodes = _read_nodes(environ, STEP_HOSTS, STEP_COUNTS, tasks_per_node)
         components = _split_step(environ, nodes, groups)
     elif groups or environ.get(JOB_HOSTS):
         source = JOB_HOSTS + (groups[0] if groups else "")
@@ -155,7 +159,7 @@ def read_tasks(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTa
 
 
 def find_node(hosts: Collection[str], name: str | None) -> str | None:
-    """Return the node with that name, of which only one of the two may have a domain; None if it is unknown."""
+    """Return the host that has a name, if one of the two has a domain too; None if it is not exactly one."""
     if not name or name in hosts:
         return name or None
     found = {host for host in hosts if host.startswith(f"{name}.") or name.startswith(f"{host}.")}
@@ -163,21 +167,34 @@ def find_node(hosts: Collection[str], name: str | None) -> str | None:
 
 
 def _is_step(environ: Environ) -> bool:
-    """Whether the variables of a step are those of the step of this process.
+    """Whether this process is in a step that the variables describe.
 
-    A job that was submitted inside a step has inherited the variables of that step.
+    A batch script that was submitted inside a step inherits the variables of that step, and is task 0 of 1.
     """
     if not environ.get(STEP_HOSTS) or environ.get(STEP_ID) == INTERACTIVE_STEP:
         return False
+    if not environ.get(JOB_HOSTS):
+        return True
     hosts = _parse(expand_host_list, environ, STEP_HOSTS)
-    return not environ.get(JOB_HOSTS) or set(hosts) <= set(_parse(expand_host_list, environ, JOB_HOSTS))
+    if not set(hosts) <= set(_parse(expand_host_list, environ, JOB_HOSTS)):
+        return False
+    step, job = environ.get(STEP_COUNTS), environ.get(JOB_COUNTS)
+    if step != job and environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0":
+        raise reject(
+            STEP_COUNTS,
+            f"is {shorten(step)}, but ${JOB_COUNTS} is {shorten(job)}: this is a step, or a job that was"
+            " submitted inside a step",
+            f"In a job, unset ${STEP_HOSTS}. In a step, do not use `srun --preserve-env`.",
+        )
+    return True
 
 
 def _component_suffixes(environ: Environ) -> list[str]:
     """Return the suffixes of the variables of the components; empty if the job is not heterogeneous."""
     size = read_integer(environ, "SLURM_HET_SIZE", MAX_COMPONENTS)
     size = read_integer(environ, "SLURM_PACK_SIZE", MAX_COMPONENTS) if size is None else size
-    label = "_HET_GROUP_" if f"{JOB_HOSTS}_HET_GROUP_0" in environ else "_PACK_GROUP_"
+    label = "_PACK_GROUP_" if f"{JOB_HOSTS}_PACK_GROUP_0" in environ else "_HET_GROUP_"
+    label = "_HET_GROUP_" if f"{JOB_HOSTS}_HET_GROUP_0" in environ else label
     job, first = environ.get("SLURM_JOB_ID"), environ.get(f"SLURM_JOB_ID{label}0")
     if job and first and job != first:
         return []  # inherited by a job that was submitted inside the heterogeneous one
@@ -206,22 +223,20 @@ def _read_nodes(
 
 def _read_job(environ: Environ, suffix: str, tasks_per_node: TasksPerNode) -> _Component:
     """Return the tasks that `srun` would start in a job, or in one component of a heterogeneous job."""
-    hosts, counts = f"{JOB_HOSTS}{suffix}", f"SLURM_TASKS_PER_NODE{suffix}"
-    # `srun` reads the variables of the component, or else those of the job.
-    total_variable = next((name for name in (f"SLURM_NTASKS{suffix}", "SLURM_NTASKS") if environ.get(name)), "")
-    if tasks_per_node is None and not total_variable:
-        # The variable counts the CPUs of the nodes here, while `srun` starts one task on each.
-        per_node = (f"SLURM_NTASKS_PER_NODE{suffix}", "SLURM_NTASKS_PER_NODE")
-        found = (read_integer(environ, name, MAX_TASKS) for name in per_node)
-        tasks_per_node = next((number for number in found if number), 1)
-    nodes = _read_nodes(environ, hosts, counts, tasks_per_node)
-    component = _Component(nodes, suffix)
-    if tasks_per_node is None:
-        total = read_integer(environ, total_variable, MAX_TASKS)
-        if total != component.num_tasks:
+    counts = f"{JOB_COUNTS}{suffix}"
+    # `srun` reads the variable of the component, or else that of the job.
+    total = next((name for name in (f"SLURM_NTASKS{suffix}", "SLURM_NTASKS") if environ.get(name)), None)
+    if tasks_per_node is None and total is None:
+        # The variable counts the CPUs of each node here, while `srun` starts one task there.
+        names = (f"SLURM_NTASKS_PER_NODE{suffix}", "SLURM_NTASKS_PER_NODE")
+        tasks_per_node = next(filter(None, (read_integer(environ, name, MAX_TASKS) for name in names)), 1)
+    component = _Component(_read_nodes(environ, f"{JOB_HOSTS}{suffix}", counts, tasks_per_node), suffix)
+    if tasks_per_node is None and total is not None:
+        if read_integer(environ, total, MAX_TASKS) != component.num_tasks:
             raise reject(
-                total_variable,
-                f"is {total}, but ${counts} is {shorten(environ[counts])}, which has {component.num_tasks} tasks",
+                total,
+                f"is {environ[total]}, but ${counts} is {shorten(environ[counts])}, which has"
+                f" {component.num_tasks} tasks",
                 "Pass {tasks_per_node}, or the number of tasks to `sbatch` or `salloc` (`--ntasks`).",
             )
         _check_counts(environ, component)
@@ -229,27 +244,25 @@ def _read_job(environ: Environ, suffix: str, tasks_per_node: TasksPerNode) -> _C
 
 
 def _check_counts(environ: Environ, component: _Component) -> None:
-    """Raise an error if `srun` may distribute the tasks of a job to its nodes in another way.
+    """Raise an error if `srun` may start other numbers of tasks on the nodes of a job than the variables say.
 
-    `sbatch` counts the tasks of each node as with `block`. `srun` fills one node after the other with `pack`,
-    and `plane` can give nodes other numbers too, unless the job has no more CPUs than its tasks need.
+    They are those of `block`, while `pack` fills one node after the other, and `plane` takes steps of its
+    size. All are equal if the job has no more CPUs than its tasks need.
     """
-    variable = f"{DISTRIBUTION}{component.suffix}"
-    method = re.split("[:,=]", environ.get(variable, ""))
-    if len(component.nodes) == 1 or not {"pack", "plane"} & set(method):
+    distribution, cpus = f"{DISTRIBUTION}{component.suffix}", f"SLURM_JOB_CPUS_PER_NODE{component.suffix}"
+    method = set(re.split("[:,=]", environ.get(distribution, "")))
+    if len(component.nodes) == 1 or not method & {"pack", "plane"}:
         return
-    counts = [count for _, count in component.nodes]
-    cpus_variable, suffix = f"SLURM_JOB_CPUS_PER_NODE{component.suffix}", component.suffix
-    if environ.get(cpus_variable):
-        needed = read_integer(environ, f"SLURM_CPUS_PER_TASK{suffix}", MAX_TASKS) or 1
-        if [cpus // needed for cpus in _parse(expand_counts, environ, cpus_variable)] == counts:
-            return
-    raise reject(
-        variable,
-        f"is {shorten(environ[variable])}, with which `srun` may start other numbers of tasks on the nodes than"
-        f" $SLURM_TASKS_PER_NODE{suffix} has, {shorten(environ[f'SLURM_TASKS_PER_NODE{suffix}'])}",
-        "Run the program in a task of `srun`, or pass {tasks_per_node}.",
-    )
+    needed = read_integer(environ, f"SLURM_CPUS_PER_TASK{component.suffix}", MAX_TASKS) or 1
+    limits = [number // needed for number in _parse(expand_counts, environ, cpus)]
+    if limits != [count for _, count in component.nodes]:
+        raise reject(
+            distribution,
+            f"is {shorten(environ[distribution])} and ${cpus} is {shorten(environ[cpus])}, with which `srun`"
+            " may start other numbers of tasks on the nodes than"
+            f" ${JOB_COUNTS}{component.suffix} has: {shorten(environ[JOB_COUNTS + component.suffix])}",
+            "Run the program in a task of `srun`, or pass {tasks_per_node}.",
+        )
 
 
 def _split_step(
@@ -257,16 +270,15 @@ def _split_step(
 ) -> list[_Component]:
     """Return the components of a step, in the order of their ranks."""
     left, components = dict(nodes), []
-    for suffix in groups if len(left) == len(nodes) else ():
+    for suffix in groups:
         hosts = _parse(expand_host_list, environ, f"{JOB_HOSTS}{suffix}")
         if part := tuple((host, left.pop(host)) for host in hosts if host in left):
             components.append(_Component(part, suffix))
-    if components and left:
-        variables = ", ".join(f"${JOB_HOSTS}{suffix}" for suffix in groups[:2])
+    if groups and left:
         raise reject(
             STEP_HOSTS,
-            f"is {shorten(environ[STEP_HOSTS])}, but no component ({variables}, ...) has"
-            f" {shorten(next(iter(left)))}; that of the first is {shorten(environ[JOB_HOSTS + groups[0]])}",
+            f"is {shorten(environ[STEP_HOSTS])}, but no component of the job has {shorten(next(iter(left)))}"
+            f" (${JOB_HOSTS}{groups[0]} is {shorten(environ[JOB_HOSTS + groups[0]])}, ...)",
             _SRUN,
         )
     return components if len(components) > 1 else [_Component(nodes)]
@@ -305,26 +317,27 @@ def _hosts_by_rank(environ: Environ, components: Sequence[_Component], rank: int
 
 
 def _check_distribution(environ: Environ, own: _Component, last: _Component) -> None:
-    """Raise an error if the distribution that `srun` tells this task cannot be `block`.
+    """Raise an error if `srun --distribution` was not `block` for each component of a step.
 
-    It is that of the component of this task, or that of the last component. The tasks of the other components
-    cannot know it unless `sbatch` or `salloc` has set the variables of the components, and would have another
-    order. A default of `cyclic` means one task a node.
+    `srun` tells a task the distribution of its own component or of the last one. For the others, the task has
+    to assume the default, which `_arrange` does. Thus the tasks of a component that has another distribution
+    raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables of the
+    components.
     """
+    variable = PLANE_SIZE if environ.get(PLANE_SIZE) else DISTRIBUTION
     for component in (own, last):
         assumed = _arrange(environ, component, f"{DISTRIBUTION}{component.suffix}")
-        if _arrange(environ, component, DISTRIBUTION, _COMPONENTS) == assumed:
+        if variable == DISTRIBUTION and _arrange(environ, component, variable, _COMPONENTS) == assumed:
             return
     raise reject(
-        DISTRIBUTION,
-        f"is {shorten(environ[DISTRIBUTION])}, but ${DISTRIBUTION}{own.suffix} is"
-        f" {shorten(environ.get(DISTRIBUTION + own.suffix, 'not set'))}, so that the tasks of the other"
-        " components do not know the order of the tasks",
+        variable,
+        f"is {shorten(environ[variable])}, but ${variable}{own.suffix} is not set, so that the tasks of other"
+        " components cannot know on which node each task is",
         _COMPONENTS,
     )
 
 
-def _arrange(environ: Environ, component: _Component, variable: str, hint: str = _BLOCK) -> list[str]:
+def _arrange(environ: Environ, component: _Component, variable: str, hint: str = _DISTRIBUTIONS) -> list[str]:
     """Return the hosts of the tasks of a component by rank, for the distribution in a variable.
 
     https://slurm.schedmd.com/srun.html#OPT_distribution
@@ -332,7 +345,7 @@ def _arrange(environ: Environ, component: _Component, variable: str, hint: str =
     nodes = [node for node in component.nodes if node[1]]
     text = environ.get(variable, "")
     method = re.split("[:,=]", text)[0]
-    most = max((count for _, count in nodes), default=0)
+    most = max((count for _, count in nodes), default=1)
     if len(nodes) <= 1 or method in ("", "*", "block", "pack", "nopack"):
         size: int | None = most
     elif method == "cyclic":
@@ -360,15 +373,15 @@ def _read_host_file(environ: Environ, component: _Component) -> list[str]:
         hosts = expand_host_file(Path(path).read_text())[: component.num_tasks]
     except (OSError, ValueError) as error:
         raise reject(
-            HOST_FILE, f"is {shorten(path)}, which cannot be read: {error}", f"Correct the file. {_BLOCK}"
+            HOST_FILE, f"is {shorten(path)}, which cannot be read: {error}", _DISTRIBUTIONS
         ) from error
     if (found := Counter(hosts)) != expected:
         host = next(iter((found - expected) or (expected - found)))
         raise reject(
             HOST_FILE,
-            f"is {shorten(path)}, which has {host} {found[host]} times, but the step has {expected[host]} tasks"
-            f" there (${STEP_HOSTS} is {shorten(environ.get(STEP_HOSTS))})",
-            f"Correct the file. {_BLOCK}",
+            f"is {shorten(path)}, which has {shorten(host)} {found[host]} times, but ${STEP_HOSTS} is"
+            f" {shorten(environ.get(STEP_HOSTS))} and has {expected[host]} tasks there",
+            f"Correct the file. {_DISTRIBUTIONS}",
         )
     return hosts
 
@@ -383,30 +396,25 @@ def _with_local_ids(hosts: Sequence[str]) -> tuple[SlurmTask, ...]:
 
 def _read_rank(environ: Environ, total: int) -> int | None:
     """Return the rank of this process in a step with that many tasks; None if it is not set."""
-    counts = "SLURM_STEP_TASKS_PER_NODE"
+    counts = f"${STEP_COUNTS} is {shorten(environ.get(STEP_COUNTS))}"
     expected = read_integer(environ, "SLURM_STEP_NUM_TASKS", MAX_TASKS)
     if expected is not None and expected != total:
         raise reject(
             "SLURM_STEP_NUM_TASKS",
-            f"is {expected}, but the nodes of the step have {total} tasks"
-            f" (${counts} is {shorten(environ.get(counts))})",
-            f"Correct ${counts}, or {{tasks_per_node}} if it is passed.",
+            f"is {expected}, but the nodes of the step have {total} tasks ({counts})",
+            f"Correct ${STEP_COUNTS}, or {{tasks_per_node}} if it is passed.",
         )
     rank = read_integer(environ, PROCESS_ID, MAX_TASKS)
     if rank is not None and rank >= total:
-        raise reject(
-            PROCESS_ID,
-            f"is {rank}, but the step has only {total} tasks (${counts} is {shorten(environ.get(counts))})",
-            _SRUN,
-        )
+        raise reject(PROCESS_ID, f"is {rank}, but the step has only {total} tasks ({counts})", _SRUN)
     return rank
 
 
 def _own_ranks(environ: Environ) -> list[int] | None:
     """Return the ranks on the node of this process; None if they are not set."""
-    if not environ.get("SLURM_GTIDS"):
+    if not environ.get(OWN_RANKS):
         return None
-    return _parse(lambda text: [int(number) for number in text.split(",")], environ, "SLURM_GTIDS")
+    return _parse(lambda text: [int(number) for number in text.split(",")], environ, OWN_RANKS)
 
 
 def _check_own_task(environ: Environ, tasks: Sequence[SlurmTask], rank: int) -> None:
@@ -419,7 +427,7 @@ def _check_own_task(environ: Environ, tasks: Sequence[SlurmTask], rank: int) -> 
     elif local_id and local_id != str(own.local_id):
         variable = "SLURM_LOCALID"
     elif (_own_ranks(environ) or ranks) != ranks:
-        variable = "SLURM_GTIDS"
+        variable = OWN_RANKS
     else:
         return
     texts = [f"${name} {shorten(environ[name])}" for name in (STEP_HOSTS, DISTRIBUTION) if name in environ]

@@ -443,7 +443,7 @@ def _all_tasks(cluster: ClusterSpec | ClusterState, consumer: str) -> tuple[Task
     if done:
         more = f" and {len(done) - 1} more" if len(done) > 1 else ""
         raise LaunchError(
-            f"the processes of {consumer} connect to each other, but {done[0]}{more} ended with success already",
+            f"the processes of {consumer} connect to each other, but {done[0]}{more} ended with success",
             hint="Create the job again, so that all of its tasks start together.",
             consumer=consumer,
         )

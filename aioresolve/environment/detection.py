@@ -269,10 +269,10 @@ def _examine_tf_config() -> Finding:
 def _examine_slurm(port: int | None) -> Finding:
     from .slurm import SlurmClusterResolver
     from .slurm.launched import read_processes
-    from .slurm.tasks import JOB, STEP
+    from .slurm.tasks import JOB_HOSTS, STEP_HOSTS
 
-    if not any(value and name.startswith((STEP.hosts, JOB.hosts)) for name, value in os.environ.items()):
-        return _absent(SLURM, f"${STEP.hosts} and ${JOB.hosts} are not set")
+    if not any(value and name.startswith((STEP_HOSTS, JOB_HOSTS)) for name, value in os.environ.items()):
+        return _absent(SLURM, f"${STEP_HOSTS} and ${JOB_HOSTS} are not set")
     try:
         tasks = read_processes(os.environ)
     except ConfigurationError as error:

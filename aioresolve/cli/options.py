@@ -89,7 +89,7 @@ def parse_size(text: str) -> tuple[int, int | None]:
 def parse_job_size(text: str) -> tuple[str, tuple[int, int | None]]:
     """Return the job and the size of `JOB=SIZE`, for which see `parse_size`."""
     job, _, size = text.rpartition("=")
-    if not job:
+    if not job or not _SIZE.fullmatch(size):
         raise ValueError(f"{text!r} is not a number of tasks of a job; write JOB=N, such as worker=16")
     return job, parse_size(size)
 

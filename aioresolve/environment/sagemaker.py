@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import ConfigurationError, EnvironmentVariableError
+from aioresolve.errors import ConfigurationError, EnvironmentVariableError, TaskIdentityError
+from aioresolve.resolver.launchers import launched_process
 from aioresolve.spec import ClusterSpec, ClusterState, host_port
 
 from .base import Description, EnvironmentClusterResolver, reject, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from aioresolve.resolver.this_task import TaskClaim
 
 HOSTS, CURRENT_HOST = "SM_HOSTS", "SM_CURRENT_HOST"
+
+GROUPS, GROUP_HOSTS = "SM_INSTANCE_GROUPS", "SM_INSTANCE_GROUPS_DICT"
+CURRENT_GROUP, TRAINING_GROUPS = "SM_CURRENT_INSTANCE_GROUP", "SM_DISTRIBUTION_INSTANCE_GROUPS"
+"""Those of a heterogeneous cluster; other training jobs have one group, `homogeneousCluster`."""
 
 JOB = "worker"
 
@@ -36,11 +44,13 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
     Task(job='worker', index=1, address='algo-2:2223', rank=1, num_tasks=2)
 
     `$SM_HOSTS` lists the hosts as JSON; `$SM_CURRENT_HOST` is the one on which this process runs. Workers are
-    ordered as SageMaker orders them: by the text of their host names. Every call and every property reads the
-    variables again.
+    ordered as SageMaker orders them: by the text of their host names. In a heterogeneous cluster they are the
+    hosts of the groups in `$SM_DISTRIBUTION_INSTANCE_GROUPS`. Where SageMaker starts the program by `mpirun`
+    or `torchrun`, each of their processes is a worker, with the number that the launcher gave it. Every call
+    and every property reads the variables again.
 
     Args:
-        port: the port of each worker.
+        port: the port of each worker; of the first one on each host if there are several.
         task_type: overrides the job of this process.
         task_id: overrides the task index of this process.
         rpc_layer: the protocol of the workers, such as `"grpc"`.
@@ -80,47 +90,120 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
         return [JOB]
 
     def _read(self) -> Description:
-        hosts = _parse_hosts(os.environ.get(HOSTS))
+        hosts = _read_hosts(os.environ)
         current = os.environ.get(CURRENT_HOST)
-        if current and current not in hosts:
-            raise reject(
-                CURRENT_HOST,
-                f"is {shorten(current)}, which is not in ${HOSTS}: {shorten(hosts)}",
-                "Correct one of them, or unset both outside of SageMaker.",
-            )
+        process = launched_process(os.environ)
+        index = hosts.index(current) if current in hosts else None
+        placed = [(host, 0) for host in hosts]
+        if process is not None and hosts:
+            # In every process of `mpirun`, this variable names the host on which `mpirun` runs.
+            own = socket.gethostname() if process.launcher.is_mpi else current
+            processes = process.place(hosts, own if own in hosts or not process.launcher.is_mpi else None)
+            if processes is None:
+                raise process.contradicts(f"the cluster has {len(hosts)} hosts (${HOSTS}), and this is {own}")
+            placed, index = processes, process.rank
         try:
-            addresses = [host_port(host, self._port) for host in hosts]
+            addresses = [host_port(host, self._port + number) for host, number in placed]
         except ConfigurationError as error:
-            raise _malformed(f"is invalid: {error.summary}") from error
+            raise _malformed(HOSTS, f"is invalid: {error.summary}") from error
         spec = ClusterSpec({JOB: addresses} if addresses else {})
         state = ClusterState.from_spec(spec, observed_at=datetime.now(UTC))
-        return Description(state, JOB, hosts.index(current)) if current else Description(state)
+        return Description(state) if index is None else Description(state, JOB, index)
+
+    def _claim_task(self) -> TaskClaim:
+        current = os.environ.get(CURRENT_HOST)
+        if current and self.task_id is None:
+            raise TaskIdentityError(
+                f"${CURRENT_HOST} is {shorten(current)}, of the instance group"
+                f" {shorten(os.environ.get(CURRENT_GROUP, ''))} (${CURRENT_GROUP}), but only"
+                f" {shorten(os.environ.get(TRAINING_GROUPS))} train (${TRAINING_GROUPS})",
+                hint="Let only the hosts that train ask for their task, or pass {task_type} and {task_id}.",
+            )
+        return super()._claim_task()
 
 
-def _parse_hosts(text: str | None) -> list[str]:
-    if text is None:
+def _read_hosts(environ: Mapping[str, str]) -> list[str]:
+    """Return the hosts of the cluster; of several groups, those on which SageMaker starts its launchers.
+
+    As `distribution_hosts` does in `environment.py` of SageMaker's training toolkit.
+    """
+    hosts, current = _parse_hosts(environ), environ.get(CURRENT_HOST)
+    if current and current not in hosts:
+        problem = f"is {shorten(current)}, which is not in ${HOSTS}: {shorten(hosts)}"
+        raise reject(CURRENT_HOST, problem, "Correct one of them, or unset both outside of SageMaker.")
+    groups = _read_groups(environ)
+    training = _parse_names(environ, TRAINING_GROUPS)
+    if len(groups) <= 1 and not training:
+        return hosts
+    listed = [host for members in groups.values() for host in members]
+    group = environ.get(CURRENT_GROUP)
+    if sorted(listed) != hosts:
+        raise _mismatch(GROUP_HOSTS, f"has the hosts {shorten(listed)}", f"${HOSTS} has {shorten(hosts)}")
+    if group and current and current not in groups.get(group, ()):
+        hosts_of_group = f"whose hosts are {shorten(groups.get(group, []))} (${GROUP_HOSTS})"
+        raise _mismatch(
+            CURRENT_GROUP, f"is {shorten(group)}, {hosts_of_group}", f"${CURRENT_HOST} is {shorten(current)}"
+        )
+    if not training:
+        raise reject(
+            TRAINING_GROUPS,
+            f"does not say which of the groups {shorten(list(groups))} (${GROUPS}) are the cluster",
+            f"Set it to a JSON array of their names, such as {json.dumps([group or list(groups)[-1]])}.",
+        )
+    if unknown := sorted(set(training) - groups.keys()):
+        raise _mismatch(
+            TRAINING_GROUPS, f"has {shorten(unknown[0])}", f"${GROUPS} has {shorten(list(groups))}"
+        )
+    return [host for name, members in groups.items() if name in training for host in members]
+
+
+def _read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the hosts of each instance group, in the order of `$SM_INSTANCE_GROUPS`."""
+    names = _parse_names(environ, GROUPS)
+    groups = _load(environ, GROUP_HOSTS) if environ.get(GROUP_HOSTS) else {}
+    if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
+        raise _malformed(GROUP_HOSTS, "is not an object of instance groups")
+    if sorted(names) != sorted(groups):
+        raise _mismatch(
+            GROUP_HOSTS, f"has the groups {shorten(list(groups))}", f"${GROUPS} has {shorten(names)}"
+        )
+    return {name: _validate_names(GROUP_HOSTS, groups[name].get("hosts")) for name in names}
+
+
+def _parse_hosts(environ: Mapping[str, str]) -> list[str]:
+    if HOSTS not in environ:
         raise reject(
             HOSTS,
             "is not set",
             "Run this in a SageMaker training job, or set it to a JSON array of host names.",
         )
-    if not text:
-        return []
-    if len(text) > MAX_LENGTH:
-        raise _malformed(f"is too long: {len(text):,} characters; at most {MAX_LENGTH:,} are read")
+    return sorted(_parse_names(environ, HOSTS))
+
+
+def _parse_names(environ: Mapping[str, str], variable: str) -> list[str]:
+    return _validate_names(variable, _load(environ, variable)) if environ.get(variable) else []
+
+
+def _validate_names(variable: str, names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise _malformed(variable, f"is not an array of {_kind(variable)} names: {shorten(names)}")
+    if repeated := [name for name, number in Counter(names).items() if number > 1]:
+        raise _malformed(variable, f"has the {_kind(variable)} {shorten(repeated[0])} more than once")
     try:
-        hosts = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(f"is not JSON: {error}") from error
-    if not isinstance(hosts, list) or not all(isinstance(host, str) and host for host in hosts):
-        raise _malformed(f"is not an array of host names: {shorten(text)}")
-    if repeated := [host for host, number in Counter(hosts).items() if number > 1]:
-        raise _malformed(f"has the host {shorten(repeated[0])} more than once")
-    try:
-        "".join(hosts).encode()
+        "".join(names).encode()
     except UnicodeError as error:
-        raise _malformed(f"is invalid: a host name is not valid Unicode: {error}") from error
-    return sorted(hosts)
+        raise _malformed(variable, f"is invalid: a name is not valid Unicode: {error}") from error
+    return names
+
+
+def _load(environ: Mapping[str, str], variable: str) -> Any:
+    text = environ[variable]
+    if len(text) > MAX_LENGTH:
+        raise _malformed(variable, f"is too long: {len(text):,} characters; at most {MAX_LENGTH:,} are read")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(variable, f"is not JSON: {error}") from error
 
 
 def _validate_port(port: Any) -> int:
@@ -130,5 +213,16 @@ def _validate_port(port: Any) -> int:
     return number
 
 
-def _malformed(problem: str) -> EnvironmentVariableError:
-    return reject(HOSTS, problem, 'Set it to a JSON array such as ["algo-1", "algo-2"].')
+def _kind(variable: str) -> str:
+    return "group" if variable in (GROUPS, TRAINING_GROUPS) else "host"
+
+
+def _malformed(variable: str, problem: str) -> EnvironmentVariableError:
+    example = '["algo-1", "algo-2"]' if variable == HOSTS else "SageMaker's"
+    return reject(variable, problem, f"Set it to JSON such as {example}.")
+
+
+def _mismatch(variable: str, problem: str, other: str) -> EnvironmentVariableError:
+    return reject(
+        variable, f"{problem}, but {other}", "Correct one of them, or unset both outside of SageMaker."
+    )

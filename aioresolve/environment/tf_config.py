@@ -13,6 +13,7 @@ from typing import Any
 
 from aioresolve.errors import EnvironmentVariableError, InvalidClusterError
 from aioresolve.launch import EVALUATOR
+from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterSpec, ClusterState, Task
 
 from .base import Description, EnvironmentClusterResolver, reject, shorten
@@ -72,6 +73,9 @@ class TFConfigClusterResolver(EnvironmentClusterResolver):
 
     def _read(self) -> Description:
         return parse_tf_config(os.environ.get(VARIABLE, "{}"))
+
+    def _claim_task(self) -> TaskClaim:
+        return TaskClaim(self.task_type, self.task_id, job_variable=VARIABLE)
 
     async def this_task(self, state: ClusterState | None = None, *, timeout: float | None = None) -> Task:
         """Return the task of the calling process: its job, task index, address and rank.

@@ -201,6 +201,8 @@ class KubernetesClusterResolver(ClusterResolver):
         self._credentials = CredentialCache()
         self._lease = PoolLease(self, self.new_pool)
 
+    _kept_attributes = ClusterResolver._kept_attributes | {"watch_policy"}
+
     watch_policy = WatchPolicy()
     """The timing of watches. Change it for tests and for unusual networks."""
 
@@ -433,7 +435,7 @@ class KubernetesClusterResolver(ClusterResolver):
         running, others = query.in_phases(RUNNING), query.in_phases(NOT_RUNNING)
         if self._not_running == "skip":
             running = query.in_phases(NOT_MISSING)
-        rows: Rows | Found[Pod] | None = None
+        rows: Rows | None = None
         listed: list[Found[Pod]] = []
 
         async def list_running() -> None:
@@ -448,15 +450,11 @@ class KubernetesClusterResolver(ClusterResolver):
         await gather(calls, limit=len(calls))
         if rows is None:
             return None
-        members = ListedMembers()
-        if isinstance(rows, Found):
-            members.add_pods(rows.items, self._address, self._port)
-            inconclusive: set[str] = set()
-        else:
-            inconclusive = rows.inconclusive
-            members.add_rows(rows, inconclusive, self._port)
+        inconclusive = rows.inconclusive
         if len(inconclusive) > MAX_NAMED_REQUESTS:
             return None
+        members = ListedMembers()
+        members.add_rows(rows, inconclusive, self._port)
         # By name, because in all namespaces a row does not say which of several pods of a name it describes.
         missing = [running.named(name) for name in sorted(inconclusive)]
         if any(each.version != rows.version for each in listed):

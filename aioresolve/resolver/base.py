@@ -6,9 +6,11 @@ import abc
 import logging
 import math
 from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.copying import Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
@@ -36,7 +38,7 @@ NO_SERVER = frozenset({"refused", "unimplemented"})
 """The codes of a ProbeError of workers that run no server which reports devices."""
 
 
-class ClusterResolver(abc.ABC):
+class ClusterResolver(Copyable, abc.ABC):
     """Returns the members of a cluster and their addresses.
 
     To write a resolver for another source, implement `fetch_state`; all other methods use it:
@@ -52,6 +54,10 @@ class ClusterResolver(abc.ABC):
     connections and closes them when it returns; inside, calls share connections. A resolver may be used from
     several event loops, one after another. asyncio is the only supported backend; trio is not.
 
+    A resolver is its arguments: `copy`, `deepcopy`, `pickle` and `cloudpickle` give one without connections,
+    created with the same arguments, with the `task_type`, `task_id` and `rpc_layer` that were set. In another
+    process it reads the variables and files of that process.
+
     Args:
         task_type: the job of this process (`"worker"`, `"ps"`, ...), if known.
         task_id: the task index of this process in that job, if known.
@@ -61,6 +67,14 @@ class ClusterResolver(abc.ABC):
     Raises:
         ConfigurationError: `timeout` is not a finite number above zero.
     """
+
+    _kept_attributes = frozenset({"task_type", "task_id", "rpc_layer"})
+
+    # For subclasses that do not call `__init__`.
+    _task_type: str | None = None
+    _task_id: int | None = None
+    _rpc_layer: str | None = None
+    _timeout = 30.0
 
     def __init__(
         self,
@@ -420,20 +434,23 @@ class ClusterResolver(abc.ABC):
             UnknownTaskError: (a ValueError) the cluster has no task `task_id` of job `task_type`.
             ResolveError: the cluster could not be resolved.
         """
-        # Imported here because few programs need it, and the import would slow down all others.
-        from .this_task import identify_task, read_process
-
         deadline = Deadline.after(self._deadline(timeout))
         if state is None:
             state = await self.cluster_state(timeout=deadline.timeout)
-        found = state
-
-        async def identify(_: Progress) -> Task:
-            # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
-            process = await run_in_thread("identify this process", read_process, found)
-            return identify_task(found, process, self._claim_task())
-
+        identify = partial(self._identify, state)
         return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
+
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
+        # Imported here because few programs need it, and the import would slow down all others.
+        from .this_task import identify_task, read_process
+
+        # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
+        process = await run_in_thread("identify this process", read_process, state)
+        return identify_task(state, process, await self._fetch_claim(progress))
+
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        """Return what the source knows about the task of this process. Override it to request that."""
+        return self._claim_task()
 
     def _claim_task(self) -> TaskClaim:
         """Return what this resolver knows about the task of this process. Override it to know more."""
@@ -476,7 +493,7 @@ class ClusterResolver(abc.ABC):
         """
         raise self._no_pool()
 
-    async def aclose(self) -> None:  # noqa: B027 - sources without connections need not override it
+    async def aclose(self) -> None:
         """Close what `async with` opened; does nothing if nothing is open."""
 
     async def __aenter__(self) -> Self:

@@ -145,7 +145,7 @@ class UnionClusterResolver(ClusterResolver):
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the addresses of all resolvers, fetched concurrently."""
         if self._may_skip_tasks:
-            # Only the states have the indices of tasks that are done, after which the next tasks are numbered.
+            # Only the states have the indices of tasks that are done, after which the next ones are numbered.
             return (await self.fetch_state(progress)).spec
         calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
         return _merge_specs(await gather(calls, limit=len(calls)))
@@ -263,10 +263,10 @@ class UnionClusterResolver(ClusterResolver):
             task_type, task_id, config_proto, timeout=self._deadline(timeout)
         )
 
-    def _claim_task(self) -> TaskClaim:
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
         if self._task_type is not None or self._task_id is not None:
             return TaskClaim(self.task_type, self.task_id)
-        return self._resolvers[0]._claim_task()
+        return await self._resolvers[0]._fetch_claim(progress)
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:

@@ -4,6 +4,7 @@ and the missing members.
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -43,20 +44,44 @@ class ReadOnlyMapping(Mapping[str, V]):
         return repr(self._values)
 
 
+_LABEL = r"[0-9A-Z_](?:[0-9A-Z_-]{0,61}[0-9A-Z_])?"
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+# Names of machines also contain underscores, and may end in the dot of the root.
+_HOST = re.compile(
+    rf"(?![0-9.]+\Z)(?=.{{1,254}}\Z){_LABEL}(?:\.{_LABEL})*\.?|{_OCTET}(?:\.{_OCTET}){{3}}|[0-9]+",
+    re.ASCII | re.IGNORECASE,
+)
+_ZONE = re.compile(r"[\w.-]+", re.ASCII)
+
+
 def host_port(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.
 
     Raises:
-        ConfigurationError: the host is empty or contains a port, or the port is not in 0 to 65535.
+        ConfigurationError: the host is no host name or IP address, or the port is not in 0 to 65535.
     """
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port!r} of host {host!r} is not in 0 to 65535")
+    if _HOST.fullmatch(host):
+        return f"{host}:{port}"
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not bare or bare.count(":") == 1 or not {"[", "]"}.isdisjoint(bare):
+    if not _is_ipv6(bare):
         raise ConfigurationError(
-            f"{host!r} is not a host name or IP address", hint="Leave out the port and other parts of a URL."
+            f"{host[:300]!r} is not a host name or IP address",
+            hint="Leave out the port and other parts of a URL.",
         )
-    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+    return f"[{bare}]:{port}"
+
+
+def _is_ipv6(text: str) -> bool:
+    import socket
+
+    address, separator, zone = text.partition("%")
+    try:
+        socket.inet_pton(socket.AF_INET6, address)
+    except (OSError, ValueError):
+        return False
+    return not separator or _ZONE.fullmatch(zone) is not None
 
 
 def split_host_port(address: str) -> tuple[str, int]:
@@ -265,7 +290,12 @@ class ClusterState:
 
     @classmethod
     def from_spec(
-        cls, spec: ClusterSpec, *, version: str | None = None, observed_at: datetime | None = None
+        cls,
+        spec: ClusterSpec,
+        *,
+        version: str | None = None,
+        observed_at: datetime | None = None,
+        done: tuple[DoneTask, ...] = (),
     ) -> Self:
         """Return a state of endpoints that have an address only."""
         _check_spec(spec)
@@ -273,7 +303,7 @@ class ClusterState:
             job: tuple(Endpoint(spec.task_address(job, index)) for index in spec.task_indices(job))
             for job in spec.jobs
         }
-        return cls(endpoints, spec, version, observed_at)
+        return cls(endpoints, spec, version, observed_at, done)
 
     @classmethod
     def _trusted(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aioresolve import launch
 from aioresolve._core import service_account
 from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError, LaunchError
 from aioresolve.testing import KubernetesServer, pod
@@ -127,8 +128,18 @@ def test_explicit_arguments_resolve_nothing_in_a_pod(
     assert not server.requests
 
 
+def test_variables_of_exec_win_under_other_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, {**SLURM, **OPEN_MPI, **EXEC})
+    for name in launch.CLEARED["jax"]:
+        monkeypatch.delenv(name, raising=False)
+    assert ClusterEnv.auto_detect_unset_distributed_params("n:1", None, None, None, None, 60) == (
+        *("n:1", 4, 3),
+        None,  # all devices, not the one with the local id of the scheduler
+    )
+
+
 @pytest.mark.parametrize("variables", [SLURM, OPEN_MPI, GKE_TPU], ids=["slurm", "ompi", "tpu"])
-def test_other_schedulers_and_tpus_win_in_a_pod_and_under_exec(
+def test_other_schedulers_and_tpus_win_in_a_pod(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", "TPU_WORKER_ID" in variables)

@@ -166,7 +166,7 @@ async def test_watch_reports_a_member_that_is_done_as_such(loopback: Loopback) -
 
 
 async def test_container_that_is_restarted_in_place_counts_as_a_replacement(loopback: Loopback) -> None:
-    containers = {
+    containers: dict[str, Any] = {
         "containers": ("proxy", "main"),
         "annotations": {"kubectl.kubernetes.io/default-container": "main"},
     }

@@ -74,6 +74,8 @@ Sources, in the order of precedence:
                   Volcano Job or Kueue pod group, or $AIORESOLVE_SELECTOR is set
   Compute Engine  the VM belongs to a managed instance group
 
+In a pod of a workload, Kubernetes precedes the TPU variables of that pod.
+
 \b
 Exit codes: 0 success; 1 could not resolve; 2 no source was found, or invalid usage or
 configuration; 3 deadline passed.

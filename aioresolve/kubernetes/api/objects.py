@@ -82,11 +82,6 @@ class Query(msgspec.Struct, Generic[T], frozen=True):
         return []
 
     @property
-    def matches_few(self) -> bool:
-        """Whether few objects are expected to match."""
-        return False
-
-    @property
     def path(self) -> str:
         """The path of the URL."""
         namespaced = "" if self.namespace is None else f"/namespaces/{self.namespace}"
@@ -165,10 +160,6 @@ class PodQuery(Query["Pod"], frozen=True, kw_only=True):
         if self.phases:
             fields.append(self.phases)
         return fields
-
-    @property
-    def matches_few(self) -> bool:
-        return self.name is not None or self.ip is not None or self.phases == NOT_RUNNING
 
     @property
     def scope(self) -> str:
@@ -651,9 +642,6 @@ class ListSplitter(Generic[T]):
         """
         return self._decode_page(self._head + self._tail)
 
-
-PROTOBUF_MAGIC = b"k8s\0"
-"""The first bytes of an object in protobuf."""
 
 MAX_EVENT = 8 << 20
 """The maximum length of an event, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""

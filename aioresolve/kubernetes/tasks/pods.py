@@ -6,6 +6,7 @@ members become tasks is in `task_order`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,9 @@ def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exceptio
     return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {reason}", hint=hint)
 
 
+_IP_CHARACTERS = re.compile(r"[0-9a-fA-F.:]*")
+
+
 @dataclass(slots=True)
 class ListedMembers:
     """The members among the pods that one list returned.
@@ -86,11 +90,12 @@ class ListedMembers:
     def add_rows(self, rows: Rows, inconclusive: Container[str], port: int) -> None:
         """Add the members that `rows` prove, except for the names that are `inconclusive`."""
         self.names += [name for name in rows.names if name not in inconclusive]
-        self.addresses += [
-            f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-            for name, ip in zip(rows.names, rows.ips, strict=True)
-            if name not in inconclusive
-        ]
+        ips = [ip for name, ip in zip(rows.names, rows.ips, strict=True) if name not in inconclusive]
+        # One check for thousands of addresses, which are in the format of the kubelet.
+        if not _IP_CHARACTERS.fullmatch("".join(ips)):
+            for ip in ips:
+                host_port(ip, port)  # raises an error for what is no host
+        self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
         """Add the members among `pods`; for `choice` and `port` see `pod_address`.
@@ -335,13 +340,10 @@ def _address_from_callable(result: Any, port: int) -> str | None:
         case None | "":
             return None
         case str():
-            address = host_port(result, port)
+            return host_port(result, port)
         case (str(host), int(own_port)):
-            address = host_port(host, own_port)
+            return host_port(host, own_port)
         case _:
             raise ValueError(
                 f"the callable returned {result!r}; it has to return a host, (host, port) or None"
             )
-    # Raises a ValueError for surrogates. The API server never sends any, but a callable may return them.
-    address.encode()
-    return address

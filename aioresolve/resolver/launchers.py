@@ -1,0 +1,222 @@
+"""Which process of a launcher, such as `mpirun` or `torchrun`, this process is. No I/O.
+
+A launcher may run inside the step, the job or the pod of another one. Its processes inherit the variables of
+the outer launcher, which counts them as one task. Only the variables of the inner launcher tell them apart.
+
+The variables:
+
+- torchrun: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+- DeepSpeed: `deepspeed/launcher/launch.py`; Horovod without MPI: `horovod/runner/gloo_run.py`
+- Open MPI: https://docs.open-mpi.org/en/main/tuning-apps/environment-var.html
+- MVAPICH2: its user guide; PMI: MPICH, Intel MPI and `srun --mpi=pmi2`; PMIx: `srun --mpi=pmix`
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aioresolve.errors import EnvironmentVariableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The names of the variables of one launcher; None for what it does not say.
+
+    Attributes:
+        name: the launcher, for messages.
+        rank: has the number of the process.
+        size: has the number of all processes.
+        local_rank: has the number of the process among those of its host.
+        local_size: has the number of processes of its host.
+        marker: is set by this launcher only, if others set the variables above too.
+        is_mpi: whether it starts MPI programs. The other launchers may be such programs.
+        placement: have the options by which processes do not fill one host after another.
+    """
+
+    name: str
+    rank: str
+    size: str | None = None
+    local_rank: str | None = None
+    local_size: str | None = None
+    marker: str | None = None
+    is_mpi: bool = False
+    placement: tuple[str, ...] = ()
+
+
+LAUNCHERS = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    Launcher("DeepSpeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK"),
+    Launcher("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        is_mpi=True,
+        placement=(  # `--map-by`, `--rank-by` and `--rankfile`
+            "OMPI_MCA_rmaps_base_mapping_policy",
+            "OMPI_MCA_rmaps_base_ranking_policy",
+            "OMPI_MCA_orte_rankfile",
+        ),
+    ),
+    Launcher(
+        "MVAPICH2",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+        is_mpi=True,
+    ),
+    Launcher("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", is_mpi=True),
+    Launcher("PMIx", "PMIX_RANK", is_mpi=True),
+)
+"""The launchers, the innermost first: `torchrun` runs inside `mpirun`, not the other way around."""
+
+_FILLS_HOSTS = re.compile(r"(?:slot|core|ppr:[0-9]+:node)(?::PE=[0-9]+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProcess:
+    """The number that a launcher gave to this process; None for what the launcher does not say.
+
+    Attributes:
+        launcher: the launcher.
+        rank: the number of the process, from 0.
+        size: the number of all processes.
+        local_rank: its number among the processes of its host.
+        local_size: the number of processes of its host.
+        placement: the option by which processes do not fill one host after another, as `$VARIABLE is VALUE`.
+    """
+
+    launcher: Launcher
+    rank: int
+    size: int | None
+    local_rank: int | None
+    local_size: int | None
+    placement: str | None
+
+    def __str__(self) -> str:
+        if self.size is None:
+            return f"process {self.rank} of {self.launcher.name} (${self.launcher.rank})"
+        variables = f"${self.launcher.rank} and ${self.launcher.size}"
+        return f"process {self.rank} of {self.size} of {self.launcher.name} ({variables})"
+
+    @property
+    def all_on_this_host(self) -> bool:
+        """Whether all processes of the launcher run on this host."""
+        return self.size is not None and self.size == (self.local_size or 1)
+
+    def has_number(self, rank: int | None, size: int) -> bool:
+        """Return whether this is the process with that rank of `size` processes."""
+        return self.rank == rank and self.size in (None, size)
+
+    def place(self, hosts: Sequence[str], own: str | None) -> list[tuple[str, int]] | None:
+        """Return the host of each process, and its number there, if each host has as many as this one.
+
+        Launchers fill one host after another. Where an unknown option said otherwise, that does not fit the
+        numbers of at least one process, which gets None.
+
+        Args:
+            hosts: the hosts in the order of the launcher.
+            own: the host of this process; None if it is not known.
+        """
+        number = self.local_size or 1
+        position, local_rank = divmod(self.rank, number)
+        if self.size != len(hosts) * number or local_rank != (self.local_rank or 0):
+            return None
+        if own not in (None, hosts[position]) or (self.placement is not None and len(hosts) > 1):
+            return None
+        return [(host, local) for host in hosts for local in range(number)]
+
+    def contradicts(self, outer: str) -> EnvironmentVariableError:
+        """Return the error for what other variables say, as a clause, such as `$SM_HOSTS has 2 hosts`."""
+        local = ""
+        if self.local_size is not None:
+            local = f", {self.local_size} of them on this host (${self.launcher.local_size})"
+        placed = "" if self.placement is None else f", and {self.placement}"
+        return EnvironmentVariableError(
+            f"this is {self}{local}, but {outer}{placed}; no variable has the hosts of all processes",
+            variable=self.launcher.rank,
+            hint="Let the platform start each process (on Slurm `srun --mpi=pmi2`), resolve the cluster"
+            " before the launcher starts (`aioresolve exec --for mpi` writes the host file of `mpirun`), or"
+            " let the program ask its launcher (mpi4py, torch.distributed)."
+            f" Unset ${self.launcher.rank} if no launcher started this process.",
+        )
+
+
+def launched_process(environ: Mapping[str, str]) -> LaunchedProcess | None:
+    """Return what the innermost launcher says about this process; None if no launcher started it.
+
+    Raises:
+        EnvironmentVariableError: the variables of a launcher are malformed, or contradict those of another.
+    """
+    found = [
+        _read(launcher, environ)
+        for launcher in LAUNCHERS
+        if environ.get(launcher.rank) and (launcher.marker is None or launcher.marker in environ)
+    ]
+    found = [process for process in found if not _is_task_of_srun(process, environ)]
+    if not found:
+        return None
+    first, *others = found
+    for other in others if first.launcher.is_mpi else ():
+        if first.rank != other.rank or (other.size is not None and first.size != other.size):
+            raise EnvironmentVariableError(
+                f"this is {first}, but also {other}",
+                variable=first.launcher.rank,
+                hint=f"Unset ${first.launcher.rank} or ${other.launcher.rank}: that of the outer launcher.",
+            )
+    return first
+
+
+def _is_task_of_srun(process: LaunchedProcess, environ: Mapping[str, str]) -> bool:
+    """Return whether the numbers are those of `srun`, which the processes of its task inherit."""
+    size = process.size
+    return (
+        process.local_size is None
+        and environ.get("SLURM_PROCID") == str(process.rank)
+        and (size is None or environ.get("SLURM_STEP_NUM_TASKS") == str(size))
+    )
+
+
+def _read(launcher: Launcher, environ: Mapping[str, str]) -> LaunchedProcess:
+    rank, size = _integer(environ, launcher.rank), _integer(environ, launcher.size)
+    local_rank, local_size = _integer(environ, launcher.local_rank), _integer(environ, launcher.local_size)
+    assert rank is not None
+    for number, variable, limit, limiting in (
+        (rank, launcher.rank, size, launcher.size),
+        (local_rank, launcher.local_rank, local_size, launcher.local_size),
+        (local_size, launcher.local_size, None if size is None else size + 1, launcher.size),
+    ):
+        if number is not None and limit is not None and number >= limit:
+            raise _reject(f"is {number}, but ${limiting} is {environ[str(limiting)]}", variable)
+    options = (
+        f"${name} is {environ[name]!r}"
+        for name in launcher.placement
+        if environ.get(name) and not _FILLS_HOSTS.fullmatch(environ[name])
+    )
+    return LaunchedProcess(launcher, rank, size, local_rank, local_size, next(options, None))
+
+
+def _integer(environ: Mapping[str, str], variable: str | None) -> int | None:
+    text = environ.get(variable) if variable else None
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise _reject(f"is {reprlib.repr(text)}, not an integer from 0", variable)
+    return int(text)
+
+
+def _reject(problem: str, variable: str | None) -> EnvironmentVariableError:
+    return EnvironmentVariableError(
+        f"${variable} {problem}",
+        variable=variable,
+        hint="A launcher such as mpirun or torchrun sets it. Unset it if none started this process.",
+    )

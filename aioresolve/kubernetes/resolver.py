@@ -34,7 +34,7 @@ from .auth import (
     validate_overrides,
 )
 from .tasks.accelerators import device_counts
-from .tasks.controllers import Controllers
+from .tasks.controllers import ENDED_PAUSE, Controllers
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
 from .tasks.task_order import LabelOrdering, addresses_by_name, validate_order_by
 from .watch.pod_cache import PodCache
@@ -312,7 +312,8 @@ class KubernetesClusterResolver(ClusterResolver):
                 reflector = Reflector(api, cache, queries, newest, self.watch_policy, timeout=self._timeout)
                 calls = [reflector.run]
                 if controllers is not None:
-                    calls.append(partial(_repeat, reflector, newest, self.watch_policy.size_interval))
+                    size_interval = self.watch_policy.size_interval
+                    calls.append(partial(_repeat, reflector, newest, controllers, size_interval))
                 await gather(calls, limit=len(calls))
 
         has_read_nodes = False
@@ -598,12 +599,16 @@ async def _read_nodes(api: ObjectAPI, cache: PodCache, progress: Progress) -> No
 
 
 async def _repeat(
-    reflector: Reflector, latest: LatestValue[Callable[[], Observation]], interval: float
+    reflector: Reflector,
+    latest: LatestValue[Callable[[], Observation]],
+    controllers: Controllers,
+    interval: float,
 ) -> None:
-    """Repeat the observation every `interval` seconds; never returns."""
+    """Repeat the observation whenever it is time to read the controllers again; never returns."""
     while True:
-        await anyio.sleep(interval)
-        latest.put(reflector.observe)
+        await anyio.sleep(min(interval, ENDED_PAUSE))
+        if controllers.is_due(interval):
+            latest.put(reflector.observe)
 
 
 async def _read_claims(api: ObjectAPI, cache: PodCache, pods: Sequence[MatchedPod]) -> None:

@@ -82,6 +82,9 @@ READ_TIMEOUT = 10.0
 MIN_PAUSE = 0.2
 """Seconds between two reads of the same controllers: many pods may become ready one after another."""
 
+ENDED_PAUSE = 1.0
+"""Seconds between two reads while no pod is left, whose controller may have ended or been suspended."""
+
 MAX_CONTROLLERS = 64
 """How many controllers are read for one resolver. The size of any others is unknown."""
 
@@ -476,6 +479,11 @@ class Controllers:
         await anyio.sleep_until(self._read_at + MIN_PAUSE)
         await self.read(api, list(self.objects))
 
+    def is_due(self, interval: float) -> bool:
+        """Whether the controllers were read `interval` seconds ago, or `ENDED_PAUSE` if no pod is left."""
+        pause = min(interval, ENDED_PAUSE) if self._without_pods else interval
+        return bool(self.objects) and anyio.current_time() >= self._read_at + pause
+
     def is_outdated(self, observation: Observation, interval: float) -> bool:
         """Whether to read the controllers again before `observation` counts.
 
@@ -484,7 +492,7 @@ class Controllers:
         """
         if not self.objects:
             return False
-        if anyio.current_time() >= self._read_at + interval or observation.controllers:
+        if self.is_due(interval) or observation.controllers:
             return True
         state = observation.state
         if state is None or not observation.expected:

@@ -59,7 +59,7 @@ _DISTRIBUTIONS = (
 )
 _COMPONENTS = (
     "Use `srun --distribution=block` for each component, or pass `--distribution` to `sbatch` or `salloc`,"
-    " which tells it to all tasks."
+    " which set it for all tasks."
 )
 
 
@@ -319,8 +319,8 @@ def _hosts_by_rank(environ: Environ, components: Sequence[_Component], rank: int
 def _check_distribution(environ: Environ, own: _Component, last: _Component) -> None:
     """Raise an error if `srun --distribution` was not `block` for each component of a step.
 
-    `srun` tells a task the distribution of its own component or of the last one. For the others, the task has
-    to assume the default, which `_arrange` does. Thus the tasks of a component that has another distribution
+    `srun` sets the distribution of the task's own component, or that of the last one. For the others, the task
+    has to assume the default, which `_arrange` does. Thus the tasks of a component that has another distribution
     raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables of the
     components.
     """

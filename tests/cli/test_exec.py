@@ -471,7 +471,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 @pytest.mark.slow
 def test_task_of_slurm_has_its_job_port_and_gpus(step: dict[str, str], tmp_path: Path) -> None:
     env = environment(tmp_path / "none", **step)
-    options = ("--port-base", "7000", "--for", "tensorflow", "-q")
+    options: tuple[str, ...] = ("--port-base", "7000", "--for", "tensorflow", "-q")
     result = run((*SLURM, *options, *shell('echo "$CUDA_VISIBLE_DEVICES $TF_CONFIG"')), env)
     cluster = '{"ps":["n1:7000"],"worker":["n1:7001","n1:7002","n2:7000"]}'
     expected = f'{{"cluster":{cluster},"task":{{"type":"worker","index":2}}}}\n'

@@ -38,10 +38,10 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     ClusterSpec({'worker': ['n1:8888', 'n1:8889', 'n2:8888']})
 
     `srun` sets the variables of the step: `$SLURM_STEP_NODELIST`, `$SLURM_STEP_TASKS_PER_NODE`,
-    `$SLURM_DISTRIBUTION`, `$SLURM_PROCID`, and those of each component of a heterogeneous step. A batch script
-    and a shell of `salloc` are not tasks; there, the variables of the job describe the tasks that `srun` would
-    start: `$SLURM_JOB_NODELIST`, `$SLURM_TASKS_PER_NODE` and `$SLURM_NTASKS`, without which it starts one on
-    each node. Every call and every property reads them again.
+    `$SLURM_DISTRIBUTION`, `$SLURM_PROCID`, and those of each component of a heterogeneous step. A batch
+    script and a shell of `salloc` are not tasks; there, the variables of the job describe the tasks that
+    `srun` would start: `$SLURM_JOB_NODELIST`, `$SLURM_TASKS_PER_NODE` and `$SLURM_NTASKS`, without which it
+    starts one on each node. Every call and every property reads them again.
 
     Tasks have the order of their ranks. Jobs are sorted by name, as in TensorFlow, and each takes the next
     ranks. The first task of a node listens on `port_base`, the others on the following ports.

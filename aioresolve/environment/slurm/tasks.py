@@ -179,7 +179,7 @@ def _is_step(environ: Environ) -> bool:
     if not set(hosts) <= set(_parse(expand_host_list, environ, JOB_HOSTS)):
         return False
     step, job = environ.get(STEP_COUNTS), environ.get(JOB_COUNTS)
-    if step != job and environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0":
+    if job and step != job and environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0":
         raise reject(
             STEP_COUNTS,
             f"is {shorten(step)}, but ${JOB_COUNTS} is {shorten(job)}: this is a step, or a job that was"
@@ -319,10 +319,10 @@ def _hosts_by_rank(environ: Environ, components: Sequence[_Component], rank: int
 def _check_distribution(environ: Environ, own: _Component, last: _Component) -> None:
     """Raise an error if `srun --distribution` was not `block` for each component of a step.
 
-    `srun` sets the distribution of the task's own component, or that of the last one. For the others, the task
-    has to assume the default, which `_arrange` does. Thus the tasks of a component that has another distribution
-    raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables of the
-    components.
+    `srun` sets the distribution of the task's own component, or that of the last one. For the others, the
+    task has to assume the default, which `_arrange` does. Thus the tasks of a component that has another
+    distribution raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables
+    of the components.
     """
     variable = PLANE_SIZE if environ.get(PLANE_SIZE) else DISTRIBUTION
     for component in (own, last):

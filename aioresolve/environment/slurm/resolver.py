@@ -158,16 +158,19 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
             return TaskClaim(self.task_type, self.task_id, variable)
         name = os.environ.get(NODE_NAME) or socket.gethostname()
         node = find_node({task.host for task in tasks.tasks}, name)
-        ranks = [rank for rank, task in enumerate(tasks.tasks) if task.host == node]
-        if len(ranks) != 1:
+        claims = [
+            TaskClaim(member.job, member.task_index)
+            for member in self._describe(tasks).state.members
+            if member.endpoint.node == node and self._task_type in (None, member.job)
+        ]
+        if len(claims) != 1:
             raise TaskIdentityError(
-                f"this process is not a task of `srun`, and its node {shorten(name)} has {len(ranks)} of the"
+                f"this process is not a task of `srun`, and its node {shorten(name)} has {len(claims)} of the"
                 f" {len(tasks.tasks)} tasks ({tasks.source})",
                 hint="Start the program with `srun`, or set {task_type} and {task_id}.",
                 tried=(f"${PROCESS_ID}", f"the node {shorten(name)}"),
             )
-        task = self._describe(tasks).state.tasks[ranks[0]]
-        return TaskClaim(task.job, task.index)
+        return claims[0]
 
     def _read(self) -> Description:
         return self._describe(self._read_tasks())

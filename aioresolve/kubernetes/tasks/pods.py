@@ -90,7 +90,7 @@ class ListedMembers:
         # One check for thousands of addresses, which are in the format of the kubelet.
         if not _IP_CHARACTERS.fullmatch("".join(ips)):
             for ip in ips:
-                host_port(ip, port)  # raises an error for what is no host
+                host_port(ip, port)  # raises an error for a value that is not a host
         self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:

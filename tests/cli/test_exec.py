@@ -221,20 +221,21 @@ def test_launcher_gets_a_host_file_and_is_not_a_task(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("consumer", "names"),
+    ("consumer", "names", "keeps_domains"),
     [
-        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")),
-        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"), "true true"),
+        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"), ""),
     ],
 )
 def test_host_file_is_the_default_of_mpi(
-    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str]
+    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str], keeps_domains: str
 ) -> None:
     path = tmp_path / "hosts"
-    script = f"echo ${names[0]} ${names[1]}"
+    domains = "$OMPI_MCA_orte_keep_fqdn_hostnames $PRTE_MCA_prte_keep_fqdn_hostnames"
+    script = f"echo ${names[0]} ${names[1]} {domains}"
     inherited = dict.fromkeys(names, "/etc/mpi/hostfile")  # of the MPI operator
     result = run((*EXEC, "--for", consumer, "--hostfile", str(path), "-q", *shell(script)), env | inherited)
-    assert result == Result(0, f"{path} {path}\n", "")
+    assert result == Result(0, f"{path} {path} {keeps_domains}".rstrip() + "\n", "")
 
 
 @pytest.mark.slow

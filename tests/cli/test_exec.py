@@ -221,20 +221,21 @@ def test_launcher_gets_a_host_file_and_is_not_a_task(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("consumer", "names"),
+    ("consumer", "names", "keeps_domains"),
     [
-        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")),
-        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"), "true true"),
+        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"), ""),
     ],
 )
 def test_host_file_is_the_default_of_mpi(
-    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str]
+    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str], keeps_domains: str
 ) -> None:
     path = tmp_path / "hosts"
-    script = f"echo ${names[0]} ${names[1]}"
+    domains = "$OMPI_MCA_orte_keep_fqdn_hostnames $PRTE_MCA_prte_keep_fqdn_hostnames"
+    script = f"echo ${names[0]} ${names[1]} {domains}"
     inherited = dict.fromkeys(names, "/etc/mpi/hostfile")  # of the MPI operator
     result = run((*EXEC, "--for", consumer, "--hostfile", str(path), "-q", *shell(script)), env | inherited)
-    assert result == Result(0, f"{path} {path}\n", "")
+    assert result == Result(0, f"{path} {path} {keeps_domains}".rstrip() + "\n", "")
 
 
 @pytest.mark.slow
@@ -586,8 +587,8 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.delete("train-1", "ml")
         assert running.stderr_line() == (
-            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1) and"
-            " 2 more; stopping sh"
+            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1)"
+            " and 2 more; stopping sh"
         )
         assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
         server.add(trainer(1, ip="10.0.0.77"))

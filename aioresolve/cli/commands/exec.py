@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
 """The values of `--for`."""
 
-LAUNCHER_VARIABLES = {
+LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
     # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
     "mpi": ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
     # MPICH and Intel MPI
@@ -71,7 +71,7 @@ LAUNCHER_VARIABLES = {
 }
 """The variables in which a launcher reads the path of its host file; the others need an option for it."""
 
-KEEP_FQDN = dict.fromkeys(("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"), "true")
+KEEP_FQDN = {"OMPI_MCA_orte_keep_fqdn_hostnames": "true", "PRTE_MCA_prte_keep_fqdn_hostnames": "true"}
 """Otherwise Open MPI cuts the names of hosts at the first dot."""
 
 RETRY_PERIOD = 30.0
@@ -93,7 +93,7 @@ Programs (--for):
   vllm sglang LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX
   mpi mpich deepspeed horovod
               a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default, for
-              mpich that of MPICH and Intel MPI. The program starts the tasks, and is no task itself.
+              mpich that of MPICH and Intel MPI. The program starts the tasks, and is not a task.
 
 \b
 Exit codes: those of the program, which replaces this process; 126 it is not executable; 127 it

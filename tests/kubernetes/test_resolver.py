@@ -122,7 +122,7 @@ class TestRequests:
             await loopback.resolver(namespace="ml").this_task()
 
     @pytest.mark.parametrize("index", [0, 1])
-    async def test_pods_of_an_indexed_job_that_share_the_address_of_their_node_are_told_apart(
+    async def test_pods_of_an_indexed_job_that_share_an_address_are_identified_by_their_index(
         self, index: int, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(2):

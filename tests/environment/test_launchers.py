@@ -208,7 +208,7 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
                 "$SLURM_JOB_NODELIST has 2 nodes, and this is algo-2 ($SLURM_NODEID)",
             ],
         ),
-        (SLURM | OPEN_MPI | {"SLURM_NODEID": "2"}, ["$SLURM_NODEID is 2, which is none of the 2 nodes"]),
+        (SLURM | OPEN_MPI | {"SLURM_NODEID": "2"}, ["$SLURM_NODEID is 2, and Slurm has 2 nodes"]),
         (SLURM | OPEN_MPI | {"SLURM_HET_SIZE": "2"}, ["$SLURM_HET_SIZE is 2"]),
         (SLURM | OPEN_MPI | {"OMPI_MCA_orte_rankfile": "ranks"}, ["$OMPI_MCA_orte_rankfile is 'ranks'"]),
         (SAGEMAKER | {"OMPI_COMM_WORLD_RANK": "1"}, ["process 1 of Open MPI", "2 hosts ($SM_HOSTS)"]),
@@ -227,6 +227,10 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
         (
             GROUPS | {"SM_INSTANCE_GROUPS": '["dnn"]'},
             ["$SM_INSTANCE_GROUPS_DICT has", "but $SM_INSTANCE_GROUPS has ['dnn']"],
+        ),
+        (
+            SAGEMAKER | {"SM_CURRENT_INSTANCE_GROUP_HOSTS": '["algo-2"]'},
+            ["$SM_CURRENT_INSTANCE_GROUP_HOSTS has the hosts ['algo-2'], but $SM_HOSTS has"],
         ),
         (GROUPS | {"SM_INSTANCE_GROUPS_DICT": "[]"}, ["$SM_INSTANCE_GROUPS_DICT is not an object"]),
         (

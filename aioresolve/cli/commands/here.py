@@ -73,6 +73,7 @@ Sources, in the order of precedence:
   Kubernetes      the pod belongs to a Job, JobSet, LeaderWorkerSet, StatefulSet, Kubeflow job,
                   Volcano Job or Kueue pod group, or $AIORESOLVE_SELECTOR is set
   Compute Engine  the VM belongs to a managed instance group
+  Launcher        mpirun, torchrun or another launcher started all its processes on this host
 
 \b
 Exit codes: 0 success; 1 could not resolve; 2 no source was found, or invalid usage or

@@ -286,6 +286,8 @@ def _examine_slurm(port: int | None) -> Finding:
 
 
 def _examine_sagemaker(port: int | None) -> Finding:
+    from aioresolve.spec import split_host_port
+
     from .sagemaker import HOSTS, SageMakerClusterResolver
 
     if not os.environ.get(HOSTS):
@@ -296,8 +298,12 @@ def _examine_sagemaker(port: int | None) -> Finding:
         return _invalid(SAGEMAKER, error)
     if not spec.tasks:
         return _absent(SAGEMAKER, f"${HOSTS} has no hosts")
+    hosts = {split_host_port(task.address)[0] for task in spec.tasks}
+    reason = f"${HOSTS} has {_number(len(hosts), 'host')}"
+    if len(spec.tasks) > len(hosts):
+        reason += f" with {_number(len(spec.tasks), 'process')}"
     return Finding(
-        Evidence(SAGEMAKER, True, f"${HOSTS} has {_number(len(spec.tasks), 'host')}"),
+        Evidence(SAGEMAKER, True, reason),
         new_resolver=lambda: SageMakerClusterResolver(**_given("port", port)),
     )
 
@@ -590,4 +596,5 @@ def _sizes(spec: ClusterSpec) -> str:
 
 
 def _number(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"

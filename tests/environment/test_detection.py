@@ -33,6 +33,7 @@ from aioresolve.errors import (
     ForbiddenError,
     PartialClusterError,
     ResolveError,
+    TaskIdentityError,
 )
 from aioresolve.gcp import metadata_server
 from aioresolve.kubernetes import own_pod
@@ -233,6 +234,39 @@ async def test_pods_of_a_selector_need_no_workload(
     monkeypatch.setenv("AIORESOLVE_SELECTOR", "app=w")
     detected = await aioresolve.detect()
     assert (await detected.resolver.cluster_spec()).num_tasks("worker") == 2
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "local_size", "is_task"),
+    [
+        (1, 2, 1, True),
+        (0, 2, 1, False),  # torchrun numbered the pods in another order
+        (2, 4, 2, False),
+        (1, 2, 2, False),  # each pod has a torchrun of its own
+        (1, 3, 1, False),
+    ],
+)
+async def test_process_of_torchrun_in_a_pod_is_a_task_only_if_both_have_the_same_numbers(
+    rank: int,
+    size: int,
+    local_size: int,
+    is_task: bool,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_job(cluster)
+    set_all(monkeypatch, {"TORCHELASTIC_RUN_ID": "7", "RANK": str(rank), "WORLD_SIZE": str(size)})
+    set_all(monkeypatch, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(local_size), "POD_NAME": "train-1"})
+    detected = await aioresolve.detect()
+    assert (detected.source, found(detected)) == ("Kubernetes", ["Kubernetes", "Launcher"])
+    assert f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)" in reasons(detected)["Launcher"]
+    if is_task:
+        assert (await detected.resolver.this_task()).rank == rank
+        return
+    with pytest.raises(TaskIdentityError) as raised:
+        await detected.resolver.this_task()
+    assert f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)" in raised.value.summary
+    assert "/job:worker/task:1, rank 1 of 2" in raised.value.summary
 
 
 # The port

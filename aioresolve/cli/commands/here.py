@@ -73,6 +73,7 @@ Sources, in the order of precedence:
   Kubernetes      the pod belongs to a Job, JobSet, LeaderWorkerSet, StatefulSet, Kubeflow job,
                   Volcano Job or Kueue pod group, or $AIORESOLVE_SELECTOR is set
   Compute Engine  the VM belongs to a managed instance group
+  Launcher        mpirun, torchrun or another launcher started all its processes on this host
 
 In a pod of a workload, Kubernetes precedes the TPU variables of that pod.
 

@@ -121,7 +121,8 @@ async def find_own_pod(*, timeout: float) -> Pod:
     """Return the pod that this process runs in, from the API server of its service account.
 
     The pod is found by `$POD_NAME`, or else by its IP address: the one from which this process reaches the
-    API server. `$POD_UID` and `$JOB_COMPLETION_INDEX` must be those of the pod, if they are set. Needs permission to list pods in the namespace of the pod.
+    API server. `$POD_UID` and `$JOB_COMPLETION_INDEX` must be those of the pod, if they are set. Needs
+    permission to list pods in the namespace of the pod.
 
     Args:
         timeout: the total deadline, in seconds.

@@ -26,13 +26,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from aioresolve.errors import ConfigurationError, Hint, LaunchError
-from aioresolve.spec import ClusterState, host_port, split_host_port
+from aioresolve.spec import ClusterSpec, ClusterState, host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aioresolve.errors import PartialClusterError
-    from aioresolve.spec import ClusterSpec, Task
+    from aioresolve.spec import Task
 
 __all__ = [
     "CLEARED",
@@ -103,18 +103,24 @@ def tensorflow(
 ) -> dict[str, str]:
     """Return `TF_CONFIG`: the cluster as JSON, with `task` if it is given, and `rpc_layer` if it is given.
 
-    A job whose task indices have gaps is an object of index to address. The evaluator need not be a task of
-    the cluster.
+    A job whose task indices have gaps is an object of index to address. Indices of a controller that begin
+    after 0, such as those of the second group of a LeaderWorkerSet, are counted from 0, as TensorFlow does.
+    The evaluator need not be a task of the cluster.
 
     Raises:
-        LaunchError: `task` is not a task of the cluster.
+        LaunchError: `task` is not a task of the cluster, or others have ended with success.
     """
     spec = _spec(cluster)
-    config: dict[str, Any] = {"cluster": spec.as_dict()}
+    first = {job: _first_index(cluster, job) for job in spec.jobs}
+    jobs = {
+        job: {index - first[job]: spec.task_address(job, index) for index in spec.task_indices(job)}
+        for job in spec.jobs
+    }
+    config: dict[str, Any] = {"cluster": ClusterSpec(jobs).as_dict()}
     if task is not None:
         if task.job != EVALUATOR or EVALUATOR in spec.jobs:
             _tasks(cluster, task, "tensorflow")
-        config["task"] = {"type": task.job, "index": task.index}
+        config["task"] = {"type": task.job, "index": task.index - first.get(task.job, 0)}
     if rpc_layer is not None:
         config["rpc_layer"] = rpc_layer
     return {"TF_CONFIG": json.dumps(config, separators=(",", ":"), ensure_ascii=False)}
@@ -430,6 +436,16 @@ def environment(
             consumer=consumer,
         )
     return task_variables(cluster, task) | function(cluster, task, **options)
+
+
+def _first_index(cluster: ClusterSpec | ClusterState, job: str) -> int:
+    """Return the first task index of a job if a controller gave its indices and none is missing, else 0."""
+    if not isinstance(cluster, ClusterState):
+        return 0
+    indices = cluster.spec.task_indices(job)
+    has_gaps = not indices or indices != list(range(indices[0], indices[0] + len(indices)))
+    is_given = all(endpoint.index is not None for endpoint in cluster.endpoints[job])
+    return 0 if has_gaps or not is_given else indices[0]
 
 
 def _spec(cluster: ClusterSpec | ClusterState) -> ClusterSpec:

@@ -272,7 +272,7 @@ def panels(scenario: Scenario, those: Sequence[Measured]) -> list[Panel]:
 def growth_panels(
     found: Mapping[Scenario, Sequence[Measured]],
 ) -> dict[str, dict[str, dict[int, float]]]:
-    """Return the panels with time and memory by the number of pods of one selector; none for one number."""
+    """Return the panels with CPU and memory by the number of pods of one selector; none for one number."""
     those = {scenario.pods: each for scenario, each in found.items() if scenario.selectors == 1}
     if len(those) < 2:
         return {}
@@ -280,9 +280,9 @@ def growth_panels(
     peaks: dict[str, dict[int, float]] = {}
     for pods, measured in sorted(those.items()):
         for each in measured:
-            seconds.setdefault(each.peer.title, {})[pods] = each.seconds
+            seconds.setdefault(each.peer.title, {})[pods] = each.cpu_seconds
             peaks.setdefault(each.peer.title, {})[pods] = each.first.peak / 1e6
-    return {"median time (s)": seconds, "peak memory of the process (MB)": peaks}
+    return {"CPU of the client (s)": seconds, "peak memory of the process (MB)": peaks}
 
 
 def title_of(options: argparse.Namespace) -> str:

@@ -94,6 +94,14 @@ def parse_job_size(text: str) -> tuple[str, tuple[int, int | None]]:
     return job, parse_size(size)
 
 
+def parse_count(text: str) -> tuple[str, int]:
+    """Return the job and the number of tasks of `JOB=N`; raises a ValueError for another format."""
+    job, (least, most) = parse_job_size(text)
+    if least != most:
+        raise ValueError(f"{text!r} is a range; write JOB=N, such as worker=16")
+    return job, least
+
+
 def parse_shard(text: str) -> int | tuple[int, int]:
     """Return the number of shards of `N`, or index and number of `INDEX/N`, or raise a ValueError."""
     parts = _SHARD.fullmatch(text)

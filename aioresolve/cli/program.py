@@ -84,7 +84,7 @@ def find_program(command: str) -> str:
 
 
 def leave_init_process() -> None:
-    """If this is the first process of a container, go on in a child; the first process serves as its init.
+    """If this is the first process of a container, continue in a child, whose init process it becomes.
 
     It reaps orphans, sends signals on to the child, and ends with the child's exit code. That is a process of
     its own because it cannot know which exit codes this one waits for. Call it before there are threads.

@@ -13,6 +13,7 @@ from .output.formats import HOST_FILES, PROGRAM_OUTPUTS, WATCH_OUTPUTS, TaskName
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aioresolve.environment.slurm import SlurmClusterResolver
     from aioresolve.kubernetes import KubernetesClusterResolver
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.spec import ClusterState
@@ -121,6 +122,21 @@ class TPURequest(ClusterRequest, frozen=True, kw_only=True):
     def scope(self) -> str:
         """The request as text, for messages."""
         return f"TPU {', '.join(self.names)}" if self.names else "the TPU of this environment"
+
+
+class SlurmRequest(ClusterRequest, frozen=True, kw_only=True):
+    """The tasks of the job step of Slurm that this process is part of."""
+
+    jobs: tuple[tuple[str, int], ...]
+    port_base: int
+    tasks_per_node: int | None
+    gpus_per_node: int | None
+    gpus_per_task: int | None
+
+    @property
+    def scope(self) -> str:
+        """The request as text, for messages."""
+        return "the job step of Slurm"
 
 
 class HereRequest(ClusterRequest, frozen=True, kw_only=True):
@@ -285,5 +301,22 @@ def new_tpu_resolver(request: TPURequest) -> TPUClusterResolver:
         api_version=request.api_version,
         not_healthy=request.not_healthy,
         address=request.address,
+        timeout=request.timeout,
+    )
+
+
+def new_slurm_resolver(request: SlurmRequest) -> SlurmClusterResolver:
+    """Return the resolver for `request`."""
+    from aioresolve.environment.slurm import SlurmClusterResolver
+
+    if len(dict(request.jobs)) < len(request.jobs):
+        raise click.UsageError("--jobs names a job twice; pass one number for each job")
+    return SlurmClusterResolver(
+        dict(request.jobs) or None,
+        request.port_base,
+        request.gpus_per_node,
+        request.gpus_per_task,
+        request.tasks_per_node,
+        auto_set_gpu=request.gpus_per_task is not None,
         timeout=request.timeout,
     )

@@ -286,6 +286,8 @@ def _examine_slurm(port: int | None) -> Finding:
 
 
 def _examine_sagemaker(port: int | None) -> Finding:
+    from aioresolve.spec import split_host_port
+
     from .sagemaker import HOSTS, SageMakerClusterResolver
 
     if not os.environ.get(HOSTS):
@@ -296,8 +298,12 @@ def _examine_sagemaker(port: int | None) -> Finding:
         return _invalid(SAGEMAKER, error)
     if not spec.tasks:
         return _absent(SAGEMAKER, f"${HOSTS} has no hosts")
+    hosts = {split_host_port(task.address)[0] for task in spec.tasks}
+    reason = f"${HOSTS} has {_number(len(hosts), 'host')}"
+    if len(spec.tasks) > len(hosts):
+        reason += f" with {_number(len(spec.tasks), 'process')}"
     return Finding(
-        Evidence(SAGEMAKER, True, f"${HOSTS} has {_number(len(spec.tasks), 'host')}"),
+        Evidence(SAGEMAKER, True, reason),
         new_resolver=lambda: SageMakerClusterResolver(**_given("port", port)),
     )
 
@@ -334,12 +340,25 @@ class _TPUVariables(Finding):
     """What was found out about the TPU variables. They are partial if they may not be the whole cluster.
 
     Attributes:
+        hosts: the number of hosts of the slice.
+        slices: the number of slices; the resolver itself refuses one of several.
         has_shared_hosts: whether hosts have several processes.
-        num_slices: the number of slices; the resolver itself refuses one of several.
     """
 
+    hosts: int = 1
+    slices: int = 1
     has_shared_hosts: bool = False
-    num_slices: int = 1
+
+    def covers(self, pod: Pod) -> bool:
+        """Return whether the hosts of all slices are the pods of the workload, as far as the pod says."""
+        from aioresolve.kubernetes.tasks.controllers import JOBSET_NAME, JOBSET_REPLICAS, LWS_NAME, LWS_SIZE
+
+        labels, total, slices = pod.metadata.labels, str(self.hosts * self.slices), str(self.slices)
+        if LWS_NAME in labels:
+            return pod.metadata.annotations.get(LWS_SIZE, total) == total
+        if JOBSET_NAME in labels:
+            return labels.get(JOBSET_REPLICAS, slices) == slices
+        return self.slices == 1
 
 
 async def _examine_tpu_variables(progress: Progress) -> Finding:
@@ -350,6 +369,7 @@ async def _examine_tpu_variables(progress: Progress) -> Finding:
         NamedTPUs,
         WorkersFile,
         read_workers,
+        slice_position,
         tpu_source,
     )
 
@@ -369,17 +389,21 @@ async def _examine_tpu_variables(progress: Progress) -> Finding:
             reason = f"{source.origin} names {', '.join(source.names)}{doubt}"
             return Finding(Evidence(TPU_VARIABLES, True, reason), _new_tpu_resolver, is_partial=is_in_pod)
         case GivenWorkers():
-            hosts = [split_host_port(address)[0] for address in source.addresses]
-            slices = source.environment.num_slices or 1
-            limit = _limit(list(dict.fromkeys(hosts)), hosts, source.environment.worker_id)
-            position = f", of slice {source.environment.slice_index or 0} of {slices} only"
-            reason = f"{source.origin} has {_number(len(hosts), 'worker')}{position if slices > 1 else limit}"
+            processes = [split_host_port(address)[0] for address in source.addresses]
+            hosts = list(dict.fromkeys(processes))
+            index, slices = slice_position(source.environment)
+            position = f", of slice {index} of {slices} only" if slices > 1 else ""
+            worker_id = source.environment.worker_id
+            own = None if worker_id is None else hosts.index(processes[worker_id])
+            limit = _limit(hosts, own, index, slices)
+            reason = f"{source.origin} has {_number(len(processes), 'worker')}{position}{limit}"
             return _TPUVariables(
                 Evidence(TPU_VARIABLES, True, reason),
                 _new_tpu_resolver,
                 is_partial=bool(limit),
-                has_shared_hosts=len(hosts) > len({*hosts}),
-                num_slices=slices,
+                hosts=len(hosts),
+                slices=slices,
+                has_shared_hosts=len(processes) > len(hosts),
             )
         case _:
             return _absent(
@@ -387,31 +411,33 @@ async def _examine_tpu_variables(progress: Progress) -> Finding:
             )
 
 
-def _limit(hosts: Sequence[str], processes: Sequence[str], worker_id: int | None) -> str:
+def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int) -> str:
     """Return why these hosts may not be those of the whole cluster of this process, as text; else "".
 
     The pods of a slice may be a part of their workload: of a group of a LeaderWorkerSet whose leader has no
     TPU or which has subgroups, or of a Job with several slices.
 
     Args:
-        hosts: each host once.
-        processes: the host of each process.
-        worker_id: the index of this process, if it is known.
+        hosts: each host of the slice.
+        own: the number of the host of this process, if it is known.
+        slice_index: the index of the slice.
+        slices: the number of slices.
     """
     from aioresolve.tpu.discovery import LOCAL_HOSTS
 
+    number = len(hosts)
     if LOCAL_HOSTS.issuperset(hosts):
         return ", this host only"
     if os.environ.get("TPU_WORKER_ID", "").strip().startswith("-"):
         return f", without this process: $TPU_WORKER_ID={os.environ['TPU_WORKER_ID']}"
     size = os.environ.get("LWS_GROUP_SIZE", "")
-    if size and size != str(len(hosts)):
-        return f" on {_number(len(hosts), 'host')} only, but $LWS_GROUP_SIZE={size}"
-    position = None if worker_id is None else hosts.index(processes[worker_id])
+    # A group, or a Job, is one slice or all of them.
+    if size not in ("", str(number), str(number * slices)):
+        return f", on {_number(number, 'host')}, but $LWS_GROUP_SIZE={size}"
     for variable in ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX"):
         index = os.environ.get(variable, "")
-        if index and position is not None and index != str(position):
-            return f", and $TPU_WORKER_ID={worker_id} is on host {position} of them, but ${variable}={index}"
+        if own is not None and index not in ("", str(own), str(slice_index * number + own)):
+            return f", of which $TPU_WORKER_ID is on host {own}, but ${variable}={index}"
     return ""
 
 
@@ -451,17 +477,18 @@ async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None
 
 def _tpu_variables_of_pod(tpu: Finding, pod: Pod | None, kubernetes: Finding) -> Finding:
     """Return the finding about the TPU variables of a pod, so that all pods of its workload choose alike."""
-    from aioresolve.kubernetes.tasks.controllers import JOBSET_REPLICAS
-
     if tpu.new_resolver is None:
         return tpu
     is_forbidden = isinstance(kubernetes.error, ForbiddenError)
-    if kubernetes.new_resolver is not None and isinstance(tpu, _TPUVariables) and tpu.has_shared_hosts:
-        slices = pod.metadata.labels.get(JOBSET_REPLICAS, "1") if pod is not None else "1"
-        if not tpu.is_partial and slices == str(tpu.num_slices):
+    if kubernetes.new_resolver is not None and pod is not None and isinstance(tpu, _TPUVariables):
+        is_whole = tpu.covers(pod)
+        if tpu.slices > 1 and (tpu.has_shared_hosts or not (is_whole or os.environ.get(SELECTOR))):
+            return replace(tpu, is_partial=False)
+        if tpu.has_shared_hosts and is_whole and not tpu.is_partial:
             return tpu
-        summary = f"{kubernetes.evidence.reason}, whose pods run several processes each"
-        return _refused(tpu, f"{summary}, but {tpu.evidence.reason}")
+        if tpu.has_shared_hosts:
+            summary = f"{kubernetes.evidence.reason}, whose pods run several processes each"
+            return _refused(tpu, f"{summary}, but {tpu.evidence.reason}")
     if kubernetes.new_resolver is not None or not (kubernetes.error is None or is_forbidden):
         return replace(tpu, is_partial=True)
     is_alone = pod is not None and not any(each.controller for each in pod.metadata.owner_references or ())
@@ -569,4 +596,5 @@ def _sizes(spec: ClusterSpec) -> str:
 
 
 def _number(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    plural = f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{number} {thing if number == 1 else plural}"

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 HOSTS, CURRENT_HOST = "SM_HOSTS", "SM_CURRENT_HOST"
 
 GROUPS, GROUP_HOSTS = "SM_INSTANCE_GROUPS", "SM_INSTANCE_GROUPS_DICT"
-CURRENT_GROUP, TRAINING_GROUPS = "SM_CURRENT_INSTANCE_GROUP", "SM_DISTRIBUTION_INSTANCE_GROUPS"
+CURRENT_GROUP, CURRENT_GROUP_HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
+TRAINING_GROUPS = "SM_DISTRIBUTION_INSTANCE_GROUPS"
 """Those of a heterogeneous cluster; other training jobs have one group, `homogeneousCluster`."""
 
 JOB = "worker"
@@ -117,7 +118,7 @@ class SageMakerClusterResolver(EnvironmentClusterResolver):
                 f"${CURRENT_HOST} is {shorten(current)}, of the instance group"
                 f" {shorten(os.environ.get(CURRENT_GROUP, ''))} (${CURRENT_GROUP}), but only"
                 f" {shorten(os.environ.get(TRAINING_GROUPS))} train (${TRAINING_GROUPS})",
-                hint="Let only the hosts that train ask for their task, or pass {task_type} and {task_id}.",
+                hint="Start the program on the hosts that train only, or pass {task_type} and {task_id}.",
             )
         return super()._claim_task()
 
@@ -132,13 +133,14 @@ def _read_hosts(environ: Mapping[str, str]) -> list[str]:
         problem = f"is {shorten(current)}, which is not in ${HOSTS}: {shorten(hosts)}"
         raise reject(CURRENT_HOST, problem, "Correct one of them, or unset both outside of SageMaker.")
     groups = _read_groups(environ)
-    training = _parse_names(environ, TRAINING_GROUPS)
-    if len(groups) <= 1 and not training:
-        return hosts
+    training, group = _parse_names(environ, TRAINING_GROUPS), environ.get(CURRENT_GROUP)
     listed = [host for members in groups.values() for host in members]
-    group = environ.get(CURRENT_GROUP)
-    if sorted(listed) != hosts:
-        raise _mismatch(GROUP_HOSTS, f"has the hosts {shorten(listed)}", f"${HOSTS} has {shorten(hosts)}")
+    variable = GROUP_HOSTS if groups else CURRENT_GROUP_HOSTS
+    listed = listed or _parse_names(environ, variable)
+    if listed and sorted(listed) != hosts:
+        raise _mismatch(variable, f"has the hosts {shorten(listed)}", f"${HOSTS} has {shorten(hosts)}")
+    if not groups or (len(groups) == 1 and not training):
+        return hosts
     if group and current and current not in groups.get(group, ()):
         hosts_of_group = f"whose hosts are {shorten(groups.get(group, []))} (${GROUP_HOSTS})"
         raise _mismatch(
@@ -186,7 +188,9 @@ def _parse_names(environ: Mapping[str, str], variable: str) -> list[str]:
 
 def _validate_names(variable: str, names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise _malformed(variable, f"is not an array of {_kind(variable)} names: {shorten(names)}")
+        raise _malformed(
+            variable, f"is not an array of {_kind(variable)} names: {shorten(json.dumps(names))}"
+        )
     if repeated := [name for name, number in Counter(names).items() if number > 1]:
         raise _malformed(variable, f"has the {_kind(variable)} {shorten(repeated[0])} more than once")
     try:

@@ -13,6 +13,7 @@ import re
 import ssl
 import time
 import urllib.parse
+from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from aioresolve.errors import (
 )
 
 from .api_request import ANONYMOUS, DEFAULT_UNIVERSE, AccessToken, connection_hints
-from .metadata_server import is_metadata_host
+from .metadata_server import UNIVERSE, MetadataServer, is_metadata_host
 
 try:
     from google.auth import exceptions, transport
@@ -275,34 +276,29 @@ class AsyncRequest(aio_transport.Request):
 async def fetch_token(
     credentials: Credentials, client: HTTPClient, source: str, *, force: bool
 ) -> AccessToken:
-    """Return a token of blocking credentials, refreshed if it is not fresh, or `force`.
-
-    All of that happens in a worker thread: those of a VM request their universe when it is read.
-    """
+    """Return a token of blocking credentials, refreshed in a worker thread if it is not fresh, or `force`."""
     if isinstance(credentials, AnonymousCredentials):
         return ANONYMOUS
-    request = ThreadRequest(client)
-
-    def refresh() -> AccessToken | None:
+    token = current_token(credentials)
+    if force or token is None or not token.is_fresh:
+        request = ThreadRequest(client)
+        try:
+            # A thread cannot be cancelled: it is abandoned, and ends at its next request.
+            await run_in_thread(f"refresh {source}", credentials.refresh, request)
+        except ResolveError as error:
+            raise error.with_traceback(None) from error.__cause__  # its frames hold keys
+        except FAILURES as error:
+            raise credentials_error(error, source) from error
+        finally:
+            request.stop()
         token = current_token(credentials)
-        if force or token is None or not token.is_fresh:
-            credentials.refresh(request)
-            token = current_token(credentials)
-        return token
-
-    try:
-        # A thread cannot be cancelled: it is abandoned, and ends at its next request.
-        token = await run_in_thread(f"refresh {source}", refresh)
-    except ResolveError as error:
-        raise error.with_traceback(None) from error.__cause__  # its frames hold keys
-    except FAILURES as error:
-        raise credentials_error(error, source) from error
-    finally:
-        request.stop()
     if token is None:
         raise CredentialsError(
             f"{source} returned no access token", hint="Log in again, or pass other {credentials}."
         )
+    if _lacks_universe(credentials):
+        universe = await MetadataServer().optional_value(UNIVERSE)
+        token = replace(token, universe=universe or DEFAULT_UNIVERSE)
     return token
 
 
@@ -317,11 +313,13 @@ def current_token(credentials: Any) -> AccessToken | None:
     return AccessToken(headers, _unix_time(credentials.expiry), member, _universe(credentials))
 
 
+def _lacks_universe(credentials: Any) -> bool:
+    """Whether reading the universe of credentials sends a blocking request, as of those of a VM."""
+    return getattr(credentials, "_universe_domain_cached", None) is False
+
+
 def _universe(credentials: Any) -> str:
-    try:
-        universe = getattr(credentials, "universe_domain", None)
-    except exceptions.GoogleAuthError:  # a metadata server that does not report it, or denies it
-        return DEFAULT_UNIVERSE
+    universe = None if _lacks_universe(credentials) else getattr(credentials, "universe_domain", None)
     return universe if isinstance(universe, str) and universe else DEFAULT_UNIVERSE
 
 

@@ -17,7 +17,7 @@ import errno
 import logging
 import os
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Self
@@ -102,6 +102,9 @@ _responded: set[str] = set()
 
 FLAVOR = {"Metadata-Flavor": "Google"}
 
+UNIVERSE = "universe/universe-domain"
+"""The path of the domain of the APIs of this cloud."""
+
 NOT_GOOGLE_CLOUD = "This machine does not seem to be on Google Cloud; if it is, set GCE_METADATA_HOST."
 UNAVAILABLE = "Check the metadata server of this machine, and GCE_METADATA_HOST if it is set."
 
@@ -136,6 +139,17 @@ class MetadataServer:
         """Return the value at `path`, such as `instance/zone`; None without one."""
         response = await self._get(path, progress, query or {})
         return None if response.status == 404 else response.body.decode("utf-8", "replace").strip()
+
+    async def optional_value(self, path: str) -> str | None:
+        """Return the value at `path` if the server reports it soon; None if not, or if the server denies it.
+
+        The value has the time of one attempt, and at most half of the time that the call has left.
+        """
+        now = anyio.current_time()
+        half = (now + anyio.current_effective_deadline()) / 2
+        with anyio.CancelScope(deadline=min(now + response_timeout(), half)), suppress(ResolveError):
+            return await self.value(path)
+        return None
 
     async def attributes_tag(
         self, other_than: str = "", within: int = 0, progress: Progress | None = None
@@ -257,7 +271,7 @@ def _new_client() -> HTTPClient:
 
 
 def response_timeout() -> float:
-    """Return the seconds that an attempt may take."""
+    """Return the seconds that an attempt may take, without those that the server waits for a change."""
     return _number("GCE_METADATA_TIMEOUT", RESPONSE_TIMEOUT)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -593,7 +594,18 @@ def merged_pods(slices: Iterable[_CachedSlice], families: Sequence[str]) -> dict
             # Without a pod, nothing shows that endpoints of two address types are the same.
             if not each.is_anonymous or ranks.setdefault(namespace, own_rank) == own_rank:
                 found.setdefault(identity, each)
-    return {each.identity: each.pod for each in sorted(found.values(), key=lambda each: each.pod.key)}
+    # In a LeaderWorkerSet the leader of a group is SET-GROUP, and the others are SET-GROUP-INDEX.
+    leaders = {each.pod.full_name.rpartition("-")[0] for each in found.values()}
+    return {
+        each.identity: _with_index_0(each.pod) if each.pod.full_name in leaders else each.pod
+        for each in sorted(found.values(), key=lambda each: each.pod.key)
+    }
+
+
+def _with_index_0(pod: MatchedPod) -> MatchedPod:
+    first = PodIndex(0, 0)
+    endpoint = pod.endpoint and replace(pod.endpoint, index=0)
+    return msgspec.structs.replace(pod, label=IndexLabel(first, first, None), endpoint=endpoint)
 
 
 _ORDINAL = re.compile(r"-([0-9]{1,9})$", re.ASCII)

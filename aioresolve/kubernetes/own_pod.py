@@ -39,7 +39,7 @@ from .tasks.controllers import (
     POD_GROUP_NAME,
     VOLCANO_JOB,
 )
-from .tasks.pod_index import JOBSET_REPLICATED_JOB, KUBEFLOW_ROLES, LWS_GROUP
+from .tasks.pod_index import COMPLETION_INDEX, JOBSET_REPLICATED_JOB, KUBEFLOW_ROLES, LWS_GROUP
 
 if TYPE_CHECKING:
     from .api.objects import Pod
@@ -121,7 +121,8 @@ async def find_own_pod(*, timeout: float) -> Pod:
     """Return the pod that this process runs in, from the API server of its service account.
 
     The pod is found by `$POD_NAME`, or else by its IP address: the one from which this process reaches the
-    API server. Needs permission to list pods in the namespace of the pod.
+    API server. `$POD_UID` and `$JOB_COMPLETION_INDEX` must be those of the pod, if they are set. Needs
+    permission to list pods in the namespace of the pod.
 
     Args:
         timeout: the total deadline, in seconds.
@@ -139,6 +140,7 @@ async def fetch_own_pod(progress: Progress) -> Pod:
         executable_location=ExecutableLocation.WITHIN_CLUSTER, cache=CredentialCache()
     )
     name, uid = os.environ.get("POD_NAME") or None, os.environ.get("POD_UID") or None
+    index = os.environ.get("JOB_COMPLETION_INDEX") or None
     ip = None
     if name is None:
         server = URL(connection.server)
@@ -153,6 +155,8 @@ async def fetch_own_pod(progress: Progress) -> Pod:
                 for pod in (await api.objects(query, progress)).items
                 if pod.status.phase not in ("Succeeded", "Failed")  # they keep an address that others get
                 and uid in (None, pod.metadata.uid)
+                # With `hostNetwork` other pods have the same address.
+                and (index is None or pod.metadata.annotations.get(COMPLETION_INDEX) in (None, index))
             ]
             if len(found) == 1:
                 return found[0]
@@ -162,9 +166,11 @@ async def fetch_own_pod(progress: Progress) -> Pod:
     finally:
         await api.aclose()
     number = f"{len(found)} pods" if found else "no pod"
-    with_uid = "" if uid is None else f" with the uid {uid!r} of $POD_UID"
+    with_identity = "" if uid is None else f" with the uid {uid!r} of $POD_UID"
+    if index is not None:
+        with_identity += f" with the index {index} of $JOB_COMPLETION_INDEX"
     raise TaskIdentityError(
-        f"the pod of this process was not found: {query.scope}{with_uid} matches {number}",
+        f"the pod of this process was not found: {query.scope}{with_identity} matches {number}",
         hint="Let the pod's manifest set $POD_NAME (fieldRef: metadata.name).",
         tried=(query.scope,),
         candidates=[pod.full_name for pod in found],

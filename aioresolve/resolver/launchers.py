@@ -1,7 +1,7 @@
 """Which process of a launcher, such as `mpirun` or `torchrun`, this process is. No I/O.
 
 A launcher may run inside the step, the job or the pod of another one. Its processes inherit the variables of
-the outer launcher, which counts them as one task. Only the variables of the inner launcher tell them apart.
+the outer launcher, which counts them as one task. Only the variables of the inner launcher distinguish them.
 
 The variables:
 
@@ -146,7 +146,7 @@ class LaunchedProcess:
             variable=self.launcher.rank,
             hint="Let the platform start each process (on Slurm `srun --mpi=pmi2`), resolve the cluster"
             " before the launcher starts (`aioresolve exec --for mpi` writes the host file of `mpirun`), or"
-            " let the program ask its launcher (mpi4py, torch.distributed)."
+            " use what the launcher gives to the program (mpi4py, torch.distributed)."
             f" Unset ${self.launcher.rank} if no launcher started this process.",
         )
 

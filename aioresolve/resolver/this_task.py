@@ -221,7 +221,8 @@ def _is_on_host(member: Member, process: Process, hostname: str, index: str | No
     # `setHostnameAsFQDN`, a domain follows.
     endpoint, host = member.endpoint, _host(member.endpoint.address)
     names = {hostname, hostname.partition(".")[0]}
-    if host == hostname or host.startswith(f"{hostname}."):
+    is_name = not host.rpartition(".")[2].isdigit()  # not 10.0.0.1, which starts with the host name 10
+    if host == hostname or (is_name and host.startswith(f"{hostname}.")):
         return True
     # The host name of a pod of an Indexed Job is JOB-INDEX, its name JOB-INDEX-SUFFIX. A pod of a StatefulSet
     # may have the same host name, but it has neither that completion index nor that address.

@@ -267,8 +267,9 @@ def _faults(
             more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
             reason = f"there are {number} instead of {most}: {', '.join(names[:MAX_REASONS])}{more}"
             hint = Hint("Correct the selector, or {count}, which may be a range too.")
-            # The pods of a controller that was scaled down may not have ended yet.
-            return [_fault(job, "the tasks", reason, is_final=condition.has_number)], hint
+            # Tasks that are not ready may be about to end, and so may those of a controller that was scaled.
+            is_final = condition.has_number and not observation.unready
+            return [_fault(job, "the tasks", reason, is_final=is_final)], hint
     ended = {job: one for job, one in observation.controllers.items() if job in sizes} if is_short else {}
     # Of several jobs whose tasks are counted together, another one may still have enough.
     is_final = condition.count is None or ended.keys() == sizes.keys()

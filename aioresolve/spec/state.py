@@ -58,7 +58,7 @@ def host_port(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.
 
     Raises:
-        ConfigurationError: the host is no host name or IP address, or the port is not in 0 to 65535.
+        ConfigurationError: the host is not a host name or IP address, or the port not in 0 to 65535.
     """
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port!r} of host {host!r} is not in 0 to 65535")

@@ -147,13 +147,14 @@ DOCTOR = {"--output": "table", "--timeout": "30s", "--check-timeout": "10s"}
         ("wait tpu", {**WAIT, **TPU, "--output": "table", "--interval": "5s"}),
         ("exec here", {**EXEC, "--interval": "5s"}),
         ("exec kubernetes", {**EXEC, **KUBERNETES}),
+        ("exec slurm", {**EXEC, "--port-base": "8888", "--allow-unready": None}),
         ("exec tpu", {**EXEC, **TPU, "--interval": "5s"}),
         ("doctor here", DOCTOR),
         ("doctor kubernetes", {**DOCTOR, **KUBERNETES}),
         ("doctor tpu", {**DOCTOR, **TPU}),
     ],
 )
-def test_the_help_shows_the_default_of_each_option(command: str, defaults: dict[str, str]) -> None:
+def test_the_help_shows_the_default_of_each_option(command: str, defaults: dict[str, str | None]) -> None:
     found: click.Command = application
     context = click.Context(application)
     for name in command.split():

@@ -221,20 +221,21 @@ def test_launcher_gets_a_host_file_and_is_not_a_task(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("consumer", "names"),
+    ("consumer", "names", "keeps_domains"),
     [
-        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")),
-        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"), "true true"),
+        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"), ""),
     ],
 )
 def test_host_file_is_the_default_of_mpi(
-    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str]
+    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str], keeps_domains: str
 ) -> None:
     path = tmp_path / "hosts"
-    script = f"echo ${names[0]} ${names[1]}"
+    domains = "$OMPI_MCA_orte_keep_fqdn_hostnames $PRTE_MCA_prte_keep_fqdn_hostnames"
+    script = f"echo ${names[0]} ${names[1]} {domains}"
     inherited = dict.fromkeys(names, "/etc/mpi/hostfile")  # of the MPI operator
     result = run((*EXEC, "--for", consumer, "--hostfile", str(path), "-q", *shell(script)), env | inherited)
-    assert result == Result(0, f"{path} {path}\n", "")
+    assert result == Result(0, f"{path} {path} {keeps_domains}".rstrip() + "\n", "")
 
 
 @pytest.mark.slow
@@ -516,6 +517,58 @@ def test_process_of_one_slice_of_several_starts_jax_only(
     assert ("slice 1 of 2" in result.stderr) is (stdout is None or source == "here")
 
 
+SLURM = ("exec", "slurm", "--jobs", "ps=1", "--jobs", "worker=3")
+
+
+@pytest.fixture
+def step(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of task 3 of a step of Slurm; they are set for this process too."""
+    nodes = {"NODELIST": "n[1-2]", "TASKS_PER_NODE": "3,1", "NUM_TASKS": "4"}
+    variables = {"SLURM_PROCID": "3", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}
+    variables |= {f"SLURM_STEP_{name}": value for name, value in nodes.items()}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
+
+
+@pytest.mark.slow
+def test_task_of_slurm_has_its_job_port_and_gpus(step: dict[str, str], tmp_path: Path) -> None:
+    env = environment(tmp_path / "none", **step)
+    options: tuple[str, ...] = ("--port-base", "7000", "--for", "tensorflow", "-q")
+    result = run((*SLURM, *options, *shell('echo "$CUDA_VISIBLE_DEVICES $TF_CONFIG"')), env)
+    cluster = '{"ps":["n1:7000"],"worker":["n1:7001","n1:7002","n2:7000"]}'
+    expected = f'{{"cluster":{cluster},"task":{{"type":"worker","index":2}}}}\n'
+    assert result == Result(0, f"0,1 {expected}", "")
+    options = (*options, "--gpus-per-task", "1", "--gpus-per-node", "3")
+    result = run((*SLURM, *options, *shell('echo "$CUDA_VISIBLE_DEVICES"')), env)
+    assert result == Result(0, "0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--jobs", "ps=2"), "--jobs names a job twice"),
+        (
+            ("--jobs", "evaluator=1"),
+            "the jobs have 5 tasks together, but Slurm starts 4 ($SLURM_STEP_NODELIST)",
+        ),
+        (("--for", "jax"), "the processes of jax are all alike, but the cluster has the jobs ps, worker"),
+        (
+            ("--gpus-per-task", "3"),
+            "1 tasks with 3 GPUs each share a node, which has only 2. Request more GPUs",
+        ),
+        (("--tasks-per-node", "3"), "$SLURM_STEP_NUM_TASKS is 4, but the nodes of the step have 6 tasks"),
+        (("--port-base", "65534"), "65534 is too high: the ports end at 65536"),
+    ],
+)
+def test_wrong_tasks_of_slurm_exit_with_2(
+    step: dict[str, str], arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, error = error_of((*SLURM, *arguments, "--", "true"), capsys)
+    assert code == 2
+    assert message in error
+
+
 # Restarts
 
 
@@ -534,8 +587,8 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.delete("train-1", "ml")
         assert running.stderr_line() == (
-            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1) and"
-            " 2 more; stopping sh"
+            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1)"
+            " and 2 more; stopping sh"
         )
         assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
         server.add(trainer(1, ip="10.0.0.77"))

@@ -8,7 +8,7 @@ import pytest
 
 from aioresolve.environment.slurm import gpus as slurm_gpus
 
-PREFIXES = ("SLURM", "SM_", "TF_CONFIG", "CUDA_VISIBLE_DEVICES")
+PREFIXES = ("SLURM", "SM_", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "OMPI_", "PMI", "TORCHELASTIC_")
 
 
 @pytest.fixture(autouse=True)

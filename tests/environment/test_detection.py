@@ -33,6 +33,7 @@ from aioresolve.errors import (
     ForbiddenError,
     PartialClusterError,
     ResolveError,
+    TaskIdentityError,
 )
 from aioresolve.gcp import metadata_server
 from aioresolve.kubernetes import own_pod
@@ -235,6 +236,39 @@ async def test_pods_of_a_selector_need_no_workload(
     assert (await detected.resolver.cluster_spec()).num_tasks("worker") == 2
 
 
+@pytest.mark.parametrize(
+    ("rank", "size", "local_size", "is_task"),
+    [
+        (1, 2, 1, True),
+        (0, 2, 1, False),  # torchrun numbered the pods in another order
+        (2, 4, 2, False),
+        (1, 2, 2, False),  # each pod has a torchrun of its own
+        (1, 3, 1, False),
+    ],
+)
+async def test_process_of_torchrun_in_a_pod_is_a_task_only_if_both_have_the_same_numbers(
+    rank: int,
+    size: int,
+    local_size: int,
+    is_task: bool,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_job(cluster)
+    set_all(monkeypatch, {"TORCHELASTIC_RUN_ID": "7", "RANK": str(rank), "WORLD_SIZE": str(size)})
+    set_all(monkeypatch, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(local_size), "POD_NAME": "train-1"})
+    detected = await aioresolve.detect()
+    assert (detected.source, found(detected)) == ("Kubernetes", ["Kubernetes", "Launcher"])
+    assert f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)" in reasons(detected)["Launcher"]
+    if is_task:
+        assert (await detected.resolver.this_task()).rank == rank
+        return
+    with pytest.raises(TaskIdentityError) as raised:
+        await detected.resolver.this_task()
+    assert f"process {rank} of {size} of torchrun ($RANK and $WORLD_SIZE)" in raised.value.summary
+    assert "/job:worker/task:1, rank 1 of 2" in raised.value.summary
+
+
 # The port
 
 
@@ -402,7 +436,7 @@ PROCESSES = "serve-0.serve:8476,serve-0.serve:8477,serve-0-1.serve:8476,serve-0-
     ("labels", "variables", "reason"),
     [
         (group(0, 0), {"LWS_GROUP_SIZE": "2"}, None),
-        (group(0, 0), {"LWS_GROUP_SIZE": "3"}, r"on 2 hosts only, but \$LWS_GROUP_SIZE=3"),
+        (group(0, 0), {"LWS_GROUP_SIZE": "3"}, r"on 2 hosts, but \$LWS_GROUP_SIZE=3"),
         (jobset(0, 0, replicas=1), {}, None),
         (jobset(0, 0), {}, "whose pods run several processes each"),
     ],
@@ -426,15 +460,50 @@ async def test_processes_that_share_a_pod_are_counted_by_the_tpu_variables(
     assert (task.rank, task.num_tasks) == (1, 4)
 
 
+JOB = {"batch.kubernetes.io/job-name": "train"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "size", "variables", "is_whole"),
+    [
+        (jobset(1, 1), None, {}, True),
+        (jobset(1, 1), None, {"AIORESOLVE_SELECTOR": "app=train"}, True),
+        (jobset(0, 1, replicas=1), None, {}, False),
+        (JOB, None, {}, False),
+        (JOB, None, {"AIORESOLVE_SELECTOR": "app=train"}, True),
+        (group(0, 3), "4", {}, True),
+        (group(1, 1), "2", {}, False),
+        (jobset(1, 1), None, {"TPU_PROCESS_ADDRESSES": PROCESSES}, False),
+    ],
+)
+async def test_workload_that_is_only_one_slice_of_several_is_not_the_cluster(
+    labels: dict[str, str],
+    size: str | None,
+    variables: dict[str, str],
+    is_whole: bool,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    annotations = {} if size is None else {f"{LWS}/size": size}
+    own = pod("p-0", "ml", labels=labels | {"app": "train"}, annotations=annotations, ip="127.0.0.1")
+    cluster.add(own)
+    set_all(monkeypatch, {**tpu(1, "serve-0.serve", "serve-0-1.serve"), **multislice(1), **variables})
+    detected = await aioresolve.detect()
+    assert detected.source == ("Kubernetes" if is_whole else "TPU variables")
+    if not is_whole:
+        with pytest.raises(PartialClusterError, match="slice 1 of 2"):
+            await detected.resolver.cluster_spec()
+
+
 @pytest.mark.parametrize("may_list_pods", [False, None], ids=["forbidden", "without a service account"])
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
         (tpu(1, "t-0.t", "t-1.t"), None),
         (tpu(1, "t-0.t", "t-1.t", LWS_GROUP_SIZE="2", LWS_WORKER_INDEX="1", JOB_COMPLETION_INDEX="1"), None),
-        (tpu(0, *SERVE, LWS_GROUP_SIZE="3"), r"on 2 hosts only, but \$LWS_GROUP_SIZE=3"),
+        (tpu(0, *SERVE, LWS_GROUP_SIZE="3"), r"on 2 hosts, but \$LWS_GROUP_SIZE=3"),
         (tpu(-1, *SERVE), r"without this process: \$TPU_WORKER_ID=-1"),
-        (tpu(0, "t-0.t", "t-1.t", JOB_COMPLETION_INDEX="2"), r"host 0 of them, but \$JOB_COMPLETION_INDEX=2"),
+        (tpu(0, "t-0.t", "t-1.t", JOB_COMPLETION_INDEX="2"), r"is on host 0, but \$JOB_COMPLETION_INDEX=2"),
         (tpu(0, "localhost"), "1 worker, this host only"),
         ({"TPU_NAME": "slice-0"}, "need not be the name of a Cloud TPU"),
     ],

@@ -234,7 +234,7 @@ class TestRanks:
         else:
             assert [address[0] for address in (await addresses())["worker"]] == list(expected)
             file.unlink()
-            with pytest.raises(EnvironmentVariableError, match="cannot be read: .* No such file"):
+            with pytest.raises(EnvironmentVariableError, match=r"cannot be read: .* No such file"):
                 await addresses()
 
     async def test_rank_is_compared_with_the_given_task(self, set_slurm: SetVariables) -> None:
@@ -344,7 +344,7 @@ class TestJob:
             monkeypatch.setenv("SLURMD_NODENAME", node_name)
         monkeypatch.setattr("socket.gethostname", lambda: host_name)
         if index is None:
-            with pytest.raises(TaskIdentityError, match="not a task of `srun`, .* Start the program with"):
+            with pytest.raises(TaskIdentityError, match=r"not a task of `srun`, .* Start the program with"):
                 await SlurmClusterResolver().this_task()
         else:
             assert (await SlurmClusterResolver({"ps": 1, "worker": 1}).this_task()).rank == index
@@ -402,7 +402,7 @@ class TestHeterogeneous:
         set_slurm(**{f"JOB_NODELIST_{label}_0": "z1,b1", f"JOB_NODELIST_{label}_1": "a[1-2]"})
         set_slurm(PACK_SIZE=2, DISTRIBUTION="block", **step("a[1-2],z1", "2(x2),1", 4))
         assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a1:8889", "a2:8888", "a2:8889"]}
-        # `sbatch` and `salloc` tell all tasks the distribution of each component.
+        # `sbatch` and `salloc` set the distribution of each component for all tasks.
         set_slurm(DISTRIBUTION="cyclic", **{f"DISTRIBUTION_{label}_1": "cyclic"})
         assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a2:8888", "a1:8889", "a2:8889"]}
 
@@ -436,7 +436,7 @@ class TestMalformed:
             (step("n[1-3]", "1(x2)"), "which has 2 nodes, but $SLURM_STEP_NODELIST is 'n[1-3]', which has 3"),
             (step("n1,n1", "1(x2)"), "$SLURM_STEP_NODELIST names 'n1' twice"),
             ({**step("n1", "1", 0), "GTIDS": "0-1"}, "$SLURM_GTIDS is '0-1'"),
-            ({"JOB_NODELIST": "n1", "TASKS_PER_NODE": "2", "NTASKS": "3"}, "is 3, but $SLURM_TASKS_PER_NODE is '2'"),
+            ({"JOB_NODELIST": "n1", "TASKS_PER_NODE": "2", "NTASKS": "3"}, "is 3, but $SLURM_TASKS_PER_NODE"),
             ({**step("n1", "2"), "STEP_NUM_TASKS": "3"}, "$SLURM_STEP_NUM_TASKS is 3, but the nodes"),
             ({**step("n1", "2"), "STEP_NUM_TASKS": "two"}, "$SLURM_STEP_NUM_TASKS is 'two', not an integer"),
             ({**step("n1", "2"), "PROCID": "-1"}, "$SLURM_PROCID is '-1', not an integer from 0"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import google.oauth2.credentials
 import pytest
 from google.auth import compute_engine, iam
+from google.auth.compute_engine import _metadata
 
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, CredentialsError
@@ -175,11 +176,15 @@ async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe
     assert token.universe == "googleapis.com"
 
 
-async def test_credentials_of_google_auth_for_a_vm_need_no_universe(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", [Answer(403), Answer(503), Hang()], ids=str)
+async def test_credentials_of_google_auth_for_a_vm_need_no_universe(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_server, "RESPONSE_TIMEOUT", 0.3)
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        monkeypatch.setattr(compute_engine._metadata, "_GCE_METADATA_HOST", server.metadata_host)
-        server.inject(Answer(403), match=lambda request: request.path.endswith("domain"), times=None)
+        monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.metadata_host)
+        server.inject(fault, match=lambda request: request.path.endswith("/universe-domain"), times=None)
         assert (await request_my_tpu(server, compute_engine.Credentials())).state == "READY"
 
 

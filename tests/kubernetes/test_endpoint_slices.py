@@ -389,6 +389,12 @@ class TestOrder:
         assert await resolved(loopback) == ["10.8.0.2:8470", "10.8.0.1:8470"]
         assert await resolved(loopback, order_by="index") == ["10.8.0.1:8470", "10.8.0.2:8470"]
 
+    async def test_leader_of_a_group_of_a_leader_worker_set_is_the_first(self, loopback: Loopback) -> None:
+        found = [("vllm-3-1", "10.8.0.1"), ("vllm-3-2", "10.8.0.2"), ("vllm-3", "10.8.0.3")]
+        loopback.server.add(slice_of(*[of_pod(name, ip) for name, ip in found]))
+        in_order = [f"10.8.0.{number}:8470" for number in (3, 1, 2)]
+        assert await resolved(loopback, order_by="index") == in_order
+
     async def test_name_without_an_index_is_an_error_if_tasks_are_ordered_by_it(
         self, loopback: Loopback
     ) -> None:

@@ -157,6 +157,14 @@ async def test_uid_decides_between_pods_with_the_address_of_a_node(
     assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
 
 
+async def test_completion_index_decides_between_pods_with_the_address_of_a_node(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(*(pod(f"train-{index}", "ml", ip="127.0.0.1", index=index) for index in range(2)))
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    assert (await find_own_pod(timeout=30)).full_name == "ml/train-1"
+
+
 async def test_pod_that_was_replaced_is_not_this_one(
     server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,7 @@ class TestRequests:
             await loopback.resolver(namespace="ml").this_task()
 
     @pytest.mark.parametrize("index", [0, 1])
-    async def test_pods_of_an_indexed_job_that_share_the_address_of_their_node_are_told_apart(
+    async def test_pods_of_an_indexed_job_that_share_an_address_are_identified_by_their_index(
         self, index: int, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(2):
@@ -229,13 +229,13 @@ class TestRequests:
     ) -> None:
         loopback.train("train-0", "train-1")
         token: dict[str, Any] = {"continue": "t"}
-        answers = {
+        responses = {
             "406": Answer(406),
             "pods": Answer(200, pod_list(loopback)),
             "page of pods": Answer(200, pod_list(loopback, **token)),
             "page of rows": Answer(200, table([], **token)),
         }
-        loopback.server.inject(answers[instead], match=is_for_rows)
+        loopback.server.inject(responses[instead], match=is_for_rows)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
         assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}

@@ -6,13 +6,14 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve import ClusterSpec, ClusterState, LaunchError, Task, launch
+from aioresolve import ClusterSpec, ClusterState, DoneTask, Endpoint, LaunchError, Task, launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,42 @@ def test_host_of_the_leader_has_no_brackets_and_its_port_may_be_absent(
     variables = launch.leader_variables(ClusterSpec({"worker": [address]}))
     assert variables["AIORESOLVE_LEADER_HOST"] == host
     assert variables.get("AIORESOLVE_LEADER_PORT") == port
+
+
+def indexed(*indices: int, done: tuple[int, ...] = ()) -> ClusterState:
+    """Return a state of tasks that a controller gave these indices."""
+    spec = ClusterState.of(
+        {"worker": {index: Endpoint(f"10.0.0.{index}:8470", index=index) for index in indices}}
+    )
+    return replace(spec, done=tuple(DoneTask("worker", index, f"ml/w-{index}") for index in done))
+
+
+def test_tensorflow_counts_the_tasks_of_a_later_group_from_0() -> None:
+    state = indexed(2, 3)
+    config = json.loads(launch.tensorflow(state, state.task("worker", 3))["TF_CONFIG"])
+    assert config["cluster"] == {"worker": ["10.0.0.2:8470", "10.0.0.3:8470"]}
+    assert config["task"] == {"type": "worker", "index": 1}
+    sparse = json.loads(launch.tensorflow(indexed(2, 4))["TF_CONFIG"])
+    assert sparse["cluster"] == {"worker": {"2": "10.0.0.2:8470", "4": "10.0.0.4:8470"}}
+
+
+def test_task_has_its_rank_after_others_are_done_but_none_that_connect_to_them_can_start() -> None:
+    state = indexed(2, 3, done=(0, 1))
+    task = state.task("worker", 3)
+    assert launch.environment("env", state, task) == {
+        "AIORESOLVE_JOB": "worker",
+        "AIORESOLVE_INDEX": "3",
+        "AIORESOLVE_ADDRESS": "10.0.0.3:8470",
+        "AIORESOLVE_RANK": "3",
+        "AIORESOLVE_NUM_TASKS": "4",
+    }
+    assert "AIORESOLVE_LEADER" in launch.CLEARED["env"]
+    for consumer in launch.CONSUMERS.keys() - {"env"}:
+        with pytest.raises(LaunchError, match=r"task:0 \(ml/w-0\) and 1 more ended with success"):
+            launch.environment(consumer, state, task)
+    for host_file in (launch.hostfile, launch.host_slots):
+        with pytest.raises(LaunchError, match="ended with success"):
+            host_file(state)
 
 
 def test_state_and_its_spec_give_the_same_variables() -> None:

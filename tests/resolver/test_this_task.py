@@ -127,6 +127,10 @@ class TestEvidence:
         state = ClusterState.from_spec(ClusterSpec({"worker": ["n70:1", address]}))
         assert identify_task(state, Process(hostname="n7"), ANY).index == 1
 
+    def test_host_name_is_no_part_of_an_ip_address(self) -> None:
+        with pytest.raises(TaskIdentityError, match="the host name '10': no member"):
+            identify_task(FOUR, Process(hostname="10"), ANY)
+
     def test_address_of_this_machine_decides(self) -> None:
         process = Process(hostname="other", local_hosts=frozenset({"10.0.0.1"}))
         assert identify_task(FOUR, process, ANY) == FOUR.task("worker", 1)

@@ -24,6 +24,7 @@ from aioresolve.spec import ClusterState
 from aioresolve.testing import Hang, tpu_node
 from aioresolve.testing.tpu_worker import TPUWorker
 from aioresolve.tpu.probing import cores_per_host, local_system
+from aioresolve.tpu.slices import libtpu_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -280,3 +281,36 @@ async def test_a_union_returns_what_its_first_resolver_returns() -> None:
         assert await UnionClusterResolver(simple, CustomResolver({})).num_accelerators() == {"GPU": 1}
         first = CustomResolver({"worker": [worker.address]})
         assert await UnionClusterResolver(first, simple).num_accelerators("worker", 0) == {"TPU": 4}
+
+
+async def test_each_process_of_a_host_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        TPUWorker(2, host_devices=4, services=["libtpu"], host="127.0.0.9") as first,
+        TPUWorker(2, host_devices=4, services=["libtpu"], host="127.0.0.9") as second,
+    ):
+        monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "127.0.0.9:8476,127.0.0.9:8477")
+        monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", f"{first.port},{second.port}")
+        resolver = TPUClusterResolver()
+        assert [probe.accelerators for probe in await resolver.probe()] == [{"TPU": 2}] * 2
+        assert await resolver.num_accelerators() == {"TPU": 2}
+        assert first.calls == second.calls
+
+
+@pytest.mark.parametrize(
+    ("reported", "ports"),
+    [
+        ((8431, 8432), [(8431,), (8432,), (8431,), (8432,)]),
+        ((1, 2, 3, 4), [(1, 2), (3, 4), (1, 2), (3, 4)]),
+        ((), [(8431,), (8432,), (8431,), (8432,)]),
+        ((9000,), [(9000,), (9001,), (9000,), (9001,)]),
+    ],
+)
+async def test_processes_of_a_host_share_its_ports(
+    reported: tuple[int, ...], ports: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "a:8476,a:8477,b:8476,b:8477")
+    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", ",".join(map(str, reported)))
+    found = libtpu_ports(await TPUClusterResolver().slices())
+    assert found == dict(zip(["a:8470", "a:8471", "b:8470", "b:8471"], ports, strict=True))
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "a:8476,b:8476")
+    assert libtpu_ports(await TPUClusterResolver().slices()) == reported

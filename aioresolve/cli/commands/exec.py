@@ -16,11 +16,13 @@ import click
 from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
     CommandGroup,
+    Integer,
     combine_options,
     coordinator_port_option,
     duration_option,
     interval_option,
     max_requests_option,
+    parse_count,
     parse_task,
     parse_with,
     pod_options,
@@ -34,8 +36,10 @@ from aioresolve.cli.requests import (
     LAUNCHERS,
     HereRequest,
     PodRequest,
+    SlurmRequest,
     TPURequest,
     new_pod_resolver,
+    new_slurm_resolver,
     new_tpu_resolver,
     validate_program_options,
     validate_selection,
@@ -59,7 +63,7 @@ if TYPE_CHECKING:
 CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
 """The values of `--for`."""
 
-LAUNCHER_VARIABLES = {
+LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
     # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
     "mpi": ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
     # MPICH and Intel MPI
@@ -67,7 +71,7 @@ LAUNCHER_VARIABLES = {
 }
 """The variables in which a launcher reads the path of its host file; the others need an option for it."""
 
-KEEP_FQDN = dict.fromkeys(("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"), "true")
+KEEP_FQDN = {"OMPI_MCA_orte_keep_fqdn_hostnames": "true", "PRTE_MCA_prte_keep_fqdn_hostnames": "true"}
 """Otherwise Open MPI cuts the names of hosts at the first dot."""
 
 RETRY_PERIOD = 30.0
@@ -89,7 +93,7 @@ Programs (--for):
   vllm sglang LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX
   mpi mpich deepspeed horovod
               a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default, for
-              mpich that of MPICH and Intel MPI. The program starts the tasks, and is no task itself.
+              mpich that of MPICH and Intel MPI. The program starts the tasks, and is not a task.
 
 \b
 Exit codes: those of the program, which replaces this process; 126 it is not executable; 127 it
@@ -307,6 +311,86 @@ def exec_here(context: click.Context, /, interval: float, **parameters: Any) -> 
         streams.silence_grpc()
     request, resolver = detect_resolver(request)
     _run(context, _Execution(request, condition, launch, resolver, interval))
+
+
+@exec.command(
+    "slurm",
+    cls=ExecCommand,
+    short_help="In a task of srun: the tasks of its step.",
+    epilog=f"""\
+\b
+Examples:
+  # one parameter server and four workers, each at a port of this job
+  srun --ntasks 5 aioresolve exec slurm --jobs ps=1 --jobs worker=4 \\
+    --port-base $((10000 + SLURM_JOB_ID % 50000)) --for tensorflow -- python train.py
+
+\b
+  # eight processes on each of four nodes
+  srun --nodes 4 --ntasks-per-node 8 aioresolve exec slurm --for torch -- python train.py
+
+{EPILOG}""",
+)
+@click.option(
+    "--jobs",
+    metavar="JOB=N",
+    callback=parse_with(parse_count),
+    multiple=True,
+    help="The number of tasks of a job; repeat it for several, which take the ranks in the order of their"
+    " names.  [default: all tasks are of the job worker]",
+)
+@click.option(
+    "--port-base",
+    metavar="PORT",
+    type=Integer(1, 65535),
+    default=8888,
+    show_default=True,
+    help="The port of the first task of each node; the others have the following ports.",
+)
+@click.option(
+    "--tasks-per-node",
+    metavar="N",
+    type=Integer(min=0),
+    help="The number of tasks of each node.  [default: as Slurm reports]",
+)
+@click.option(
+    "--gpus-per-node",
+    metavar="N",
+    type=Integer(min=0),
+    help="With --gpus-per-task: the GPUs of each node.  [default: as Slurm reports]",
+)
+@click.option(
+    "--gpus-per-task",
+    metavar="N",
+    type=Integer(min=0),
+    help="Set CUDA_VISIBLE_DEVICES to this number of the node's GPUs, others for each task.  [default: leave"
+    " it as it is]",
+)
+@coordinator_port_option
+@exec_options
+@deadline_option
+@quiet_option
+@verbose_option
+@click.pass_context
+def exec_slurm(context: click.Context, /, **parameters: Any) -> None:
+    """Start COMMAND as a task of the step of `srun` that this process is part of.
+
+    Slurm starts all tasks, and its variables describe them, so that there is nothing to wait for. The process
+    becomes COMMAND: it keeps its process id, and thus receives all signals.
+    """
+    launch = _Launch.pop_from(parameters)
+    request = SlurmRequest(**parameters)
+    launch.validate(request, [job for job, _ in request.jobs])
+    resolver = new_slurm_resolver(request)
+    if request.gpus_per_task is not None:
+        from aioresolve.cli.application import run_async
+        from aioresolve.environment.slurm.gpus import VISIBLE_DEVICES
+
+        run_async(lambda _: resolver.cluster_spec())  # it sets the variable
+        if VISIBLE_DEVICES in os.environ:
+            launch.environ[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
+    from aioresolve.resolver.wait import WaitCondition
+
+    _run(context, _Execution(request, WaitCondition(), launch, resolver))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

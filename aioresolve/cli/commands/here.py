@@ -73,6 +73,7 @@ Sources, in the order of precedence:
   Kubernetes      the pod belongs to a Job, JobSet, LeaderWorkerSet, StatefulSet, Kubeflow job,
                   Volcano Job or Kueue pod group, or $AIORESOLVE_SELECTOR is set
   Compute Engine  the VM belongs to a managed instance group
+  Launcher        mpirun, torchrun or another launcher started all its processes on this host
 
 In a pod of a workload, Kubernetes precedes the TPU variables of that pod.
 
@@ -107,7 +108,7 @@ def here(context: click.Context, /, is_watched: bool, **parameters: Any) -> None
                  "address", "name", ...}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
-      env jax torch torchrun tensorflow megascale ray vllm sglang
+      env jax torch torchrun accelerate tensorflow megascale ray vllm sglang
                  the variables that such a program reads in the task of --task or --this-task,
                  as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
       hostfile host:slots

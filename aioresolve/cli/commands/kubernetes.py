@@ -128,7 +128,7 @@ def kubernetes(context: click.Context, /, is_watched: bool, **parameters: Any) -
                  "ready", "status", "index", "accelerators"}]}, "version", "observed_at"}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line
-      env jax torch torchrun tensorflow megascale ray vllm sglang
+      env jax torch torchrun accelerate tensorflow megascale ray vllm sglang
                  the variables that such a program reads in the task of --task or --this-task,
                  as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
       hostfile host:slots

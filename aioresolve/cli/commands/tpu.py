@@ -118,7 +118,7 @@ def tpu(context: click.Context, /, is_watched: bool, **parameters: Any) -> None:
                  with --list {"nodes": [...], "unreachable": [...]}
       tf-config  TensorFlow's TF_CONFIG, on one line
       name       only the addresses, one per line; with --list the full names
-      env jax torch torchrun tensorflow megascale ray vllm sglang
+      env jax torch torchrun accelerate tensorflow megascale ray vllm sglang
                  the variables that such a program reads in the task of --task or --this-task,
                  as lines NAME=VALUE, quoted for a shell; env are those of aioresolve
       hostfile host:slots

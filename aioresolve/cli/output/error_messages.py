@@ -43,6 +43,10 @@ OPTIONS = {
     "task_type": "JOB",
     "tf_server_port": "--port",
     "tpu": "NAME",
+    **{
+        argument: f"--{argument.replace('_', '-')} (of `aioresolve exec slurm`)"
+        for argument in ("gpus_per_node", "gpus_per_task", "port_base", "tasks_per_node")
+    },
     # The options with the name of the argument.
     **{
         argument: f"--{argument.replace('_', '-')}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aioresolve.environment.base import reject, shorten
 from aioresolve.resolver.launchers import launched_process
 
-from .host_list import MAX_HOSTS, expand_host_list
+from .host_list import MAX_HOSTS, MAX_TASKS, expand_host_list
 from .tasks import (
     INTERACTIVE_STEP,
     JOB_HOSTS,
@@ -31,7 +31,7 @@ NODE_ID = "SLURM_NODEID"
 
 
 def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> SlurmTasks:
-    """Return the processes of the innermost launcher; `read_tasks` if that is `srun`, or there is none.
+    """Return the processes of the innermost launcher; `read_tasks` if it is `srun`.
 
     Raises:
         EnvironmentVariableError: see `read_tasks`; or the hosts of the launcher's processes are not known.
@@ -54,11 +54,9 @@ def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> Slu
     nodes = _hosts(environ, step if environ.get(step) else job)
     node_id = read_integer(environ, NODE_ID, MAX_HOSTS)
     if node_id is None or node_id >= len(nodes):
-        raise process.contradicts(
-            f"${NODE_ID} is {node_id}, which is none of the {len(nodes)} nodes of Slurm"
-        )
+        raise process.contradicts(f"${NODE_ID} is {node_id}, and Slurm has {len(nodes)} nodes")
     if process.all_on_this_host:
-        number = read_integer(environ, "SLURM_STEP_NUM_TASKS", MAX_HOSTS) if is_in_step else None
+        number = read_integer(environ, "SLURM_STEP_NUM_TASKS", MAX_TASKS) if is_in_step else None
         if (number or 1) > 1:  # each of the tasks may have started a launcher of its own
             raise process.contradicts(f"$SLURM_STEP_NUM_TASKS is {number}")
         hosts = [nodes[node_id]]

@@ -40,10 +40,10 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     ClusterSpec({'worker': ['n1:8888', 'n1:8889', 'n2:8888']})
 
     `srun` sets the variables of the step: `$SLURM_STEP_NODELIST`, `$SLURM_STEP_TASKS_PER_NODE`,
-    `$SLURM_DISTRIBUTION`, `$SLURM_PROCID`. A batch script and a shell of `salloc` are not tasks; there, the
-    variables of the job describe the tasks that `srun` would start: `$SLURM_JOB_NODELIST` and
-    `$SLURM_TASKS_PER_NODE`, or those of each component of a heterogeneous job. Every call and every property
-    reads them again.
+    `$SLURM_DISTRIBUTION`, `$SLURM_PROCID`, and those of each component of a heterogeneous step. A batch
+    script and a shell of `salloc` are not tasks; there, the variables of the job describe the tasks that
+    `srun` would start: `$SLURM_JOB_NODELIST`, `$SLURM_TASKS_PER_NODE` and `$SLURM_NTASKS`, without which it
+    starts one on each node. Every call and every property reads them again.
 
     Tasks have the order of their ranks. Jobs are sorted by name, as in TensorFlow, and each takes the next
     ranks. The first task of a node listens on `port_base`, the others on the following ports.
@@ -53,8 +53,8 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         port_base: the port of the first task of each node.
         gpus_per_node: the GPUs of each node; by default those of this node, which may be none, as the
             variables of Slurm, `$CUDA_VISIBLE_DEVICES`, or NVIDIA's driver report them.
-        gpus_per_task: the GPUs of each task; by default `$SLURM_GPUS_PER_TASK`, or an equal share of those of
-            the node.
+        gpus_per_task: the GPUs of each task; by default those that Slurm has bound it to, or else
+            `$SLURM_GPUS_PER_TASK`, or an equal share of those of the node.
         tasks_per_node: the number of tasks of each node, or of each by its name; by default as Slurm reports.
         auto_set_gpu: whether calls set `$CUDA_VISIBLE_DEVICES` of this process to the GPUs of its task. It is
             not changed where there are no GPUs, or Slurm has bound the task to its own.
@@ -162,16 +162,19 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
             return TaskClaim(self.task_type, self.task_id, variable if is_task else None)
         name = os.environ.get(NODE_NAME) or socket.gethostname()
         node = find_node({task.host for task in tasks.tasks}, name)
-        ranks = [rank for rank, task in enumerate(tasks.tasks) if task.host == node]
-        if len(ranks) != 1:
+        claims = [
+            TaskClaim(member.job, member.task_index)
+            for member in self._describe(tasks).state.members
+            if member.endpoint.node == node and self._task_type in (None, member.job)
+        ]
+        if len(claims) != 1:
             raise TaskIdentityError(
-                f"this process is not a task of `srun`, and its node {shorten(name)} has {len(ranks)} of the"
+                f"this process is not a task of `srun`, and its node {shorten(name)} has {len(claims)} of the"
                 f" {len(tasks.tasks)} tasks ({tasks.source})",
                 hint="Start the program with `srun`, or set {task_type} and {task_id}.",
                 tried=(f"${PROCESS_ID}", f"the node {shorten(name)}"),
             )
-        task = self._describe(tasks).state.tasks[ranks[0]]
-        return TaskClaim(task.job, task.index)
+        return claims[0]
 
     def _read(self) -> Description:
         return self._describe(self._read_tasks())

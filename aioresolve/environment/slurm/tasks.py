@@ -59,7 +59,7 @@ _DISTRIBUTIONS = (
 )
 _COMPONENTS = (
     "Use `srun --distribution=block` for each component, or pass `--distribution` to `sbatch` or `salloc`,"
-    " which tells it to all tasks."
+    " which set it for all tasks."
 )
 
 
@@ -167,9 +167,10 @@ def find_node(hosts: Collection[str], name: str | None) -> str | None:
 
 
 def _is_step(environ: Environ) -> bool:
-    """Whether this process is in a step that the variables describe.
+    """Whether the variables of a step are those of a step that this process is a task of.
 
-    A batch script that was submitted inside a step inherits the variables of that step, and is task 0 of 1.
+    A batch script that was submitted inside a step has inherited them. It has the rank 0, and no other rank
+    on its node.
     """
     if not environ.get(STEP_HOSTS) or environ.get(STEP_ID) == INTERACTIVE_STEP:
         return False
@@ -179,7 +180,7 @@ def _is_step(environ: Environ) -> bool:
     if not set(hosts) <= set(_parse(expand_host_list, environ, JOB_HOSTS)):
         return False
     step, job = environ.get(STEP_COUNTS), environ.get(JOB_COUNTS)
-    if step != job and environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0":
+    if job and step != job and environ.get(PROCESS_ID) == environ.get(OWN_RANKS) == "0":
         raise reject(
             STEP_COUNTS,
             f"is {shorten(step)}, but ${JOB_COUNTS} is {shorten(job)}: this is a step, or a job that was"
@@ -193,8 +194,8 @@ def _component_suffixes(environ: Environ) -> list[str]:
     """Return the suffixes of the variables of the components; empty if the job is not heterogeneous."""
     size = read_integer(environ, "SLURM_HET_SIZE", MAX_COMPONENTS)
     size = read_integer(environ, "SLURM_PACK_SIZE", MAX_COMPONENTS) if size is None else size
-    label = "_PACK_GROUP_" if f"{JOB_HOSTS}_PACK_GROUP_0" in environ else "_HET_GROUP_"
-    label = "_HET_GROUP_" if f"{JOB_HOSTS}_HET_GROUP_0" in environ else label
+    labels = ("_HET_GROUP_", "_PACK_GROUP_")
+    label = next((label for label in labels if f"{JOB_HOSTS}{label}0" in environ), labels[0])
     job, first = environ.get("SLURM_JOB_ID"), environ.get(f"SLURM_JOB_ID{label}0")
     if job and first and job != first:
         return []  # inherited by a job that was submitted inside the heterogeneous one
@@ -319,15 +320,17 @@ def _hosts_by_rank(environ: Environ, components: Sequence[_Component], rank: int
 def _check_distribution(environ: Environ, own: _Component, last: _Component) -> None:
     """Raise an error if `srun --distribution` was not `block` for each component of a step.
 
-    `srun` tells a task the distribution of its own component or of the last one. For the others, the task has
-    to assume the default, which `_arrange` does. Thus the tasks of a component that has another distribution
-    raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables of the
-    components.
+    `srun` sets the distribution of the task's own component, or that of the last one. For the others, the
+    task has to assume the default, which `_arrange` does. Thus the tasks of a component that has another
+    distribution raise an error. No task has to assume anything if `sbatch` or `salloc` has set the variables
+    of the components.
     """
-    variable = PLANE_SIZE if environ.get(PLANE_SIZE) else DISTRIBUTION
-    for component in (own, last):
+    is_plane = environ.get(DISTRIBUTION, "").startswith("plane")
+    # The size for a component before the last one remains set.
+    variable = PLANE_SIZE if environ.get(PLANE_SIZE) and not is_plane else DISTRIBUTION
+    for component in (own, last) if variable == DISTRIBUTION else ():
         assumed = _arrange(environ, component, f"{DISTRIBUTION}{component.suffix}")
-        if variable == DISTRIBUTION and _arrange(environ, component, variable, _COMPONENTS) == assumed:
+        if _arrange(environ, component, DISTRIBUTION, _COMPONENTS) == assumed:
             return
     raise reject(
         variable,
@@ -351,7 +354,7 @@ def _arrange(environ: Environ, component: _Component, variable: str, hint: str =
     elif method == "cyclic":
         size = 1
     elif method == "plane":
-        size_variable = variable.replace(DISTRIBUTION, "SLURM_DIST_PLANESIZE")
+        size_variable = variable.replace(DISTRIBUTION, PLANE_SIZE)
         size = 1 if most == 1 else read_integer(environ, size_variable, MAX_TASKS)
     elif method == "arbitrary" and variable == DISTRIBUTION and environ.get(HOST_FILE):
         return _read_host_file(environ, component)
@@ -360,9 +363,12 @@ def _arrange(environ: Environ, component: _Component, variable: str, hint: str =
     if not size:
         raise reject(variable, f"is {shorten(text)}, which does not say on which node each task is", hint)
     hosts: list[str] = []
-    for start in range(0, most, size):  # `size` tasks on each node, until all nodes have theirs
+    started = 0
+    while nodes:  # `size` tasks on each node, until all nodes have theirs
         for host, count in nodes:
-            hosts += [host] * min(size, count - start)  # none if it is negative
+            hosts += [host] * min(size, count - started)
+        started += size
+        nodes = [node for node in nodes if node[1] > started]
     return hosts
 
 

@@ -51,8 +51,8 @@ class EventEncoder:
 
     def __init__(self, kind: Kind, form: Form, include: IncludeObject) -> None:
         self._kind = kind
-        self._form = form
-        self._include = include
+        self._form: Form = form
+        self._include: IncludeObject = include
         self._columns = COLUMNS
 
     def event(self, type_: str, stored: StoredObject) -> bytes:

@@ -6,6 +6,7 @@ once and checks the packages that the developer uses (`pip install -e '.[docs,te
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -28,8 +29,9 @@ PROTOC = ("grpcio-tools==1.62.3", "setuptools<81")
 # protoc writes a bare `Mapping` into its stubs, which `mypy --strict` rejects.
 STUB_HEADER = "# mypy: disable-error-code=type-arg"
 
-# What the fast tests need in addition, in the newest versions that fit the lowest versions of the package.
+# What the fast tests need in addition to the package.
 TEST_TOOLS = (
+    "cloudpickle",
     "hypothesis",
     "kubernetes",
     "kubernetes-asyncio",
@@ -78,18 +80,48 @@ def fast(session: nox.Session) -> None:
 @nox.session(venv_backend="venv")
 def lowest(session: nox.Session) -> None:
     """Run the fast tests with the lowest permitted version of every direct dependency."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["cli"], *extras["otel"], *extras["testing"]]
-    minimums = [match for line in requirements if (match := re.fullmatch(r"([\w-]+)>=([\w.]+)", line))]
+    minimums = [match for line in _requirements() if (match := re.fullmatch(r"([\w-]+)>=([\w.]+)", line))]
     constraints = Path(session.create_tmp()) / "lowest.txt"
     constraints.write_text("".join(f"{minimum[1]}=={minimum[2]}\n" for minimum in minimums))
     session.install("--constraint", str(constraints), "--editable", ".[cli,otel]", *TEST_TOOLS)
     # The lowest opentelemetry-api fits only a list of conventions that lacks attributes of today.
-    newer = "test_every_attribute_is_from_the_conventions_or_has_our_prefix"
-    session.run(
-        "python", "-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-k", f"not {newer}", *session.posargs
-    )
+    _fast(session, "-k", "not test_every_attribute_is_from_the_conventions_or_has_our_prefix")
+
+
+@nox.session(venv_backend="venv")
+def newest(session: nox.Session) -> None:
+    """Run the fast tests with the newest version of every direct dependency, without TensorFlow and JAX."""
+    session.install("--upgrade", "--upgrade-strategy", "eager", "--editable", ".[cli,otel]", *TEST_TOOLS)
+    _fast(session)
+
+
+@nox.session
+def outdated(session: nox.Session) -> None:
+    """Run `newest` too if this environment lacks the newest version of a direct dependency.
+
+    That is so if TensorFlow or JAX do not permit it, or if the environment is old.
+    """
+    names = [re.split("[^\\w-]", line, maxsplit=1)[0] for line in _requirements()]
+    options = ("--dry-run", "--no-deps", "--upgrade", "--quiet", "--report", "-")
+    python = (str(BIN / "python"), "-m", "pip", "--disable-pip-version-check")
+    report = session.run(*python, "install", *options, *names, silent=True, stderr=None)
+    newer = [item["metadata"] for item in json.loads(str(report))["install"]]
+    for package in newer:
+        session.warn(f"{package['name']} {package['version']} is newer than the version here.")
+    if newer:
+        session.notify("newest")
+
+
+def _requirements() -> list[str]:
+    """Return the requirements of the package and of the extras that its own code needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras["cli"], *extras["otel"], *extras["testing"]]
+
+
+def _fast(session: nox.Session, *arguments: str) -> None:
+    """Run the fast tests in the environment of the session."""
+    session.run("python", "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *arguments, *session.posargs)
 
 
 @nox.session

@@ -10,6 +10,7 @@ ResolveError                                   the root: `except ResolveError` c
 ├── UnknownTaskError       (ValueError)        the cluster has no such job or task
 ├── TaskConflictError      (KeyError)          two resolvers of a union return the same task
 ├── TaskIdentityError      (RuntimeError)      it cannot be determined which task this process is
+├── PartialClusterError    (RuntimeError)      only a part of the cluster is known, such as one slice
 ├── LaunchError            (ValueError)        the cluster cannot be expressed for that kind of program
 ├── MissingDependencyError (ImportError)       an optional package is not installed
 ├── CredentialsError       (RuntimeError)      no source of credentials worked
@@ -21,7 +22,8 @@ ResolveError                                   the root: `except ResolveError` c
 │   └── TLSError                               the server was reached, but the TLS handshake failed
 ├── APIError               (RuntimeError)      the server returned a failure status
 │   ├── UnauthorizedError                      401, also after the credentials were renewed
-│   └── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
+│   ├── ForbiddenError                         403; has the smallest RBAC manifest that would allow it
+│   └── TPULookupError     (ValueError)        `service=` could not look up a TPU
 ├── ProtocolError          (RuntimeError)      the response is malformed, too large, or a redirect
 ├── ProbeError             (RuntimeError)      a worker did not report its devices, or workers differ
 ├── PodNotRunningError     (RuntimeError)      pods match the selector but are not running
@@ -63,6 +65,7 @@ __all__ = [
     "InvalidClusterError",
     "LaunchError",
     "MissingDependencyError",
+    "PartialClusterError",
     "PodIndexError",
     "PodNotRunningError",
     "ProbeDeadlineError",
@@ -70,6 +73,7 @@ __all__ = [
     "ProtocolError",
     "ResolveError",
     "TLSError",
+    "TPULookupError",
     "TPUNotFoundError",
     "TPUNotReadyError",
     "TaskConflictError",
@@ -249,6 +253,32 @@ class TaskIdentityError(ResolveError, RuntimeError):
         self.candidates = tuple(candidates)
 
 
+class PartialClusterError(ResolveError, RuntimeError):
+    """The members of only a part of the cluster are known, such as those of one TPU slice of several.
+
+    JAX needs no other members, and `aioresolve.launch.jax_processes` gives it these attributes.
+
+    Attributes:
+        coordinator: the host of the process with id 0; None if it is unknown.
+        num_processes: the number of processes of the whole cluster; None if it is unknown.
+        process_id: the id of this process among them, from 0; None if it is unknown.
+    """
+
+    def __init__(
+        self,
+        summary: str = "",
+        *,
+        coordinator: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        **details: Unpack[_Details],
+    ) -> None:
+        super().__init__(summary, **details)
+        self.coordinator = coordinator
+        self.num_processes = num_processes
+        self.process_id = process_id
+
+
 class LaunchError(ResolveError, ValueError):
     """The cluster cannot be expressed for that kind of program, such as two jobs for JAX.
 
@@ -309,7 +339,7 @@ class IncompleteClusterError(DeadlineExceededError):
     """The deadline of `wait` passed before the cluster was complete.
 
     Attributes:
-        found: job name to the number of its usable tasks.
+        found: job name to the number of its usable tasks, those that are done included.
         wanted: job name to the number of tasks that was requested, or that the source expects; `""` for the
             total of all jobs.
         missing: `namespace/name` of each missing pod, or the name of the TPU, to the reason.
@@ -433,6 +463,13 @@ class ForbiddenError(APIError):
     def __init__(self, summary: str = "", *, manifest: str = "", **details: Unpack[_StatusDetails]) -> None:
         super().__init__(summary, **details)
         self.manifest = manifest
+
+
+class TPULookupError(APIError, ValueError):
+    """The `service=` of a `TPUClusterResolver` could not look up a TPU; `status` is None without a response.
+
+    Its `__cause__` is the error of the service, for which TensorFlow documents a ValueError.
+    """
 
 
 class ProtocolError(_RequestError, RuntimeError):

@@ -11,7 +11,8 @@ It works in two places, and has no effect elsewhere:
   `JAX_PROCESS_ID`. JAX reads only the first of them itself.
 - In a pod, with one process per pod. The processes are the pods of the same Job, JobSet (replicated job),
   LeaderWorkerSet (group), StatefulSet, Kubeflow job, Volcano Job or Kueue pod group, in the order of their
-  indices. `initialize()` waits for all of them within its `initialization_timeout`.
+  indices. `initialize()` waits for all of them within its `initialization_timeout`, and fails if one of them
+  has ended with success already: nobody could connect to it.
 
 In a pod, these variables matter:
 
@@ -46,6 +47,7 @@ from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve.errors import ConfigurationError, LaunchError, MissingDependencyError
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, ExecutableLocation, KubernetesClusterResolver
 from aioresolve.kubernetes.own_pod import find_own_pod, workload_of
+from aioresolve.resolver.wait import validate_condition, wait_until_complete
 from aioresolve.sync.loop_thread import get_loop_thread
 
 try:
@@ -172,8 +174,14 @@ async def _wait_for_processes(port: int, timeout: float) -> _Processes:
         read = partial(_read_count, resolver, peers)
         count = await within_deadline(deadline.next_timeout, f"the number of {peers}", read)
     # Pods may become ready only after their processes have found one another.
-    state = await resolver.wait(count, ready=False, timeout=deadline.next_timeout)
-    _validate_members(state, selector, count)
+    condition = validate_condition(count, None, False, False, 0.0, needs_all=True)
+    state = await wait_until_complete(
+        resolver._observations_for(condition, 30.0),
+        condition,
+        timeout=deadline.next_timeout,
+        source=repr(resolver),
+    )
+    _validate_members(state, selector)
     task = await resolver.this_task(state, timeout=deadline.next_timeout)
     return _Processes(state.tasks[0].address, count, task.rank)
 
@@ -203,7 +211,7 @@ async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress:
             elif observation.state is not None:
                 expected = observation.expected.get("worker")
                 if expected is not None:
-                    return expected.number + expected.succeeded
+                    return expected.number
                 break
     raise ConfigurationError(
         f"the number of {peers} is not known: no controller states it, or it may not be read",
@@ -211,13 +219,8 @@ async def _read_count(resolver: KubernetesClusterResolver, peers: str, progress:
     )
 
 
-def _validate_members(state: ClusterState, selector: str, count: int) -> None:
+def _validate_members(state: ClusterState, selector: str) -> None:
     indices = [task.index for task in state.tasks]
-    if len(indices) > count:
-        raise ConfigurationError(
-            f"{len(indices)} pods match {selector!r}, but {count} processes were expected",
-            hint="Correct AIORESOLVE_COUNT or AIORESOLVE_SELECTOR.",
-        )
     # The indices of a group of a LeaderWorkerSet begin after those of the groups before it.
     missing = set(range(indices[0], indices[-1] + 1)).difference(indices)
     if missing:

@@ -2,7 +2,7 @@
 
 Pure functions: they take a `ClusterSpec` or `ClusterState`, and most of them the `Task` of the program (see
 `ClusterResolver.this_task`), and return variables by name, or text. A LaunchError says why a cluster cannot
-be expressed for this kind of program.
+be expressed for this kind of program. `CLEARED` has the variables that the program must not inherit.
 
 | for | function | source of the format |
 | --- | --- | --- |
@@ -10,7 +10,8 @@ be expressed for this kind of program.
 | JAX | `jax` | `jax.distributed.initialize` and `aioresolve.jax` |
 | torchrun | `torchrun` | `torch.distributed.argparse_util.env` |
 | PyTorch without torchrun | `torch` | `torch.distributed.init_process_group(init_method="env://")` |
-| Open MPI, DeepSpeed | `hostfile` | Open MPI's `mpirun --hostfile`, DeepSpeed's `--hostfile` |
+| Accelerate | `accelerate` | `accelerate launch`, and `accelerate.Accelerator` without it |
+| Open MPI, DeepSpeed, Horovod | `hostfile` | the option `hostfile` of `mpirun`, `deepspeed`, `horovodrun` |
 | Horovod, MPICH | `host_slots` | Horovod's `--host-discovery-script`, Hydra's `-f` |
 | Megascale (TPU slices) | `megascale` | the variables that GKE and Cloud TPU set |
 | Ray | `ray` | `ray.init`, and LeaderWorkerSet's variables |
@@ -24,20 +25,24 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.errors import Hint, LaunchError
-from aioresolve.spec import ClusterState, split_host_port
+from aioresolve.errors import ConfigurationError, Hint, LaunchError
+from aioresolve.spec import ClusterState, host_port, split_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aioresolve.errors import PartialClusterError
     from aioresolve.spec import ClusterSpec, Task
 
 __all__ = [
+    "CLEARED",
     "CONSUMERS",
+    "accelerate",
     "environment",
     "host_slots",
     "hostfile",
     "jax",
+    "jax_processes",
     "leader_worker",
     "megascale",
     "ray",
@@ -47,6 +52,9 @@ __all__ = [
     "torchrun",
 ]
 
+JAX_TPU_PORT = 8482
+"""The port of JAX's coordinator on TPUs."""
+
 EVALUATOR = "evaluator"
 """TensorFlow's job whose task is not part of the cluster, but reads it."""
 
@@ -54,21 +62,40 @@ EVALUATOR = "evaluator"
 def task_variables(cluster: ClusterSpec | ClusterState, task: Task) -> dict[str, str]:
     """Return the task in variables of aioresolve's own, for programs and shell scripts without a convention.
 
-    `AIORESOLVE_JOB`, `AIORESOLVE_INDEX`, `AIORESOLVE_ADDRESS` (`host:port`), `AIORESOLVE_RANK`,
-    `AIORESOLVE_NUM_TASKS`, and `AIORESOLVE_LEADER`, the address of the task with rank 0.
+    `AIORESOLVE_JOB`, `AIORESOLVE_INDEX`, `AIORESOLVE_ADDRESS` (`host:port`), `AIORESOLVE_RANK`, and
+    `leader_variables`.
 
     Raises:
         LaunchError: `task` is not a task of the cluster.
     """
-    leader = _tasks(cluster, task, "env")[0]
+    _tasks(cluster, task, "env")
     return {
         "AIORESOLVE_JOB": task.job,
         "AIORESOLVE_INDEX": str(task.index),
         "AIORESOLVE_ADDRESS": task.address,
         "AIORESOLVE_RANK": str(task.rank),
-        "AIORESOLVE_NUM_TASKS": str(task.num_tasks),
-        "AIORESOLVE_LEADER": leader.address,
+        **leader_variables(cluster),
     }
+
+
+def leader_variables(cluster: ClusterSpec | ClusterState) -> dict[str, str]:
+    """Return the variables of aioresolve's own that are the same for all tasks.
+
+    `AIORESOLVE_NUM_TASKS`, `AIORESOLVE_LEADER` (the address of the task with rank 0), and its parts
+    `AIORESOLVE_LEADER_HOST` (an IPv6 address without brackets) and `AIORESOLVE_LEADER_PORT` (if it has one).
+
+    Without the last three if the leader has ended with success.
+
+    Raises:
+        LaunchError: the cluster has no tasks.
+    """
+    leader = _all_tasks(cluster, "env")[0]
+    variables = {"AIORESOLVE_NUM_TASKS": str(leader.num_tasks)}
+    if leader.rank == 0:
+        host, port = _split(leader)
+        variables |= {"AIORESOLVE_LEADER": leader.address, "AIORESOLVE_LEADER_HOST": host}
+        variables |= {"AIORESOLVE_LEADER_PORT": str(port)} if port else {}
+    return variables
 
 
 def tensorflow(
@@ -97,7 +124,8 @@ def jax(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = N
     """Return `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, for one process per task.
 
     JAX reads the address itself. JAX 0.10 does not read the other two: with `import aioresolve.jax`,
-    `jax.distributed.initialize()` takes them from here.
+    `jax.distributed.initialize()` takes them from here. If other tasks are on the same host,
+    `JAX_LOCAL_DEVICE_IDS` gives each of them one device, as JAX does by itself under Slurm and Open MPI.
 
     Args:
         cluster: a cluster with one job.
@@ -108,10 +136,33 @@ def jax(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = N
         LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
     """
     tasks = _equal_tasks(cluster, task, "jax")
+    local = _on_host_of(task, tasks)
     return {
         "JAX_COORDINATOR_ADDRESS": _with_port(tasks[0], port, "jax"),
         "JAX_NUM_PROCESSES": str(len(tasks)),
         "JAX_PROCESS_ID": str(task.rank),
+        **({"JAX_LOCAL_DEVICE_IDS": str(local.index(task))} if len(local) > 1 else {}),
+    }
+
+
+def jax_processes(part: PartialClusterError, *, port: int | None = None) -> dict[str, str]:
+    """Return the variables of `jax` for a process that knows only its part of the cluster, such as its slice.
+
+    They are what JAX itself computes in one slice of several (`jax._src.clusters.cloud_tpu_cluster`).
+
+    Args:
+        part: the error of the resolver; it is raised if JAX needs more than is known.
+        port: the port on which process 0 runs the coordinator; by default 8482, as in JAX.
+
+    Raises:
+        PartialClusterError: the coordinator, or the id of this process, is not known.
+    """
+    if part.coordinator is None or part.process_id is None:
+        raise part
+    return {
+        "JAX_COORDINATOR_ADDRESS": host_port(part.coordinator, port or JAX_TPU_PORT),
+        "JAX_NUM_PROCESSES": str(part.num_processes),
+        "JAX_PROCESS_ID": str(part.process_id),
     }
 
 
@@ -124,15 +175,18 @@ def torchrun(
 ) -> dict[str, str]:
     """Return torchrun's arguments as the variables that it reads them from, for one torchrun per task.
 
-    `PET_NNODES`, `PET_NODE_RANK`, `PET_MASTER_ADDR` and `PET_MASTER_PORT` select its static rendezvous, in
-    which each node keeps its rank. An argument on torchrun's command line takes precedence.
+    `PET_NNODES`, `PET_NODE_RANK`, `PET_MASTER_ADDR` and `PET_MASTER_PORT` describe its static rendezvous, in
+    which each node keeps its rank. `PET_RDZV_BACKEND` selects it, and `PET_RDZV_ENDPOINT`, `PET_RDZV_ID`,
+    `PET_RDZV_CONF` and `PET_STANDALONE` have torchrun's defaults, in place of what the program inherits from
+    an elastic job. An argument on torchrun's command line takes precedence. Each torchrun numbers its
+    processes, `LOCAL_RANK`, from 0, also if several are on one host.
 
     Args:
         cluster: a cluster with one job.
         task: the task of the program.
         port: the port of the master, on the host of rank 0; by default, that of its address.
-        processes_per_task: `PET_NPROC_PER_NODE`: a number, or `"auto"`, `"gpu"` or `"cpu"`; by default unset,
-            which means 1.
+        processes_per_task: `PET_NPROC_PER_NODE`: a number, or `"auto"`, `"gpu"` or `"cpu"`; by default the
+            one that the program inherits, else 1.
 
     Raises:
         LaunchError: there are several jobs, the task indices have gaps, or the port is missing.
@@ -144,6 +198,11 @@ def torchrun(
         "PET_NODE_RANK": str(task.rank),
         "PET_MASTER_ADDR": host,
         "PET_MASTER_PORT": str(master_port),
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ENDPOINT": "",
+        "PET_RDZV_ID": "none",
+        "PET_RDZV_CONF": "",
+        "PET_STANDALONE": "0",
     }
     if processes_per_task is not None:
         variables["PET_NPROC_PER_NODE"] = str(processes_per_task)
@@ -153,7 +212,10 @@ def torchrun(
 def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None = None) -> dict[str, str]:
     """Return what `torch.distributed.init_process_group` reads, for one process per task.
 
-    `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, `RANK`, `LOCAL_WORLD_SIZE` (1) and `LOCAL_RANK` (0).
+    `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`; `LOCAL_WORLD_SIZE` and `LOCAL_RANK`, the number of
+    tasks on the host of this one, and its position among them; `NODE_RANK` (of PyTorch Lightning) and
+    `GROUP_RANK` (of torchrun), the position of the host among the hosts. Two tasks are on one host if the
+    hosts of their addresses are equal.
 
     Args:
         cluster: a cluster with one job.
@@ -165,25 +227,54 @@ def torch(cluster: ClusterSpec | ClusterState, task: Task, *, port: int | None =
     """
     tasks = _equal_tasks(cluster, task, "torch")
     host, master_port = split_host_port(_with_port(tasks[0], port, "torch"))
+    local = _on_host_of(task, tasks)
+    node = str([*dict.fromkeys(map(_host, tasks))].index(_host(task)))
     return {
         "MASTER_ADDR": host,
         "MASTER_PORT": str(master_port),
         "WORLD_SIZE": str(len(tasks)),
         "RANK": str(task.rank),
-        "LOCAL_WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": str(len(local)),
+        "LOCAL_RANK": str(local.index(task)),
+        "NODE_RANK": node,
+        "GROUP_RANK": node,
     }
 
 
+def accelerate(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 29500) -> dict[str, str]:
+    """Return `torchrun`'s and `torch`'s variables, for one `accelerate launch` or one process per task.
+
+    `accelerate launch` has no variables for the cluster. If it starts several processes, it starts torchrun,
+    which reads its own; for one process, `accelerate.Accelerator` reads those of `torch`. That requires that
+    neither its command line nor its configuration file has a number of machines; the number of processes
+    (`--num_processes`) is that of the task.
+
+    Args:
+        cluster: a cluster with one job.
+        task: the task of the program.
+        port: the port of the master, on the host of rank 0. Pass one other than Accelerate's own to
+            `accelerate launch` too, as `--main_process_port`.
+
+    Raises:
+        LaunchError: there are several jobs, the task indices have gaps, or the port is not one.
+    """
+    _equal_tasks(cluster, task, "accelerate")
+    return torchrun(cluster, task, port=port) | torch(cluster, task, port=port)
+
+
 def hostfile(cluster: ClusterSpec | ClusterState, *, slots: int = 1) -> str:
-    """Return a host file of Open MPI and DeepSpeed: one line `host slots=N` for each host, by rank.
+    """Return a host file of Open MPI, DeepSpeed and Horovod: one line `host slots=N` for each host, by rank.
+
+    Open MPI cuts a name at its first dot, unless `OMPI_MCA_orte_keep_fqdn_hostnames` (version 4) or
+    `PRTE_MCA_prte_keep_fqdn_hostnames` (5) is `true`.
 
     Args:
         cluster: the cluster; all its jobs are included.
         slots: the number of processes for each task. A host with two tasks has twice as many.
 
     Raises:
-        LaunchError: the cluster has no tasks.
+        LaunchError: the cluster has no tasks, or a host is an IPv6 address, which Open MPI 4, Horovod and
+            DeepSpeed's pdsh cannot read.
     """
     return "".join(f"{host} slots={number}\n" for host, number in _slots(cluster, slots, "hostfile"))
 
@@ -198,17 +289,7 @@ def host_slots(cluster: ClusterSpec | ClusterState, *, slots: int = 1) -> str:
     Raises:
         LaunchError: the cluster has no tasks, or a host is an IPv6 address, which the format cannot express.
     """
-    hosts = _slots(cluster, slots, "host:slots")
-    for host, _ in hosts:
-        if ":" in host:
-            raise LaunchError(
-                f"the format host:slots cannot express the IPv6 address {host}",
-                hint=Hint(
-                    "Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}."
-                ),
-                consumer="host:slots",
-            )
-    return "".join(f"{host}:{number}\n" for host, number in hosts)
+    return "".join(f"{host}:{number}\n" for host, number in _slots(cluster, slots, "host:slots"))
 
 
 def megascale(
@@ -223,7 +304,7 @@ def megascale(
     Args:
         cluster: a cluster with one job, slice after slice.
         task: the task of the program.
-        slices: the number of slices, all of one size; or the task indices of each slice, as
+        slices: the number of slices, all of one size; or the ranks of the tasks of each slice, as
             `TPUSlice.tasks` has them.
         port: `MEGASCALE_PORT`, the port of the coordinator, on the host of the first task; by default unset.
 
@@ -236,7 +317,7 @@ def megascale(
     variables = {
         "MEGASCALE_COORDINATOR_ADDRESS": _host(tasks[0]),
         "MEGASCALE_NUM_SLICES": str(len(ranges)),
-        "MEGASCALE_SLICE_ID": str(next(i for i, members in enumerate(ranges) if task.index in members)),
+        "MEGASCALE_SLICE_ID": str(next(i for i, members in enumerate(ranges) if task.rank in members)),
     }
     if port is not None:
         variables["MEGASCALE_PORT"] = str(port)
@@ -274,11 +355,12 @@ def ray(cluster: ClusterSpec | ClusterState, task: Task, *, port: int = 6379) ->
     """
     variables = leader_worker(cluster, task)
     if task.rank:
-        variables["RAY_ADDRESS"] = _with_port(_spec(cluster).tasks[0], port, "ray")
+        variables["RAY_ADDRESS"] = _with_port(cluster.tasks[0], port, "ray")
     return variables
 
 
 CONSUMERS: dict[str, Callable[..., dict[str, str]]] = {
+    "accelerate": accelerate,
     "env": task_variables,
     "jax": jax,
     "megascale": megascale,
@@ -290,6 +372,33 @@ CONSUMERS: dict[str, Callable[..., dict[str, str]]] = {
     "vllm": leader_worker,
 }
 """The kinds of programs that read variables, by name, and the function for each."""
+
+_TORCHELASTIC = (
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    *("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+)
+_LEADER = ("AIORESOLVE_LEADER", "AIORESOLVE_LEADER_HOST", "AIORESOLVE_LEADER_PORT")
+_TASK = ("AIORESOLVE_JOB", "AIORESOLVE_INDEX", "AIORESOLVE_ADDRESS", "AIORESOLVE_RANK")
+
+CLEARED: dict[str, tuple[str, ...]] = {
+    "accelerate": _TORCHELASTIC,
+    "env": _LEADER,
+    # Without them JAX's own detection of Open MPI and Slurm does not come before that of aioresolve.jax.
+    "jax": ("JAX_COORDINATOR_BIND_ADDRESS", "OMPI_MCA_orte_hnp_uri", "SLURM_LOCALID"),
+    "megascale": ("MEGASCALE_PORT",),
+    "ray": ("RAY_ADDRESS",),
+    "torch": _TORCHELASTIC,
+    "vllm": ("RAY_ADDRESS",),
+    # A program that starts the tasks is not one of them.
+    **dict.fromkeys(("deepspeed", "horovod", "mpi", "mpich"), _TASK),
+}
+"""The variables that a kind of program would read instead of those that `environment` returns, by its name.
+
+`aioresolve exec` removes them from what the program inherits, before it sets the others:
+
+    inherited = {name: value for name, value in os.environ.items() if name not in CLEARED.get("jax", ())}
+    variables = inherited | environment("jax", cluster, task)
+"""
 
 
 def environment(
@@ -327,10 +436,26 @@ def _spec(cluster: ClusterSpec | ClusterState) -> ClusterSpec:
     return cluster.spec if isinstance(cluster, ClusterState) else cluster
 
 
+def _all_tasks(cluster: ClusterSpec | ClusterState, consumer: str) -> tuple[Task, ...]:
+    """Return the tasks by rank, at least one, if the consumer can have a cluster of which others are done."""
+    tasks = cluster.tasks
+    done = cluster.done if isinstance(cluster, ClusterState) and consumer != "env" else ()
+    if done:
+        more = f" and {len(done) - 1} more" if len(done) > 1 else ""
+        raise LaunchError(
+            f"the processes of {consumer} connect to each other, but {done[0]}{more} ended with success",
+            hint="Create the job again, so that all of its tasks start together.",
+            consumer=consumer,
+        )
+    if not tasks:
+        raise LaunchError("the cluster has no tasks, and such a program needs one", consumer=consumer)
+    return tasks
+
+
 def _tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str) -> tuple[Task, ...]:
     """Return all tasks by rank, if `task` is one of them."""
-    tasks = _spec(cluster).tasks
-    if not 0 <= task.rank < len(tasks) or tasks[task.rank] != task:
+    tasks = _all_tasks(cluster, consumer)
+    if task not in tasks:
         raise LaunchError(
             f"{task} at {task.address}, rank {task.rank} of {task.num_tasks}, is not a task of this cluster"
             f" of {len(tasks)} tasks",
@@ -341,7 +466,7 @@ def _tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str) -> tu
 
 
 def _equal_tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str) -> tuple[Task, ...]:
-    """Return all tasks by rank, if they are of one job and without gaps."""
+    """Return all tasks by rank, if they are of one job and without gaps. The first index need not be 0."""
     tasks = _tasks(cluster, task, consumer)
     jobs = list(dict.fromkeys(each.job for each in tasks))
     if len(jobs) > 1:
@@ -350,15 +475,20 @@ def _equal_tasks(cluster: ClusterSpec | ClusterState, task: Task, consumer: str)
             hint="Resolve one job, or several selectors as one job.",
             consumer=consumer,
         )
-    if tasks[-1].index != len(tasks) - 1:
-        present = {each.index for each in tasks}
-        missing = next(index for index in range(len(tasks)) if index not in present)
+    indices = {each.index for each in tasks}
+    missing = next((i for i in range(min(indices), max(indices)) if i not in indices), None)
+    if missing is not None:
         raise LaunchError(
             f"the ranks of {consumer} have no gaps, but job {jobs[0]!r} has no task {missing}",
             hint=Hint("Wait until the cluster is complete, with {count} for the number of its tasks."),
             consumer=consumer,
         )
     return tasks
+
+
+def _on_host_of(task: Task, tasks: tuple[Task, ...]) -> list[Task]:
+    """Return the tasks on the host of `task`, which is one of them, by rank."""
+    return [each for each in tasks if _host(each) == _host(task)]
 
 
 def _split(task: Task) -> tuple[str, int]:
@@ -384,7 +514,15 @@ def _with_port(task: Task, port: int | None, consumer: str) -> str:
             hint=Hint("Pass {port}, a free port of that host from 1 to 65535."),
             consumer=consumer,
         )
-    return f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
+    return _checked(host, found, consumer)
+
+
+def _checked(host: str, port: int, consumer: str) -> str:
+    """Return `host:port`, if it can be that."""
+    try:
+        return host_port(host, port)
+    except ConfigurationError as error:
+        raise LaunchError(error.summary, hint=error.hint, consumer=consumer) from error
 
 
 def _slots(cluster: ClusterSpec | ClusterState, slots: int, consumer: str) -> list[tuple[str, int]]:
@@ -394,14 +532,22 @@ def _slots(cluster: ClusterSpec | ClusterState, slots: int, consumer: str) -> li
             hint=Hint("Pass {slots}, at least 1."),
             consumer=consumer,
         )
-    hosts = Counter(_host(task) for task in _spec(cluster).tasks)
-    if not hosts:
-        raise LaunchError("the cluster has no tasks, and a host file needs one", consumer=consumer)
+    hosts = Counter(map(_host, _all_tasks(cluster, consumer)))
+    for host in hosts:
+        _checked(host, 0, consumer)
+        if ":" in host:
+            raise LaunchError(
+                f"a host file cannot express the IPv6 address {host}",
+                hint=Hint(
+                    "Resolve IPv4 addresses or host names: pass {address=pod_ipv4} or {address=hostname}."
+                ),
+                consumer=consumer,
+            )
     return [(host, tasks * slots) for host, tasks in hosts.items()]
 
 
 def _slice_ranges(num_tasks: int, slices: int | Sequence[range]) -> list[range]:
-    """Return the task indices of each slice."""
+    """Return the ranks of the tasks of each slice."""
     if isinstance(slices, int):
         if slices < 1 or num_tasks % slices:
             raise LaunchError(

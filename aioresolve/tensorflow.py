@@ -13,7 +13,7 @@ return TensorFlow's types: `cluster_spec()` is a `tf.train.ClusterSpec`. They ar
 of `aioresolve.sync`, with their arguments, `watch()`, `wait()`, `this_task()` and `cluster_state()`.
 docs/migration.md lists every difference from TensorFlow.
 
-`ClusterResolver` and `KubernetesExecutableLocation` are those of TensorFlow.
+`ClusterResolver`, `ClusterSpec` and `KubernetesExecutableLocation` are those of TensorFlow.
 
 Raises:
     MissingDependencyError: (an ImportError) on import: TensorFlow is not installed.
@@ -21,11 +21,13 @@ Raises:
 
 from __future__ import annotations
 
+from functools import partial, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from aioresolve import sync
-from aioresolve.errors import ConfigurationError, MissingDependencyError
+from aioresolve.errors import ConfigurationError, MissingDependencyError, ResolveError
+from aioresolve.sync.loop_thread import get_loop_thread, without_internal_frames
 from aioresolve.tpu.discovery import LocalTPU
 
 try:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClusterResolver",
+    "ClusterSpec",
     "GCEClusterResolver",
     "KubernetesClusterResolver",
     "KubernetesExecutableLocation",
@@ -55,6 +58,9 @@ __all__ = [
     "from_async_resolver",
 ]
 
+DETECTION_TIMEOUT = 2.0
+"""Seconds after which the constructor of `TPUClusterResolver` takes this machine for no TPU VM."""
+
 _theirs: Any = tf.distribute.cluster_resolver
 
 # TensorFlow does not export it.
@@ -65,12 +71,15 @@ _their_sagemaker: Any = import_module(
 ClusterResolver = _theirs.ClusterResolver
 """`tf.distribute.cluster_resolver.ClusterResolver` itself."""
 
+ClusterSpec = tf.train.ClusterSpec
+"""`tf.train.ClusterSpec` itself, which `cluster_spec()` returns."""
+
 KubernetesExecutableLocation = _theirs.KubernetesExecutableLocation
 """`tf.distribute.cluster_resolver.KubernetesExecutableLocation` itself."""
 
 
 class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
-    """A blocking resolver that returns TensorFlow's types, and can be copied and pickled."""
+    """A blocking resolver that returns TensorFlow's types."""
 
     def cluster_spec(self, *, timeout: float | None = None) -> Any:
         """Return the current address of each task as a `tf.train.ClusterSpec`.
@@ -96,30 +105,6 @@ class _TensorFlowResolver(sync.ClusterResolver, _theirs.ClusterResolver):
             config_proto: the configuration of the session that lists the devices in graph mode.
         """
         return _theirs.ClusterResolver.num_accelerators(self, task_type, task_id, config_proto)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The event loop thread and its connections belong to this process.
-        state = {name: value for name, value in vars(self).items() if name != "_shared"}
-        return state | {"_task": self._settings()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        task_type, task_id, rpc_layer = state.pop("_task")
-        self.__dict__.update(state)
-        if self._factory is None:
-            raise ConfigurationError(
-                f"a {type(self).__name__} of an async resolver cannot be copied",
-                hint="Create another one with `from_async_resolver`.",
-            )
-        self._init_from(self._factory)
-        self.rpc_layer = rpc_layer
-        if task_type != self._settings()[0]:
-            self.task_type = task_type
-        if task_id != self._settings()[1]:
-            self.task_id = task_id
-
-    def _settings(self) -> tuple[str | None, int | None, str | None]:
-        """Return the attributes that can be set, as a copy has them."""
-        return self.task_type, self.task_id, self.rpc_layer
 
 
 class GCEClusterResolver(_TensorFlowResolver, sync.GCEClusterResolver, _theirs.GCEClusterResolver):
@@ -159,7 +144,7 @@ class SimpleClusterResolver(_TensorFlowResolver, sync.SimpleClusterResolver, _th
 
 
 class _EnvironmentResolver(_TensorFlowResolver):
-    """A resolver that reads variables. A copy reads those of its own process, and keeps what was set."""
+    """A resolver that reads variables."""
 
     def num_accelerators(  # type: ignore[override]
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
@@ -175,10 +160,6 @@ class _EnvironmentResolver(_TensorFlowResolver):
         task_id = self.task_id if task_id is None else task_id
         return super().num_accelerators(task_type, task_id, config_proto)
 
-    def _settings(self) -> tuple[str | None, int | None, str | None]:
-        resolver = self._shared.resource
-        return resolver._task_type, resolver._task_id, resolver._rpc_layer
-
 
 class TFConfigClusterResolver(
     _EnvironmentResolver, sync.TFConfigClusterResolver, _theirs.TFConfigClusterResolver
@@ -192,8 +173,18 @@ class TFConfigClusterResolver(
 class SlurmClusterResolver(_EnvironmentResolver, sync.SlurmClusterResolver, _theirs.SlurmClusterResolver):
     """`tf.distribute.cluster_resolver.SlurmClusterResolver`, over `aioresolve.SlurmClusterResolver`.
 
-    See there for the arguments and errors.
+    See there for the arguments and errors. As in TensorFlow, the constructor raises an
+    EnvironmentVariableError (a RuntimeError) outside Slurm.
     """
+
+    if not TYPE_CHECKING:
+
+        @wraps(sync.SlurmClusterResolver.__init__)
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if not self._is_copy:
+                self.get_task_info()
+                self.num_accelerators()
 
     num_accelerators = sync.SlurmClusterResolver.num_accelerators  # pyright: ignore[reportAssignmentType]
 
@@ -212,7 +203,30 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
 
     See there for the arguments and errors. `num_accelerators()` probes the workers, and so counts their cores
     before TensorFlow is connected to them.
+
+    As in TensorFlow, the constructor raises if there is no TPU, so that a program can use another strategy.
+
+    Raises:
+        TPUNotFoundError: (a ValueError and RuntimeError) no TPU is named by `tpu` or a variable, and this
+            machine is not a TPU VM; off Google Cloud that takes at most two seconds.
+        ConfigurationError: (a ValueError) an argument or a variable is invalid, or the `zone` and `project`
+            of a named TPU are unknown.
     """
+
+    __deepcopy__ = None  # TensorFlow's returns the resolver itself
+
+    if not TYPE_CHECKING:
+
+        @wraps(sync.TPUClusterResolver.__init__)
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if not self._is_copy:
+                # Not inside the shared resolver: that would open the connections that calls share.
+                locate = partial(self._shared.resource._locate, timeout=DETECTION_TIMEOUT)
+                try:
+                    get_loop_thread().run(locate)
+                except ResolveError as error:
+                    raise without_internal_frames(error)  # noqa: B904 - it is the same error
 
     @staticmethod
     def connect(  # type: ignore[override]
@@ -262,9 +276,6 @@ class TPUClusterResolver(_TensorFlowResolver, sync.TPUClusterResolver, _theirs.T
         resolver: Any = self._shared.resource
         return "local" if isinstance(resolver._source(), LocalTPU) else repr(resolver)
 
-    def __deepcopy__(self, memo: object) -> Self:
-        return self  # as in TensorFlow
-
 
 class UnionResolver(_TensorFlowResolver, sync.UnionClusterResolver, _theirs.UnionResolver):
     """`tf.distribute.cluster_resolver.UnionResolver`, over `aioresolve.UnionClusterResolver`.
@@ -293,6 +304,10 @@ class UnionResolver(_TensorFlowResolver, sync.UnionClusterResolver, _theirs.Unio
 
 class _FromAsync(_TensorFlowResolver):
     """An async resolver as a TensorFlow resolver."""
+
+    def __init__(self, resolver: base.ClusterResolver) -> None:
+        sync.ClusterResolver(resolver)  # raises for None too, which means that a subclass resolves itself
+        super().__init__(resolver)
 
 
 def from_async_resolver(resolver: base.ClusterResolver) -> Any:

@@ -49,7 +49,7 @@ PACKAGES = (
 FULL = Effort()
 QUICK = Effort(rounds=5, turn=0.1, budget=3.0)
 ONLY_ONCE = Effort(rounds=0)
-WAYS = ("state", "state_json", "pages", "watch", "watch_json", "bare_json", "bare_protobuf")
+WAYS = ("state", "pages", "watch", "bare_json")
 """The ways to get whole pods, which are compared on prepared bytes."""
 
 PREPARED = [4000, 20_000]
@@ -229,11 +229,11 @@ def bars_of(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
             what = f"{PEERS[reference].title} faster than {PEERS[other].title}"
             times = those[other].seconds / those[reference].seconds
             bars.append(Bar(what=what, measured=times, least=least, unit="x"))
-    if "spec" in those and "bare" in those:
-        times = those["spec"].seconds / those["bare"].seconds
-        bars.append(
-            Bar(what="cluster_spec() over the bare GET of the same bytes", measured=times, most=1.5, unit="x")
-        )
+    for name, bare, most in (("spec", "bare", 1.5), ("state", "bare_json", 1.3)):
+        if name in those and bare in those:
+            what = f"{PEERS[name].title} over the bare GET of the same bytes"
+            times = those[name].seconds / those[bare].seconds
+            bars.append(Bar(what=what, measured=times, most=most, unit="x"))
     for name in ("spec", "state"):
         if name in those:
             what = f"{PEERS[name].title}, peak memory, 4,000 pods"
@@ -246,11 +246,10 @@ def prepared_bars(found: Mapping[Scenario, Sequence[Measured]]) -> list[Bar]:
     bars = []
     for pods, memory in zip(PREPARED, (55, 80), strict=True):
         those = {each.name: each for each in found.get(Scenario(1, pods, is_prepared=True), ())}
-        for name, reference, most in (("state", "bare_protobuf", 1.5), ("watch", "state", 1.3)):
-            if name in those and reference in those:
-                what = f"{PEERS[name].title} over {PEERS[reference].title}, {pods:,} pods"
-                times = those[name].seconds / those[reference].seconds
-                bars.append(Bar(what=what, measured=times, most=most, unit="x"))
+        if "watch" in those and "state" in those:
+            times = those["watch"].seconds / those["state"].seconds
+            what = f"{PEERS['watch'].title} over cluster_state(), {pods:,} pods"
+            bars.append(Bar(what=what, measured=times, most=1.3, unit="x"))
         if "pages" in those and "state" in those:
             times = those["pages"].seconds / those["state"].seconds
             what = f"cluster_state() faster than in pages, {pods:,} pods"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,7 +25,6 @@ Resolve: TypeAlias = Callable[[], Awaitable[Any]]
 """Resolves once with an open client. `Peer.addresses` extracts the addresses from the result."""
 
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
-AS_MESSAGES = "application/vnd.kubernetes.protobuf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,24 +93,15 @@ async def our_state(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator
         yield resolver.cluster_state
 
 
-def with_transport(
-    attribute: str,
-    value: bool,
-    open_peer: Callable[[Path, Sequence[str]], AbstractAsyncContextManager[Resolve]] = our_state,
-) -> Callable[..., AbstractAsyncContextManager[Resolve]]:
-    """Return `open_peer` with another attribute of the transport, so that it sends other requests."""
+@asynccontextmanager
+async def our_state_in_pages(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
+    from unittest import mock
 
-    @asynccontextmanager
-    async def open_client(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
-        from unittest import mock
+    from aioresolve.kubernetes.api.client import AiohttpTransport
 
-        from aioresolve.kubernetes.api.client import AiohttpTransport
-
-        with mock.patch.object(AiohttpTransport, attribute, value):
-            async with open_peer(kubeconfig, selectors) as resolve:
-                yield resolve
-
-    return open_client
+    with mock.patch.object(AiohttpTransport, "can_stream", False):
+        async with our_state(kubeconfig, selectors) as resolve:
+            yield resolve
 
 
 @asynccontextmanager
@@ -203,51 +193,6 @@ def list_addresses(bodies: Iterable[bytes]) -> list[str]:
             )
         )
     return concatenate(found)
-
-
-@asynccontextmanager
-async def bare_messages(kubeconfig: Path, selectors: Sequence[str]) -> AsyncIterator[Resolve]:
-    parameters = [{"labelSelector": selector} for selector in selectors]
-    async with bare_bodies(kubeconfig, AS_MESSAGES, parameters) as bodies:
-        yield bodies
-
-
-def message_addresses(bodies: Iterable[bytes]) -> list[str]:
-    """Return the addresses in the bodies of `bare_messages`; not part of the measurement."""
-    found = []
-    for body in bodies:
-        listed = dict(fields(body.removeprefix(b"k8s\0")))[2]
-        pods = [dict(fields(content)) for number, content in fields(listed) if number == 2]
-        found.append(
-            members(
-                (metadata[1].decode(), status[1].decode(), status[6].decode(), 9 in metadata)
-                for metadata, status in ((dict(fields(pod[1])), dict(fields(pod[3]))) for pod in pods)
-            )
-        )
-    return concatenate(found)
-
-
-def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the fields of a protobuf message, except for those that are numbers."""
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        number = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return number
-
-    while position < len(message):
-        number, wire_type = divmod(varint(), 8)
-        value = varint()
-        if wire_type == 2:
-            yield number, message[position : position + value]
-            position += value
 
 
 @asynccontextmanager
@@ -381,24 +326,14 @@ PEERS = {
         open_client=our_state,
         addresses=lambda state: spec_addresses(state.spec),
     ),
-    "state_json": Peer(
-        title="aioresolve cluster_state() in JSON",
-        open_client=with_transport("reads_protobuf", False),
-        addresses=lambda state: spec_addresses(state.spec),
-    ),
     "pages": Peer(
-        title="aioresolve cluster_state() in pages of JSON",
-        open_client=with_transport("can_stream", False),
+        title="aioresolve cluster_state() in pages",
+        open_client=our_state_in_pages,
         addresses=lambda state: spec_addresses(state.spec),
     ),
     "watch": Peer(
         title="aioresolve watch(), first state",
         open_client=our_first_state,
-        addresses=lambda state: spec_addresses(state.spec),
-    ),
-    "watch_json": Peer(
-        title="aioresolve watch(), first state, in JSON",
-        open_client=with_transport("reads_protobuf", False, our_first_state),
         addresses=lambda state: spec_addresses(state.spec),
     ),
     "bare": Peer(
@@ -412,12 +347,6 @@ PEERS = {
         needs=("aiohttp",),
         open_client=bare_lists,
         addresses=list_addresses,
-    ),
-    "bare_protobuf": Peer(
-        title="bare aiohttp GET, full protobuf, undecoded",
-        needs=("aiohttp",),
-        open_client=bare_messages,
-        addresses=message_addresses,
     ),
     "msgspec": Peer(
         title="aiohttp + msgspec, full JSON", needs=("aiohttp", "msgspec"), open_client=by_msgspec

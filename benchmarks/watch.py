@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from benchmarks.child_process import Child
 
 PACKAGES = ("aioresolve", "aiohttp", "msgspec", "lightkube", "kubernetes-asyncio")
-CHANGING = ["watch", "json", "msgspec", "lightkube", "kubernetes_asyncio", "poll"]
+CHANGING = ["watch", "msgspec", "lightkube", "kubernetes_asyncio", "poll"]
 IDLING = ["watch", "alone", "msgspec", "lightkube", "kubernetes_asyncio"]
 PODS = 5000
 IDLE_PODS = 16

@@ -88,18 +88,6 @@ async def ours_entered(kubeconfig: Path) -> AsyncIterator[Follow]:
 
 
 @asynccontextmanager
-async def ours_in_json(kubeconfig: Path) -> AsyncIterator[Follow]:
-    """As `ours_entered`, with lists and events in JSON."""
-    from unittest import mock
-
-    from aioresolve.kubernetes.api.client import AiohttpTransport
-
-    with mock.patch.object(AiohttpTransport, "reads_protobuf", False):
-        async with ours_entered(kubeconfig) as follow:
-            yield follow
-
-
-@asynccontextmanager
 async def ours_alone(kubeconfig: Path) -> AsyncIterator[Follow]:
     """Each watch uses a separate resolver, with separate connections and a separate TLS context."""
     yield lambda: our_resolver(kubeconfig).watch()
@@ -232,12 +220,6 @@ async def by_lightkube(kubeconfig: Path) -> AsyncIterator[Follow]:
 WATCHERS = {
     "watch": Watcher(
         title="aioresolve watch()", yields="states", open_client=ours_entered, address=state_address
-    ),
-    "json": Watcher(
-        title="aioresolve watch(), events in JSON",
-        yields="states",
-        open_client=ours_in_json,
-        address=state_address,
     ),
     "alone": Watcher(
         title="aioresolve watch(), a resolver each",

@@ -3,8 +3,7 @@
 It uses TLS and requires a bearer token, or plain HTTP, over which clients send no token. It sends prepared
 bytes, into which only address and version are inserted, so that the figures show the cost of the client. It
 supports the requests for the pods of one selector: a list, a list in pages, and a watch from a version or
-from the existing pods. Complete lists and watches are in protobuf for clients that prefer it. A watch that
-cannot keep up still gets every change, later.
+from the existing pods. A watch that cannot keep up still gets every change, later.
 """
 
 from __future__ import annotations
@@ -21,13 +20,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aioresolve.testing.kubernetes.protobuf import (
-    PROTOBUF,
-    encode_event,
-    encode_pod,
-    encode_pod_list,
-    envelope,
-)
 from benchmarks.child_process import running, serve_requests
 from benchmarks.server import CONDITIONS_SIZE, with_own_times
 from benchmarks.watch_changes import address_of, first_address, pod_changed, pod_name
@@ -97,7 +89,6 @@ class PreparedPods:
         self._now = [
             _fill(template, first_address(number), version) for number, template in enumerate(self._templates)
         ]
-        self._messages: list[bytes] = []
 
     @property
     def version(self) -> int:
@@ -108,34 +99,17 @@ class PreparedPods:
         """Return the current JSON of every pod."""
         return self._now.copy()
 
-    def messages(self) -> list[bytes]:
-        """Return every pod in protobuf; they are encoded at the first call."""
-        if not self._messages:
-            self._messages = [encode_pod(json.loads(pod)) for pod in self._now]
-        return self._messages.copy()
-
     def make_change(self) -> None:
         """Assign the next address to the next pod."""
         pod, self._now[pod] = self._after(self.changes)
-        if self._messages:
-            self._messages[pod] = encode_pod(json.loads(self._now[pod]))
         self.changes += 1
 
-    def event(self, change: int, *, in_protobuf: bool) -> bytes:
+    def event(self, change: int) -> bytes:
         """Return the watch event of a change."""
-        number, pod = self._after(change)
-        if not in_protobuf:
-            return added_or_modified("MODIFIED", pod)
-        is_latest = change + len(self._templates) >= self.changes  # the pod has not changed again
-        message = self._messages[number] if is_latest else encode_pod(json.loads(pod))
-        return encode_event("MODIFIED", envelope("Pod", message))
+        return added_or_modified("MODIFIED", self._after(change)[1])
 
-    def bookmark(self, changes: int, *, in_protobuf: bool, ends_initial_events: bool = False) -> bytes:
+    def bookmark(self, changes: int, *, ends_initial_events: bool = False) -> bytes:
         """Return the bookmark for a watch to which `changes` changes were sent."""
-        if in_protobuf:
-            ending = {"annotations": {"k8s.io/initial-events-end": "true"}} if ends_initial_events else {}
-            pod = {"metadata": {"resourceVersion": str(FIRST_VERSION + changes), **ending}}
-            return encode_event("BOOKMARK", envelope("Pod", encode_pod(pod)))
         annotations = b',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else b""
         return (
             b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d"%b},'
@@ -232,10 +206,7 @@ class WatchServer:
             raise web.HTTPBadRequest(text=f"this server supports only the selector {SELECTOR!r}")
         if "watch" in request.query:
             return await self._watch(request)
-        if _prefers_protobuf(request) and "limit" not in request.query:
-            body = encode_pod_list({"resourceVersion": str(self._pods.version)}, self._pods.messages())
-            return await _respond(request, body, PROTOBUF)
-        return await _respond(request, self._list(request), "application/json")
+        return await _respond(request, self._list(request))
 
     def _list(self, request: web.Request) -> bytes:
         """Return a list, or one page; all pages of a list are from the same snapshot."""
@@ -261,13 +232,9 @@ class WatchServer:
 
         begins_with_pods = request.query.get("sendInitialEvents") == "true"
         sent = int(request.query.get("resourceVersion") or self._pods.version) - FIRST_VERSION
-        in_protobuf = _prefers_protobuf(request)
-        messages = self._pods.messages() if in_protobuf else []  # they exist before the first event
-        pods = (messages or self._pods.snapshot()) if begins_with_pods else []
-        del messages
+        pods = self._pods.snapshot() if begins_with_pods else []
         wants_bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True", "1")
-        content_type = f"{PROTOBUF};stream=watch" if in_protobuf else "application/json"
-        response = web.StreamResponse(headers={"Content-Type": content_type})
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         self._watches += 1
@@ -276,20 +243,14 @@ class WatchServer:
             # At a random moment, so that watches that started together do not get their bookmarks together.
             bookmark_at = time.monotonic() + random.uniform(0, BOOKMARKS)
             for start in range(0, len(pods), BATCH):
-                batch = pods[start : start + BATCH]
-                if in_protobuf:
-                    events = [encode_event("ADDED", envelope("Pod", pod)) for pod in batch]
-                else:
-                    events = [added_or_modified("ADDED", pod) for pod in batch]
+                events = [added_or_modified("ADDED", pod) for pod in pods[start : start + BATCH]]
                 await response.write(b"".join(events))
             if begins_with_pods:
                 pods.clear()
-                await response.write(
-                    self._pods.bookmark(sent, in_protobuf=in_protobuf, ends_initial_events=True)
-                )
+                await response.write(self._pods.bookmark(sent, ends_initial_events=True))
             while True:
                 while sent < self._pods.changes:
-                    await response.write(self._pods.event(sent, in_protobuf=in_protobuf))
+                    await response.write(self._pods.event(sent))
                     sent += 1
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(bookmark_at):
@@ -297,7 +258,7 @@ class WatchServer:
                 if time.monotonic() >= bookmark_at:
                     bookmark_at += BOOKMARKS
                     if wants_bookmarks:
-                        await response.write(self._pods.bookmark(sent, in_protobuf=in_protobuf))
+                        await response.write(self._pods.bookmark(sent))
         finally:
             self._watches -= 1
             self._notify()
@@ -307,20 +268,17 @@ class WatchServer:
         changed.set()
 
 
-async def _respond(request: web.Request, body: bytes, content_type: str) -> web.StreamResponse:
+async def _respond(request: web.Request, body: bytes) -> web.StreamResponse:
     """Send a body in pieces: asyncio takes long to encrypt a hundred megabytes at once."""
     from aiohttp import web
 
-    response = web.StreamResponse(headers={"Content-Type": content_type, "Content-Length": str(len(body))})
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     with memoryview(body) as view:
         for start in range(0, len(body), PIECE):
             await response.write(bytes(view[start : start + PIECE]))
     return response
-
-
-def _prefers_protobuf(request: web.Request) -> bool:
-    return request.headers.get("Accept", "").startswith(PROTOBUF)
 
 
 async def serve(pods: int, scheme: str, kubeconfig: Path) -> None:

@@ -59,31 +59,21 @@ class SecretMapping(dict[str, Any]):
         return PLACEHOLDER
 
 
-def redact(text: str, secrets: Iterable[str], *, keep_length: bool = False) -> str:
-    """Return `text` without `secrets`: as they are, URL-encoded, in base64 or in JSON, in any case.
-
-    With `keep_length` what replaces them is as long as they are.
-    """
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return `text` without `secrets`: as they are, URL-encoded, in base64 or in JSON, in any case."""
     lowered = text.lower()
     found = {form for secret in secrets for form in _forms(secret) if form.lower() in lowered}
     if not found:
         return text
     # The longest first, because a secret may contain a shorter one.
     patterns = map(_pattern, sorted(found, key=len, reverse=True))
-
-    def replacement(secret: re.Match[str]) -> str:
-        if not keep_length:
-            return PLACEHOLDER
-        length = len(secret[0].encode("utf-8", "surrogateescape"))
-        return PLACEHOLDER.ljust(length)[:length]
-
-    return re.sub("|".join(patterns), replacement, text, flags=re.IGNORECASE)
+    return re.sub("|".join(patterns), PLACEHOLDER, text, flags=re.IGNORECASE)
 
 
-def redact_bytes(content: bytes, secrets: Iterable[str], *, keep_length: bool = False) -> bytes:
+def redact_bytes(content: bytes, secrets: Iterable[str]) -> bytes:
     """Return `content`, text in UTF-8 or other bytes, without `secrets`; see `redact`."""
     text = content.decode("utf-8", "surrogateescape")
-    return redact(text, secrets, keep_length=keep_length).encode("utf-8", "surrogateescape")
+    return redact(text, secrets).encode("utf-8", "surrogateescape")
 
 
 def _forms(secret: str) -> Iterator[str]:

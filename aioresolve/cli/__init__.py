@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: SIGTERM was received (143), or the reader closed stdout (141).
     """
     if arguments is None:  # this process runs nothing else
-        _exit_on_interrupt()
+        _exit_on_signals()
     # Otherwise the interpreter searches the objects of all modules for garbage before it exits.
     atexit.register(gc.freeze)
     try:
@@ -53,29 +53,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _exit_on_interrupt() -> None:
-    """Have Ctrl-C end this process at once while no event loop runs.
+def _exit_on_signals() -> None:
+    """Have Ctrl-C, and in the first process of a container other signals too, end this process at once.
 
-    Not if the parent process ignores it, or if something else handles it.
+    That is while no event loop runs, and not if the parent process ignores the signal, or if something else
+    handles it.
 
     A KeyboardInterrupt could be lost: Python ignores exceptions in callbacks of weak references, and its
     import system has such callbacks.
     """
     if _handler() is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _exit_at_once)
+        signal.signal(signal.SIGINT, exit_at_once)
+    if os.getpid() == 1:  # for which the kernel drops signals that have no handler
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, exit_at_once)
 
 
 @contextmanager
 def default_interrupts() -> Iterator[None]:
     """Have Ctrl-C raise KeyboardInterrupt inside the block, so that an event loop can replace that."""
-    if _handler() is not _exit_at_once:
+    if _handler() is not exit_at_once:
         yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, _exit_at_once)
+        signal.signal(signal.SIGINT, exit_at_once)
 
 
 def _handler() -> object:
@@ -84,5 +89,6 @@ def _handler() -> object:
     return signal.getsignal(signal.SIGINT) if is_main else None
 
 
-def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    os._exit(INTERRUPTED)
+def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal while no event loop runs: end this process, without cleanup."""
+    os._exit(128 + number)

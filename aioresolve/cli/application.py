@@ -14,7 +14,7 @@ import click
 from aioresolve._version import __version__
 from aioresolve.errors import ResolveError
 
-from . import INTERRUPTED, default_interrupts
+from . import INTERRUPTED, default_interrupts, exit_at_once
 from .options import SHORT_NAMES, CommandGroup
 from .output.error_messages import (
     COULD_NOT_RESOLVE,
@@ -269,7 +269,7 @@ def _signals_to_handle() -> dict[int, int]:
     codes: dict[int, int] = {}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         codes[signal.SIGINT] = INTERRUPTED
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, exit_at_once):
         codes[signal.SIGTERM] = TERMINATED
     return codes
 
@@ -282,12 +282,18 @@ def _exit_on(signals: dict[int, int], request: ExitRequest) -> Iterator[None]:
     in the midst of one: if that is about to complete the future that is now cancelled, asyncio logs an error.
     """
     import asyncio
+    import signal
 
     loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def remove(number: int) -> None:
+        loop.remove_signal_handler(number)
+        signal.signal(number, before[number])
 
     def handle(number: int) -> None:
         # Back to the default action: a second signal ends a process whose cleanup hangs.
-        loop.remove_signal_handler(number)
+        remove(number)
         request.exit(signals[number])
 
     with suppress(NotImplementedError):  # on Windows, where asyncio.run handles Ctrl-C, and nothing SIGTERM
@@ -298,4 +304,4 @@ def _exit_on(signals: dict[int, int], request: ExitRequest) -> Iterator[None]:
     finally:
         with suppress(NotImplementedError):
             for number in signals:
-                loop.remove_signal_handler(number)
+                remove(number)

@@ -39,7 +39,7 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-
 _SERVICE = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)?")
 _JOB = re.compile(r"[^\s=!<>(),]+")
 _SHARD = re.compile(r"(?:([0-9]{1,9})/)?([1-9][0-9]{0,8})")
-_JOB_AND_COUNT = re.compile(r"(.+)=([1-9][0-9]{0,8})")
+_SIZE = re.compile("([1-9][0-9]{0,8})(:([1-9][0-9]{0,8})?)?")
 
 C = TypeVar("C", bound="Callable[..., Any]")
 
@@ -75,12 +75,23 @@ def parse_service(text: str) -> JobSelector:
     return JobSelector(job or DEFAULT_JOB, name, text, "--service")
 
 
-def parse_count(text: str) -> tuple[str, int]:
-    """Return the job and the number of tasks of `JOB=N`; raises a ValueError for another format."""
-    parts = _JOB_AND_COUNT.fullmatch(text)
-    if parts is None:
+def parse_size(text: str) -> tuple[int, int | None]:
+    """Return the least and the most number of `N`, `N:MAX` or `N:`; raises a ValueError for others."""
+    parts = _SIZE.fullmatch(text)
+    if parts is None or (parts[3] and int(parts[3]) < int(parts[1])):
+        raise ValueError(
+            f"{text!r} is not a number of tasks; write N, such as 16, or a range, such as 4:8 or 4:"
+        )
+    least = int(parts[1])
+    return least, (int(parts[3]) if parts[3] else None) if parts[2] else least
+
+
+def parse_job_size(text: str) -> tuple[str, tuple[int, int | None]]:
+    """Return the job and the size of `JOB=SIZE`, for which see `parse_size`."""
+    job, _, size = text.rpartition("=")
+    if not job or not _SIZE.fullmatch(size):
         raise ValueError(f"{text!r} is not a number of tasks of a job; write JOB=N, such as worker=16")
-    return parts[1], int(parts[2])
+    return job, parse_size(size)
 
 
 def parse_shard(text: str) -> int | tuple[int, int]:

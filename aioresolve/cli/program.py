@@ -83,6 +83,43 @@ def find_program(command: str) -> str:
     raise UnknownProgramError(f"the command {command!r} does not exist{where}")
 
 
+def leave_init_process() -> None:
+    """If this is the first process of a container, go on in a child; the first process serves as its init.
+
+    It reaps orphans, sends signals on to the child, and ends with the child's exit code. That is a process of
+    its own because it cannot know which exit codes this one waits for. Call it before there are threads.
+    """
+    if os.getpid() != 1:
+        return
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    while True:
+        received = signal.sigwaitinfo(signal.valid_signals())
+        # A signal of the kernel, such as Ctrl-C of a terminal, reaches the child by itself.
+        if received.si_signo != signal.SIGCHLD and received.si_code <= 0:
+            os.kill(child, received.si_signo)
+        while (ended := _reaped(-1)) is not None:
+            if ended[0] == child:
+                os._exit(_exit_code(ended[1]))
+
+
+def _reaped(which: int) -> tuple[int, int] | None:
+    """Reap a child that has exited, if any of these has (see `os.waitpid`); return its id and its status."""
+    try:
+        found = os.waitpid(which, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return found if found[0] else None
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return SIGNALLED - code if code < 0 else code
+
+
 def replace_process(prepare: Callable[[], Program]) -> NoReturn:
     """Execute a program in place of this process, which thus has its signals and its exit code.
 
@@ -155,18 +192,11 @@ class ChildProgram:
         self._exited = anyio.Event()
 
     def reap(self) -> None:
-        """Collect the exit code of the program, and of its orphans if this process is the init process."""
+        """Collect the exit code of the program, and of its orphans if they are children of this process."""
         # Only of this group: the exec plugin of a kubeconfig is a child as well, for which asyncio waits.
-        while True:
-            try:
-                process, status = os.waitpid(-self.group, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if process == 0:
-                return
-            if process == self.group:
-                code = os.waitstatus_to_exitcode(status)
-                self.exit_code = SIGNALLED - code if code < 0 else code
+        while (ended := _reaped(-self.group)) is not None:
+            if ended[0] == self.group:
+                self.exit_code = _exit_code(ended[1])
                 self._exited.set()
 
     def send(self, number: int) -> bool:

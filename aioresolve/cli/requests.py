@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8470
 """The port of each pod, unless `--port` is passed."""
 
-LAUNCHERS = ("mpi", "deepspeed", "horovod")
+LAUNCHERS = ("mpi", "deepspeed", "horovod", "mpich")
 """The programs that read a host file and start the tasks themselves (`aioresolve exec --for`)."""
 
 PROGRAM_OPTIONS = {
-    "port": ("jax", "megascale", "ray", "torch", "torchrun"),
+    "port": ("jax", "megascale", "ray", "torch", "torchrun", "accelerate"),
     "processes_per_task": ("torchrun",),
     "rpc_layer": ("tensorflow", "tf-config"),
     "slices": ("megascale",),
@@ -197,7 +197,7 @@ def validate_output(request: ClusterRequest, *, has_port: bool = False) -> None:
 def validate_program_options(
     request: ClusterRequest, consumer: str, option: str, *, has_port: bool = False
 ) -> None:
-    """Raise a UsageError if `consumer`, the value of `option`, does not have an option that was passed."""
+    """Raise a UsageError if `consumer`, the value of `option`, cannot have an option that was passed."""
     for name, known in PROGRAM_OPTIONS.items():
         if getattr(request, name) is None or consumer in known or (has_port and name == "port"):
             continue
@@ -207,6 +207,10 @@ def validate_program_options(
             possible = [each for each in possible if each not in (*HOST_FILES, "tf-config")]
         raise click.UsageError(
             f"{passed} requires {option} {' or '.join(possible)}; add it, or leave out {passed}"
+        )
+    if getattr(request, "address", None) == "pod_ipv6" and consumer in PROGRAM_OPTIONS["slots"]:
+        raise click.UsageError(
+            f"{option} {consumer} cannot express IPv6 addresses; pass --address pod_ipv4, or hostname"
         )
 
 

@@ -125,8 +125,8 @@ class EnvironmentClusterResolver(ClusterResolver):
     ) -> str:
         """Return `rpc_layer://host:port` of one task.
 
-        As in TensorFlow, it is `""` if the cluster has at most one task, and the session master if the
-        variables give one.
+        As in TensorFlow, it is `""` if the cluster has at most one task, at index 0, and the session master
+        if the variables give one.
 
         Args:
             task_type: the job of the task; that of this process by default.
@@ -143,7 +143,7 @@ class EnvironmentClusterResolver(ClusterResolver):
         if description.session_master is not None:
             return description.session_master
         spec = description.state.spec
-        if sum(map(spec.num_tasks, spec.jobs)) <= 1 and len(spec.jobs) <= 1:
+        if len(spec.jobs) <= 1 and all(spec.task_indices(job) in ([], [0]) for job in spec.jobs):
             return ""
         task_type = self.task_type if task_type is None else task_type
         task_id = self.task_id if task_id is None else task_id

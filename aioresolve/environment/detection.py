@@ -4,6 +4,12 @@
 this process precedes what describes its machine (`SOURCES`). A source that is found but invalid is an error,
 because another one could describe another cluster.
 
+All processes of a workload must choose the same source. The TPU variables of one pod cannot decide that:
+another pod of the workload, such as the leader of a LeaderWorkerSet, may have none. So in a pod, the workload
+is requested first, and its pods are the cluster. The TPU variables are used if there is no workload or it may
+not be read, provided that they can be the whole cluster; and if they list several processes for each host,
+which the API server does not know.
+
 A source that needs a request is requested only if no variable decides. In a pod, the metadata server of
 Google Cloud is that of the node, and is not used.
 """
@@ -25,6 +31,7 @@ from aioresolve.errors import (
     ConfigurationError,
     CredentialsError,
     EnvironmentVariableError,
+    ForbiddenError,
     ProtocolError,
     ResolveError,
 )
@@ -63,8 +70,6 @@ PRODUCT_FILE = Path("/sys/class/dmi/id/product_name")
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 SELECTOR = "AIORESOLVE_SELECTOR"
 
-LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -89,7 +94,7 @@ class Finding:
         evidence: the evidence.
         new_resolver: makes the resolver, if the source was found.
         error: why the source cannot be used although it was found.
-        is_partial: whether it knows only a part of the cluster.
+        is_partial: whether it is used only if no other source is found.
     """
 
     evidence: Evidence
@@ -146,9 +151,9 @@ async def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection
     processes. Another source that counts one task where the launcher started several processes is
     contradicted: `this_task()` is then an error.
 
-    The first that is found is used. A source that knows only a part of the cluster, such as the variables of
-    one slice of several, is used only if no other is found. Sources that need a request are requested only if
-    no variable decides. Outside Google Cloud, the metadata server costs at most a second.
+    The first that is found is used. In a pod, `Kubernetes` precedes the TPU variables, unless they list
+    several processes for each host. Sources that need a request are requested only if no variable decides.
+    Outside Google Cloud, the metadata server costs at most a second.
 
     Args:
         port: the port of each task, for the sources that do not have it: Slurm and a launcher (of the first
@@ -211,18 +216,20 @@ async def collect_findings(progress: Progress, *, port: int | None = None) -> tu
         _examine_sagemaker(port),
         await _examine_tpu_variables(progress),
     ]
-    decided = next((finding.evidence.source for finding in findings if finding.decides), None)
-    if decided is not None:
-        reason = f"not requested, because of {decided}"
+    is_pod = bool(os.environ.get(SERVICE_HOST))
+    decided = next((each for each in findings if each.decides), None)
+    if decided is not None and not (is_pod and decided is findings[-1] and decided.error is None):
+        reason = f"not requested, because of {decided.evidence.source}"
         unknown = [Finding(Evidence(source, None, reason)) for source in (TPU_VM, KUBERNETES, COMPUTE_ENGINE)]
         return (*findings, *unknown, _examine_launcher(port))
-    if os.environ.get(SERVICE_HOST):
-        kubernetes = await _examine_pod(progress, port)
+    if is_pod:
+        pod, kubernetes = await _examine_pod(progress, port)
+        findings[-1] = _tpu_variables_of_pod(findings[-1], pod, kubernetes)
         reason = "this is a pod: the metadata server would be that of its node"
         tpu_vm, compute_engine = _absent(TPU_VM, reason), _absent(COMPUTE_ENGINE, reason)
     else:
         kubernetes = _absent(KUBERNETES, f"${SERVICE_HOST} is not set")
-        tpu_vm, compute_engine = await _examine_vm(progress, port)
+        tpu_vm, compute_engine = await _examine_vm(progress, port, findings[-1])
     return (*findings, tpu_vm, kubernetes, compute_engine, _examine_launcher(port))
 
 
@@ -262,10 +269,10 @@ def _examine_tf_config() -> Finding:
 def _examine_slurm(port: int | None) -> Finding:
     from .slurm import SlurmClusterResolver
     from .slurm.launched import read_processes
-    from .slurm.tasks import JOB, STEP
+    from .slurm.tasks import JOB_HOSTS, STEP_HOSTS
 
-    if not any(value and name.startswith((STEP.hosts, JOB.hosts)) for name, value in os.environ.items()):
-        return _absent(SLURM, f"${STEP.hosts} and ${JOB.hosts} are not set")
+    if not any(value and name.startswith((STEP_HOSTS, JOB_HOSTS)) for name, value in os.environ.items()):
+        return _absent(SLURM, f"${STEP_HOSTS} and ${JOB_HOSTS} are not set")
     try:
         tasks = read_processes(os.environ)
     except ConfigurationError as error:
@@ -328,6 +335,19 @@ def _examine_launcher(port: int | None) -> Finding:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _TPUVariables(Finding):
+    """What was found out about the TPU variables. They are partial if they may not be the whole cluster.
+
+    Attributes:
+        has_shared_hosts: whether hosts have several processes.
+        num_slices: the number of slices; the resolver itself refuses one of several.
+    """
+
+    has_shared_hosts: bool = False
+    num_slices: int = 1
+
+
 async def _examine_tpu_variables(progress: Progress) -> Finding:
     from aioresolve.spec import split_host_port
     from aioresolve.tpu.discovery import (
@@ -352,21 +372,53 @@ async def _examine_tpu_variables(progress: Progress) -> Finding:
             # KubeRay sets $TPU_NAME to another name, and operators may do the same.
             is_in_pod = bool(os.environ.get(SERVICE_HOST))
             doubt = ", which in a pod need not be the name of a Cloud TPU" if is_in_pod else ""
-            reason, is_partial = f"{source.origin} names {', '.join(source.names)}{doubt}", is_in_pod
+            reason = f"{source.origin} names {', '.join(source.names)}{doubt}"
+            return Finding(Evidence(TPU_VARIABLES, True, reason), _new_tpu_resolver, is_partial=is_in_pod)
         case GivenWorkers():
-            hosts = {split_host_port(address)[0] for address in source.addresses}
-            reason = f"{source.origin} has {_number(len(source.addresses), 'worker')}"
-            limit = ""
-            if source.num_slices > 1:
-                limit = f", of slice {source.slice_index} of {source.num_slices} only"
-            elif hosts.issubset(LOCAL_HOSTS):
-                limit = ", this host only"
-            reason, is_partial = reason + limit, bool(limit)
+            hosts = [split_host_port(address)[0] for address in source.addresses]
+            slices = source.environment.num_slices or 1
+            limit = _limit(list(dict.fromkeys(hosts)), hosts, source.environment.worker_id)
+            position = f", of slice {source.environment.slice_index or 0} of {slices} only"
+            reason = f"{source.origin} has {_number(len(hosts), 'worker')}{position if slices > 1 else limit}"
+            return _TPUVariables(
+                Evidence(TPU_VARIABLES, True, reason),
+                _new_tpu_resolver,
+                is_partial=bool(limit),
+                has_shared_hosts=len(hosts) > len({*hosts}),
+                num_slices=slices,
+            )
         case _:
             return _absent(
                 TPU_VARIABLES, "$TPU_WORKER_HOSTNAMES, $TPU_NAME and similar variables are not set"
             )
-    return Finding(Evidence(TPU_VARIABLES, True, reason), _new_tpu_resolver, is_partial=is_partial)
+
+
+def _limit(hosts: Sequence[str], processes: Sequence[str], worker_id: int | None) -> str:
+    """Return why these hosts may not be those of the whole cluster of this process, as text; else "".
+
+    The pods of a slice may be a part of their workload: of a group of a LeaderWorkerSet whose leader has no
+    TPU or which has subgroups, or of a Job with several slices.
+
+    Args:
+        hosts: each host once.
+        processes: the host of each process.
+        worker_id: the index of this process, if it is known.
+    """
+    from aioresolve.tpu.discovery import LOCAL_HOSTS
+
+    if LOCAL_HOSTS.issuperset(hosts):
+        return ", this host only"
+    if os.environ.get("TPU_WORKER_ID", "").strip().startswith("-"):
+        return f", without this process: $TPU_WORKER_ID={os.environ['TPU_WORKER_ID']}"
+    size = os.environ.get("LWS_GROUP_SIZE", "")
+    if size and size != str(len(hosts)):
+        return f" on {_number(len(hosts), 'host')} only, but $LWS_GROUP_SIZE={size}"
+    position = None if worker_id is None else hosts.index(processes[worker_id])
+    for variable in ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX"):
+        index = os.environ.get(variable, "")
+        if index and position is not None and index != str(position):
+            return f", and $TPU_WORKER_ID={worker_id} is on host {position} of them, but ${variable}={index}"
+    return ""
 
 
 def _new_tpu_resolver() -> ClusterResolver:
@@ -378,16 +430,16 @@ def _new_tpu_resolver() -> ClusterResolver:
 # Kubernetes
 
 
-async def _examine_pod(progress: Progress, port: int | None) -> Finding:
-    """Return whether the pod of this process belongs to a workload; requests the pod."""
+async def _examine_pod(progress: Progress, port: int | None) -> tuple[Pod | None, Finding]:
+    """Return the pod of this process, and whether it belongs to a workload; requests the pod."""
     from aioresolve.kubernetes.own_pod import fetch_own_pod, workload_of
 
     try:
         pod = await fetch_own_pod(progress)
     except CredentialsError as error:
-        return _absent(KUBERNETES, f"this is a pod, but {error.summary}")
+        return None, _absent(KUBERNETES, f"this is a pod, but {error.summary}")
     except ResolveError as error:
-        return _invalid(KUBERNETES, error)
+        return None, _invalid(KUBERNETES, error)
     workload, selector = workload_of(pod), os.environ.get(SELECTOR)
     if selector:
         reason = f"pod {pod.full_name}, and ${SELECTOR} is {selector!r}"
@@ -399,8 +451,38 @@ async def _examine_pod(progress: Progress, port: int | None) -> Finding:
             f"pod {pod.full_name} does not belong to a workload such as a Job, JobSet or LeaderWorkerSet, and"
             f" ${SELECTOR} is not set"
         )
-        return _absent(KUBERNETES, reason)
-    return Finding(Evidence(KUBERNETES, True, reason), lambda: _new_pod_resolver(selector, pod, port))
+        return pod, _absent(KUBERNETES, reason)
+    return pod, Finding(Evidence(KUBERNETES, True, reason), lambda: _new_pod_resolver(selector, pod, port))
+
+
+def _tpu_variables_of_pod(tpu: Finding, pod: Pod | None, kubernetes: Finding) -> Finding:
+    """Return the finding about the TPU variables of a pod, so that all pods of its workload choose alike."""
+    from aioresolve.kubernetes.tasks.controllers import JOBSET_REPLICAS
+
+    if tpu.new_resolver is None:
+        return tpu
+    is_forbidden = isinstance(kubernetes.error, ForbiddenError)
+    if kubernetes.new_resolver is not None and isinstance(tpu, _TPUVariables) and tpu.has_shared_hosts:
+        slices = pod.metadata.labels.get(JOBSET_REPLICAS, "1") if pod is not None else "1"
+        if not tpu.is_partial and slices == str(tpu.num_slices):
+            return tpu
+        summary = f"{kubernetes.evidence.reason}, whose pods run several processes each"
+        return _refused(tpu, f"{summary}, but {tpu.evidence.reason}")
+    if kubernetes.new_resolver is not None or not (kubernetes.error is None or is_forbidden):
+        return replace(tpu, is_partial=True)
+    is_alone = pod is not None and not any(each.controller for each in pod.metadata.owner_references or ())
+    if tpu.is_partial and not is_alone and not is_forbidden:
+        return _refused(tpu, f"{tpu.evidence.reason}; {kubernetes.evidence.reason}")
+    return tpu
+
+
+def _refused(tpu: Finding, reason: str) -> Finding:
+    error = ConfigurationError(
+        f"the TPU variables may describe only a part of the cluster of this process: {reason}",
+        hint="Let the service account of the pod list pods (docs/permissions.md), or name the source:"
+        " `TPUClusterResolver`, or `aioresolve exec tpu` at a terminal.",
+    )
+    return replace(tpu, error=error, is_partial=False)
 
 
 def _new_pod_resolver(selector: str, pod: Pod, port: int | None) -> ClusterResolver:
@@ -419,13 +501,15 @@ def _new_pod_resolver(selector: str, pod: Pod, port: int | None) -> ClusterResol
 # Google Cloud
 
 
-async def _examine_vm(progress: Progress, port: int | None) -> tuple[Finding, Finding]:
+async def _examine_vm(
+    progress: Progress, port: int | None, tpu_variables: Finding
+) -> tuple[Finding, Finding]:
     """Return whether this is a TPU VM, and whether it belongs to a managed instance group."""
-    from aioresolve.gcp.metadata_server import MetadataServer
+    from aioresolve.gcp.metadata_server import HOST_VARIABLES, MetadataServer
 
     from .gce import CREATED_BY
 
-    is_known = any(os.environ.get(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"))
+    is_known = any(os.environ.get(name) for name in HOST_VARIABLES)
     is_known = is_known or await run_in_thread("read the product name of this machine", _is_google_vm)
     found: tuple[Finding, Finding] | None = None
     reason = f"no metadata server responded within {ABSENT_TIMEOUT:g} s: this machine is not on Google Cloud"
@@ -433,7 +517,7 @@ async def _examine_vm(progress: Progress, port: int | None) -> tuple[Finding, Fi
         with anyio.move_on_after(None if is_known else ABSENT_TIMEOUT):
             async with MetadataServer() as metadata:
                 compute_engine = _managed_vm(await metadata.attribute(CREATED_BY, progress), port)
-                found = await _examine_tpu_vm(metadata, progress), compute_engine
+                found = await _examine_tpu_vm(metadata, progress, tpu_variables), compute_engine
     except ResolveError as error:
         if is_known and error.retryable:
             raise
@@ -448,7 +532,7 @@ def _is_google_vm() -> bool:
         return False
 
 
-async def _examine_tpu_vm(metadata: MetadataServer, progress: Progress) -> Finding:
+async def _examine_tpu_vm(metadata: MetadataServer, progress: Progress, tpu_variables: Finding) -> Finding:
     try:
         environment = await metadata.tpu_env(progress)
         hosts = await metadata.worker_network_endpoints(progress)
@@ -460,10 +544,13 @@ async def _examine_tpu_vm(metadata: MetadataServer, progress: Progress) -> Findi
     number = 1 if hosts is None else len(hosts)
     reason = f"the metadata server reports TPU {node or 'without a name'} with {_number(number, 'worker')}"
     slices = environment.num_slices if environment is not None else None
-    is_partial = (slices or 1) > 1
-    if is_partial:
-        reason += f", one slice of {slices} only"
-    return Finding(Evidence(TPU_VM, True, reason), _new_tpu_resolver, is_partial=is_partial)
+    if (slices or 1) > 1:
+        reason += f", one slice of {slices} only"  # the resolver refuses it
+    if tpu_variables.is_partial and number > 1:
+        # The resolver would read the variables.
+        summary = f"{tpu_variables.evidence.reason}, but {reason}"
+        return _invalid(TPU_VM, ConfigurationError(summary, hint="Unset the variable."))
+    return Finding(Evidence(TPU_VM, True, reason), _new_tpu_resolver)
 
 
 def _managed_vm(created_by: str | None, port: int | None) -> Finding:

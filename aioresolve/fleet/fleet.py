@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
+from aioresolve._core.copying import Copyable
 from aioresolve._core.validation import validate_count, validate_seconds
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 from aioresolve.resolver.base import ClusterResolver
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from aioresolve._core.concurrency import LatestValue
+    from aioresolve._core.copying import Arguments
 
     from .poller import TargetWork
     from .target import TargetStatus
@@ -33,7 +35,7 @@ MAX_NAMES = 10
 """Targets that an error message names."""
 
 
-class Fleet:
+class Fleet(Copyable):
     """Resolves, polls or watches many clusters at once; a bad one does not delay the others.
 
     >>> jobs = {"worker": ["job-name=train"]}
@@ -95,6 +97,10 @@ class Fleet:
     def __repr__(self) -> str:
         shard = "" if self._shard is None else f", shard {self._shard[0]} of {self._shard[1]}"
         return f"<{type(self).__name__} of {len(self._targets)} targets{shard}>"
+
+    def _copied_arguments(self) -> Arguments:
+        limits = {"timeout": self._timeout, "max_concurrency": self._max_concurrency, "shard": self._shard}
+        return (self._resolvers,), limits
 
     @property
     def timeout(self) -> float:

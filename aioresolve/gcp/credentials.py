@@ -13,14 +13,16 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
 
-from aioresolve._core.concurrency import TokenCache, run_in_thread
+from aioresolve._core.concurrency import TokenCache, gather, run_in_thread
 from aioresolve._core.redaction import SecretBytes, SecretMapping, SecretText
 from aioresolve.errors import ConfigurationError, ConnectionFailedError, CredentialsError, ResolveError
 
@@ -245,14 +247,27 @@ async def _metadata_token(
         token = decode_token(SecretBytes(body.encode()))
     except ValueError as error:
         raise CredentialsError(f"the metadata server returned an invalid access token: {error}") from error
-    email = await server.value(f"{DEFAULT_ACCOUNT}/email", progress)
+    optional = (f"{DEFAULT_ACCOUNT}/email", "universe/universe-domain")
+    email, universe = await gather([partial(_optional_value, server, path) for path in optional], limit=2)
     headers: dict[str, str] = {"authorization": SecretText(f"Bearer {token.access_token}")}
     if quota_project := os.environ.get(QUOTA_VARIABLE):
         headers["x-goog-user-project"] = quota_project
     member = f"serviceAccount:{email}" if email and "@" in email else None
-    # Machines of Google Cloud itself may not report it.
-    universe = await server.value("universe/universe-domain", progress) or DEFAULT_UNIVERSE
-    return AccessToken(headers, requested_at + token.expires_in, member, universe)
+    return AccessToken(headers, requested_at + token.expires_in, member, universe or DEFAULT_UNIVERSE)
+
+
+async def _optional_value(server: MetadataServer, path: str) -> str | None:
+    """Return a value without which a token can be used; None if the metadata server does not report it.
+
+    The value has the time of one attempt, and at most half of the time that the call has left.
+    """
+    from .metadata_server import response_timeout
+
+    now = anyio.current_time()
+    half = (now + anyio.current_effective_deadline()) / 2
+    with anyio.CancelScope(deadline=min(now + response_timeout(), half)), suppress(ResolveError):
+        return await server.value(path)
+    return None
 
 
 def _read_file_credentials(

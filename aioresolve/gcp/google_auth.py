@@ -275,22 +275,30 @@ class AsyncRequest(aio_transport.Request):
 async def fetch_token(
     credentials: Credentials, client: HTTPClient, source: str, *, force: bool
 ) -> AccessToken:
-    """Return a token of blocking credentials, refreshed in a worker thread if it is not fresh, or `force`."""
+    """Return a token of blocking credentials, refreshed if it is not fresh, or `force`.
+
+    All of that happens in a worker thread: those of a VM request their universe when it is read.
+    """
     if isinstance(credentials, AnonymousCredentials):
         return ANONYMOUS
-    token = current_token(credentials)
-    if force or token is None or not token.is_fresh:
-        request = ThreadRequest(client)
-        try:
-            # A thread cannot be cancelled: it is abandoned, and ends at its next request.
-            await run_in_thread(f"refresh {source}", credentials.refresh, request)
-        except ResolveError as error:
-            raise error.with_traceback(None) from error.__cause__  # its frames hold keys
-        except FAILURES as error:
-            raise credentials_error(error, source) from error
-        finally:
-            request.stop()
+    request = ThreadRequest(client)
+
+    def refresh() -> AccessToken | None:
         token = current_token(credentials)
+        if force or token is None or not token.is_fresh:
+            credentials.refresh(request)
+            token = current_token(credentials)
+        return token
+
+    try:
+        # A thread cannot be cancelled: it is abandoned, and ends at its next request.
+        token = await run_in_thread(f"refresh {source}", refresh)
+    except ResolveError as error:
+        raise error.with_traceback(None) from error.__cause__  # its frames hold keys
+    except FAILURES as error:
+        raise credentials_error(error, source) from error
+    finally:
+        request.stop()
     if token is None:
         raise CredentialsError(
             f"{source} returned no access token", hint="Log in again, or pass other {credentials}."
@@ -310,7 +318,10 @@ def current_token(credentials: Any) -> AccessToken | None:
 
 
 def _universe(credentials: Any) -> str:
-    universe = getattr(credentials, "universe_domain", None)
+    try:
+        universe = getattr(credentials, "universe_domain", None)
+    except exceptions.GoogleAuthError:  # a metadata server that does not report it, or denies it
+        return DEFAULT_UNIVERSE
     return universe if isinstance(universe, str) and universe else DEFAULT_UNIVERSE
 
 

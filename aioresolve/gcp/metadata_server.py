@@ -3,14 +3,18 @@
 Protocol: https://cloud.google.com/compute/docs/metadata/querying-metadata. It may be slow or refuse
 connections for a while: that of GKE does when a pod starts. So requests are repeated until the deadline of
 the call. Off Google Cloud it does not exist: an unknown name, or another server that responds, is an error at
-once, and an address that drops packets costs at most ten seconds.
+once, and an address that drops packets costs three attempts of three seconds.
+
+The variables are those of google-auth (`google.auth.environment_vars`): the host from GCE_METADATA_HOST,
+GCE_METADATA_ROOT, its older name, or GCE_METADATA_IP; the seconds of an attempt from GCE_METADATA_TIMEOUT;
+the number of attempts at a server that may not exist from GCE_METADATA_DETECT_RETRIES; NO_GCE_CHECK.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import math
 import os
 import re
 from contextlib import asynccontextmanager
@@ -24,7 +28,13 @@ from yarl import URL
 from aioresolve._core.deadline import Progress
 from aioresolve._core.http.client import HTTPClient, send_with_retries
 from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ConnectionFailedError,
+    ProtocolError,
+    ResolveError,
+)
 
 from .api_request import connection_hints
 from .resource_names import validate_project, validate_zone
@@ -40,13 +50,16 @@ DEFAULT_HOST = "metadata.google.internal"
 LINK_LOCAL = frozenset({DEFAULT_HOST, "169.254.169.254", "fd20:ce::254", "fd00:ec2::254"})
 """The metadata servers of Google, Azure and AWS, which speak plain http, and only to this machine."""
 
+HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
+"""The variables that name the metadata server, the most important one first."""
+
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
     """Return the metadata server, `host` or `host:port`, with the precedence of google-auth.
 
-    It is `given`, else $GCE_METADATA_HOST, else $GCE_METADATA_IP, else `metadata.google.internal`.
+    It is `given`, else that of the first of HOST_VARIABLES that is set, else `metadata.google.internal`.
 
     Raises:
         ConfigurationError: it is invalid, or NO_GCE_CHECK=true forbids requests to it.
@@ -57,11 +70,8 @@ def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
             " Google Cloud",
             hint="Unset it if this machine is on Google Cloud.",
         )
-    for where, host in (
-        ("host", given),
-        ("the environment variable GCE_METADATA_HOST", environ.get("GCE_METADATA_HOST")),
-        ("the environment variable GCE_METADATA_IP", environ.get("GCE_METADATA_IP")),
-    ):
+    variables = ((f"the environment variable {name}", environ.get(name)) for name in HOST_VARIABLES)
+    for where, host in (("host", given), *variables):
         if host and _HOST.fullmatch(host) is None:
             raise ConfigurationError(
                 f"{where} is {host!r}, which is not a host", hint="Write it as HOST or HOST:PORT."
@@ -73,18 +83,16 @@ def metadata_host(environ: Mapping[str, str], given: str | None = None) -> str:
 
 def is_metadata_host(url: URL) -> bool:
     """Whether `url` is that of a metadata server: requests to it do not leave the physical machine."""
-    environment = {os.environ.get("GCE_METADATA_HOST"), os.environ.get("GCE_METADATA_IP")}
-    return url.host in LINK_LOCAL or url.authority in environment
+    return url.host in LINK_LOCAL or url.authority in {os.environ.get(name) for name in HOST_VARIABLES}
 
 
 logger = logging.getLogger("aioresolve.gcp")
 
-RESPONSE_TIMEOUT = 3.0
-"""Seconds for the complete response, including the connection, as in google-auth."""
+RESPONSE_TIMEOUT = 3
+"""Seconds for the complete response, including the connection, without GCE_METADATA_TIMEOUT."""
 
-DETECTION_TIMEOUT = 7.0
-"""Seconds from the first attempt after which no other is started, unless this machine is known to have a
-metadata server."""
+DETECTION_ATTEMPTS = 3
+"""How often a server that may not exist is requested, without GCE_METADATA_DETECT_RETRIES."""
 
 POLICY = RetryPolicy(first_wait=0.1, longest_wait=2.0)
 """The waits between attempts."""
@@ -105,13 +113,13 @@ class MetadataServer:
     in several event loops.
 
     Requests are repeated until the deadline of the caller if the server is known to exist: it is configured,
-    or has responded to this process before. Otherwise every method raises within ten seconds, and its error
-    is not retryable: a ConnectionFailedError if nothing responds, a ProtocolError if another server does, a
-    ConfigurationError if NO_GCE_CHECK=true. An APIError is a failure that the server reports.
+    has responded to this process before, or refuses connections, as that of GKE does while a pod starts.
+    Otherwise every method raises after a few attempts, and its error is not retryable: a
+    ConnectionFailedError if nothing responds, a ProtocolError if another server does, a ConfigurationError if
+    NO_GCE_CHECK=true. An APIError is a failure that the server reports.
 
     Args:
-        host: `host` or `host:port`; None for $GCE_METADATA_HOST, $GCE_METADATA_IP or
-            `metadata.google.internal`, evaluated at each call.
+        host: `host` or `host:port`; None for `metadata_host`, evaluated at each call.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -126,7 +134,7 @@ class MetadataServer:
         self, path: str, progress: Progress | None = None, *, query: Mapping[str, str] | None = None
     ) -> str | None:
         """Return the value at `path`, such as `instance/zone`; None without one."""
-        response = await self._get(path, progress, query or {}, RESPONSE_TIMEOUT)
+        response = await self._get(path, progress, query or {})
         return None if response.status == 404 else response.body.decode("utf-8", "replace").strip()
 
     async def attributes_tag(
@@ -140,7 +148,7 @@ class MetadataServer:
         query = {"recursive": "true"}
         if other_than:
             query |= {"wait_for_change": "true", "last_etag": other_than, "timeout_sec": str(within)}
-        response = await self._get("instance/attributes/", progress, query, within + RESPONSE_TIMEOUT)
+        response = await self._get("instance/attributes/", progress, query, within)
         return response.headers.get("ETag", "")
 
     async def attribute(self, name: str, progress: Progress | None = None) -> str | None:
@@ -195,23 +203,20 @@ class MetadataServer:
         await self.aclose()
 
     async def _get(
-        self, path: str, progress: Progress | None, query: Mapping[str, str], timeout: float
+        self, path: str, progress: Progress | None, query: Mapping[str, str], within: int = 0
     ) -> Response:
-        """Return a response with status 200 or 404; each attempt may take `timeout` seconds."""
+        """Return a response with status 200 or 404, which the server may send after `within` seconds."""
         progress = progress or Progress()
         name = metadata_host(os.environ, self._host)
-        is_known = name != DEFAULT_HOST or name in _responded
         host = f"http://{name}"
         scope = f"metadata {path}"
         async with self._acquire_client() as client:
             request = _Request(
                 client,
                 URL(f"{host}/computeMetadata/v1/{path}").with_query(query),
-                host,
+                name,
                 scope,
-                timeout,
-                hint=UNAVAILABLE if is_known else NOT_GOOGLE_CLOUD,
-                retry_until=math.inf if is_known else anyio.current_time() + DETECTION_TIMEOUT,
+                timeout=within + response_timeout(),
             )
             if "last_etag" in query:
                 response = await request.send(count(1))
@@ -248,71 +253,106 @@ class MetadataServer:
 
 
 def _new_client() -> HTTPClient:
-    return HTTPClient(
-        hints=connection_hints(NOT_GOOGLE_CLOUD), connect_timeout=RESPONSE_TIMEOUT, logger=logger
-    )
+    return HTTPClient(hints=connection_hints(NOT_GOOGLE_CLOUD), logger=logger)
 
 
-@dataclass(frozen=True, slots=True)
+def response_timeout() -> float:
+    """Return the seconds that an attempt may take."""
+    return _number("GCE_METADATA_TIMEOUT", RESPONSE_TIMEOUT)
+
+
+def _number(variable: str, default: float) -> float:
+    """Return the positive whole number in an environment variable; `default` for others, as google-auth."""
+    text = os.environ.get(variable, "").strip()
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return (int(text) if is_number else 0) or default
+
+
+def _has_flavor(response: Response) -> bool:
+    return response.headers.get("metadata-flavor") == "Google"
+
+
+@dataclass(slots=True)
 class _Request:
-    """A request to the metadata server.
+    """A request to the metadata server `name`.
 
-    An attempt may take `timeout` seconds. `hint` is that of a connection that fails. Such failures are
-    retryable until `retry_until`, a time of the event loop.
+    An attempt may take `timeout` seconds. Failures are retryable if the server `is_known` to exist, or
+    refuses the connection, or the permitted number of them has not been reached.
     """
 
     client: HTTPClient
     url: URL
-    host: str
+    name: str
     scope: str
     timeout: float
-    hint: str
-    retry_until: float
+    failures: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self.name != DEFAULT_HOST or self.name in _responded
+
+    @property
+    def _hint(self) -> str:
+        return UNAVAILABLE if self.is_known else NOT_GOOGLE_CLOUD
 
     async def send(self, attempts: Iterator[int]) -> Response:
         """Return a response with status 200 or 404, after checking that it is from a metadata server."""
-        host, scope = self.host, self.scope
-        response = None
         try:
-            with anyio.move_on_after(self.timeout):
-                response = await self.client.send(
-                    "GET",
-                    self.url,
-                    scope=scope,
-                    headers=FLAVOR,
-                    attempts=attempts,
-                    expected=(404,),
-                    hints=connection_hints(self.hint),
-                )
-            if response is None:
-                raise ConnectionFailedError(
-                    f"{host} did not respond to {scope} within {self.timeout:g} s",
-                    hint=self.hint,
-                    host=host,
-                    scope=scope,
-                )
-        except ConnectionFailedError as error:
-            error.retryable = error.retryable and anyio.current_time() < self.retry_until
+            return await self._send(attempts)
+        except ResolveError as error:
+            # The name exists on Google Cloud only, so the server that refuses is about to start.
+            if getattr(error.__cause__, "errno", None) != errno.ECONNREFUSED:
+                self.failures += 1
+            limit = _number("GCE_METADATA_DETECT_RETRIES", DETECTION_ATTEMPTS)
+            error.retryable = error.retryable and (self.is_known or self.failures < limit)
             raise
-        if response.headers.get("metadata-flavor") != "Google":
+
+    async def _send(self, attempts: Iterator[int]) -> Response:
+        response = await self._request(self.url, attempts)
+        host, status = f"http://{self.name}", response.status
+        is_temporary = status in RETRYABLE_STATUSES
+        is_ours = _has_flavor(response)
+        if not is_ours and not is_temporary:
+            # Error responses may lack the header; google-auth looks for it in the response for the root only.
+            is_ours = _has_flavor(await self._request(self.url.origin(), attempts))
+        if is_ours:
+            _responded.add(self.name)
+        elif not is_temporary:
             raise ProtocolError(
-                f"{host} is not a metadata server: it returned status {response.status} for {scope} without"
-                " the header Metadata-Flavor: Google",
-                hint=self.hint,
+                f"{host} is not a metadata server: it returned status {status} for {self.scope} without the"
+                " header Metadata-Flavor: Google",
+                hint=self._hint,
                 host=host,
-                scope=scope,
+                scope=self.scope,
                 retryable=False,
             )
-        _responded.add(host.removeprefix("http://"))
-        if response.status not in (200, 404):
+        if status not in (200, 404):
             raise APIError(
-                f"{host} returned status {response.status} for {scope}:"
+                f"{host} returned status {status} for {self.scope}:"
                 f" {response.body[:200].decode('utf-8', 'replace')!r}",
-                hint="Check that this machine has access to it.",
+                hint="Check that this machine has access to it." if self.is_known else NOT_GOOGLE_CLOUD,
                 host=host,
-                scope=scope,
-                status=response.status,
+                scope=self.scope,
+                status=status,
                 retry_after=response.retry_after,
-                retryable=response.status in RETRYABLE_STATUSES,
+                retryable=is_temporary,
             )
         return response
+
+    async def _request(self, url: URL, attempts: Iterator[int]) -> Response:
+        with anyio.move_on_after(self.timeout):
+            return await self.client.send(
+                "GET",
+                url,
+                scope=self.scope,
+                headers=FLAVOR,
+                attempts=attempts,
+                expected=(404,),
+                hints=connection_hints(self._hint),
+            )
+        raise ConnectionFailedError(
+            f"http://{self.name} did not respond to {self.scope} within {self.timeout:g} s",
+            hint=self._hint,
+            host=f"http://{self.name}",
+            scope=self.scope,
+        )

@@ -37,6 +37,8 @@ class TPUEnvironment:
         node_id: the id of the TPU node.
         slice_index: the index of the slice in a multislice, from 0.
         num_slices: the number of slices of a multislice.
+        coordinator: `MEGASCALE_COORDINATOR_ADDRESS`: the host of the first worker of the first slice, perhaps
+            with a port.
         values: all lines that are `NAME: 'value'`, name to value.
     """
 
@@ -50,6 +52,7 @@ class TPUEnvironment:
     node_id: str | None = None
     slice_index: int | None = None
     num_slices: int | None = None
+    coordinator: str | None = None
     values: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, hash=False)
 
 
@@ -81,6 +84,7 @@ def parse_tpu_env(text: str) -> TPUEnvironment:
         node_id=None if not node_id or _is_number(node_id) else node_id,
         slice_index=slice_index,
         num_slices=num_slices,
+        coordinator=values.get("MEGASCALE_COORDINATOR_ADDRESS") or None,
         values=MappingProxyType(values),
     )
 
@@ -95,6 +99,17 @@ def parse_worker_hosts(text: str) -> tuple[str, ...]:
         ProtocolError: there is no entry, or one has another form.
     """
     return tuple(_host(entry.strip(), position) for position, entry in enumerate(text.split(",")))
+
+
+def parse_worker_number(text: str) -> int:
+    """Return the number in `agent-worker-number`.
+
+    Raises:
+        ProtocolError: it is not a number from 0.
+    """
+    if not _is_number(text):
+        raise _malformed("agent-worker-number", f"{text[:80]!r} is not a number from 0")
+    return int(text)
 
 
 def _values(text: str) -> dict[str, str]:

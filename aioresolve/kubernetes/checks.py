@@ -35,7 +35,7 @@ from .auth.discovery import SERVICE_VARIABLES
 from .endpoint_slices import SliceQuery
 from .own_pod import workload_of
 from .server_checks import AUTHENTICATION, VERBS, ServerChecks
-from .tasks.controllers import ControllerSizes
+from .tasks.controllers import Controllers
 from .tasks.nodes import ALL_NODES
 from .tasks.pods import HAVE_ENDED, any_has_ended, is_replaced, not_ready_reason, not_running_reason
 from .tasks.resource_claims import ClaimQuery, read_devices
@@ -269,18 +269,19 @@ class _PodChecks:
         return Finding(self.tasks.counts)
 
     async def _check_size(self, _: Progress) -> Finding:
-        sizes = ControllerSizes()
-        cache = self._cache(self.pods.jobs, "name", sizes)
-        while controllers := cache.unread_controllers:
-            await sizes.read(ObjectAPI(self.server.api, max_concurrency=4), controllers)
+        controllers = Controllers()
+        cache = self._cache(self.pods.jobs, "name", controllers)
+        while unread := cache.unread_controllers:
+            await controllers.read(ObjectAPI(self.server.api, max_concurrency=4), unread)
         expected = cache.observation(datetime.now(UTC)).expected
         if not expected:
             return Finding("not known: no controller of the pods states it, or it may not be read")
         spec = self.tasks.state.spec
         found = ", ".join(
-            f"{job}: {spec.num_tasks(job)} of {size.number} ({size.source})" for job, size in expected.items()
+            f"{job}: {spec.num_tasks(job)} of {size.number - size.done} ({size.source})"
+            for job, size in expected.items()
         )
-        if all(spec.num_tasks(job) >= size.number for job, size in expected.items()):
+        if all(spec.num_tasks(job) >= size.number - size.done for job, size in expected.items()):
             return Finding(found)
         return Finding(found, "warning", Hint("Wait until all pods run: `aioresolve wait`."))
 
@@ -306,7 +307,7 @@ class _PodChecks:
         self,
         jobs: Sequence[str] | Mapping[str, object],
         order_by: str,
-        sizes: ControllerSizes | None = None,
+        controllers: Controllers | None = None,
     ) -> PodCache:
         """Return a cache with the pods of these jobs."""
         queries = {job: [self._queries(each) for each in self.pods.jobs[job]] for job in jobs}
@@ -316,7 +317,7 @@ class _PodChecks:
             port=self.pods.port,
             order_by=order_by,
             allow_gaps=False,
-            sizes=sizes,
+            controllers=controllers,
         )
         for query, listed in self._found_pods(jobs).items():
             cache.replace(query, cache.match(query, listed.items), listed.version)

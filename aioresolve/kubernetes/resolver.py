@@ -24,7 +24,7 @@ from aioresolve.spec import ClusterSpec, ClusterState
 
 from .api.client import AiohttpTransport, ConnectionPool, Found, ObjectAPI
 from .api.errors import is_expired
-from .api.objects import CONTEXT_NAMESPACE, PodQuery
+from .api.objects import CONTEXT_NAMESPACE, NOT_MISSING, NOT_RUNNING, RUNNING, PodQuery
 from .auth import (
     NAMESPACE,
     CredentialCache,
@@ -34,7 +34,7 @@ from .auth import (
     validate_overrides,
 )
 from .tasks.accelerators import device_counts
-from .tasks.controllers import ControllerSizes
+from .tasks.controllers import Controllers
 from .tasks.pods import ADDRESSES, ListedMembers, raise_not_running
 from .tasks.task_order import LabelOrdering, addresses_by_name, validate_order_by
 from .watch.pod_cache import PodCache
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from aioresolve.probe.accelerators import Declared
     from aioresolve.resolver.checks import PlannedCheck
     from aioresolve.resolver.this_task import TaskClaim
+    from aioresolve.resolver.wait import WaitCondition
     from aioresolve.spec import Observation
 
     from .api.client import Transport
@@ -153,6 +154,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._address = address if callable(address) else validate_choice("address", address, ADDRESSES)
         self._order_by = validate_order_by(order_by)
         self._not_running = validate_choice("not_running", not_running, ("raise", "skip"))
+        self._may_skip_tasks = self._not_running == "skip"
         self._max_concurrency = validate_count("max_concurrency", max_concurrency)
         self._executable_location = validate_location(
             executable_location, kubeconfig=kubeconfig, context=context
@@ -199,6 +201,8 @@ class KubernetesClusterResolver(ClusterResolver):
         self._credentials = CredentialCache()
         self._lease = PoolLease(self, self.new_pool)
 
+    _kept_attributes = ClusterResolver._kept_attributes | {"watch_policy"}
+
     watch_policy = WatchPolicy()
     """The timing of watches. Change it for tests and for unusual networks."""
 
@@ -219,6 +223,10 @@ class KubernetesClusterResolver(ClusterResolver):
             return cache.state(datetime.now(UTC)).spec
         async with self._connected(progress) as api:
             listed = await self._run_queries(api, lambda query: self._list_members(api, query, progress))
+        if any(each.has_succeeded for each in listed.values()) and self._not_running == "skip":
+            # Those that are done keep their task indices. Which are, only whole pods show.
+            cache = await self._fill_running(progress, reads_claims=False)
+            return cache.state(datetime.now(UTC)).spec
         if self._not_running == "raise":
             raise_not_running(
                 {name: why for each in listed.values() for name, why in each.not_running.items()}
@@ -267,18 +275,24 @@ class KubernetesClusterResolver(ClusterResolver):
         error. The number of one that may not be read is unknown, and so is that of the endpoints of a
         Service, which do not name their controller.
         """
-        async with aclosing(self._observe(interval, ControllerSizes())) as observations:
+        async with aclosing(self._observe(interval, Controllers())) as observations:
             async for observation in observations:
                 yield observation
 
-    async def _observe(
-        self, interval: float, sizes: ControllerSizes | None
+    def _observations_for(
+        self, condition: WaitCondition, interval: float
     ) -> AsyncGenerator[Observation, None]:
-        """Yield observations; with `sizes`, read the controllers into it."""
+        # Without live pods, the controller says whether there will be any, also if it need not say how many.
+        return self._observe(interval, Controllers(reads_sizes=not condition.has_number))
+
+    async def _observe(
+        self, interval: float, controllers: Controllers | None
+    ) -> AsyncGenerator[Observation, None]:
+        """Yield observations; with `controllers`, read the objects of the controllers into it."""
         if not self._can_watch:
 
             async def fetch(progress: Progress) -> Observation:
-                cache = await self._fill_cache(progress, allow_gaps=True, sizes=sizes)
+                cache = await self._fill_cache(progress, allow_gaps=True, controllers=controllers)
                 return cache.observation(datetime.now(UTC))
 
             call = partial(within_deadline, self._timeout, f"a poll of {self!r}", fetch)
@@ -292,12 +306,12 @@ class KubernetesClusterResolver(ClusterResolver):
             # The connection is opened in the task that uses it, because the generator around it may be closed
             # in another task.
             async with self._connected(Progress()) as api:
-                cache = self._new_cache(api, allow_gaps=True, sizes=sizes)
+                cache = self._new_cache(api, allow_gaps=True, controllers=controllers)
                 opened = api, cache
                 queries = self._all_queries(api)
                 reflector = Reflector(api, cache, queries, newest, self.watch_policy, timeout=self._timeout)
                 calls = [reflector.run]
-                if sizes is not None:
+                if controllers is not None:
                     calls.append(partial(_repeat, reflector, newest, self.watch_policy.size_interval))
                 await gather(calls, limit=len(calls))
 
@@ -306,7 +320,7 @@ class KubernetesClusterResolver(ClusterResolver):
             async for observe in newest:
                 assert opened is not None
                 api, cache = opened
-                was_read = False  # whether the sizes are those of this observation
+                was_read = False  # whether the controllers are those of this observation
                 backoff = Backoff(self.watch_policy.backoff)
                 while True:
                     try:
@@ -316,15 +330,15 @@ class KubernetesClusterResolver(ClusterResolver):
                             has_read_nodes = True
                         elif isinstance(cache, PodCache) and (pods := cache.with_claims):
                             await _read_claims(api, cache, pods)
-                        elif sizes is not None and (controllers := cache.unread_controllers):
-                            await sizes.read(api, controllers)
+                        elif controllers is not None and (unread := cache.unread_controllers):
+                            await controllers.read(api, unread)
                             was_read = True
                         elif (
-                            sizes is not None
+                            controllers is not None
                             and not was_read
-                            and sizes.is_outdated(observe(), self.watch_policy.size_interval)
+                            and controllers.is_outdated(observe(), self.watch_policy.size_interval)
                         ):
-                            await sizes.read_again(api)
+                            await controllers.read_again(api)
                             was_read = True
                         else:
                             break
@@ -418,8 +432,10 @@ class KubernetesClusterResolver(ClusterResolver):
         Return None if rows do not suffice: the server splits them or does not support them, many are
         inconclusive, or the server no longer has their version.
         """
-        running, others = query.in_phase_running(True), query.in_phase_running(False)
-        rows: Rows | Found[Pod] | None = None
+        running, others = query.in_phases(RUNNING), query.in_phases(NOT_RUNNING)
+        if self._not_running == "skip":
+            running = query.in_phases(NOT_MISSING)
+        rows: Rows | None = None
         listed: list[Found[Pod]] = []
 
         async def list_running() -> None:
@@ -434,15 +450,11 @@ class KubernetesClusterResolver(ClusterResolver):
         await gather(calls, limit=len(calls))
         if rows is None:
             return None
-        members = ListedMembers()
-        if isinstance(rows, Found):
-            members.add_pods(rows.items, self._address, self._port)
-            inconclusive: set[str] = set()
-        else:
-            inconclusive = rows.inconclusive
-            members.add_rows(rows, inconclusive, self._port)
+        inconclusive = rows.inconclusive
         if len(inconclusive) > MAX_NAMED_REQUESTS:
             return None
+        members = ListedMembers()
+        members.add_rows(rows, inconclusive, self._port)
         # By name, because in all namespaces a row does not say which of several pods of a name it describes.
         missing = [running.named(name) for name in sorted(inconclusive)]
         if any(each.version != rows.version for each in listed):
@@ -474,12 +486,12 @@ class KubernetesClusterResolver(ClusterResolver):
         progress: Progress,
         *,
         allow_gaps: bool,
-        sizes: ControllerSizes | None = None,
+        controllers: Controllers | None = None,
         reads_claims: bool = True,
     ) -> ClusterCache[Any, Any]:
-        """Return a cache with what all queries match now; with `sizes`, read the controllers."""
+        """Return a cache with what all queries match now; with `controllers`, read their objects."""
         async with self._connected(progress) as api:
-            cache = self._new_cache(api, allow_gaps=allow_gaps, sizes=sizes)
+            cache = self._new_cache(api, allow_gaps=allow_gaps, controllers=controllers)
             found = await self._run_queries(
                 api, lambda query: api.objects(query, progress, convert=partial(cache.match, query))
             )
@@ -489,14 +501,14 @@ class KubernetesClusterResolver(ClusterResolver):
                 await _read_nodes(api, cache, progress)
             if isinstance(cache, PodCache) and reads_claims and (pods := cache.with_claims):
                 await _read_claims(api, cache, pods)
-            if sizes is not None and sizes.roles:  # of the previous poll
-                await sizes.read(api, list(sizes.roles))
-            while sizes is not None and (controllers := cache.unread_controllers):
-                await sizes.read(api, controllers)
+            if controllers is not None and controllers.objects:  # of the previous poll
+                await controllers.read(api, list(controllers.objects))
+            while controllers is not None and (unread := cache.unread_controllers):
+                await controllers.read(api, unread)
         return cache
 
     def _new_cache(
-        self, api: ObjectAPI, *, allow_gaps: bool, sizes: ControllerSizes | None = None
+        self, api: ObjectAPI, *, allow_gaps: bool, controllers: Controllers | None = None
     ) -> ClusterCache[Any, Any]:
         jobs: dict[str, list[Sequence[Any]]] = {
             job: [self._queries(api, each) for each in selectors] for job, selectors in self._jobs.items()
@@ -519,7 +531,7 @@ class KubernetesClusterResolver(ClusterResolver):
             port=self._port,
             order_by=self._order_by if isinstance(self._order_by, str) else LabelOrdering(self._order_by),
             allow_gaps=allow_gaps,
-            sizes=sizes,
+            controllers=controllers,
         )
 
     def _all_queries(self, api: ObjectAPI) -> list[Query[Any]]:

@@ -35,7 +35,8 @@ from aioresolve.resolver.wait import find_unreachable
 from aioresolve.spec import host_port
 
 from .api.client import AS_LIST, HINTS, AiohttpTransport
-from .api.errors import decode_status, error_from_response
+from .api.errors import error_from_response
+from .api.objects import status_from_json
 from .auth.expiry import expiry
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class ServerChecks:
         if version is not None:
             return Finding(f"Kubernetes {self.version.redact(version)[:60]}")
         if status >= 500:
-            reason = decode_status(self.version.body).message or "no reason given"
+            reason = status_from_json(self.version.body).message or "no reason given"
             hint = Hint("Try again later, or check the log of the API server.")
             return Finding(f"{where} returned status {status} ({reason[:300]!r})", "failed", hint)
         raise ProtocolError(

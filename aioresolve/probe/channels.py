@@ -11,6 +11,7 @@ import re
 import ssl
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 import anyio
 from anyio.streams.tls import TLSStream
@@ -270,10 +271,12 @@ class WorkerChannel:
     def _open(self, deadline: Deadline) -> None:
         connect_milliseconds = round((deadline.timeout + CONNECT_GRACE) * 1e3)
         options = [*self._options, ("grpc.min_reconnect_backoff_ms", connect_milliseconds)]
+        # gRPC would read the address of a host named `unix`, `dns` or `xds` as another kind of target.
+        target = f"dns:///{quote(self.address, safe=':')}"
         self._channel = (
-            grpc.aio.insecure_channel(self.address, options)
+            grpc.aio.insecure_channel(target, options)
             if self._credentials is None
-            else grpc.aio.secure_channel(self.address, self._credentials, options)
+            else grpc.aio.secure_channel(target, self._credentials, options)
         )
 
     async def _call_once(self, method: str, request: bytes, deadline: Deadline) -> bytes:

@@ -132,16 +132,17 @@ async def fetch_tensorflow_devices(channel: WorkerChannel, deadline: Deadline) -
 
 
 async def fetch_libtpu_runtime(
-    channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline
+    channels: ProbeChannels, host: str, ports: Sequence[int], deadline: Deadline, *, is_host_shared: bool
 ) -> LibtpuRuntime:
     """Return the sum of what the libtpu processes of one host report, each at a port of its own.
 
     A host may list more ports than it has processes, so those that refuse connections are left out if
     another one responds. Every process that accepts its connection must respond: a sum without it would be
-    wrong.
+    wrong. `is_host_shared` says that the host has other processes too.
     """
     # By default every process reports the devices of the whole host, which a sum would count repeatedly.
-    is_one_of_several = len(ports) > 1
+    ports = tuple(dict.fromkeys(ports))
+    is_one_of_several = is_host_shared or len(ports) > 1
     calls = [
         partial(_fetch_if_listening, channels, f"{host}:{port}", port, is_one_of_several, deadline)
         for port in ports

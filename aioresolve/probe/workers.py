@@ -6,10 +6,11 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
@@ -24,12 +25,14 @@ from .grpc_errors import no_source_error
 from .grpc_loop import loop_guard, run_in_grpc_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable
 
 logger = logging.getLogger("aioresolve.probe")
 
 LIBTPU_PORTS = (8431,)
 """The ports of libtpu that are requested by default."""
+
+LibtpuPorts: TypeAlias = Sequence[int] | Mapping[str, Sequence[int]]
 
 OWN_SHARE = 0.95
 """The part of the deadline for all workers after which a worker fails with an error of its own."""
@@ -46,7 +49,7 @@ async def probe_worker(
     address: str,
     *,
     timeout: float = 5.0,
-    libtpu_ports: Sequence[int] = LIBTPU_PORTS,
+    libtpu_ports: LibtpuPorts = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> WorkerProbe:
     """Return the devices that one worker reports.
@@ -84,7 +87,7 @@ async def probe_workers(
     timeout: float = 30.0,
     worker_timeout: float = 5.0,
     max_concurrency: int = 256,
-    libtpu_ports: Sequence[int] = LIBTPU_PORTS,
+    libtpu_ports: LibtpuPorts = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> list[WorkerProbe]:
     """Return the devices that each worker reports, or why it did not, in the order of `addresses`.
@@ -95,8 +98,9 @@ async def probe_workers(
         worker_timeout: the deadline for each worker in seconds, including the time to connect; at most what
             is left of 95 % of `timeout`.
         max_concurrency: the maximum number of workers that are probed at the same time.
-        libtpu_ports: the ports of the libtpu processes of each host, as in its `TPU_RUNTIME_METRICS_PORTS`.
-            They are used if no TensorFlow server listens at a worker's own port. Empty to not use libtpu.
+        libtpu_ports: the ports of the libtpu processes of each host, as in its `TPU_RUNTIME_METRICS_PORTS`;
+            or, by address of the worker if several workers share a host, those of its own processes. They
+            are used if no TensorFlow server listens at a worker's own port. Empty to not use libtpu.
         channels: how to connect to the workers; by default without TLS, over one channel per worker.
 
     Raises:
@@ -115,7 +119,7 @@ async def stream_workers(
     timeout: float = 30.0,
     worker_timeout: float = 5.0,
     max_concurrency: int = 256,
-    libtpu_ports: Sequence[int] = LIBTPU_PORTS,
+    libtpu_ports: LibtpuPorts = LIBTPU_PORTS,
     channels: ProbeChannels | None = None,
 ) -> AsyncIterator[AsyncIterator[WorkerProbe]]:
     """Yield an iterator of what `probe_workers` returns, in the order in which the workers respond.
@@ -161,7 +165,7 @@ class _Batch:
     timeout: float
     worker_timeout: float
     max_concurrency: int
-    libtpu_ports: tuple[int, ...]
+    libtpu_ports: LibtpuPorts
     channels: ProbeChannels
 
     @classmethod
@@ -171,7 +175,7 @@ class _Batch:
         timeout: float,
         worker_timeout: float,
         max_concurrency: int,
-        libtpu_ports: Sequence[int],
+        libtpu_ports: LibtpuPorts,
         channels: ProbeChannels | None,
     ) -> _Batch:
         if isinstance(addresses, str):
@@ -180,7 +184,8 @@ class _Batch:
                 argument="addresses",
                 hint="Put it into a list, or call probe_worker.",
             )
-        if not all(0 < port < 65536 for port in libtpu_ports):
+        per_worker = libtpu_ports if isinstance(libtpu_ports, Mapping) else {"": libtpu_ports}
+        if not all(0 < port < 65536 for ports in per_worker.values() for port in ports):
             raise ConfigurationError(
                 f"{libtpu_ports!r} are not port numbers",
                 argument="libtpu_ports",
@@ -191,7 +196,7 @@ class _Batch:
             validate_seconds("timeout", timeout),
             validate_seconds("worker_timeout", worker_timeout),
             validate_count("max_concurrency", max_concurrency),
-            tuple(dict.fromkeys(libtpu_ports)),
+            libtpu_ports,
             ProbeChannels() if channels is None else channels,
         )
 
@@ -240,12 +245,16 @@ class _Batch:
             async with self.channels.acquire(address, deadline) as channel:
                 return WorkerProbe(address, "tensorflow", await fetch_tensorflow_devices(channel, deadline))
         except ProbeError as error:
-            if error.code not in {"refused", "unimplemented"} or not self.libtpu_ports:
+            given = self.libtpu_ports
+            ports = given[address] if isinstance(given, Mapping) else given
+            if error.code not in {"refused", "unimplemented"} or not ports:
                 raise
             no_tensorflow = _without_frames(error)
         host = address.rpartition(":")[0]
         try:
-            runtime = await fetch_libtpu_runtime(self.channels, host, self.libtpu_ports, deadline)
+            runtime = await fetch_libtpu_runtime(
+                self.channels, host, ports, deadline, is_host_shared=isinstance(given, Mapping)
+            )
         except ProbeError as error:
             raise no_source_error(address, no_tensorflow, error) from error
         return WorkerProbe(address, "libtpu", runtime.devices, runtime.cores, runtime.chips)

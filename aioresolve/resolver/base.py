@@ -6,9 +6,11 @@ import abc
 import logging
 import math
 from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.copying import Copyable
 from aioresolve._core.deadline import Deadline, Progress, within_deadline
 from aioresolve._core.validation import validate_seconds
 from aioresolve.errors import ConfigurationError, ProbeError
@@ -36,7 +38,7 @@ NO_SERVER = frozenset({"refused", "unimplemented"})
 """The codes of a ProbeError of workers that run no server which reports devices."""
 
 
-class ClusterResolver(abc.ABC):
+class ClusterResolver(Copyable, abc.ABC):
     """Returns the members of a cluster and their addresses.
 
     To write a resolver for another source, implement `fetch_state`; all other methods use it:
@@ -52,6 +54,10 @@ class ClusterResolver(abc.ABC):
     connections and closes them when it returns; inside, calls share connections. A resolver may be used from
     several event loops, one after another. asyncio is the only supported backend; trio is not.
 
+    A resolver is its arguments: `copy`, `deepcopy`, `pickle` and `cloudpickle` give one without connections,
+    created with the same arguments, with the `task_type`, `task_id` and `rpc_layer` that were set. In another
+    process it reads the variables and files of that process.
+
     Args:
         task_type: the job of this process (`"worker"`, `"ps"`, ...), if known.
         task_id: the task index of this process in that job, if known.
@@ -61,6 +67,14 @@ class ClusterResolver(abc.ABC):
     Raises:
         ConfigurationError: `timeout` is not a finite number above zero.
     """
+
+    _kept_attributes = frozenset({"task_type", "task_id", "rpc_layer"})
+
+    # For subclasses that do not call `__init__`.
+    _task_type: str | None = None
+    _task_id: int | None = None
+    _rpc_layer: str | None = None
+    _timeout = 30.0
 
     def __init__(
         self,
@@ -74,6 +88,8 @@ class ClusterResolver(abc.ABC):
         self._task_id = task_id
         self._rpc_layer = rpc_layer
         self._timeout = validate_seconds("timeout", timeout)
+
+    _may_skip_tasks: bool = False  # whether the state may have tasks that are done, which are left out
 
     @property
     def task_type(self) -> str | None:
@@ -185,6 +201,8 @@ class ClusterResolver(abc.ABC):
 
         Two consecutive states always differ. Slow consumers skip intermediate states but always get the
         latest one. Pods that are not running and TPUs that are not ready are not members; `wait` reports why.
+        A task that ends with success leaves the members too, but is in `done` while others of its job run:
+        the `diff` of the two states says so, and the others keep their task indices.
         You can leave the loop at any point; use `contextlib.aclosing` to close all connections immediately.
 
         Args:
@@ -216,9 +234,9 @@ class ClusterResolver(abc.ABC):
 
     async def wait(
         self,
-        count: int | None = None,
+        count: int | tuple[int, int | None] | None = None,
         *,
-        jobs: Mapping[str, int] | None = None,
+        jobs: Mapping[str, int | tuple[int, int | None]] | None = None,
         ready: bool = True,
         reachable: bool | Literal["tcp", "probe"] = False,
         stable_for: float = 0.0,
@@ -227,15 +245,18 @@ class ClusterResolver(abc.ABC):
     ) -> ClusterState:
         """Return the cluster as soon as it is complete.
 
-        With `count` or `jobs`, the cluster is complete when there are that many tasks. Without them, it is
-        complete when each job has as many tasks as its source expects (on Kubernetes: as its controllers
-        want); where the source expects no number, at least one, and no member is missing. All these tasks
-        must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are watched; others
-        are polled.
+        With `count` or `jobs`, the cluster is complete when there are exactly that many tasks. Without them,
+        it is complete when each job has as many tasks as its source expects (on Kubernetes: as its
+        controllers want); where the source expects no number, at least one, and no member is missing. All
+        these tasks must also meet `ready`, `reachable` and `stable_for`. Sources that report changes are
+        watched; others are polled.
+
+        Tasks that have ended with success count, while others of the same job still run. They are in
+        `ClusterState.done`, not among the members, because nobody can connect to them.
 
         Args:
-            count: the minimum number of tasks of all jobs together.
-            jobs: the minimum number of tasks of each of these jobs; other jobs are ignored.
+            count: the number of tasks of all jobs together. `(4, 8)` permits 4 to 8, `(4, None)` 4 or more.
+            jobs: the number of tasks of each of these jobs, in the same form; other jobs are ignored.
             ready: whether all tasks must be ready. A task whose readiness is unknown counts as ready.
             reachable: `"tcp"` (or True): each task must accept a TCP connection; `"probe"`: each task must
                 report its devices (see `aioresolve.probe`).
@@ -251,8 +272,9 @@ class ClusterResolver(abc.ABC):
             IncompleteClusterError: (a TimeoutError) the deadline passed. The error lists what each job lacks
                 and why: unschedulable, crashing, pulling its image, preempted; and what states how many
                 tasks a job should have, unless `count` or `jobs` does.
-            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted, or
-                pods have ended and no controller replaces them.
+            FailedClusterError: (a RuntimeError) the cluster cannot become complete: a TPU was preempted,
+                pods have failed and no controller replaces them, their Job has failed or is complete, or
+                there are more tasks than `count` or `jobs` permits.
             ResolveError: another error that is not retryable.
         """
         from .wait import reject_impossible, validate_condition, wait_until_complete
@@ -412,20 +434,23 @@ class ClusterResolver(abc.ABC):
             UnknownTaskError: (a ValueError) the cluster has no task `task_id` of job `task_type`.
             ResolveError: the cluster could not be resolved.
         """
-        # Imported here because few programs need it, and the import would slow down all others.
-        from .this_task import identify_task, read_process
-
         deadline = Deadline.after(self._deadline(timeout))
         if state is None:
             state = await self.cluster_state(timeout=deadline.timeout)
-        found = state
-
-        async def identify(_: Progress) -> Task:
-            # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
-            process = await run_in_thread("identify this process", read_process, found)
-            return identify_task(found, process, self._claim_task())
-
+        identify = partial(self._identify, state)
         return await within_deadline(deadline.next_timeout, f"this_task() of {self!r}", identify)
+
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
+        # Imported here because few programs need it, and the import would slow down all others.
+        from .this_task import identify_task, read_process
+
+        # In a thread, because it reads a file, and tries to bind a socket to the address of each task.
+        process = await run_in_thread("identify this process", read_process, state)
+        return identify_task(state, process, await self._fetch_claim(progress))
+
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        """Return what the source knows about the task of this process. Override it to request that."""
+        return self._claim_task()
 
     def _claim_task(self) -> TaskClaim:
         """Return what this resolver knows about the task of this process. Override it to know more."""
@@ -468,7 +493,7 @@ class ClusterResolver(abc.ABC):
         """
         raise self._no_pool()
 
-    async def aclose(self) -> None:  # noqa: B027 - sources without connections need not override it
+    async def aclose(self) -> None:
         """Close what `async with` opened; does nothing if nothing is open."""
 
     async def __aenter__(self) -> Self:

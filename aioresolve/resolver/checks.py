@@ -24,6 +24,7 @@ from .wait import MAX_CONNECTIONS, find_unreachable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from aioresolve.probe.workers import LibtpuPorts
     from aioresolve.spec import Member, Observation, Task
 
 Result: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
@@ -196,13 +197,13 @@ class FoundTasks:
 
     Attributes:
         state: the cluster; set it before they run.
-        libtpu_ports: the ports of libtpu on each host, if they are known.
+        libtpu_ports: the ports of libtpu as `probe_workers` takes them, if they are known.
         may_refuse: whether a task is fine although nothing listens at its port, as on a TPU without a server.
         unreachable: the addresses that accept no connection, to the reason.
     """
 
     state: ClusterState = field(default_factory=lambda: ClusterState.of({}))
-    libtpu_ports: tuple[int, ...] = ()
+    libtpu_ports: LibtpuPorts = ()
     may_refuse: bool = False
     unreachable: dict[str, str] = field(default_factory=dict)
 

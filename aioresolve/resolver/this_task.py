@@ -36,12 +36,15 @@ class TaskClaim:
         index: the task index in that job, if it is known.
         index_variable: the environment variable in which the source of the cluster writes the index that it
             gave this process; it has to equal `Endpoint.index`.
+        index_source: what the index was read from, if it was not set for this resolver: the host name and the
+            addresses of this machine must not contradict it.
         job_variable: the environment variable that names the job and the index, for messages.
     """
 
     job: str | None = None
     index: int | None = None
     index_variable: str | None = None
+    index_source: str | None = None
     job_variable: str | None = None
 
 
@@ -86,9 +89,10 @@ def read_process(state: ClusterState) -> Process:
 def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Task:
     """Return the task of `process` among the members of `state`.
 
-    The first of these that matches a member decides: the job and index of the claim; the pod's uid; the
-    pod's name; the host name; an address of this machine. A uid or a pod name that the process knows must
-    match, if the members have any.
+    The first of these that matches one member decides: the job and index of the claim; the pod's uid; the
+    pod's name; the host name; an address of this machine; the node. Where several members match, the claim's
+    `index_variable` decides among them; the node never decides without it. A uid or a pod name that the
+    process knows must match, if the members have any.
 
     Raises:
         UnknownTaskError: the cluster does not have the task that the claim names.
@@ -99,10 +103,12 @@ def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Ta
     if claim.job is not None and claim.index is not None:
         task = state.task(claim.job, claim.index)
         member = next(each for each in state.members if (each.job, each.task_index) == (task.job, task.index))
+        if claim.index_source is not None:
+            _check_machine(member, state, process, claim.index_source)
     else:
-        member = _find_member(state, process, claim.job)
+        member = _find_member(state, process, claim)
         task = state.task(member.job, member.task_index)
-    _check_index(member, process, claim.index_variable)
+    _check_index(member, process, claim)
     _check_launcher(state, task, process, claim)
     return task
 
@@ -132,11 +138,29 @@ def _is_local(host: str) -> bool:
     return True
 
 
-def _find_member(state: ClusterState, process: Process, job: str | None) -> Member:
-    members = [member for member in state.members if job is None or member.job == job]
+def _check_machine(member: Member, state: ClusterState, process: Process, source: str) -> None:
+    """Raise an error if this machine has the host name or an address of another member."""
+    for what, matches, _ in _evidence(state.members, process, None):
+        if matches and member not in matches:
+            raise TaskIdentityError(
+                f"{source} is {member.endpoint.index}, which is {member} at {member.endpoint.address}, but"
+                f" {what}: {_matched(matches)}",
+                hint=Hint("Correct the wrong one, or set {task_type} and {task_id}."),
+                tried=(f"{source} is {member.endpoint.index}", f"{what}: {_matched(matches)}"),
+                candidates=[f"/job:{each.job}/task:{each.task_index}" for each in (member, *matches)],
+            )
+
+
+def _find_member(state: ClusterState, process: Process, claim: TaskClaim) -> Member:
+    members = [member for member in state.members if claim.job in (None, member.job)]
+    index = _claimed_index(process, claim)
     tried: list[str] = []  # for example "the host name 'n7': no member"
-    for what, matches, is_binding in _evidence(members, process):
+    for what, matches, is_binding in _evidence(members, process, index):
         tried.append(f"{what}: {_matched(matches)}")
+        narrowed = [member for member in matches if str(member.endpoint.index) == index]
+        if index is not None and len(narrowed) < len(matches) > 1:
+            matches = narrowed
+            tried[-1] += f"; of these, index {index} of ${claim.index_variable}: {_matched(matches)}"
         if len(matches) == 1:
             return matches[0]
         if is_binding:
@@ -144,7 +168,9 @@ def _find_member(state: ClusterState, process: Process, job: str | None) -> Memb
     raise _unidentified(state, tried, ())
 
 
-def _evidence(members: Sequence[Member], process: Process) -> Iterable[tuple[str, list[Member], bool]]:
+def _evidence(
+    members: Sequence[Member], process: Process, index: str | None
+) -> Iterable[tuple[str, list[Member], bool]]:
     """Yield each kind of evidence as text, the members it matches, and whether it alone must decide."""
     if process.uid is None:
         yield "$POD_UID, which is not set", [], False
@@ -158,11 +184,31 @@ def _evidence(members: Sequence[Member], process: Process) -> Iterable[tuple[str
         where = f" in namespace {process.namespace!r}" if process.namespace else ""
         known = any(member.endpoint.name for member in members)
         yield f"the pod name {process.name!r} of $POD_NAME{where}", names, known
+    if (name := _name_in_group(process.environ)) is not None:
+        names = [member for member in members if _is_named(member, name, process.namespace)]
+        yield f"the pod name {name!r} that $LWS_LEADER_ADDRESS and $LWS_WORKER_INDEX give", names, False
     if process.hostname is not None:
-        hosts = [member for member in members if _is_on_host(member, process.hostname, process.namespace)]
+        hosts = [member for member in members if _is_on_host(member, process, process.hostname, index)]
         yield f"the host name {process.hostname!r}", hosts, False
     local = [member for member in members if _host(member.endpoint.address) in process.local_hosts]
     yield "the addresses of this machine", local, False
+    if process.hostname is not None and index is not None:
+        # With `hostNetwork`, the host name of a pod is that of its node.
+        on_node = [
+            member
+            for member in members
+            if member.endpoint.node == process.hostname and str(member.endpoint.index) == index
+        ]
+        yield f"the node {process.hostname!r} and index {index}", on_node, False
+
+
+def _name_in_group(environ: Mapping[str, str]) -> str | None:
+    """Return the name of a pod of a LeaderWorkerSet: LEADER, or LEADER-INDEX for the others of its group."""
+    leader = environ.get("LWS_LEADER_ADDRESS", "").partition(".")[0]
+    index = environ.get("LWS_WORKER_INDEX")
+    if not leader or not index:
+        return None
+    return leader if index == "0" else f"{leader}-{index}"
 
 
 def _is_named(member: Member, name: str, namespace: str | None) -> bool:
@@ -170,10 +216,20 @@ def _is_named(member: Member, name: str, namespace: str | None) -> bool:
     return endpoint.name == name and (namespace is None or endpoint.namespace in (None, namespace))
 
 
-def _is_on_host(member: Member, hostname: str, namespace: str | None) -> bool:
-    # The host name of a pod is the pod's name, or the first label of the DNS name of its address.
-    host = _host(member.endpoint.address)
-    return _is_named(member, hostname, namespace) or host == hostname or host.startswith(f"{hostname}.")
+def _is_on_host(member: Member, process: Process, hostname: str, index: str | None) -> bool:
+    # The host name of a pod is the pod's name, or the first label of the DNS name of its address. With
+    # `setHostnameAsFQDN`, a domain follows.
+    endpoint, host = member.endpoint, _host(member.endpoint.address)
+    names = {hostname, hostname.partition(".")[0]}
+    if host == hostname or host.startswith(f"{hostname}."):
+        return True
+    # The host name of a pod of an Indexed Job is JOB-INDEX, its name JOB-INDEX-SUFFIX. A pod of a StatefulSet
+    # may have the same host name, but it has neither that completion index nor that address.
+    job_pod, _, suffix = (endpoint.name or "").rpartition("-")
+    is_completion = len(suffix) == 5 and job_pod.endswith(f"-{endpoint.index}")
+    if is_completion and (index == str(endpoint.index) if index else host in process.local_hosts):
+        names |= {f"{name}-{suffix}" for name in names}
+    return any(_is_named(member, name, process.namespace) for name in names)
 
 
 def _host(address: str) -> str:
@@ -203,16 +259,22 @@ def _unidentified(state: ClusterState, tried: Sequence[str], matches: Sequence[M
     )
 
 
-def _check_index(member: Member, process: Process, variable: str | None) -> None:
-    value = process.environ.get(variable) if variable else None
-    index = member.endpoint.index
+def _claimed_index(process: Process, claim: TaskClaim) -> str | None:
+    """Return the index that the source of the cluster gave this process, as text."""
+    value = process.environ.get(claim.index_variable) if claim.index_variable else None
     # A pod without a TPU in a LeaderWorkerSet with TPUs has TPU_WORKER_ID=-1.
-    if not value or value == "-1" or index is None or value == str(index):
+    return None if value in ("", "-1") else value
+
+
+def _check_index(member: Member, process: Process, claim: TaskClaim) -> None:
+    value, index = _claimed_index(process, claim), member.endpoint.index
+    if value is None or index is None or value == str(index):
         return
     raise TaskIdentityError(
-        f"${variable} is {value!r}, but this process was identified as {member}, which has index {index}",
+        f"${claim.index_variable} is {value!r}, but this process was identified as {member}, which has index"
+        f" {index}",
         hint=Hint("Correct the variable, or {task_type} and {task_id} if they are set."),
-        tried=(f"${variable} is {value!r}",),
+        tried=(f"${claim.index_variable} is {value!r}",),
         candidates=(f"/job:{member.job}/task:{member.task_index}",),
     )
 

@@ -6,13 +6,22 @@ It follows `tf.distribute.cluster_resolver.UnionResolver`.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioresolve._core.concurrency import gather, stream_latest
 from aioresolve.errors import ConfigurationError, InvalidClusterError, TaskConflictError
-from aioresolve.spec import ClusterSpec, ClusterState, ExpectedTasks, Observation
+from aioresolve.spec import (
+    ClusterSpec,
+    ClusterState,
+    ControllerStatus,
+    DoneTask,
+    Endpoint,
+    ExpectedTasks,
+    Observation,
+)
 
 from .base import ClusterResolver, master_url
 from .blocking import BlockingResolver, is_tensorflow_resolver
@@ -23,9 +32,9 @@ if TYPE_CHECKING:
 
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
-    from aioresolve.spec import Endpoint
 
     from .checks import PlannedCheck
+    from .wait import WaitCondition
 
 T = TypeVar("T")
 
@@ -69,6 +78,7 @@ class UnionClusterResolver(ClusterResolver):
         if not resolvers:
             raise ConfigurationError("UnionClusterResolver needs at least one resolver")
         self._resolvers = tuple(_as_async(resolver, self.timeout) for resolver in resolvers)
+        self._may_skip_tasks = any(resolver._may_skip_tasks for resolver in self._resolvers)
         self._entered: AsyncExitStack | None = None
 
     def __repr__(self) -> str:
@@ -134,6 +144,9 @@ class UnionClusterResolver(ClusterResolver):
 
     async def fetch_spec(self, progress: Progress) -> ClusterSpec:
         """Return the addresses of all resolvers, fetched concurrently."""
+        if self._may_skip_tasks:
+            # Only the states have the indices of tasks that are done, after which the next ones are numbered.
+            return (await self.fetch_state(progress)).spec
         calls = [partial(resolver.fetch_spec, progress) for resolver in self._resolvers]
         return _merge_specs(await gather(calls, limit=len(calls)))
 
@@ -163,12 +176,16 @@ class UnionClusterResolver(ClusterResolver):
             async for observation in observations:
                 yield observation
 
-    async def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-        """Yield the merged `sized_observations` of the resolvers; see `observations`."""
+    def sized_observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
+        """Return the merged `sized_observations` of the resolvers; see `observations`."""
         sources = [partial(resolver.sized_observations, interval=interval) for resolver in self._resolvers]
-        async with aclosing(stream_latest(partial(self._follow_all, sources))) as observations:
-            async for observation in observations:
-                yield observation
+        return stream_latest(partial(self._follow_all, sources))
+
+    def _observations_for(
+        self, condition: WaitCondition, interval: float
+    ) -> AsyncGenerator[Observation, None]:
+        sources = [partial(each._observations_for, condition, interval) for each in self._resolvers]
+        return stream_latest(partial(self._follow_all, sources))
 
     async def _follow_all(
         self,
@@ -246,10 +263,10 @@ class UnionClusterResolver(ClusterResolver):
             task_type, task_id, config_proto, timeout=self._deadline(timeout)
         )
 
-    def _claim_task(self) -> TaskClaim:
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
         if self._task_type is not None or self._task_id is not None:
             return TaskClaim(self.task_type, self.task_id)
-        return self._resolvers[0]._claim_task()
+        return await self._resolvers[0]._fetch_claim(progress)
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:
@@ -285,11 +302,21 @@ def _merge_specs(specs: Iterable[ClusterSpec]) -> ClusterSpec:
 
 
 def _merge_states(states: Sequence[ClusterState]) -> ClusterState:
-    jobs = _merge(_endpoints(state) for state in states)
+    tasks_of_jobs = _merge(_tasks(state) for state in states)
+    jobs = {
+        job: {index: task for index, task in tasks.items() if isinstance(task, Endpoint)}
+        for job, tasks in tasks_of_jobs.items()
+    }
+    done = [
+        replace(task, index=index)
+        for tasks in tasks_of_jobs.values()
+        for index, task in tasks.items()
+        if isinstance(task, DoneTask)
+    ]
     spec = ClusterSpec({job: {i: e.address for i, e in tasks.items()} for job, tasks in jobs.items()})
     endpoints = {job: tuple(tasks[i] for i in spec.task_indices(job)) for job, tasks in jobs.items()}
     times = [state.observed_at for state in states if state.observed_at is not None]
-    return ClusterState(endpoints, spec, observed_at=min(times, default=None))
+    return ClusterState(endpoints, spec, observed_at=min(times, default=None), done=tuple(done))
 
 
 def _merge_observations(observations: Sequence[Observation]) -> Observation:
@@ -304,6 +331,8 @@ def _merge_observations(observations: Sequence[Observation]) -> Observation:
         error=next((one.error for one in observations if one.error is not None), None),
         stale_since=min(stale, default=None),
         expected=_sum_expected(observations),
+        controllers=_merge_controllers(observations),
+        failed=tuple(missing for one in observations for missing in one.failed),
         polled_at=min(polled, default=None),
     )
 
@@ -321,10 +350,21 @@ def _sum_expected(observations: Sequence[Observation]) -> dict[str, ExpectedTask
         job: ExpectedTasks(
             sum(each.number for each in parts),
             ", ".join(dict.fromkeys(each.source for each in parts)),
-            sum(each.succeeded for each in parts),
+            sum(each.done for each in parts),
         )
         for job, parts in expected.items()
         if job not in unknown
+    }
+
+
+def _merge_controllers(observations: Sequence[Observation]) -> dict[str, tuple[ControllerStatus, ...]]:
+    """Return what the controllers of each job say, without jobs of which a resolver returns tasks."""
+    states = [one.state for one in observations if one.state is not None]
+    jobs = {job for one in observations for job in one.controllers}
+    return {
+        job: tuple(status for one in observations for status in one.controllers.get(job, ()))
+        for job in jobs
+        if not any(state.endpoints.get(job) for state in states)
     }
 
 
@@ -332,11 +372,14 @@ def _addresses(spec: ClusterSpec) -> dict[str, dict[int, str]]:
     return {job: {i: spec.task_address(job, i) for i in spec.task_indices(job)} for job in spec.jobs}
 
 
-def _endpoints(state: ClusterState) -> dict[str, dict[int, Endpoint]]:
-    return {
+def _tasks(state: ClusterState) -> dict[str, dict[int, Endpoint | DoneTask]]:
+    tasks: dict[str, dict[int, Endpoint | DoneTask]] = {
         job: dict(zip(state.spec.task_indices(job), endpoints, strict=True))
         for job, endpoints in state.endpoints.items()
     }
+    for each in state.done:
+        tasks.setdefault(each.job, {})[each.index] = each
+    return {job: dict(sorted(by_index.items())) for job, by_index in tasks.items()}
 
 
 def _merge(clusters: Iterable[Mapping[str, dict[int, T]]]) -> dict[str, dict[int, T]]:

@@ -11,6 +11,7 @@ import math
 import os
 import reprlib
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -26,13 +27,16 @@ from aioresolve.errors import ConfigurationError, FailedClusterError, Hint, Inco
 from aioresolve.spec import Missing, Observation, split_host_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from aioresolve.spec import ClusterState, Member
 
 logger = logging.getLogger("aioresolve.watch")
 
 Reachability: TypeAlias = Literal["tcp", "probe"]
+
+Size: TypeAlias = tuple[int, int | None]
+"""The least and the most number of tasks; None for no limit."""
 
 MAX_CONNECTIONS = 128
 """The number of tasks that are connected to at the same time."""
@@ -49,16 +53,20 @@ MAX_RECHECKS = 10
 MAX_REASONS = 20
 """The number of missing tasks that an error message names."""
 
+MAX_REMOVED = 1000
+"""How many removed tasks are remembered in a long wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitCondition:
     """When a cluster is complete; see `ClusterResolver.wait`."""
 
-    count: int | None = None  # of all jobs together
-    jobs: Mapping[str, int] | None = None  # if given, other jobs are ignored
+    count: Size | None = None  # of all jobs together
+    jobs: Mapping[str, Size] | None = None  # if given, other jobs are ignored
     ready: bool = True
     reachable: Reachability | None = None
     stable_for: float = 0.0
+    needs_all: bool = False  # whether all tasks will connect to each other, so that none may be done
 
     @property
     def has_number(self) -> bool:
@@ -67,7 +75,7 @@ class WaitCondition:
 
 
 def validate_condition(
-    count: int | None, jobs: Any, ready: bool, reachable: object, stable_for: object
+    count: Any, jobs: Any, ready: bool, reachable: object, stable_for: object, *, needs_all: bool = False
 ) -> WaitCondition:
     """Return the condition with these arguments of `ClusterResolver.wait`."""
     if count is not None and jobs is not None:
@@ -75,24 +83,35 @@ def validate_condition(
             "count and jobs cannot be combined",
             hint="Pass {count} for the total of all jobs, or {jobs} for a number per job.",
         )
-    if count is not None:
-        validate_count("count", count)
-    if jobs is not None:
-        if not isinstance(jobs, Mapping) or not jobs:
-            raise ConfigurationError(
-                f"{reprlib.repr(jobs)} is not a mapping of job names to numbers of tasks",
-                argument="jobs",
-                hint="Pass one such as `{'worker': 16}`.",
-            )
-        for job, number in jobs.items():
-            validate_count(f"jobs[{job!r}]", number)
+    if jobs is not None and (not isinstance(jobs, Mapping) or not jobs):
+        raise ConfigurationError(
+            f"{reprlib.repr(jobs)} is not a mapping of job names to numbers of tasks",
+            argument="jobs",
+            hint="Pass one such as `{'worker': 16}`.",
+        )
     return WaitCondition(
-        count,
-        None if jobs is None else dict(jobs),
+        None if count is None else _validate_size("count", count),
+        None if jobs is None else {job: _validate_size(f"jobs[{job!r}]", size) for job, size in jobs.items()},
         ready,
         _validate_reachable(reachable),
         validate_seconds("stable_for", stable_for, may_be_zero=True),
+        needs_all,
     )
+
+
+def _validate_size(argument: str, size: Any) -> Size:
+    if not isinstance(size, tuple):
+        return validate_count(argument, size), size
+    if len(size) != 2:
+        raise ConfigurationError(
+            f"{reprlib.repr(size)} is not a range", argument=argument, hint="Pass one such as (4, 8)."
+        )
+    least, most = validate_count(argument, size[0]), size[1]
+    if most is not None and validate_count(argument, most) < least:
+        raise ConfigurationError(
+            f"the range {size} ends before it begins", argument=argument, hint="Pass the lower number first."
+        )
+    return least, most
 
 
 def reject_impossible(condition: WaitCondition, *, timeout: float, known_jobs: Sequence[str] | None) -> None:
@@ -133,20 +152,25 @@ class Shortfall:
     """Why a cluster is not complete. `found`, `wanted` and `sources` are as in `IncompleteClusterError`."""
 
     found: Mapping[str, int]
-    wanted: Mapping[str, int]
+    wanted: Mapping[str, Size]
     missing: tuple[Missing, ...] = ()
     is_final: bool = False  # the cluster cannot become complete with the tasks that exist now
     sources: Mapping[str, str] = field(default_factory=dict)
+    done: Mapping[str, int] = field(default_factory=dict)  # those of `found` that have ended with success
+    hint: Hint | str = ""
 
     def __str__(self) -> str:
         """Return one line: `job 'worker': 14 of 16 tasks; ml/trainer-7: Pending (...)`."""
         counts = []
         for job, found in self.found.items():
-            of = f" of {self.wanted[job]}" if job in self.wanted else ""
+            of = f" of {_size_text(self.wanted[job])}" if job in self.wanted else ""
+            done = f", {self.done[job]} of them done" if self.done.get(job) else ""
             source = f" ({self.sources[job]})" if job in self.sources else ""
-            counts.append(f"job {job!r}: {found}{of} task{'' if (found, of) == (1, '') else 's'}{source}")
+            plural = "" if (found, of) == (1, "") else "s"
+            counts.append(f"job {job!r}: {found}{of} task{plural}{done}{source}")
         if "" in self.wanted:
-            counts.append(f"{sum(self.found.values())} of {self.wanted['']} tasks in total")
+            done = f", {sum(self.done.values())} of them done" if any(self.done.values()) else ""
+            counts.append(f"{sum(self.found.values())} of {_size_text(self.wanted[''])} tasks in total{done}")
         parts = [", ".join(counts) or "no job was found"]
         parts += [f"{name}: {reason}" for name, reason in list(self.reasons.items())[:MAX_REASONS]]
         if len(self.reasons) > MAX_REASONS:
@@ -158,37 +182,114 @@ class Shortfall:
         """The name of each missing task to the reason."""
         return {one.name: one.reason for one in self.missing}
 
+    @property
+    def least(self) -> dict[str, int]:
+        """The least number of tasks of each job."""
+        return {job: least for job, (least, _) in self.wanted.items()}
+
+
+def _size_text(size: Size) -> str:
+    least, most = size
+    return f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+
 
 def shortfall(observation: Observation, condition: WaitCondition) -> Shortfall | None:
     """Return what `observation` lacks to meet `condition`, apart from reachability; None if it is complete.
 
-    There must be the required number of tasks, and absent tasks do not matter otherwise. Without one, the
-    number of each job is the one that the source expects; if it expects none, the job must have a task, and
-    nothing may be absent. An observation with an error is never complete, because it may be outdated.
+    There must be the required number of tasks, and absent tasks do not matter otherwise. Tasks that are done
+    count, unless all tasks are needed. Without a number, that of each job is the one that the source expects;
+    if it expects none, the job must have a task, and nothing may be absent. An observation with an error is
+    never complete, because it may be outdated.
     """
     jobs = condition.jobs
     state = observation.state
     sizes = _sizes(state, condition)
+    done = {} if condition.needs_all else _done(observation, condition)
+    required = _required_numbers(observation, condition)
     absent = [one for one in observation.absent if jobs is None or one.job in jobs]
     unready = [one for one in observation.unready if jobs is None or one.job in jobs]
     if not condition.ready:
         unready = []
-    found = {job: size - sum(one.job == job for one in unready) for job, size in sizes.items()}
-    required = _required_numbers(observation, condition)
-    is_short, is_final = _compare(sizes, absent, required)
+    is_short, is_final = _compare(sizes, done, absent, required)
     if not condition.has_number:
         others = [one for one in absent if one.job not in required]
         is_short |= not sizes or bool(others)
         is_short |= any(size == 0 for job, size in sizes.items() if job not in required)
         is_final |= any(one.is_final for one in others)
-    if state is not None and observation.error is None and not is_short and not unready:
+    faults, hint = _faults(observation, condition, sizes, done, required, is_short=is_short)
+    is_final |= any(one.is_final for one in faults)
+    if state is not None and observation.error is None and not is_short and not unready and not faults:
         return None
-    missing = (*unready, *absent)
+    missing = (*unready, *absent, *faults)
     if observation.error is not None:
         missing = (Missing("", "the source", observation.error.summary), *missing)
     # Parts of the source that did not respond may still return the tasks that are missing.
     is_known = state is not None and observation.error is None
-    return Shortfall(found, required, missing, is_final and is_known, _sources(observation, condition))
+    found = {
+        job: size + done.get(job, 0) - sum(one.job == job for one in unready) for job, size in sizes.items()
+    }
+    sources = _sources(observation, condition)
+    return Shortfall(found, required, missing, is_final and is_known, sources, done, hint)
+
+
+REPLACE = "Replace the missing tasks, and wait again."
+
+
+def _faults(
+    observation: Observation,
+    condition: WaitCondition,
+    sizes: Mapping[str, int],
+    done: Mapping[str, int],
+    required: Mapping[str, Size],
+    *,
+    is_short: bool,
+) -> tuple[list[Missing], Hint | str]:
+    """Return why a job as a whole is not, or cannot become, complete; and the remedy."""
+    state = observation.state
+    if state is None:
+        return [], REPLACE
+    if condition.needs_all and state.done:
+        reason = "has ended with success, so that the others cannot connect to it"
+        hint: Hint | str = "Create the job again, so that all of its tasks start together."
+        return [_fault(one.job, one.name or str(one), reason) for one in state.done], hint
+    for job, expected in observation.expected.items():
+        vanished = expected.done - sum(one.job == job for one in state.done)
+        if vanished > 0:
+            reason = f"{vanished} have ended with success and no longer exist, so that ranks are unknown"
+            hint = Hint("Order the tasks of an Indexed Job by their indices: {order_by=index}.")
+            return [_fault(job, f"tasks of job {job!r}", reason)], hint
+    for job, (_, most) in required.items():
+        number = (
+            sum(sizes.values()) + sum(done.values()) if job == "" else sizes.get(job, 0) + done.get(job, 0)
+        )
+        if most is not None and number > most:
+            names = [_name(one) for one in _members(state, condition) if job in ("", one.job)]
+            more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
+            reason = f"there are {number} instead of {most}: {', '.join(names[:MAX_REASONS])}{more}"
+            hint = Hint("Correct the selector, or {count}, which may be a range too.")
+            # The pods of a controller that was scaled down may not have ended yet.
+            return [_fault(job, "the tasks", reason, is_final=condition.has_number)], hint
+    ended = {job: one for job, one in observation.controllers.items() if job in sizes} if is_short else {}
+    # Of several jobs whose tasks are counted together, another one may still have enough.
+    is_final = condition.count is None or ended.keys() == sizes.keys()
+    faults = []
+    for job, statuses in ended.items():
+        is_over = is_final and all(one.phase != "suspended" for one in statuses)
+        faults += [_fault(job, one.controller, str(one), is_final=is_over) for one in statuses]
+        faults += [one for one in observation.failed if one.job == job]
+    return faults, "Create the job again, and wait again." if faults else REPLACE
+
+
+def _fault(job: str, name: str, reason: str, *, is_final: bool = True) -> Missing:
+    return Missing(job, name, reason, is_final=is_final, tasks=0)
+
+
+def _done(observation: Observation, condition: WaitCondition) -> dict[str, int]:
+    """Return the number of tasks of each job that have ended with success, if there are any."""
+    done = Counter({job: expected.done for job, expected in observation.expected.items()})
+    if observation.state is not None:
+        done |= Counter(one.job for one in observation.state.done)
+    return {job: number for job, number in done.items() if condition.jobs is None or job in condition.jobs}
 
 
 def _sizes(state: ClusterState | None, condition: WaitCondition) -> dict[str, int]:
@@ -206,13 +307,13 @@ def _name(member: Member) -> str:
     return member.endpoint.full_name or member.endpoint.address
 
 
-def _required_numbers(observation: Observation, condition: WaitCondition) -> dict[str, int]:
+def _required_numbers(observation: Observation, condition: WaitCondition) -> dict[str, Size]:
     """Return job name to the required number of tasks; `""` for the total of all jobs."""
     if condition.count is not None:
         return {"": condition.count}
     if condition.jobs is not None:
         return dict(condition.jobs)
-    return {job: expected.number for job, expected in observation.expected.items()}
+    return {job: (expected.number, expected.number) for job, expected in observation.expected.items()}
 
 
 def _sources(observation: Observation, condition: WaitCondition) -> dict[str, str]:
@@ -223,18 +324,16 @@ def _sources(observation: Observation, condition: WaitCondition) -> dict[str, st
 
 
 def _compare(
-    sizes: Mapping[str, int], absent: Iterable[Missing], required: Mapping[str, int]
+    sizes: Mapping[str, int], done: Mapping[str, int], absent: Sequence[Missing], required: Mapping[str, Size]
 ) -> tuple[bool, bool]:
     """Return whether tasks are missing, and whether the absent tasks that may still come cannot suffice."""
-    absent = list(absent)
     is_short = is_final = False
-    for job, number in required.items():
+    for job, (number, _) in required.items():
         size = sum(sizes.values()) if job == "" else sizes.get(job, 0)
-        if size >= number:
-            continue
-        is_short = True
+        size += sum(done.values()) if job == "" else done.get(job, 0)
         of_job = [one for one in absent if job in ("", one.job)]
         may_come = [one.tasks for one in of_job if not one.is_final]
+        is_short |= size < number
         # None: the source does not know yet how many tasks will come.
         if any(one.is_final for one in of_job) and None not in may_come:
             is_final |= size + sum(tasks or 0 for tasks in may_come) < number
@@ -270,7 +369,7 @@ async def wait_until_complete(
         hint="Check the missing tasks, raise {timeout}, or wait for fewer tasks.",
         timeout=timeout,
         found=lacking.found,
-        wanted=lacking.wanted,
+        wanted=lacking.least,
         missing=lacking.reasons,
         sources=lacking.sources,
     )
@@ -397,11 +496,17 @@ class _Waiter:
         """Return the shortfall of a cluster that is complete, but not stable or reachable as far as known."""
         stable_for = self._condition.stable_for
         reason = f"not stable for {stable_for:g} s yet" if stable_for else "not known to be reachable yet"
+        return self._unproven((Missing("", "the tasks", reason),), _sizes(self._state, self._condition))
+
+    def _unproven(self, missing: tuple[Missing, ...], found: Mapping[str, int]) -> Shortfall:
+        """Return the shortfall of a cluster that is complete; `found` are the members that are usable."""
+        done = _done(self._complete, self._condition)
         return Shortfall(
-            _sizes(self._state, self._condition),
+            {job: number + done.get(job, 0) for job, number in found.items()},
             _required_numbers(self._complete, self._condition),
-            (Missing("", "the tasks", reason),),
+            missing,
             sources=_sources(self._complete, self._condition),
+            done=done,
         )
 
     async def _check_reachable(self) -> bool:
@@ -419,16 +524,14 @@ class _Waiter:
         if missing:
             sizes = _sizes(self._state, self._condition)
             found = {job: size - sum(one.job == job for one in missing) for job, size in sizes.items()}
-            required = _required_numbers(self._complete, self._condition)
-            sources = _sources(self._complete, self._condition)
-            self._record(Shortfall(found, required, missing, sources=sources))
+            self._record(self._unproven(missing, found))
         return not missing
 
     def _log_sources(self) -> None:
         """Log where the required numbers come from, unless the caller of `wait` gave them."""
         numbers = _required_numbers(self._complete, self._condition)
         for job, source in _sources(self._complete, self._condition).items():
-            logger.info("%s has all %d tasks of job %r (%s)", self._source, numbers[job], job, source)
+            logger.info("%s has all %d tasks of job %r (%s)", self._source, numbers[job][0], job, source)
 
     def _record(self, lacking: Shortfall) -> None:
         self.lacking = lacking
@@ -437,16 +540,16 @@ class _Waiter:
     def _failed(self, lacking: Shortfall) -> FailedClusterError:
         return FailedClusterError(
             f"the cluster of {self._source} cannot become complete: {lacking}",
-            hint="Replace the missing tasks, and wait again.",
+            hint=lacking.hint,
             found=lacking.found,
-            wanted=lacking.wanted,
+            wanted=lacking.least,
             missing=lacking.reasons,
             sources=lacking.sources,
         )
 
 
 class _RemovedTasks:
-    """The tasks that the source returned earlier in a wait, as members or absent, and no longer returns."""
+    """The tasks that have failed, or that the source returned earlier in a wait and no longer returns."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, str] = {}  # name of each task in the last observation: its job
@@ -454,22 +557,27 @@ class _RemovedTasks:
 
     def update(self, observation: Observation) -> None:
         """Compare `observation` with the previous one."""
-        if observation.state is None or observation.error is not None:
+        state = observation.state
+        if state is None or observation.error is not None:
             return
-        jobs = {_name(one): one.job for one in observation.state.members}
+        jobs = {_name(one): one.job for one in state.members}
         jobs |= {one.name: one.job for one in observation.absent}
+        jobs |= {one.name: one.job for one in state.done if one.name is not None}
         for name in self._removed.keys() & jobs:
             del self._removed[name]
         for name, job in self._jobs.items():
             if name not in jobs:
                 self._removed[name] = Missing(job, name, "no longer found; it was found earlier")
+        self._removed |= {one.name: one for one in observation.failed}
+        for name in list(self._removed)[:-MAX_REMOVED]:
+            del self._removed[name]
         self._jobs = jobs
 
     def among(self, lacking: Shortfall) -> tuple[Missing, ...]:
         """Return the latest removed tasks, at most as many as lack a reason in `lacking`."""
         named = [one.job for one in lacking.missing if one.job]
         found: list[Missing] = []
-        for job, wanted in lacking.wanted.items():
+        for job, wanted in lacking.least.items():
             if job == "":
                 unexplained = wanted - sum(lacking.found.values()) - len(named)
                 of_job = list(self._removed.values())
@@ -477,7 +585,7 @@ class _RemovedTasks:
                 unexplained = wanted - lacking.found.get(job, 0) - named.count(job)
                 of_job = [one for one in self._removed.values() if one.job == job]
             found += of_job[-unexplained:] if unexplained > 0 else []
-        return tuple(found)
+        return tuple(one for one in found if one.name not in lacking.reasons)
 
 
 async def find_unreachable(

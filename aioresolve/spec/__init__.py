@@ -10,6 +10,8 @@ from .cluster import ClusterSpec
 from .state import (
     ClusterDiff,
     ClusterState,
+    ControllerStatus,
+    DoneTask,
     Endpoint,
     ExpectedTasks,
     Member,
@@ -26,6 +28,8 @@ __all__ = [
     "ClusterDiff",
     "ClusterSpec",
     "ClusterState",
+    "ControllerStatus",
+    "DoneTask",
     "Endpoint",
     "ExpectedTasks",
     "Member",

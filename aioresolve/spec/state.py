@@ -4,20 +4,20 @@ and the missing members.
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from aioresolve.errors import ConfigurationError, InvalidClusterError
 
 from .cluster import ClusterSpec, by_task_index
+from .task import Task, jobs_by_rank
 
 if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
-
-    from .task import Task
 
 
 V = TypeVar("V")
@@ -44,20 +44,44 @@ class ReadOnlyMapping(Mapping[str, V]):
         return repr(self._values)
 
 
+_LABEL = r"[0-9A-Z_](?:[0-9A-Z_-]{0,61}[0-9A-Z_])?"
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+# Names of machines also contain underscores, and may end in the dot of the root.
+_HOST = re.compile(
+    rf"(?![0-9.]+\Z)(?=.{{1,254}}\Z){_LABEL}(?:\.{_LABEL})*\.?|{_OCTET}(?:\.{_OCTET}){{3}}|[0-9]+",
+    re.ASCII | re.IGNORECASE,
+)
+_ZONE = re.compile(r"[\w.-]+", re.ASCII)
+
+
 def host_port(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets (RFC 3986 section 3.2.2): `[fd00::7]:8470`.
 
     Raises:
-        ConfigurationError: the host is empty or contains a port, or the port is not in 0 to 65535.
+        ConfigurationError: the host is no host name or IP address, or the port is not in 0 to 65535.
     """
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port!r} of host {host!r} is not in 0 to 65535")
+    if _HOST.fullmatch(host):
+        return f"{host}:{port}"
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not bare or bare.count(":") == 1 or not {"[", "]"}.isdisjoint(bare):
+    if not _is_ipv6(bare):
         raise ConfigurationError(
-            f"{host!r} is not a host name or IP address", hint="Leave out the port and other parts of a URL."
+            f"{host[:300]!r} is not a host name or IP address",
+            hint="Leave out the port and other parts of a URL.",
         )
-    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+    return f"[{bare}]:{port}"
+
+
+def _is_ipv6(text: str) -> bool:
+    import socket
+
+    address, separator, zone = text.partition("%")
+    try:
+        socket.inet_pton(socket.AF_INET6, address)
+    except (OSError, ValueError):
+        return False
+    return not separator or _ZONE.fullmatch(zone) is not None
 
 
 def split_host_port(address: str) -> tuple[str, int]:
@@ -87,6 +111,8 @@ class Endpoint:
         status: as text, `Running` or why the task is not ready, such as `CrashLoopBackOff: 7 restarts`.
         index: the index that the source assigns, such as the completion index of a pod. The task index is
             the position in a `ClusterState`.
+        restarts: how often the container of the program was restarted in place, as far as the source reports
+            it. A task whose container was restarted is another incarnation, as if its pod had been replaced.
         accelerators: the accelerators that the task declares, by the name of the resource, such as
             `{"google.com/tpu": 4}`; None if it declares none. Read-only.
     """
@@ -100,6 +126,7 @@ class Endpoint:
     ready: bool | None = field(default=None, compare=False)
     status: str | None = field(default=None, compare=False)
     index: int | None = None
+    restarts: int = 0
     accelerators: Mapping[str, int] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -109,9 +136,9 @@ class Endpoint:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Identifies a task across states: `("uid", ...)`, else `("name", ...)`, else `("address", ...)`."""
+        """Identifies this incarnation: `("uid", ...)`, else `("name", ...)`, else `("address", ...)`."""
         if self.uid:
-            return "uid", self.uid
+            return "uid", f"{self.uid}, restart {self.restarts}" if self.restarts else self.uid
         if self.full_name:
             return "name", self.full_name
         return "address", self.address
@@ -131,6 +158,29 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class DoneTask:
+    """A task that has ended with success, in a job in which other tasks still run.
+
+    It is no member, because nobody can connect to it, and it is not missing. It keeps its task index, and
+    counts in the ranks of the others.
+
+    Attributes:
+        job: the job.
+        index: the task index.
+        name: `namespace/name` of its pod; None if that no longer exists.
+        uid: the uid of its pod.
+    """
+
+    job: str
+    index: int
+    name: str | None = None
+    uid: str | None = None
+
+    def __str__(self) -> str:
+        return f"/job:{self.job}/task:{self.index}{f' ({self.name})' if self.name else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """A task whose address, task index or name changed; its job and identity did not."""
 
@@ -145,20 +195,21 @@ class Move:
 class ClusterDiff:
     """The changes from an older state to a newer one; false if nothing changed.
 
-    Each tuple is in the order of jobs and task indices. A task that changed its job is in `left` and in
-    `joined`.
+    Each tuple is in the order of jobs and task indices. A task that changed its job, or whose container was
+    restarted in place, is in `left` and in `joined`. `done` are the members that have ended with success.
     """
 
     joined: tuple[Member, ...] = ()
     left: tuple[Member, ...] = ()
     moved: tuple[Move, ...] = ()
+    done: tuple[Member, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.joined or self.left or self.moved)
+        return bool(self.joined or self.left or self.moved or self.done)
 
     def __str__(self) -> str:
         """Return one line, such as `joined /job:worker/task:2 at 10.0.0.3:8470 (default/trainer-2)`."""
-        changes = {"joined": self.joined, "left": self.left, "moved": self.moved}
+        changes = {"joined": self.joined, "left": self.left, "moved": self.moved, "done": self.done}
         return "; ".join(f"{verb} {task}" for verb, tasks in changes.items() for task in tasks) or "no change"
 
 
@@ -167,7 +218,7 @@ class ClusterState:
     """The members of a cluster at one time.
 
     Two states are equal if they have the same members: endpoints by job and task index. Comparisons ignore
-    `version`, `observed_at`, readiness, nodes, the order of jobs, and jobs without tasks.
+    `done`, `version`, `observed_at`, readiness, nodes, the order of jobs, and jobs without tasks.
 
     Attributes:
         endpoints: the endpoints by job, in the order of `spec.jobs`; the n-th endpoint of a job has the n-th
@@ -175,6 +226,8 @@ class ClusterState:
         spec: the addresses only.
         version: the version that the source reports (a resourceVersion, an ETag), if any.
         observed_at: when the response arrived, in UTC, if known.
+        done: the tasks that have ended with success while others still run, by job and task index. Their
+            indices are missing in `spec`.
 
     Raises:
         InvalidClusterError: `endpoints` and `spec` contradict each other.
@@ -185,6 +238,7 @@ class ClusterState:
     spec: ClusterSpec
     version: str | None = None
     observed_at: datetime | None = None
+    done: tuple[DoneTask, ...] = ()
 
     def __post_init__(self) -> None:
         _check_agreement(self.endpoints, self.spec)
@@ -236,7 +290,12 @@ class ClusterState:
 
     @classmethod
     def from_spec(
-        cls, spec: ClusterSpec, *, version: str | None = None, observed_at: datetime | None = None
+        cls,
+        spec: ClusterSpec,
+        *,
+        version: str | None = None,
+        observed_at: datetime | None = None,
+        done: tuple[DoneTask, ...] = (),
     ) -> Self:
         """Return a state of endpoints that have an address only."""
         _check_spec(spec)
@@ -244,7 +303,7 @@ class ClusterState:
             job: tuple(Endpoint(spec.task_address(job, index)) for index in spec.task_indices(job))
             for job in spec.jobs
         }
-        return cls(endpoints, spec, version, observed_at)
+        return cls(endpoints, spec, version, observed_at, done)
 
     @classmethod
     def _trusted(
@@ -253,6 +312,7 @@ class ClusterState:
         spec: ClusterSpec,
         version: str | None,
         observed_at: datetime | None,
+        done: tuple[DoneTask, ...],
     ) -> Self:
         """Return the state of these parts, which are not validated. For callers that know that they agree.
 
@@ -263,6 +323,7 @@ class ClusterState:
         object.__setattr__(state, "spec", spec)
         object.__setattr__(state, "version", version)
         object.__setattr__(state, "observed_at", observed_at)
+        object.__setattr__(state, "done", done)
         return state
 
     @property
@@ -276,16 +337,29 @@ class ClusterState:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All tasks in the order of their ranks; see `ClusterSpec.tasks`."""
-        return self.spec.tasks
+        """All tasks of `spec` in the order of their ranks, in which the tasks that are done count too."""
+        if not self.done:
+            return self.spec.tasks
+        jobs = jobs_by_rank(list(dict.fromkeys([*self.spec.jobs, *(each.job for each in self.done)])))
+        addresses: dict[tuple[str, int], str | None] = {(each.job, each.index): None for each in self.done}
+        addresses |= {(each.job, each.task_index): each.endpoint.address for each in self.members}
+        order = sorted(addresses, key=lambda task: (jobs.index(task[0]), task[1]))
+        return tuple(
+            Task(job, index, address, rank, len(order))
+            for rank, (job, index) in enumerate(order)
+            if (address := addresses[job, index]) is not None
+        )
 
     def task(self, job: str, index: int) -> Task:
-        """Return one task, with its rank among all tasks.
+        """Return one task, with its rank among all tasks, those that are done included.
 
         Raises:
             UnknownTaskError: (a ValueError) the cluster has no such job, or the job has no such task.
         """
-        return self.spec.task(job, index)
+        if not self.done:
+            return self.spec.task(job, index)
+        self.spec.task_address(job, index)  # raises if the task does not exist
+        return next(task for task in self.tasks if (task.job, task.index) == (job, index))
 
     def diff(self, older: ClusterState) -> ClusterDiff:
         """Return the changes from `older` to this state; false if and only if the two are equal.
@@ -308,7 +382,14 @@ class ClusterState:
             else:
                 joined.append(member)
         gone = {member for members in candidates.values() for member in members}
-        return ClusterDiff(tuple(joined), tuple(member for member in old if member in gone), tuple(moved))
+        ended = {(one.job, one.name, one.uid) for one in self.done}
+        done = {one for one in gone if (one.job, one.endpoint.full_name, one.endpoint.uid) in ended}
+        return ClusterDiff(
+            tuple(joined),
+            tuple(member for member in old if member in gone - done),
+            tuple(moved),
+            tuple(member for member in old if member in done),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClusterState):
@@ -383,17 +464,37 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTasks:
-    """How many tasks a job will have, and what that was derived from.
+    """How many tasks a job has, and what that was derived from.
 
     Attributes:
-        number: the number of tasks.
+        number: the number of tasks, including those that are done.
         source: what states the number, such as `spec.replicas of StatefulSet ml/trainer`.
-        succeeded: how many other tasks have ended successfully, and are not waited for.
+        done: how many of them have ended with success, as far as the source knows: also those whose pods no
+            longer exist, and thus are not in `ClusterState.done`.
     """
 
     number: int
     source: str
-    succeeded: int = 0
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatus:
+    """What the controller of a job says about the job as a whole.
+
+    Attributes:
+        phase: `"failed"`, `"complete"` (it has ended with success) or `"suspended"` (it has no pods until it
+            is resumed).
+        controller: the controller, such as `Job ml/train`.
+        reason: why, such as `BackoffLimitExceeded: Job has reached the specified backoff limit`, or empty.
+    """
+
+    phase: Literal["failed", "complete", "suspended"]
+    controller: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.phase} ({self.reason})" if self.reason else self.phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +507,9 @@ class Observation:
         unready: the members that are not ready, and why.
         error: why the source cannot be reached at present; everything else is then from its last response.
         stale_since: since when, in UTC; None while the source responds.
-        expected: how many tasks each job will have, for the jobs of which the source knows it.
+        expected: how many tasks each job has, for the jobs of which the source knows it.
+        controllers: by job, what its controllers say, if all of them have ended or are suspended.
+        failed: the pods that have failed and have a controller, which replaces them until it gives up.
         polled_at: when the poll that returned it began, on the clock of the event loop; None if the source
             reports its changes. Comparisons ignore it.
     """
@@ -417,6 +520,8 @@ class Observation:
     error: ResolveError | None = None
     stale_since: datetime | None = None
     expected: Mapping[str, ExpectedTasks] = field(default_factory=dict, hash=False)
+    controllers: Mapping[str, Sequence[ControllerStatus]] = field(default_factory=dict, hash=False)
+    failed: tuple[Missing, ...] = field(default=(), compare=False)
     polled_at: float | None = field(default=None, compare=False)
 
     def stale(self, error: ResolveError, now: datetime) -> Observation:

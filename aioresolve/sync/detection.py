@@ -27,6 +27,6 @@ def detect(*, port: int | None = None, timeout: float = 30.0) -> Detection[resol
         raise without_internal_frames(error)  # noqa: B904 - it is the same error
     return Detection(
         evidence.source,
-        resolvers.facade_of(new_resolver),
+        resolvers.facade_of(new_resolver()),
         tuple(finding.evidence for finding in findings),
     )

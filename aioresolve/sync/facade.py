@@ -8,6 +8,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from aioresolve._core.concurrency import stream_latest
+from aioresolve._core.copying import Copyable
 from aioresolve.errors import ConnectionFailedError, ResolveError
 from aioresolve.resolver import base
 
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
     from aioresolve.resolver.this_task import TaskClaim
     from aioresolve.spec import ClusterSpec, ClusterState, Observation
 
-    from .shared import SharedResolver
-
 
 class ResolverAttributes:
     """The properties of a facade: they read and set those of the async resolver."""
 
-    _shared: SharedResolver
+    _shared: SharedResource[base.ClusterResolver]
 
     @property
     def task_type(self) -> str | None:
@@ -116,8 +115,10 @@ def blocking_iterator(
     return iterator_method
 
 
-class Facade(Generic[SharedT]):
+class Facade(Copyable, Generic[SharedT]):
     """An async resolver or fleet with blocking methods. The first call enters it, in the loop thread."""
+
+    _kept_attributes = base.ClusterResolver._kept_attributes
 
     def __init__(self, shared: SharedT) -> None:
         self._shared = shared
@@ -151,7 +152,7 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
     It must be used in the event loop thread, and shares the connections of the facade.
     """
 
-    def __init__(self, facade: Facade[SharedResolver]) -> None:
+    def __init__(self, facade: Facade[SharedResource[base.ClusterResolver]]) -> None:
         super().__init__(timeout=facade._shared.resource.timeout)
         self._facade = facade  # it closes its connections when it is garbage-collected
         self._shared = facade._shared
@@ -192,8 +193,8 @@ class FacadeResolver(ResolverAttributes, base.ClusterResolver):
             retryable=False,
         )
 
-    def _claim_task(self) -> TaskClaim:
-        return self._shared.resource._claim_task()
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        return cast("TaskClaim", await self._shared.acall("_fetch_claim", progress))
 
     async def master(self, *args: Any, **kwargs: Any) -> str:
         return cast("str", await self._shared.acall("master", *args, **kwargs))

@@ -16,6 +16,7 @@ from .shared import SharedResource
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aioresolve._core.copying import Arguments
     from aioresolve.fleet import TargetStatus
     from aioresolve.resolver import base
 
@@ -42,10 +43,13 @@ class Fleet(Facade[SharedResource[fleets.Fleet]]):
 
         def recreate(old: fleets.Fleet) -> fleets.Fleet:
             targets = {name: _async_resolver(name, facade) for name, facade in facades.items()}
-            return fleets.Fleet(targets, timeout=timeout, max_concurrency=max_concurrency, shard=old.shard)
+            return fleets.Fleet(targets, **old._copied_arguments()[1])
 
         super().__init__(SharedResource(fleet, recreate))
         self._facades = facades
+
+    def _copied_arguments(self) -> Arguments:
+        return (self._facades,), self._shared.resource._copied_arguments()[1]
 
     @property
     def timeout(self) -> float:

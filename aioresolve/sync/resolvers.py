@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from functools import partial, wraps
+import copy
+import weakref
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from aioresolve import tpu as tpus
+from aioresolve._core.concurrency import run_in_thread
+from aioresolve._core.copying import recreate
 from aioresolve.environment import sagemaker, slurm, tf_config
-from aioresolve.errors import ConfigurationError, InvalidClusterError
+from aioresolve.errors import InvalidClusterError
 from aioresolve.resolver import base, static, union
-from aioresolve.resolver.blocking import is_tensorflow_resolver
+from aioresolve.resolver.blocking import BlockingResolver, is_tensorflow_resolver
+from aioresolve.resolver.this_task import TaskClaim
+from aioresolve.spec import ClusterSpec, ClusterState
+from aioresolve.tpu.tensorflow_runtime import TopologyHolder
 
 from .facade import Facade, FacadeResolver, ResolverAttributes, blocking, blocking_iterator
-from .shared import SharedResolver
+from .shared import SharedResource
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from aioresolve._core.deadline import Progress
     from aioresolve.gcp.credentials import AnyCredentials
     from aioresolve.gcp.tpu_api import TPUVersion
     from aioresolve.kubernetes import Pod
-    from aioresolve.spec import ClusterSpec
 
 
-class ClusterResolver(ResolverAttributes, Facade[SharedResolver]):
+class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterResolver]]):
     """The base class of all facades of resolvers, and the facade of your own async resolvers.
 
     >>> class VariableResolver(aioresolve.ClusterResolver):
@@ -43,31 +50,45 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResolver]):
     >>> SyncVariableResolver(VariableResolver()).leader()
     '10.0.0.1:8470'
 
+    Or implement the two methods of TensorFlow's base class, `cluster_spec` and `master`, in a blocking
+    subclass, which needs no async resolver:
+
+    >>> class FixedResolver(aioresolve.sync.ClusterResolver):
+    ...     def cluster_spec(self):
+    ...         return ClusterSpec({"worker": ["10.0.0.1:8470"]})
+    ...     def master(self, task_type=None, task_id=None, rpc_layer=None):
+    ...         return "grpc://10.0.0.1:8470"
+    >>> FixedResolver().wait(1).endpoints["worker"][0].address
+    '10.0.0.1:8470'
+
     The first call enters the async resolver, in the event loop thread. From then on, use it only through the
-    facade. After `close()`, the next call enters it again. If a process forks after the first call, a
-    resolver of your own with an `__aenter__` cannot be used in the child: create another one there.
+    facade. After `close()`, the next call enters it again. If a process forks after the first call, the child
+    uses a copy of a resolver that has an `__aenter__`.
 
     Args:
-        resolver: the async resolver.
+        resolver: the async resolver; None in a subclass that implements `cluster_spec`.
 
     Raises:
         InvalidClusterError: (a TypeError) `resolver` is not an `aioresolve.ClusterResolver`.
     """
 
-    # Creates the async resolver again; None for resolvers of users.
-    _factory: Callable[[], base.ClusterResolver] | None = None
-
-    def __init__(self, resolver: base.ClusterResolver) -> None:
+    def __init__(self, resolver: base.ClusterResolver | None = None) -> None:
+        if resolver is None and type(self).cluster_spec is not ClusterResolver.cluster_spec:
+            resolver = _Implementation(weakref.ref(self))
         if not isinstance(resolver, base.ClusterResolver):
             raise InvalidClusterError(
                 "aioresolve.sync.ClusterResolver takes an async aioresolve.ClusterResolver;"
-                f" got {type(resolver).__name__} {resolver!r}"
+                f" got {type(resolver).__name__} {resolver!r}",
+                hint=f"Pass one, or implement `cluster_spec` and `master` in {type(self).__name__}.",
             )
-        super().__init__(SharedResolver(resolver, partial(_validate_after_fork, resolver)))
+        super().__init__(SharedResource(resolver, _unopened))
 
-    def _init_from(self, factory: Callable[[], base.ClusterResolver]) -> None:
-        super().__init__(SharedResolver(factory(), factory))
-        self._factory = factory
+    @cached_property
+    def _shared(self) -> SharedResource[base.ClusterResolver]:  # type: ignore[override]
+        # A subclass with an `__init__` of its own need not call this one, as with TensorFlow's base class.
+        ClusterResolver.__init__(self)
+        shared: SharedResource[base.ClusterResolver] = vars(self)["_shared"]
+        return shared
 
     cluster_spec = blocking(base.ClusterResolver.cluster_spec)
     cluster_state = blocking(base.ClusterResolver.cluster_state)
@@ -76,6 +97,45 @@ class ClusterResolver(ResolverAttributes, Facade[SharedResolver]):
     this_task = blocking(base.ClusterResolver.this_task)
     wait = blocking(base.ClusterResolver.wait)
     watch = blocking_iterator(base.ClusterResolver.watch)
+
+
+def _of_facade(name: str) -> Any:
+    """Return a property that keeps its value in the facade, where TensorFlow's implementors may set it."""
+    return property(
+        lambda self: getattr(self._facade, name, None),
+        lambda self, value: setattr(self._facade, name, value),
+    )
+
+
+class _Implementation(base.ClusterResolver):
+    """The async resolver behind a facade that implements `cluster_spec` itself."""
+
+    _task_type = _of_facade("_task_type")
+    _task_id = _of_facade("_task_id")
+    _rpc_layer = _of_facade("_rpc_layer")
+
+    def __init__(self, facade: weakref.ref[ClusterResolver]) -> None:
+        # Not that of the base class, which would reset what the facade has set.
+        self._reference = facade
+
+    def __repr__(self) -> str:
+        return "its own cluster_spec()"
+
+    async def fetch_state(self, progress: Progress) -> ClusterState:
+        """Call `cluster_spec` in a thread, which no deadline can interrupt."""
+        progress.waiting("cluster_spec()", "it has not returned")
+        spec = await run_in_thread("cluster_spec()", self._facade.cluster_spec)
+        return ClusterState.from_spec(ClusterSpec(spec))
+
+    def _claim_task(self) -> TaskClaim:
+        # The class of the facade may have properties of these names.
+        return TaskClaim(self._facade.task_type, self._facade.task_id)
+
+    @property
+    def _facade(self) -> ClusterResolver:
+        facade = self._reference()
+        assert facade is not None
+        return facade
 
 
 class GCEClusterResolver(ClusterResolver):
@@ -101,23 +161,23 @@ class GCEClusterResolver(ClusterResolver):
         # Imported here because it takes 0.4 seconds, which users of other resolvers need not spend.
         from aioresolve.environment.gce import GCEClusterResolver
 
-        factory = partial(
-            GCEClusterResolver,
-            project,
-            zone,
-            instance_group,
-            port,
-            task_type,
-            task_id,
-            rpc_layer,
-            credentials,
-            service,
-            region=region,
-            address=address,
-            not_running=not_running,
-            timeout=timeout,
+        super().__init__(
+            GCEClusterResolver(
+                project,
+                zone,
+                instance_group,
+                port,
+                task_type,
+                task_id,
+                rpc_layer,
+                credentials,
+                service,
+                region=region,
+                address=address,
+                not_running=not_running,
+                timeout=timeout,
+            )
         )
-        self._init_from(factory)
 
 
 class KubernetesClusterResolver(ClusterResolver):
@@ -148,28 +208,28 @@ class KubernetesClusterResolver(ClusterResolver):
         # Imported here because it takes 0.4 seconds, which users of other resolvers need not spend.
         from aioresolve import kubernetes
 
-        factory = partial(
-            kubernetes.KubernetesClusterResolver,
-            job_to_label_mapping,
-            tf_server_port,
-            rpc_layer,
-            override_client,
-            executable_location,
-            service=service,
-            namespace=namespace,
-            context=context,
-            kubeconfig=kubeconfig,
-            server=server,
-            token_file=token_file,
-            impersonate=impersonate,
-            impersonate_groups=impersonate_groups,
-            address=address,
-            order_by=order_by,
-            not_running=not_running,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
+        super().__init__(
+            kubernetes.KubernetesClusterResolver(
+                job_to_label_mapping,
+                tf_server_port,
+                rpc_layer,
+                override_client,
+                executable_location,
+                service=service,
+                namespace=namespace,
+                context=context,
+                kubeconfig=kubeconfig,
+                server=server,
+                token_file=token_file,
+                impersonate=impersonate,
+                impersonate_groups=impersonate_groups,
+                address=address,
+                order_by=order_by,
+                not_running=not_running,
+                timeout=timeout,
+                max_concurrency=max_concurrency,
+            )
         )
-        self._init_from(factory)
 
 
 class SimpleClusterResolver(ClusterResolver):
@@ -187,18 +247,18 @@ class SimpleClusterResolver(ClusterResolver):
         *,
         timeout: float = 30.0,
     ) -> None:
-        factory = partial(
-            static.SimpleClusterResolver,
-            cluster_spec,
-            master,
-            task_type,
-            task_id,
-            environment,
-            num_accelerators,
-            rpc_layer,
-            timeout=timeout,
+        super().__init__(
+            static.SimpleClusterResolver(
+                cluster_spec,
+                master,
+                task_type,
+                task_id,
+                environment,
+                num_accelerators,
+                rpc_layer,
+                timeout=timeout,
+            )
         )
-        self._init_from(factory)
 
     master = blocking(static.SimpleClusterResolver.master)
     num_accelerators = blocking(static.SimpleClusterResolver.num_accelerators)
@@ -216,10 +276,9 @@ class TFConfigClusterResolver(ClusterResolver):
         *,
         timeout: float = 30.0,
     ) -> None:
-        factory = partial(
-            tf_config.TFConfigClusterResolver, task_type, task_id, rpc_layer, environment, timeout=timeout
+        super().__init__(
+            tf_config.TFConfigClusterResolver(task_type, task_id, rpc_layer, environment, timeout=timeout)
         )
-        self._init_from(factory)
 
     master = blocking(tf_config.TFConfigClusterResolver.master)
     this_task = blocking(tf_config.TFConfigClusterResolver.this_task)
@@ -240,18 +299,18 @@ class SlurmClusterResolver(ClusterResolver):
         *,
         timeout: float = 30.0,
     ) -> None:
-        factory = partial(
-            slurm.SlurmClusterResolver,
-            jobs,
-            port_base,
-            gpus_per_node,
-            gpus_per_task,
-            tasks_per_node,
-            auto_set_gpu,
-            rpc_layer,
-            timeout=timeout,
+        super().__init__(
+            slurm.SlurmClusterResolver(
+                jobs,
+                port_base,
+                gpus_per_node,
+                gpus_per_task,
+                tasks_per_node,
+                auto_set_gpu,
+                rpc_layer,
+                timeout=timeout,
+            )
         )
-        self._init_from(factory)
 
     def get_task_info(self) -> tuple[str | None, int | None]:
         """Return `task_type` and `task_id`: the job of this process, and its task index in that job.
@@ -277,21 +336,21 @@ class SageMakerClusterResolver(ClusterResolver):
         *,
         timeout: float = 30.0,
     ) -> None:
-        factory = partial(
-            sagemaker.SageMakerClusterResolver,
-            port,
-            task_type,
-            task_id,
-            rpc_layer,
-            environment,
-            timeout=timeout,
+        super().__init__(
+            sagemaker.SageMakerClusterResolver(
+                port,
+                task_type,
+                task_id,
+                rpc_layer,
+                environment,
+                timeout=timeout,
+            )
         )
-        self._init_from(factory)
 
     master = blocking(sagemaker.SageMakerClusterResolver.master)
 
 
-class TPUClusterResolver(ClusterResolver):
+class TPUClusterResolver(TopologyHolder, ClusterResolver):
     """`aioresolve.TPUClusterResolver` with blocking methods; see there for arguments and errors."""
 
     def __init__(
@@ -311,23 +370,23 @@ class TPUClusterResolver(ClusterResolver):
         address: Literal["internal_ip", "external_ip"] = "internal_ip",
         timeout: float = 30.0,
     ) -> None:
-        factory = partial(
-            tpus.TPUClusterResolver,
-            tpu,
-            zone,
-            project,
-            job_name,
-            coordinator_name,
-            coordinator_address,
-            credentials,
-            service,
-            discovery_url,
-            api_version=api_version,
-            not_healthy=not_healthy,
-            address=address,
-            timeout=timeout,
+        super().__init__(
+            tpus.TPUClusterResolver(
+                tpu,
+                zone,
+                project,
+                job_name,
+                coordinator_name,
+                coordinator_address,
+                credentials,
+                service,
+                discovery_url,
+                api_version=api_version,
+                not_healthy=not_healthy,
+                address=address,
+                timeout=timeout,
+            )
         )
-        self._init_from(factory)
 
     @staticmethod
     @wraps(tpus.TPUClusterResolver.connect)
@@ -349,15 +408,6 @@ class TPUClusterResolver(ClusterResolver):
     def get_coordination_service_leader(self) -> str:
         """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
         return self._tpus.get_coordination_service_leader()
-
-    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
-        """Keep the topology that TensorFlow reports; see `aioresolve.TPUClusterResolver`."""
-        self._tpus.set_tpu_topology(serialized_tpu_topology)
-
-    @property
-    def tpu_hardware_feature(self) -> Any:
-        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
-        return self._tpus.tpu_hardware_feature
 
     @property
     def _tpus(self) -> tpus.TPUClusterResolver:
@@ -399,23 +449,30 @@ class UnionClusterResolver(ClusterResolver):
         task_id: int | None = None,
         timeout: float = 30.0,
     ) -> None:
-        factory = partial(
-            union.UnionClusterResolver,
-            *map(_member_of_union, resolvers),
-            rpc_layer=rpc_layer,
-            task_type=task_type,
-            task_id=task_id,
-            timeout=timeout,
+        super().__init__(
+            union.UnionClusterResolver(
+                *map(_member_of_union, resolvers),
+                rpc_layer=rpc_layer,
+                task_type=task_type,
+                task_id=task_id,
+                timeout=timeout,
+            )
         )
-        self._init_from(factory)
 
     master = blocking(union.UnionClusterResolver.master)
     num_accelerators = blocking(union.UnionClusterResolver.num_accelerators)
 
 
+def _calling(facade: ClusterResolver) -> base.ClusterResolver:
+    """Return an async resolver that calls the facade, or the resolver behind it."""
+    if isinstance(facade._shared.resource, _Implementation):
+        return BlockingResolver(facade)
+    return FacadeResolver(facade)
+
+
 def _member_of_union(resolver: Any) -> Any:
     if isinstance(resolver, ClusterResolver):
-        return FacadeResolver(resolver)
+        return _calling(resolver)
     if is_tensorflow_resolver(resolver):
         return resolver
     raise InvalidClusterError(
@@ -425,33 +482,28 @@ def _member_of_union(resolver: Any) -> Any:
     )
 
 
-def facade_of(new_resolver: Callable[[], base.ClusterResolver]) -> ClusterResolver:
-    """Return the facade of the async resolver that `new_resolver` makes, of the class of the same name."""
-    kinds: dict[str, type[ClusterResolver]] = {
-        kind.__name__: kind for kind in ClusterResolver.__subclasses__()
-    }
-    kind = kinds.get(type(new_resolver()).__name__, ClusterResolver)
-    facade = kind.__new__(kind)
-    facade._init_from(new_resolver)
-    return facade
+def facade_of(resolver: base.ClusterResolver) -> ClusterResolver:
+    """Return the facade of the class of the same name as that of an async resolver, with its arguments."""
+    kinds = {kind.__name__: kind for kind in ClusterResolver.__subclasses__()}
+    kind = kinds.get(type(resolver).__name__)
+    if kind is None:
+        return ClusterResolver(resolver)
+    args, kwargs = resolver._copied_arguments()
+    return recreate(kind, args, kwargs, resolver._assignments)
 
 
 def resolver_for_fleet(facade: ClusterResolver) -> base.ClusterResolver:
     """Return the async resolver that a fleet uses for `facade`.
 
-    If its connections can be shared, it is created again, so that it can share those of the fleet. Otherwise
-    it calls the resolver behind the facade.
+    If its connections can be shared, it is a copy, so that it can share those of the fleet. Otherwise it
+    calls the resolver behind the facade.
     """
-    if facade._factory is not None and facade._shared.resource.pool_key is not None:
-        return facade._factory()
-    return FacadeResolver(facade)
+    resolver = facade._shared.resource
+    return _calling(facade) if resolver.pool_key is None else copy.copy(resolver)
 
 
-def _validate_after_fork(resolver: base.ClusterResolver) -> base.ClusterResolver:
-    """Return the resolver, which the parent process has entered, if entering it opened nothing."""
+def _unopened(resolver: base.ClusterResolver) -> base.ClusterResolver:
+    """Return a copy of a resolver that a parent process has entered, if entering it can open connections."""
     if type(resolver).__aenter__ is base.ClusterResolver.__aenter__:
         return resolver
-    raise ConfigurationError(
-        f"{resolver!r} was entered before this process was forked; its connections belong to the parent",
-        hint="Create a new resolver in the child, or make no call before the fork.",
-    )
+    return copy.copy(resolver)

@@ -14,8 +14,6 @@ from .loop_thread import current_loop_thread, get_loop_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aioresolve.resolver.base import ClusterResolver
-
     from .loop_thread import LoopThread
 
 logger = logging.getLogger(__name__)
@@ -84,13 +82,6 @@ class SharedResource(Generic[ResourceT]):
         return context
 
 
-class SharedResolver(SharedResource["ClusterResolver"]):
-    """A shared resolver. A replacement after a fork keeps the attributes that users can set."""
-
-    def __init__(self, resolver: ClusterResolver, recreate: Callable[[], ClusterResolver]) -> None:
-        super().__init__(resolver, lambda old: _copy_attributes(old, recreate()))
-
-
 class _LoopContext(SharedContext[ResourceT]):
     """A shared context in the loop of `thread`."""
 
@@ -99,10 +90,3 @@ class _LoopContext(SharedContext[ResourceT]):
     ) -> None:
         super().__init__(resource, logger=logger, after=after)
         self.thread = thread
-
-
-def _copy_attributes(old: ClusterResolver, new: ClusterResolver) -> ClusterResolver:
-    for name in ("task_type", "task_id", "rpc_layer"):
-        if getattr(new, name) != getattr(old, name):
-            setattr(new, name, getattr(old, name))
-    return new

@@ -28,7 +28,7 @@ from aioresolve.spec import host_port
 
 from .discovery import GivenWorkers, LocalTPU, MetadataSource, NamedTPUs, WorkersFile, read_workers
 from .readiness import REMEDIES, NodeNotFound, Unready, not_found_error
-from .slices import cluster_of
+from .slices import cluster_of, libtpu_ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -239,8 +239,7 @@ class _TPUChecks:
 
     def _set_tasks(self, slices: list[TPUSlice]) -> Finding:
         self.tasks.state = cluster_of(slices, self.job, {}, datetime.now(UTC))
-        ports = (one.environment.runtime_metrics_ports for one in slices)
-        self.tasks.libtpu_ports = next(filter(None, ports), ())
+        self.tasks.libtpu_ports = libtpu_ports(slices)
         return Finding(self.tasks.counts)
 
 

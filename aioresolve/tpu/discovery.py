@@ -3,9 +3,10 @@
 The first source that is set is used: the argument, the variables of TensorFlow's Cloud TPU client
 (`KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, `TPU_NAME`, `TPU_CONFIG`), and between them the variables that GKE sets in
 the pods of a slice, in the order of JAX (`jax/_src/clusters/cloud_tpu_cluster.py`): the file of
-`TPU_PROCESS_ADDRESSES_PATH`, `TPU_PROCESS_ADDRESSES`, `TPU_WORKER_HOSTNAMES`. `TPU_WORKER_ID` is the index of
-this pod among them, and `MEGASCALE_*` describes the slices if there are several. Only that file is read, by
-`read_workers`.
+`TPU_PROCESS_ADDRESSES_PATH`, `TPU_PROCESS_ADDRESSES`, `TPU_WORKER_HOSTNAMES`. Each entry is a process, and
+`TPU_WORKER_ID` is the index of this process among them: a host with several containers is listed once for
+each, as LeaderWorkerSet (`pkg/utils/accelerators/tpu.go`) and KubeRay's TPU webhook do it. `MEGASCALE_*`
+describes the slices if there are several. Only that file is read, by `read_workers`.
 
 Worker addresses are written as TensorFlow writes them: `grpc://10.0.0.1:8470,grpc://10.0.0.2`. The default
 port is 8470.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aioresolve._core.concurrency import run_in_thread
 from aioresolve.errors import ConfigurationError
 from aioresolve.gcp.tpu_env import TPUEnvironment
-from aioresolve.spec import host_port
+from aioresolve.spec import host_port, split_host_port
 
 if TYPE_CHECKING:
     from aioresolve._core.deadline import Progress
@@ -36,6 +38,10 @@ SCHEME = "grpc://"
 
 LOCAL = "local"
 
+LOCAL_HOSTS = frozenset({LOCAL, "localhost", "127.0.0.1", "::1"})
+
+COORDINATOR_VARIABLE = "MEGASCALE_COORDINATOR_ADDRESS"
+
 ENDPOINTS_VARIABLE = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 
 PATH_VARIABLE = "TPU_PROCESS_ADDRESSES_PATH"
@@ -43,6 +49,9 @@ PATH_VARIABLE = "TPU_PROCESS_ADDRESSES_PATH"
 HOST_VARIABLES = (PATH_VARIABLE, "TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 """GKE's variables, in order of precedence: GKE sets the last one to `localhost` in some pods of slices with
 several hosts. Their ports belong to libtpu's own network, not to a TensorFlow server."""
+
+WORKER_ID_VARIABLES = ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID")
+"""The index of this process: GKE's variable, and the one that libtpu reads with `TPU_PROCESS_ADDRESSES`."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^\s:/\[\],]+)(?::(?P<port>[0-9]{1,5}))?")
 _NUMBER = re.compile(r"[0-9]{1,6}")
@@ -63,16 +72,12 @@ class GivenWorkers:
     Attributes:
         origin: where they are named: `tpu` (the argument) or `$VARIABLE`.
         addresses: `host:port` of each worker, in worker order.
-        environment: what the variables report about the slice.
-        slice_index: the index of this slice, from 0. The workers of other slices are not known here.
-        num_slices: the number of slices.
+        environment: what the variables report about the slice. The workers of other slices are not known.
     """
 
     origin: str
     addresses: tuple[str, ...]
     environment: TPUEnvironment = field(default_factory=TPUEnvironment)
-    slice_index: int = 0
-    num_slices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +86,13 @@ class WorkersFile:
 
     Attributes:
         path: the path of the file.
-        workers: the workers without their addresses.
+        origin: the variable that names the file.
+        environ: the other variables, which describe the slice.
     """
 
     path: str
-    workers: GivenWorkers
-
-    @property
-    def origin(self) -> str:
-        """The variable that names the file."""
-        return self.workers.origin
+    origin: str
+    environ: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +104,14 @@ class NamedTPUs:
         names: ids or full names.
         project: the project that the same source names.
         zone: the zone that the same source names.
+        environment: what other variables report about the slice of this process; only `MEGASCALE_*` are used.
     """
 
     origin: str
     names: tuple[str, ...]
     project: str | None = None
     zone: str | None = None
+    environment: TPUEnvironment = field(default_factory=TPUEnvironment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +120,11 @@ class MetadataSource:
 
     Attributes:
         tried: the sources that name no TPU, one line each.
-        slice_index: the index of the slice, from 0, if `$MEGASCALE_SLICE_ID` is set.
-        num_slices: the number of slices, if `$MEGASCALE_NUM_SLICES` is set.
+        environment: what variables report about the slice; only `MEGASCALE_*` are used.
     """
 
     tried: tuple[str, ...]
-    slice_index: int | None = None
-    num_slices: int | None = None
+    environment: TPUEnvironment = field(default_factory=TPUEnvironment)
 
 
 Source: TypeAlias = LocalTPU | GivenWorkers | WorkersFile | NamedTPUs | MetadataSource
@@ -142,17 +144,23 @@ def tpu_source(tpu: tuple[str, ...], environ: Mapping[str, str]) -> Source:
         return _named("tpu", tpu)
     if endpoints := environ.get(ENDPOINTS_VARIABLE):
         origin = f"${ENDPOINTS_VARIABLE}"
-        return GivenWorkers(origin, worker_addresses(endpoints, origin), _environment(environ))
+        # They are the workers of TPU nodes: this process is not one of them.
+        environment = replace(_environment(environ), worker_id=None)
+        return GivenWorkers(origin, worker_addresses(endpoints, origin), environment)
     if variable := _host_variable(environ):
         return _gke_slice(variable, environ)
+    named: Source | None = None
     if name := environ.get("TPU_NAME"):
-        return _named("$TPU_NAME", validate_tpu(name, "$TPU_NAME"))
-    if config := environ.get("TPU_CONFIG"):
-        return _from_tpu_config(config)
+        named = _named("$TPU_NAME", validate_tpu(name, "$TPU_NAME"))
+    elif config := environ.get("TPU_CONFIG"):
+        named = _from_tpu_config(config)
+    slices = TPUEnvironment(**_megascale(environ))
+    if named is not None:
+        return replace(named, environment=slices) if isinstance(named, NamedTPUs) else named
     variables = (ENDPOINTS_VARIABLE, *HOST_VARIABLES, "TPU_NAME", "TPU_CONFIG")
     unset = ", ".join(f"${name}" for name in variables)
     tried = ("no name or address was given", f"{unset} are not set")
-    return MetadataSource(tried, *_megascale(environ))
+    return MetadataSource(tried, slices)
 
 
 async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
@@ -165,7 +173,7 @@ async def read_workers(file: WorkersFile, progress: Progress) -> GivenWorkers:
     text = await run_in_thread(f"read {file.path}", _read_addresses, file.path)
     progress.ready(file.path)
     where = f"the file {file.path!r} of {file.origin}"
-    return replace(file.workers, addresses=_host_addresses(text, file.origin, where))
+    return _given_workers(text, file.origin, where, file.environ)
 
 
 def environment_task_id(environ: Mapping[str, str]) -> int | None:
@@ -288,16 +296,21 @@ def _host_and_port(text: str, where: str) -> tuple[str, int | None]:
             f"{text!r} is not the address of a worker",
             "Write host:port, such as '10.0.0.7:8470', with an IPv6 address in brackets.",
         )
-    return match["host"], port
+    return match["host"].strip("[]"), port
 
 
 def _normalized(address: str) -> str:
-    """Return the same text for every spelling of `host:port`, of which IPv6 addresses have several."""
+    """Return the same text for every spelling of `host:port`."""
     host, _, port = address.rpartition(":")
+    return f"{_normalized_host(host)} {port}"
+
+
+def _normalized_host(host: str) -> str:
+    """Return the same text for every spelling of a host, of which IPv6 addresses have several."""
     try:
-        return f"{ipaddress.ip_address(host.strip('[]'))} {port}"
+        return str(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
-        return f"{host.lower()} {port}"
+        return host.lower()
 
 
 def _is_ipv6(text: str) -> bool:
@@ -353,37 +366,114 @@ def _host_variable(environ: Mapping[str, str]) -> str | None:
 def _gke_slice(variable: str, environ: Mapping[str, str]) -> GivenWorkers | WorkersFile:
     """Return the workers of one slice on GKE, or the file that contains them."""
     origin, value = f"${variable}", environ[variable]
-    position = slice_position(*_megascale(environ))
     if variable == PATH_VARIABLE:
-        return WorkersFile(value, GivenWorkers(origin, (), _environment(environ), *position))
-    return GivenWorkers(origin, _host_addresses(value, origin, origin), _environment(environ), *position)
+        return WorkersFile(value, origin, environ)
+    return _given_workers(value, origin, origin, environ)
 
 
-def _host_addresses(text: str, origin: str, where: str) -> tuple[str, ...]:
-    """Return the address of each host in a comma-separated list of processes, which `where` contains."""
-    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+def _given_workers(text: str, origin: str, where: str, environ: Mapping[str, str]) -> GivenWorkers:
+    """Return the workers in a comma-separated list of processes, which `where` contains.
+
+    Raises:
+        ConfigurationError: the list is invalid, or contradicts another variable.
+    """
+    entries = _process_list(text, origin)
     if not entries:
         raise ConfigurationError(f"{where} contains no address", hint="Unset the variable.")
-    # Several processes on one host are one worker.
-    addresses: dict[str, str] = {}
-    for entry in entries:
-        address = host_port(worker_host(entry, origin), TPU_PORT)
-        addresses.setdefault(_normalized(address), address)
-    return tuple(addresses.values())
+    addresses: list[str] = []
+    ports: dict[str, list[int | None]] = {}  # those of the processes of each host
+    for host, port in entries:
+        others = ports.setdefault(host, [])
+        if port is not None and port in others:
+            raise invalid_value(
+                where, f"{text!r} names {host_port(host, port)} twice", "Each process has its own port."
+            )
+        # Each process of a host needs another port than libtpu's for what the cluster is used for.
+        addresses.append(host_port(host, TPU_PORT + len(others)))
+        others.append(port)
+    environment = _environment(environ)
+    index_name = next((f"${name}" for name in WORKER_ID_VARIABLES if environ.get(name)), "")
+    validate_position(addresses, environment, index_name, where)
+    if origin != f"${HOST_VARIABLES[-1]}":
+        _validate_counts(len(addresses), {*ports}, where, environ)
+    return GivenWorkers(origin, tuple(addresses), environment)
 
 
-def _megascale(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Return the index of the slice and the number of slices; each None if its variable is not set."""
-    return _number(environ, "MEGASCALE_SLICE_ID"), _number(environ, "MEGASCALE_NUM_SLICES")
+def _process_list(text: str, origin: str) -> list[tuple[str, int | None]]:
+    """Return host and port of each process; a host always in the same spelling."""
+    entries = [_host_and_port(entry.strip(), origin) for entry in text.split(",") if entry.strip()]
+    spellings: dict[str, str] = {}
+    return [(spellings.setdefault(_normalized_host(host), host), port) for host, port in entries]
 
 
-def slice_position(slice_index: int | None, num_slices: int | None) -> tuple[int, int]:
+def _validate_counts(processes: int, hosts: set[str], where: str, environ: Mapping[str, str]) -> None:
+    """Raise an error if a list of processes does not fit the bounds, or the list of hosts."""
+    bounds = _numbers(environ, "TPU_PROCESS_BOUNDS")
+    if bounds is not None and math.prod(bounds) != processes:
+        raise ConfigurationError(
+            f"{where} has {processes} processes, but $TPU_PROCESS_BOUNDS={environ['TPU_PROCESS_BOUNDS']} are"
+            f" {math.prod(bounds)}",
+            hint="Correct or unset the variable that is wrong.",
+        )
+    variable = HOST_VARIABLES[-1]
+    listed = {host for host, _ in _process_list(environ.get(variable, ""), f"${variable}")}
+    # GKE sets the list of hosts to `localhost` in some pods of slices with several hosts.
+    if listed and len(listed) != len(hosts) and not (listed <= LOCAL_HOSTS or hosts <= LOCAL_HOSTS):
+        raise ConfigurationError(
+            f"{where} has processes on {len(hosts)} hosts, but ${variable}={environ[variable]} has"
+            f" {len(listed)} hosts",
+            hint="Correct or unset the variable that is wrong.",
+        )
+
+
+def validate_position(
+    addresses: Sequence[str], environment: TPUEnvironment, index_name: str, where: str
+) -> None:
+    """Raise an error if the list of processes of a slice contradicts the position of this process.
+
+    Args:
+        addresses: the processes, which `where` contains.
+        environment: the index of this process, the position of its slice, and the coordinator.
+        index_name: what contains the index.
+        where: what contains the list.
+
+    Raises:
+        ConfigurationError: an index is out of range, or another process is the coordinator.
+    """
+    worker_id, coordinator = environment.worker_id, environment.coordinator
+    index, _ = slice_position(environment)
+    if worker_id is not None and worker_id >= len(addresses):
+        number = f"{len(addresses)} process{'' if len(addresses) == 1 else 'es'}"
+        raise ConfigurationError(
+            f"{index_name}={worker_id} is out of range: {where} has {number}",
+            hint="Processes are numbered from 0, and a host with several processes is listed once for each.",
+        )
+    host = "" if coordinator is None else _normalized_host(worker_host(coordinator, COORDINATOR_VARIABLE))
+    hosts = [_normalized_host(split_host_port(address)[0]) for address in addresses]
+    if host in hosts and (index or hosts.index(host)):
+        raise ConfigurationError(
+            f"{COORDINATOR_VARIABLE}={coordinator} must be worker 0 of slice 0, but it is worker"
+            f" {hosts.index(host)} of slice {index} in {where} (MEGASCALE_SLICE_ID={index})",
+            hint="Correct or unset the variable that is wrong.",
+        )
+
+
+def _megascale(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the position of the slice and the coordinator, as `TPUEnvironment` names them."""
+    return {
+        "slice_index": _number(environ, "MEGASCALE_SLICE_ID"),
+        "num_slices": _number(environ, "MEGASCALE_NUM_SLICES"),
+        "coordinator": environ.get(COORDINATOR_VARIABLE, "").strip() or None,
+    }
+
+
+def slice_position(environment: TPUEnvironment) -> tuple[int, int]:
     """Return the index of a slice, by default 0, and the number of slices, by default 1.
 
     Raises:
         ConfigurationError: the index is out of range.
     """
-    index, number = slice_index or 0, num_slices or 1
+    index, number = environment.slice_index or 0, environment.num_slices or 1
     if index >= number:
         raise ConfigurationError(
             f"MEGASCALE_SLICE_ID={index} is out of range: MEGASCALE_NUM_SLICES={number}",
@@ -407,6 +497,7 @@ def _read_addresses(path: str) -> str:
 def _environment(environ: Mapping[str, str]) -> TPUEnvironment:
     """Return what GKE's variables report about the slice: the names of `tpu-env` with the prefix `TPU_`."""
     return TPUEnvironment(
+        **_megascale(environ),
         accelerator_type=environ.get("TPU_ACCELERATOR_TYPE") or None,
         topology=environ.get("TPU_TOPOLOGY") or None,
         chips_per_host_bounds=_numbers(environ, "TPU_CHIPS_PER_HOST_BOUNDS"),
@@ -440,12 +531,19 @@ def _number(environ: Mapping[str, str], variable: str) -> int | None:
 
 
 def _worker_id(environ: Mapping[str, str]) -> int | None:
-    """Return the index of this pod in its slice; None if it is unknown, or negative: not a worker."""
-    text = environ.get("TPU_WORKER_ID", "").strip()
-    if not text:
-        return None
-    if _WORKER_ID.fullmatch(text) is None:
+    """Return the index of this process in its slice; None if it is unknown, or negative: not a worker."""
+    given: dict[str, int] = {}
+    for variable in WORKER_ID_VARIABLES:
+        text = environ.get(variable, "").strip()
+        if text and _WORKER_ID.fullmatch(text) is None:
+            raise ConfigurationError(
+                f"${variable}={text!r} is not a number", hint="Correct or unset the variable."
+            )
+        if text:
+            given[variable] = int(text)
+    if len(set(given.values())) > 1:
+        both = " and ".join(f"${variable}={index}" for variable, index in given.items())
         raise ConfigurationError(
-            f"$TPU_WORKER_ID={text!r} is not a number", hint="Correct or unset the variable."
+            f"{both} contradict each other", hint="Both are the index of this process: unset the wrong one."
         )
-    return int(text) if int(text) >= 0 else None
+    return next((index for index in given.values() if index >= 0), None)

@@ -13,8 +13,8 @@ import anyio
 
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
-from aioresolve.errors import ProtocolError, ResolveError, TPUNotFoundError
-from aioresolve.gcp.tpu_env import TPUEnvironment
+from aioresolve.errors import ConfigurationError, Hint, ProtocolError, ResolveError, TPUNotFoundError
+from aioresolve.gcp.tpu_env import TPUEnvironment, parse_worker_number
 from aioresolve.resolver.polling import PollSchedule
 from aioresolve.spec import Observation
 
@@ -32,6 +32,15 @@ T = TypeVar("T")
 
 LONG_POLL = 60
 """Seconds after which the metadata server responds to a request for changes even if nothing changed."""
+
+WORKER_ID = "WORKER_ID of the metadata server"
+
+MEGASCALE = {
+    "MEGASCALE_NUM_SLICES": "num_slices",
+    "MEGASCALE_SLICE_ID": "slice_index",
+    "MEGASCALE_COORDINATOR_ADDRESS": "coordinator",
+}
+"""The variables of a multislice, and what `TPUEnvironment` calls their values."""
 
 MIN_PAUSE = 1.0
 """Minimum seconds between two requests: attributes written one after another count as one change."""
@@ -113,17 +122,47 @@ async def fetch_worker_hosts(
         partial(metadata.worker_network_endpoints, progress),
         partial(metadata.tpu_env, progress),
         partial(metadata.accelerator_type, progress),
+        partial(metadata.attribute, "agent-worker-number", progress),
     ]
     responses = gather(calls, limit=len(calls))
-    hosts, environment, accelerator_type = await _without_alternative(source, responses)
+    hosts, environment, accelerator_type, number = await _without_alternative(source, responses)
     if hosts is None:
         if reason := _unknown_hosts(environment):
-            raise _no_tpu_found(source, f"this VM's metadata server reports {reason}")
+            raise no_tpu_found(source, f"this VM's metadata server reports {reason}")
         hosts = (await _without_alternative(source, metadata.internal_ip(progress)),)
     environment = environment or TPUEnvironment()
     if environment.accelerator_type is None:
         environment = replace(environment, accelerator_type=accelerator_type)
-    return hosts, replace(environment, host_bounds=_host_bounds(environment))
+    environment = replace(environment, host_bounds=_host_bounds(environment))
+    worker_id = None if number is None else parse_worker_number(number)
+    return hosts, _combined(environment, worker_id, source.environment)
+
+
+def _combined(
+    environment: TPUEnvironment, worker_id: int | None, variables: TPUEnvironment
+) -> TPUEnvironment:
+    """Return `tpu-env` with the index of this VM and, as in JAX, the variables of the process.
+
+    Raises:
+        ConfigurationError: they contradict each other.
+    """
+    if None not in (worker_id, environment.worker_id) and worker_id != environment.worker_id:
+        raise ConfigurationError(
+            f"the metadata server contradicts itself: agent-worker-number is {worker_id}, but WORKER_ID in"
+            f" tpu-env is {environment.worker_id}",
+            hint=Hint("Pass the name of the TPU as {tpu}."),
+        )
+    is_multislice = (environment.num_slices or 1) > 1
+    for name, field in MEGASCALE.items():
+        reported, given = getattr(environment, field), getattr(variables, field)
+        if is_multislice and None not in (reported, given) and reported != given:
+            raise ConfigurationError(
+                f"${name}={given} contradicts {name} in tpu-env, which is {reported}",
+                hint="Unset the variable.",
+            )
+        if given is not None:
+            environment = replace(environment, **{field: given})
+    return environment if worker_id is None else replace(environment, worker_id=worker_id)
 
 
 def _unknown_hosts(environment: TPUEnvironment | None) -> str | None:
@@ -168,12 +207,13 @@ async def _without_alternative(source: MetadataSource, response: Awaitable[T]) -
     except ResolveError as error:
         if error.retryable:
             raise
-        raise _no_tpu_found(
+        raise no_tpu_found(
             source, f"this VM's metadata server did not report one: {error.summary}"
         ) from error
 
 
-def _no_tpu_found(source: MetadataSource, last: str) -> TPUNotFoundError:
+def no_tpu_found(source: MetadataSource, last: str) -> TPUNotFoundError:
+    """Return the error for a machine that is not a TPU VM; `last` is what its metadata server reports."""
     tried = (*source.tried, last)
     return TPUNotFoundError(
         f"no TPU was named and none was found: {'; '.join(tried)}",

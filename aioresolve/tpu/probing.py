@@ -11,10 +11,13 @@ from aioresolve.errors import ProbeError
 from aioresolve.probe import LIBTPU_PORTS, Device, ProbeChannels, WorkerProbe, probe_workers
 from aioresolve.probe.accelerators import common_accelerators
 
+from .slices import libtpu_ports
 from .tensorflow_runtime import TPUSystemMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from aioresolve.probe.workers import LibtpuPorts
 
     from .slices import TPUSlice
     from .topology import TPUTopology
@@ -34,15 +37,7 @@ async def probe_slices(
         timeout: seconds after which workers that have not responded are given up.
         channels: how to reach the workers; if None, each through a channel of its own.
     """
-    ports = next(
-        (
-            tpu_slice.environment.runtime_metrics_ports
-            for tpu_slice in slices
-            if tpu_slice.environment.runtime_metrics_ports
-        ),
-        LIBTPU_PORTS,
-    )
-    return await _probe(slices, timeout, channels, ports)
+    return await _probe(slices, timeout, channels, libtpu_ports(slices) or LIBTPU_PORTS)
 
 
 async def verify_tensorflow_servers(slices: Sequence[TPUSlice], timeout: float) -> None:
@@ -56,7 +51,7 @@ async def verify_tensorflow_servers(slices: Sequence[TPUSlice], timeout: float) 
 
 
 async def _probe(
-    slices: Sequence[TPUSlice], timeout: float, channels: ProbeChannels | None, libtpu_ports: Sequence[int]
+    slices: Sequence[TPUSlice], timeout: float, channels: ProbeChannels | None, ports: LibtpuPorts
 ) -> dict[str, WorkerProbe]:
     workers = {
         f"{endpoint.name} at {endpoint.address}" if endpoint.name else endpoint.address: endpoint.address
@@ -67,7 +62,7 @@ async def _probe(
         workers.values(),
         timeout=timeout,
         worker_timeout=timeout,
-        libtpu_ports=libtpu_ports,
+        libtpu_ports=ports,
         channels=channels,
     )
     return dict(zip(workers, probes, strict=True))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aioresolve._core.deadline import Deadline, within_deadline
 from aioresolve._core.shared_context import PoolLease
 from aioresolve._core.validation import validate_seconds
-from aioresolve.errors import ConfigurationError
+from aioresolve.errors import ConfigurationError, ResolveError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.polling import poll
 from aioresolve.resolver.this_task import TaskClaim
@@ -31,10 +31,10 @@ from .discovery import (
     validate_tpu,
     worker_address,
 )
-from .metadata_source import watch_attributes
+from .metadata_source import WORKER_ID, no_tpu_found, watch_attributes
 from .readiness import is_recoverable
 from .slices import SliceFinder, cluster_of, observation_of, shared_topology
-from .tensorflow_runtime import Coordinator
+from .tensorflow_runtime import Coordinator, TopologyHolder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aioresolve.gcp.tpu_api import Node, Symptom, TPUVersion
     from aioresolve.probe import WorkerProbe
     from aioresolve.resolver.checks import PlannedCheck
-    from aioresolve.spec import ClusterState, Observation
+    from aioresolve.spec import ClusterState, Observation, Task
 
     from .discovery import Source
     from .slices import TPUSlice
@@ -60,7 +60,7 @@ INITIALIZATION_TIMEOUT = 300.0
 """Seconds that TensorFlow may take to initialize a TPU system, as in TensorFlow's own resolver."""
 
 
-class TPUClusterResolver(ClusterResolver):
+class TPUClusterResolver(TopologyHolder, ClusterResolver):
     """Resolves Cloud TPUs to the addresses of their workers: one job, slice after slice.
 
     >>> resolver = TPUClusterResolver("grpc://10.130.0.2:8470,grpc://10.130.0.3")
@@ -81,6 +81,9 @@ class TPUClusterResolver(ClusterResolver):
     belongs to. Every call reads them again.
 
     `task_type` is `job_name`. `task_id` is `$TPU_WORKER_ID` in GKE's TPU pods; otherwise 0, as in TensorFlow.
+
+    If the environment describes one slice of several, calls that return a cluster raise a
+    PartialClusterError; `slices()`, and the methods about one TPU, describe that slice.
 
     Calls raise an error if a TPU is not ready; `watch` and `wait` use the slices that are ready and continue.
     A watch continues if a TPU is preempted or deleted, or does not exist yet: it may be created (again) under
@@ -159,7 +162,6 @@ class TPUClusterResolver(ClusterResolver):
         endpoints = {} if base_url is None else {"tpu": base_url}
         self._configuration = ClientConfiguration(credentials, service, endpoints, version)
         self._lease = PoolLease(self, self.new_pool)
-        self._tpu_topology: Any = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._tpu) or 'the TPU of this environment'}>"
@@ -262,13 +264,45 @@ class TPUClusterResolver(ClusterResolver):
             self._source, self._finder, self._lease.acquire(), self.get_job_name(), self.this_task
         )
 
-    def _claim_task(self) -> TaskClaim:
-        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+    async def _identify(self, state: ClusterState, progress: Progress) -> Task:
+        try:
+            return await super()._identify(state, progress)
+        except TaskIdentityError as error:
+            # A container on Docker's bridge network does not have the address of its VM, and the metadata
+            # server that a pod reaches is that of its node.
+            is_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+            if is_pod or error.candidates or not isinstance(self._source(), NamedTPUs):
+                raise
+            name = await self._fetch_own_name(progress)
+            for member in state.members:
+                if name is not None and member.endpoint.name == name:
+                    return state.task(member.job, member.task_index)
+            raise
+
+    async def _fetch_own_name(self, progress: Progress) -> str | None:
+        """Return the name of the worker that is this VM; None if this is not a TPU VM."""
+        async with self._lease.acquire() as connections:
+            metadata = await connections.metadata()
+            try:
+                environment = await metadata.tpu_env(progress)
+            except ResolveError as error:
+                if error.retryable:
+                    raise
+                return None
+        if environment is None or None in (environment.node_id, environment.worker_id):
+            return None
+        return f"{environment.node_id}/worker-{environment.worker_id}"
+
+    async def _fetch_claim(self, progress: Progress) -> TaskClaim:
+        job = self.get_job_name()
         if self._is_task_id_set:
-            index = self._task_id
-        else:
-            index = None if self._tpu else environment_task_id(os.environ)
-        return TaskClaim(self.get_job_name(), index, "TPU_WORKER_ID")
+            return TaskClaim(job, self._task_id, "TPU_WORKER_ID")
+        # The default of `task_id`, 0, is TensorFlow's, and says nothing about this process.
+        if isinstance(self._source(), MetadataSource):
+            (one,) = await self.fetch_slices(progress)
+            return TaskClaim(job, one.environment.worker_id, index_source=WORKER_ID)
+        index = None if self._tpu else environment_task_id(os.environ)
+        return TaskClaim(job, index, "TPU_WORKER_ID", "$TPU_WORKER_ID")
 
     def get_job_name(self) -> str:
         """Return the job of the workers."""
@@ -277,25 +311,6 @@ class TPUClusterResolver(ClusterResolver):
     def get_coordination_service_leader(self) -> str:
         """Return the task where TensorFlow's coordination service runs: `/job:worker/task:0`."""
         return f"/job:{self.get_job_name()}/task:0"
-
-    # TensorFlow's topology
-
-    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
-        """Keep the topology that TensorFlow reports when it initializes a TPU system.
-
-        Args:
-            serialized_tpu_topology: a serialized `tensorflow.tpu.TopologyProto`.
-
-        Raises:
-            MissingDependencyError: (an ImportError) TensorFlow is not installed.
-            ConfigurationError: (a ValueError) the argument is invalid.
-        """
-        self._tpu_topology = tensorflow_runtime.parse_topology(serialized_tpu_topology)
-
-    @property
-    def tpu_hardware_feature(self) -> Any:
-        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
-        return None if self._tpu_topology is None else self._tpu_topology.tpu_hardware_feature
 
     # Watching
 
@@ -530,6 +545,26 @@ class TPUClusterResolver(ClusterResolver):
         if not isinstance(pool, Connections) or pool.key != self._configuration.key:
             raise self._lease.mismatch(pool)
         return self._lease.using(pool)
+
+    async def _locate(self, *, timeout: float) -> None:
+        """Raise an error unless a TPU is named or this VM belongs to one. The TPU itself is not requested."""
+        source = self._source()
+
+        async def locate(progress: Progress) -> None:
+            async with self._lease.acquire() as connections:
+                if isinstance(source, MetadataSource):
+                    await self._finder.find(source, connections, progress)
+                elif isinstance(source, NamedTPUs):
+                    await self._finder.find_location(source, connections, progress)
+
+        try:
+            await self._call(timeout, "the search for a TPU", locate)
+        except ResolveError as error:
+            if not error.retryable:
+                raise
+            if isinstance(source, MetadataSource):
+                raise no_tpu_found(source, error.summary) from error
+            # The calls try again, for as long as their deadline permits.
 
     def _source(self) -> Source:
         # Nothing is cached: each call reads the variables again.

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aioresolve._core.concurrency import gather
-from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, Hint, ProtocolError, ResolveError
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ForbiddenError,
+    Hint,
+    PartialClusterError,
+    ProtocolError,
+    ResolveError,
+)
 from aioresolve.gcp.api_request import ETagCache
 from aioresolve.gcp.resource_names import is_full_name, node_name, queued_resource_name
 from aioresolve.gcp.tpu_env import TPUEnvironment
-from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port
+from aioresolve.spec import ClusterState, Endpoint, Missing, Observation, host_port, split_host_port
 
 from .discovery import (
+    COORDINATOR_VARIABLE,
     TPU_PORT,
     GivenWorkers,
     LocalTPU,
@@ -23,6 +33,8 @@ from .discovery import (
     WorkersFile,
     read_workers,
     slice_position,
+    validate_position,
+    worker_host,
 )
 from .metadata_source import fetch_worker_hosts
 from .readiness import (
@@ -39,7 +51,7 @@ from .readiness import (
 from .topology import TPUTopology, parse_bounds, slice_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from aioresolve._core.deadline import Progress
@@ -50,6 +62,9 @@ if TYPE_CHECKING:
     from .discovery import Source
 
 MAX_CONCURRENT_REQUESTS = 16
+
+DEFAULT_METRICS_PORTS = (8431,)
+"""The ports of libtpu's metrics by default."""
 
 NotHealthy: TypeAlias = Literal["raise", "skip", "allow"]
 """What to do with TPUs that are READY but not healthy."""
@@ -64,7 +79,7 @@ ABSENT = (Unready, NodeNotFound)
 
 @dataclass(frozen=True, slots=True)
 class TPUSlice:
-    """One slice: interconnected chips, and the workers (hosts) they are attached to.
+    """One slice: interconnected chips, and the workers they are attached to.
 
     Attributes:
         endpoints: its workers, in worker order. If the slice has a name, theirs are `slice/worker-0` and so
@@ -75,6 +90,9 @@ class TPUSlice:
         tasks: the task indices of its workers in the cluster.
         node: the node as the Cloud TPU API describes it; None if the API was not used.
         environment: what environment variables or the VM's `tpu-env` report about the slice.
+
+    A worker is a process. Usually each host has one; a host with several is in several endpoints, and each of
+    its processes owns a part of its chips.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -94,6 +112,11 @@ class TPUSlice:
         return reported.rpartition("/")[2] or None
 
     @property
+    def hosts(self) -> list[str]:
+        """The host of each worker, in worker order."""
+        return [split_host_port(endpoint.address)[0] for endpoint in self.endpoints]
+
+    @property
     def topology(self) -> TPUTopology | None:
         """The layout of the slice; None if the source reports too little.
 
@@ -107,7 +130,8 @@ class TPUSlice:
             chip_bounds=parse_bounds(config.topology if config is not None else self.environment.topology),
             chips_per_host_bounds=self.environment.chips_per_host_bounds,
             host_bounds=self.environment.host_bounds,
-            hosts=len(self.endpoints) or None,
+            hosts=len({*self.hosts}) or None,
+            processes=len(self.endpoints) or None,
         )
 
 
@@ -173,10 +197,19 @@ class SliceFinder:
                 return FoundSlices(_number_slices([_given_slice(workers)]))
             case MetadataSource():
                 hosts, environment = await fetch_worker_hosts(source, await connections.metadata(), progress)
-                return FoundSlices(_number_slices([_metadata_slice(source, hosts, environment)]))
+                return FoundSlices(_number_slices([_metadata_slice(hosts, environment)]))
             case NamedTPUs():
-                found = await self._find_named(source, connections, progress)
-                return _separate(found, self.not_healthy, self.address)
+                nodes = await self._find_named(source, connections, progress)
+                found = _separate(nodes, self.not_healthy, self.address)
+                if len(nodes) > 1 or source.environment.num_slices is None:
+                    return found
+                # A variable names the only slice that it knows.
+                index, number = slice_position(source.environment)
+                own = [
+                    replace(one, index=index, num_slices=number, environment=source.environment)
+                    for one in found.slices
+                ]
+                return replace(found, slices=tuple(own))
 
     async def find_ready(
         self, source: Source, connections: Connections, progress: Progress
@@ -390,24 +423,16 @@ def _worker_ip(endpoint: NetworkEndpoint, number: int, name: str, address: Worke
 
 
 def _given_slice(given: GivenWorkers) -> TPUSlice:
-    name = f"slice-{given.slice_index}" if given.num_slices > 1 else None
-    return TPUSlice(
-        _workers(given.addresses, name),
-        name,
-        given.slice_index,
-        given.num_slices,
-        environment=given.environment,
-    )
+    index, num_slices = slice_position(given.environment)
+    name = f"slice-{index}" if num_slices > 1 else None
+    return TPUSlice(_workers(given.addresses, name), name, index, num_slices, environment=given.environment)
 
 
-def _metadata_slice(source: MetadataSource, hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
-    # As in JAX, the variables of the process take precedence over `tpu-env`.
-    index, num_slices = slice_position(
-        environment.slice_index if source.slice_index is None else source.slice_index,
-        environment.num_slices if source.num_slices is None else source.num_slices,
-    )
-    name = environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
+def _metadata_slice(hosts: Sequence[str], environment: TPUEnvironment) -> TPUSlice:
     addresses = [host_port(host, TPU_PORT) for host in hosts]
+    validate_position(addresses, environment, "WORKER_ID", "worker-network-endpoints of the metadata server")
+    index, num_slices = slice_position(environment)
+    name = environment.node_id or (f"slice-{index}" if num_slices > 1 else None)
     return TPUSlice(_workers(addresses, name), name, index, num_slices, environment=environment)
 
 
@@ -440,6 +465,27 @@ def _number_slices(slices: Sequence[TPUSlice]) -> tuple[TPUSlice, ...]:
     return tuple(numbered)
 
 
+def libtpu_ports(slices: Sequence[TPUSlice]) -> Sequence[int] | Mapping[str, Sequence[int]]:
+    """Return the ports of libtpu's metrics as `probe_workers` takes them; empty if they are not reported.
+
+    If hosts have several processes, each has the ports of its own: its share of those of the host, or one
+    after another from the first.
+    """
+    reported = next(filter(None, (one.environment.runtime_metrics_ports for one in slices)), ())
+    if all(len({*one.hosts}) == len(one.hosts) for one in slices):
+        return reported
+    first, ports = (reported or DEFAULT_METRICS_PORTS)[0], {}
+    for one in slices:
+        processes = Counter(one.hosts)
+        seen: Counter[str] = Counter()
+        for endpoint, host in zip(one.endpoints, one.hosts, strict=True):
+            share, rest = divmod(len(reported), processes[host])
+            own = reported[seen[host] * share :][:share] if share and not rest else (first + seen[host],)
+            ports[endpoint.address] = own
+            seen[host] += 1
+    return ports
+
+
 def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
     """Return the topology that all these slices have; None if they differ or it is unknown."""
     try:
@@ -450,16 +496,43 @@ def shared_topology(slices: Sequence[TPUSlice]) -> TPUTopology | None:
 
 
 def cluster_of(
-    slices: Iterable[TPUSlice], job: str, others: dict[str, str], observed_at: datetime
+    slices: Sequence[TPUSlice], job: str, others: dict[str, str], observed_at: datetime
 ) -> ClusterState:
     """Return the cluster whose job `job` consists of the workers of these slices, in order.
 
     Without slices, the job is left out. `others` are additional jobs with one task each, name to `host:port`.
+
+    Raises:
+        PartialClusterError: the workers of other slices are not known.
     """
+    if slices and slices[0].num_slices > len(slices):
+        raise _partial_cluster(slices[0])
     workers = [endpoint for tpu_slice in slices for endpoint in tpu_slice.endpoints]
     jobs = {job: workers} if workers else {}
     jobs |= {name: [Endpoint(address)] for name, address in others.items()}
     return ClusterState.of(jobs, observed_at=observed_at)
+
+
+def _partial_cluster(one: TPUSlice) -> PartialClusterError:
+    """Return the error for one slice of several, with what JAX computes from it (`BaseTpuCluster`)."""
+    environment, workers = one.environment, len(one.endpoints)
+    coordinator = None
+    if environment.coordinator is not None:
+        coordinator = worker_host(environment.coordinator, COORDINATOR_VARIABLE)
+    unset = {COORDINATOR_VARIABLE: coordinator is None, "TPU_WORKER_ID": environment.worker_id is None}
+    unknown = "".join(f", and {name} is not set" for name, is_unset in unset.items() if is_unset)
+    return PartialClusterError(
+        f"this is slice {one.index} of {one.num_slices} (MEGASCALE_SLICE_ID, MEGASCALE_NUM_SLICES), and the"
+        f" workers of the others are not known here{unknown}",
+        hint=Hint(
+            "Pass the names of all TPUs, or that of their queued resource, as {tpu}; in a pod, resolve the"
+            " pods of all slices: `aioresolve kubernetes`. JAX does not need them: `aioresolve exec tpu"
+            " --for jax`."
+        ),
+        coordinator=coordinator,
+        num_processes=one.num_slices * workers,
+        process_id=None if environment.worker_id is None else one.index * workers + environment.worker_id,
+    )
 
 
 def observation_of(

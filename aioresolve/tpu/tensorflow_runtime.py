@@ -16,6 +16,7 @@ from aioresolve.errors import (
     ResolveError,
     TPUNotFoundError,
 )
+from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import host_port
 
 if TYPE_CHECKING:
@@ -103,13 +104,31 @@ async def list_local_devices() -> list[tuple[str, str]]:
     )
 
 
-def parse_topology(serialized: bytes) -> Any:
-    """Return the `tensorflow.tpu.TopologyProto` in `serialized`.
+class TopologyHolder:
+    """The part of a TPU resolver that keeps the topology which TensorFlow reports."""
 
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
-        ConfigurationError: it is not a serialized TopologyProto.
-    """
+    _kept_attributes = ClusterResolver._kept_attributes | {"_tpu_topology"}
+    _tpu_topology: Any = None
+
+    def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
+        """Keep the topology that TensorFlow reports when it initializes a TPU system.
+
+        Args:
+            serialized_tpu_topology: a serialized `tensorflow.tpu.TopologyProto`.
+
+        Raises:
+            MissingDependencyError: (an ImportError) TensorFlow is not installed.
+            ConfigurationError: (a ValueError) the argument is invalid.
+        """
+        self._tpu_topology = _parse_topology(serialized_tpu_topology)
+
+    @property
+    def tpu_hardware_feature(self) -> Any:
+        """The `TPUHardwareFeature` of the topology that was set; None before `set_tpu_topology`."""
+        return None if self._tpu_topology is None else self._tpu_topology.tpu_hardware_feature
+
+
+def _parse_topology(serialized: bytes) -> Any:
     _import_tensorflow("set_tpu_topology()", "")
     from tensorflow.core.protobuf.tpu import topology_pb2
 

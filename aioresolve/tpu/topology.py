@@ -66,7 +66,9 @@ class TPUTopology:
         generation: such as `v4`.
         cores: TensorCores of the slice.
         chips: chips of the slice.
-        hosts: hosts of the slice, which are its workers.
+        hosts: hosts of the slice.
+        processes: processes of the slice, which are its workers: usually one for each host. The processes of
+            a host share its chips equally.
         devices: devices of the slice, as TensorFlow and JAX count them.
         chip_bounds: chips in each dimension, such as `(2, 2, 2)`; None if the source does not report it.
         chips_per_host_bounds: chips of one host in each dimension; None if unknown.
@@ -78,10 +80,16 @@ class TPUTopology:
     cores: int
     chips: int
     hosts: int
+    processes: int
     devices: int
     chip_bounds: tuple[int, ...] | None = None
     chips_per_host_bounds: tuple[int, ...] | None = None
     host_bounds: tuple[int, ...] | None = None
+
+    @property
+    def chips_per_process(self) -> int:
+        """Chips of each process."""
+        return self.chips // self.processes
 
     @property
     def chips_per_host(self) -> int:
@@ -107,6 +115,7 @@ def slice_topology(
     chips_per_host_bounds: Sequence[int] | None = None,
     host_bounds: Sequence[int] | None = None,
     hosts: int | None = None,
+    processes: int | None = None,
 ) -> TPUTopology | None:
     """Return the layout of a slice; None if its generation is unknown or too little is given.
 
@@ -138,12 +147,15 @@ def slice_topology(
         # Only a slice with a single host may have more chips per host than usual.
         hosts = math.prod(host_bounds) if host_bounds is not None else _default_hosts(chips, generation)
     _divide(chips, hosts, f"{chips} chips of {accelerator_type or kind}", f"among {hosts} hosts")
+    processes = processes or hosts
+    _divide(chips, processes, f"{chips} chips of {accelerator_type or kind}", f"among {processes} processes")
     return TPUTopology(
         accelerator_type or f"{kind} of {'x'.join(map(str, chip_bounds or ()))}",
         generation.name,
         cores,
         chips,
         hosts,
+        processes,
         chips * generation.devices_per_chip,
         _tuple(chip_bounds),
         _tuple(chips_per_host_bounds),

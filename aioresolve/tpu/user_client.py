@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioresolve.errors import ProtocolError
+from aioresolve.errors import APIError, ConnectionFailedError, ProtocolError, TPULookupError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
 from aioresolve.gcp.user_service import SOURCE, UserService
 
@@ -48,9 +48,19 @@ class UserClient:
         self, new_request: Callable[[Any], Any], path: str, decode: Callable[[bytes], T], progress: Progress
     ) -> T:
         scope = f"GET {path}"
-        response = await self._service.execute(
-            lambda service: new_request(service.projects().locations()), scope, progress
-        )
+        try:
+            response = await self._service.execute(
+                lambda service: new_request(service.projects().locations()), scope, progress
+            )
+        except (APIError, ConnectionFailedError) as error:
+            status = error.status if isinstance(error, APIError) else None
+            raise TPULookupError(
+                error.summary,
+                hint="Check the client that is passed as {service}, and the name of the TPU ({tpu}).",
+                scope=scope,
+                status=status,
+                retryable=error.retryable,
+            ) from error.__cause__
         if isinstance(response, dict) and not response.get("name"):
             response = {**response, "name": path}  # clients for tests may leave it out
         try:

@@ -15,10 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
+import pytest
+
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -92,6 +94,18 @@ def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
     command = [*PATIENT_COMMAND, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run_as_first_process(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command as the process with id 1 of its own namespace, as in a container."""
+    unshare = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    try:
+        subprocess.run([*unshare, "true"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this system, or its user, cannot create namespaces of process ids (util-linux, root)")
+    return subprocess.run(
+        [*unshare, *command], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
 
 
 def read_available(descriptor: int) -> bytes:

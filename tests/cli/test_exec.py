@@ -22,14 +22,14 @@ import pytest
 
 from aioresolve import ClusterSpec, ClusterState, SimpleClusterResolver
 from aioresolve.cli import main
-from aioresolve.cli.commands.exec import _Execution, _Launch, _members
+from aioresolve.cli.commands.exec import _Execution, _Launch
 from aioresolve.cli.requests import HereRequest
 from aioresolve.errors import DeadlineExceededError
 from aioresolve.resolver.wait import WaitCondition
 from aioresolve.spec import Observation
 from aioresolve.testing import Answer, GoogleServer, pod, tpu_node, tpu_worker_process
 
-from .process import TIMEOUT, Result, Running, cluster, environment, run
+from .process import COMMAND, TIMEOUT, Result, Running, cluster, environment, run, run_as_first_process
 from .test_completion import candidates
 from .test_program_outputs import uid
 
@@ -95,6 +95,8 @@ def test_program_has_the_variables_of_its_task_and_those_of_its_parent(env: dict
         "AIORESOLVE_RANK": "1",
         "AIORESOLVE_NUM_TASKS": "3",
         "AIORESOLVE_LEADER": "10.0.0.1:8470",
+        "AIORESOLVE_LEADER_HOST": "10.0.0.1",
+        "AIORESOLVE_LEADER_PORT": "8470",
         "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8470",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
@@ -181,20 +183,36 @@ def test_each_kind_of_program_has_its_variables(
     assert result == Result(0, f"{printed}\n", "")
 
 
+@pytest.mark.slow
+def test_program_inherits_no_variables_that_it_would_read_instead(env: dict[str, str]) -> None:
+    env |= {"RAY_ADDRESS": "other:6379", "MEGASCALE_PORT": "1", "AIORESOLVE_COUNT": "3"}
+    script = "echo ${RAY_ADDRESS-none} ${MEGASCALE_PORT-none} $AIORESOLVE_COUNT"
+    for consumer, printed in (("ray", "none 1 3"), ("megascale", "other:6379 none 3")):
+        result = run((*EXEC, "--for", consumer, "--task", "worker:0", "-q", *shell(script)), env)
+        assert result == Result(0, f"{printed}\n", "")
+
+
 # Host files
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("consumer", ["mpi", "deepspeed", "horovod"])
-def test_launcher_gets_a_host_file_and_is_not_a_task(env: dict[str, str], consumer: str) -> None:
+@pytest.mark.parametrize(
+    ("consumer", "separator"),
+    [("mpi", " slots="), ("deepspeed", " slots="), ("horovod", " slots="), ("mpich", ":")],
+)
+def test_launcher_gets_a_host_file_and_is_not_a_task(
+    env: dict[str, str], consumer: str, separator: str
+) -> None:
     del env["POD_UID"]
-    script = "echo $AIORESOLVE_HOSTFILE $AIORESOLVE_NUM_TASKS; cat $AIORESOLVE_HOSTFILE"
+    env["AIORESOLVE_RANK"] = "7"  # of an outer program that is a task
+    values = "$AIORESOLVE_NUM_TASKS $AIORESOLVE_LEADER_HOST ${AIORESOLVE_RANK-none}"
+    script = f"echo $AIORESOLVE_HOSTFILE {values}; cat $AIORESOLVE_HOSTFILE"
     result = run((*EXEC, "--for", consumer, "--slots", "4", *shell(script)), env)
     first, *lines = result.stdout.splitlines()
-    path, number = first.split()
+    path, *others = first.split()
     try:
-        assert number == "3"
-        assert lines == ["10.0.0.1 slots=4", "10.0.0.2 slots=4", "10.0.0.10 slots=4"]
+        assert others == ["3", "10.0.0.1", "none"]
+        assert lines == [f"10.0.0.{number}{separator}4" for number in (1, 2, 10)]
         assert Path(path).is_file()
         assert result.stderr == "starting sh with a host file for 3 tasks\n"
     finally:
@@ -202,12 +220,21 @@ def test_launcher_gets_a_host_file_and_is_not_a_task(env: dict[str, str], consum
 
 
 @pytest.mark.slow
-def test_host_file_of_mpi_is_the_default_of_open_mpi(env: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("consumer", "names"),
+    [
+        ("mpi", ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")),
+        ("mpich", ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")),
+    ],
+)
+def test_host_file_is_the_default_of_mpi(
+    env: dict[str, str], tmp_path: Path, consumer: str, names: tuple[str, str]
+) -> None:
     path = tmp_path / "hosts"
-    script = "echo $OMPI_MCA_orte_default_hostfile $PRTE_MCA_prte_default_hostfile"
-    result = run((*EXEC, "--for", "mpi", "--hostfile", str(path), "-q", *shell(script)), env)
+    script = f"echo ${names[0]} ${names[1]}"
+    inherited = dict.fromkeys(names, "/etc/mpi/hostfile")  # of the MPI operator
+    result = run((*EXEC, "--for", consumer, "--hostfile", str(path), "-q", *shell(script)), env | inherited)
     assert result == Result(0, f"{path} {path}\n", "")
-    assert path.read_text() == "10.0.0.1 slots=1\n10.0.0.2 slots=1\n10.0.0.10 slots=1\n"
 
 
 @pytest.mark.slow
@@ -366,6 +393,10 @@ def test_file_that_the_system_cannot_execute_exits_with_126(
             "--hostfile /no/folder/x: the folder does not exist",
         ),
         ((*EXEC, "--for", "mpi", "--task", "worker:0", "--", "true"), "leave out --task"),
+        (
+            (*EXEC, "--for", "mpi", "--address", "pod_ipv6", "--", "true"),
+            "--for mpi cannot express IPv6 addresses; pass --address pod_ipv4, or hostname",
+        ),
         ((*EXEC, "--task", "ps:0", "--", "true"), "add -l ps=SELECTOR"),
         ((*EXEC, "--jobs", "ps=1", "--", "true"), "add -l ps=SELECTOR"),
         (("exec", "tpu", "a", "--port", "1", "--", "true"), "--port requires --for jax"),
@@ -454,6 +485,37 @@ def test_worker_of_a_tpu_has_the_slices_and_no_variables_of_the_probe(tmp_path: 
             assert result == Result(0, "1/2 8080 \n", "")
 
 
+SLICE = {
+    "TPU_WORKER_HOSTNAMES": "w-2,w-3",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "w-0:8080",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["tpu", "here"])
+@pytest.mark.parametrize(
+    ("options", "stdout"),
+    [
+        (("--for", "jax"), "w-0:8482 4 3\n"),
+        (("--for", "jax", "--port", "1234"), "w-0:1234 4 3\n"),
+        (("--for", "jax", "--restart-on-change"), None),
+        (("--for", "torch"), None),
+        (("--for", "mpi"), None),
+    ],
+)
+def test_process_of_one_slice_of_several_starts_jax_only(
+    source: str, options: tuple[str, ...], stdout: str | None, tmp_path: Path
+) -> None:
+    env = environment(tmp_path / "none", **SLICE)
+    script = 'echo "$JAX_COORDINATOR_ADDRESS $JAX_NUM_PROCESSES $JAX_PROCESS_ID"'
+    result = run(("exec", source, *options, *shell(script)), env)
+    assert (result.code, result.stdout) == ((0, stdout) if stdout is not None else (2, ""))
+    assert ("slice 1 of 2" in result.stderr) is (stdout is None or source == "here")
+
+
 # Restarts
 
 
@@ -471,7 +533,10 @@ def test_program_is_restarted_once_when_a_pod_is_replaced(
         assert running.stderr_line(REPORT[0]) == REPORT[0]
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.delete("train-1", "ml")
-        assert running.stderr_line() == "the members of the cluster have changed; stopping sh"
+        assert running.stderr_line() == (
+            "the members of the cluster have changed: lost /job:worker/task:0 at 10.0.0.1:8470 (ml/train-1) and"
+            " 2 more; stopping sh"
+        )
         assert running.stderr_line("2 of 3").startswith("waiting: job 'worker': 2 tasks, 2 of 3")
         server.add(trainer(1, ip="10.0.0.77"))
         # The pod that remained keeps its rank.
@@ -497,9 +562,61 @@ def test_pod_that_is_replaced_at_the_same_address_restarts_the_program(
 UNREADY = {
     "status": {
         "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 1}],
+        "containerStatuses": [{"name": "main", "ready": False, "restartCount": 0}],
     }
 }
+
+
+@pytest.mark.slow
+def test_container_of_another_pod_that_was_restarted_in_place_restarts_the_program(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    with Running((*RESTARTED, *shell(LOOP)), env) as running:
+        first = running.line()
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        for name in ("train-2", "train-1"):  # that of the process itself restarts nothing
+            status = {"containerStatuses": [{"name": "main", "ready": True, "restartCount": 1}]}
+            server.patch(name, "ml", patch={"status": status})
+        assert "lost /job:worker/task:0" in running.stderr_line("stopping")
+        assert running.line() == first
+        running.wait_for_exit(signal.SIGTERM)
+
+
+SUCCEEDED = {"status": {"phase": "Succeeded"}}
+
+
+@pytest.mark.slow
+def test_program_is_left_alone_once_another_task_has_ended_with_success(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    script = f"trap 'echo usr1; exit 5' USR1; {LOOP}"
+    with Running((*RESTARTED, *shell(script)), env) as running:
+        running.line()
+        running.stderr_line(REPORT[0])
+        server.until(lambda: server.watches == 1, TIMEOUT)
+        server.patch("train-1", "ml", patch=SUCCEEDED)
+        assert running.stderr_line() == (
+            "a task has ended with success: sh is not stopped for changes any more"
+        )
+        server.delete("train-10", "ml")
+        result = running.wait_for_exit(signal.SIGUSR1)
+        assert (result.code, result.stdout) == (5, "usr1\n")
+
+
+@pytest.mark.slow
+def test_process_that_starts_late_has_its_rank_or_an_error_that_names_who_has_ended(
+    env: dict[str, str], server: ThreadedKubernetesServer
+) -> None:
+    server.patch("train-1", "ml", patch=SUCCEEDED)
+    result = run(
+        (*EXEC, "-q", *shell('echo "$AIORESOLVE_RANK $AIORESOLVE_NUM_TASKS $AIORESOLVE_LEADER"')), env
+    )
+    assert result == Result(0, "1 3 \n", "")
+    for consumer in ("jax", "mpi"):
+        result = run((*EXEC, "-q", "--for", consumer, *shell("echo started")), env)
+        assert (result.code, result.stdout) == (1, "")
+        assert "ml/train-1" in result.stderr
+        assert "has ended with success, so that the others cannot connect to it" in result.stderr
 
 
 @pytest.mark.slow
@@ -549,7 +666,7 @@ async def test_state_of_a_source_that_fails_restarts_nothing() -> None:
     request = HereRequest(timeout=TIMEOUT, quiet=True)
     launch = _Launch(command=("true",), consumer="env", hostfile=None, is_restarted=True, grace=TIMEOUT)
     execution = _Execution(request, WaitCondition(), launch, resolver)
-    execution._members = _members(state_of("10.0.0.1:1"))
+    execution._state = state_of("10.0.0.1:1")
     with anyio.fail_after(TIMEOUT):
         await execution._wait_for_change()
     assert resolver.scripted == []  # it is the second one that restarts the program
@@ -886,6 +1003,29 @@ async def test_exit_code_of_an_orphan_is_not_that_of_the_program(tmp_path: Path)
         libc.prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
+LEAVE_ORPHANS = """
+import os, subprocess, sys, time
+for number in range(20):
+    # Its parent ends first; half of them leave the process group.
+    subprocess.run(["sh", "-c", "sleep 0.1 &"], start_new_session=number % 2 == 0, stdout=subprocess.DEVNULL)
+while {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, os.getppid(), os.getpid()}:
+    time.sleep(0.05)
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [(LEAVE_ORPHANS, 7), ("import os, signal; os.kill(1, signal.SIGTERM); signal.pause()", 143)],
+)
+def test_first_process_of_a_container_reaps_orphans_and_has_the_exit_code_of_the_program(
+    env: dict[str, str], script: str, code: int
+) -> None:
+    done = run_as_first_process([*COMMAND, *RESTARTED, "-q", *python(script)], env)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_other_child_processes_are_not_reaped(tmp_path: Path) -> None:
     other = ChildProgram(script_program(tmp_path, "exit 4"))
@@ -1100,6 +1240,6 @@ def test_temporary_host_file_is_written_again_and_removed(
 def test_consumers_options_and_files_are_completed() -> None:
     command = ("exec", "kubernetes")
     assert candidates("--for", command=command)[:3] == ["env", "jax", "torch"]
-    assert candidates("--for", incomplete="mp", command=command) == ["mpi"]
+    assert candidates("--for", incomplete="mp", command=command) == ["mpi", "mpich"]
     assert "--restart-on-change" in candidates(incomplete="--rest", command=command)
     assert candidates("-l", "a=b", "--", incomplete="tra", command=command) == ["tra"]

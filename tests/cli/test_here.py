@@ -32,7 +32,6 @@ TWO_WORKERS = json.dumps(
         "task": {"type": "worker", "index": 1},
     }
 )
-UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +41,7 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(prefixes) or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}:
             monkeypatch.delenv(name)
     monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "serviceaccount"))
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(detection, "PRODUCT_FILE", tmp_path / "product_name")
 

@@ -253,6 +253,7 @@ CODES: dict[type[errors.ResolveError], int] = {
     errors.ConfigurationError: 2,
     errors.EnvironmentVariableError: 2,
     errors.LaunchError: 2,
+    errors.PartialClusterError: 2,
     errors.MissingDependencyError: 2,
     errors.DeadlineExceededError: 3,
     errors.IncompleteClusterError: 3,

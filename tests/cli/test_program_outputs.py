@@ -41,8 +41,7 @@ def server() -> Iterator[ThreadedKubernetesServer]:
 
 @pytest.fixture
 def kubeconfig(server: ThreadedKubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     for name in (*VARIABLES, "POD_UID", "POD_NAME", "JOB_COMPLETION_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
@@ -157,6 +156,10 @@ def test_unknown_process_is_one_error_with_the_option_that_names_the_task(
         (("--slices", "2"), "--slices requires -o megascale; add it, or leave out --slices"),
         (("-o", "torchrun", "--this-task", "--processes-per-task", "0"), "write one, such as 8, or auto"),
         (("-o", "jax", "--task", "ps:0"), "add -l ps=SELECTOR"),
+        (
+            ("-o", "hostfile", "--address", "pod_ipv6"),
+            "-o hostfile cannot express IPv6 addresses",
+        ),
         (("-w", "-o", "jax", "--this-task"), "-o jax cannot show changes"),
     ],
 )

@@ -22,7 +22,16 @@ from aioresolve.cli.terminal.streams import dropping_unread_messages
 from aioresolve.errors import ResolveError
 from aioresolve.spec import Observation
 
-from .process import COMMAND, TIMEOUT, Running, cluster, environment, full_pipe, read_available
+from .process import (
+    COMMAND,
+    TIMEOUT,
+    Running,
+    cluster,
+    environment,
+    full_pipe,
+    read_available,
+    run_as_first_process,
+)
 
 fcntl = pytest.importorskip("fcntl", reason="this system has no POSIX pipes")
 termios = pytest.importorskip("termios")
@@ -112,7 +121,7 @@ def test_the_handler_of_ctrl_c_is_restored() -> None:
 
 
 INTERRUPT_IN_A_CALLBACK = """
-import signal, sys, weakref
+import os, signal, sys, weakref
 from aioresolve.cli import main
 
 class Lock: ...
@@ -121,14 +130,14 @@ class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == module:
             lock = Lock()
-            self.reference = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGINT))
+            self.reference = weakref.ref(lock, lambda _: os.kill(os.getpid(), number))
             del lock
 
-module = sys.argv.pop(1)
+module, number = sys.argv.pop(1), int(sys.argv.pop(1))
 sys.meta_path.insert(0, Finder())
 sys.exit(main())
 """
-"""Sends Ctrl-C in a callback of a weak reference, in which Python ignores exceptions, during an import."""
+"""Sends a signal in a callback of a weak reference, in which Python ignores exceptions, during an import."""
 
 
 @pytest.mark.slow
@@ -136,10 +145,20 @@ sys.exit(main())
 def test_ctrl_c_during_an_import_is_not_lost(
     server: ThreadedKubernetesServer, env: dict[str, str], module: str
 ) -> None:
-    command = [sys.executable, "-c", INTERRUPT_IN_A_CALLBACK, module, *TRAIN]
+    command = [sys.executable, "-c", INTERRUPT_IN_A_CALLBACK, module, "2", *TRAIN]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert not server.requests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+def test_signal_during_an_import_ends_the_first_process_of_a_container(
+    env: dict[str, str], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", INTERRUPT_IN_A_CALLBACK, "asyncio", str(number.value), *TRAIN]
+    done = run_as_first_process(command, env)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 def test_ctrl_c_cancels_between_two_callbacks_of_the_event_loop() -> None:

@@ -74,8 +74,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
 
 
 @pytest.fixture

@@ -229,8 +229,9 @@ def test_quiet_writes_nothing(env: dict[str, str], server: ThreadedKubernetesSer
             "'worker=0' is not a number of tasks of a job; write JOB=N, such as worker=16",
         ),
         (("--jobs", "worker"), "write JOB=N"),
-        (("--count", "0"), "0 is not in the range"),
-        (("--count", "worker=3"), "'worker=3' is not a valid integer."),
+        (("--count", "0"), "'0' is not a number of tasks; write N, such as 16, or a range"),
+        (("--count", "4:3"), "'4:3' is not a number of tasks"),
+        (("--count", "worker=3"), "'worker=3' is not a number of tasks"),
         (("--stable-for", "long"), "'long' is not a duration"),
         (("--task", "worker:0"), "--task requires -o tf-config"),
     ],
@@ -424,7 +425,7 @@ def test_the_view_shows_as_many_reasons_as_fit_the_terminal() -> None:
     view = WaitView("-l worker=app=train", 60.0, time.monotonic() + 50.0)
     for number in (0, 1, 5, 50):
         missing = tuple(Missing("worker", f"ml/pod-{one}", f"exit code {one}") for one in range(number))
-        for wanted, above in (({}, 4), ({"": 16}, 5)):
+        for wanted, above in (({}, 4), ({"": (16, 16)}, 5)):
             view.lacking = Shortfall({"worker": 1, "ps": 2}, wanted, missing)
             for lines in range(10, 70):
                 drawn = view.render(80, lines)

@@ -186,7 +186,7 @@ def gce(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Source]:
 
 @contextmanager
 def _google_cloud(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str]]]:
-    patch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:1")
+    patch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     # Credentials are sent to https only.
     with GoogleServer(tls=True).in_thread() as server:
         server.tokens = {SECRET: "user:ada@example.com"}

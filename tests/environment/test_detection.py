@@ -31,6 +31,7 @@ from aioresolve.errors import (
     DeadlineExceededError,
     EnvironmentVariableError,
     ForbiddenError,
+    PartialClusterError,
     ResolveError,
     TaskIdentityError,
 )
@@ -72,7 +73,6 @@ PREFIXES = (
     "AIORESOLVE",
     "NO_GCE_CHECK",
 )
-UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +81,7 @@ def _bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(PREFIXES) or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}:
             monkeypatch.delenv(name)
     monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "serviceaccount"))
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
     monkeypatch.setattr(own_pod, "LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(detection, "PRODUCT_FILE", tmp_path / "product_name")
 
@@ -187,7 +186,7 @@ async def test_one_attribute_of_a_tpu_vm_is_sufficient(
     assert reasons(await aioresolve.detect())["TPU VM"] == f"the metadata server reports {reason}"
 
 
-async def test_tpu_vm_of_one_slice_of_several_is_used_only_without_another_source(
+async def test_instance_group_does_not_hide_that_a_tpu_vm_is_of_one_slice(
     google: GoogleServer,
 ) -> None:
     google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
@@ -195,7 +194,8 @@ async def test_tpu_vm_of_one_slice_of_several_is_used_only_without_another_sourc
     detected = await aioresolve.detect()
     assert (detected.source, reasons(detected)["TPU VM"][-19:]) == ("TPU VM", "one slice of 2 only")
     google.metadata["instance/attributes/created-by"] = "projects/p/zones/z/instanceGroupManagers/g"
-    assert (await aioresolve.detect()).source == "Compute Engine"
+    with pytest.raises(PartialClusterError, match="slice 1 of 2"):
+        await (await aioresolve.detect()).resolver.cluster_spec()
 
 
 async def test_vm_that_something_else_created_is_not_in_a_group(google: GoogleServer) -> None:
@@ -344,34 +344,200 @@ async def test_what_is_set_for_the_process_precedes_what_describes_its_machine(
     assert order == ["TF_CONFIG", "Slurm", "SageMaker", "TPU variables", "TPU VM"]
 
 
-async def test_slice_of_several_is_used_only_if_the_pods_are_not_known(
-    cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+# TPU pods: all of a workload choose the same source
+
+LWS = "leaderworkerset.sigs.k8s.io"
+JOBSET = "jobset.sigs.k8s.io"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def group(number: int, index: int) -> dict[str, str]:
+    return {f"{LWS}/name": "serve", f"{LWS}/group-index": str(number), f"{LWS}/worker-index": str(index)}
+
+
+def jobset(job: int, index: int, *, replicas: int = 2) -> dict[str, str]:
+    return {
+        f"{JOBSET}/jobset-name": "run",
+        f"{JOBSET}/replicatedjob-name": "slice",
+        f"{JOBSET}/replicatedjob-replicas": str(replicas),
+        f"{JOBSET}/job-index": str(job),
+        "batch.kubernetes.io/job-name": f"run-slice-{job}",
+        COMPLETION_INDEX: str(index),
+    }
+
+
+def tpu(worker_id: int, *hosts: str, **more: str) -> dict[str, str]:
+    return {"TPU_WORKER_HOSTNAMES": ",".join(hosts), "TPU_WORKER_ID": str(worker_id), **more}
+
+
+def multislice(index: int) -> dict[str, str]:
+    return {
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": str(index),
+        "MEGASCALE_COORDINATOR_ADDRESS": "run-slice-0-0.run",
+    }
+
+
+SERVE = ("serve-0-1.serve", "serve-0-2.serve")
+RUN = [(f"run-slice-{job}-0.run", f"run-slice-{job}-1.run") for job in range(2)]
+
+WORKLOADS: dict[str, list[tuple[dict[str, str], dict[str, str]]]] = {
+    "a leader without a TPU": [
+        (group(0, 0), {}),
+        (group(0, 1), tpu(0, *SERVE, TPU_NAME="serve-0", LWS_GROUP_SIZE="3")),
+        (group(0, 2), tpu(1, *SERVE, TPU_NAME="serve-0", LWS_GROUP_SIZE="3")),
+    ],
+    "a leader without a TPU that has the variables": [
+        (group(1, 0), tpu(-1, *SERVE)),
+        (group(1, 1), tpu(0, *SERVE)),
+        (group(1, 2), tpu(1, *SERVE)),
+    ],
+    "a multislice": [
+        (jobset(job, index), tpu(index, *RUN[job], JOB_COMPLETION_INDEX=str(index), **multislice(job)))
+        for job in range(2)
+        for index in range(2)
+    ],
+    "one slice for each Job": [
+        (jobset(job, index), tpu(index, *RUN[job])) for job in range(2) for index in range(2)
+    ],
+    "one host for each pod, and a name in some": [
+        (jobset(0, 0, replicas=1), tpu(0, "localhost", TPU_NAME="slice-0")),
+        (jobset(0, 1, replicas=1), tpu(0, "localhost")),
+        (jobset(0, 2, replicas=1), {"TPU_NAME": "slice-2"}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+async def test_pods_of_a_workload_have_one_cluster_whatever_their_tpu_variables(
+    name: str, cluster: ThreadedKubernetesServer
 ) -> None:
-    add_job(cluster)
-    set_all(monkeypatch, {**GKE_TPU, "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"})
-    detected = await aioresolve.detect()
-    assert (detected.source, found(detected)) == ("Kubernetes", ["TPU variables", "Kubernetes"])
-    assert reasons(detected)["TPU variables"].endswith("of slice 1 of 2 only")
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-    assert (await aioresolve.detect()).source == "TPU variables"
+    pods = WORKLOADS[name]
+    for number, (labels, _) in enumerate(pods):
+        cluster.add(pod(f"p-{number}", "ml", labels=labels, ip=f"127.0.0.{number + 1}"))
+    other = group(7, 0) | {f"{LWS}/name": "other"}
+    cluster.add(pod("other", "ml", labels=other, ip="127.0.1.1"))
+    found = []
+    for number, (_, variables) in enumerate(pods):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            set_all(monkeypatch, {**variables, "POD_NAME": f"p-{number}"})
+            detected = await aioresolve.detect()
+            state = await detected.resolver.cluster_state()
+            found.append((detected.source, await detected.resolver.this_task(state), state.spec))
+    assert {source for source, _, _ in found} == {"Kubernetes"}
+    assert [(task.rank, task.num_tasks) for _, task, _ in found] == [(n, len(pods)) for n in range(len(pods))]
+    assert len({str(spec) for _, _, spec in found}) == 1
+
+
+PROCESSES = "serve-0.serve:8476,serve-0.serve:8477,serve-0-1.serve:8476,serve-0-1.serve:8477"
 
 
 @pytest.mark.parametrize(
-    ("variables", "reason"),
+    ("labels", "variables", "reason"),
     [
-        ({"TPU_NAME": "raycluster-group-0"}, "which in a pod need not be the name of a Cloud TPU"),
-        ({"TPU_WORKER_HOSTNAMES": "localhost"}, "has 1 worker, this host only"),
-        ({"TPU_WORKER_HOSTNAMES": "localhost,127.0.0.1,::1"}, "has 3 workers, this host only"),
+        (group(0, 0), {"LWS_GROUP_SIZE": "2"}, None),
+        (group(0, 0), {"LWS_GROUP_SIZE": "3"}, r"on 2 hosts only, but \$LWS_GROUP_SIZE=3"),
+        (jobset(0, 0, replicas=1), {}, None),
+        (jobset(0, 0), {}, "whose pods run several processes each"),
     ],
 )
-async def test_variables_that_may_not_describe_the_cluster_of_a_pod_do_not_precede_it(
-    variables: dict[str, str], reason: str, cluster: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+async def test_processes_that_share_a_pod_are_counted_by_the_tpu_variables(
+    labels: dict[str, str],
+    variables: dict[str, str],
+    reason: str | None,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add_job(cluster)
-    set_all(monkeypatch, variables)
+    cluster.add(pod("p-0", "ml", labels=labels, ip="127.0.0.1"))
+    set_all(monkeypatch, {"TPU_PROCESS_ADDRESSES": PROCESSES, "TPU_WORKER_ID": "1", **variables})
+    if reason is not None:
+        with pytest.raises(ConfigurationError, match=reason):
+            await aioresolve.detect()
+        return
     detected = await aioresolve.detect()
-    assert detected.source == "Kubernetes"
-    assert reasons(detected)["TPU variables"].endswith(reason)
+    assert (detected.source, found(detected)) == ("TPU variables", ["TPU variables", "Kubernetes"])
+    task = await detected.resolver.this_task()
+    assert (task.rank, task.num_tasks) == (1, 4)
+
+
+@pytest.mark.parametrize("may_list_pods", [False, None], ids=["forbidden", "without a service account"])
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        (tpu(1, "t-0.t", "t-1.t"), None),
+        (tpu(1, "t-0.t", "t-1.t", LWS_GROUP_SIZE="2", LWS_WORKER_INDEX="1", JOB_COMPLETION_INDEX="1"), None),
+        (tpu(0, *SERVE, LWS_GROUP_SIZE="3"), r"on 2 hosts only, but \$LWS_GROUP_SIZE=3"),
+        (tpu(-1, *SERVE), r"without this process: \$TPU_WORKER_ID=-1"),
+        (tpu(0, "t-0.t", "t-1.t", JOB_COMPLETION_INDEX="2"), r"host 0 of them, but \$JOB_COMPLETION_INDEX=2"),
+        (tpu(0, "localhost"), "1 worker, this host only"),
+        ({"TPU_NAME": "slice-0"}, "need not be the name of a Cloud TPU"),
+    ],
+)
+async def test_tpu_variables_are_used_without_permission_only_if_they_can_be_the_whole_cluster(
+    variables: dict[str, str],
+    reason: str | None,
+    may_list_pods: bool | None,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    cluster.allow = {}
+    if may_list_pods is None:
+        monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "none"))
+    set_all(monkeypatch, variables)
+    if reason is None:
+        detected = await aioresolve.detect()
+        task = await detected.resolver.this_task()
+        assert (detected.source, task.rank, task.num_tasks) == ("TPU variables", 1, 2)
+    elif may_list_pods is None:
+        with pytest.raises(ConfigurationError, match=reason) as raised:
+            await aioresolve.detect()
+        assert "this is a pod, but" in raised.value.summary
+    else:
+        with pytest.raises(ForbiddenError):
+            await aioresolve.detect()
+
+
+RAY = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("owners", "variables", "is_used"),
+    [
+        ([RAY], tpu(1, "g-0-0.ray-headless", "g-0-1.ray-headless", TPU_NAME="g-0"), True),
+        ([RAY], tpu(0, "localhost", TPU_NAME="g-0"), False),
+        ([], tpu(0, "localhost"), True),
+    ],
+)
+async def test_tpu_pod_without_a_workload_is_described_by_variables_that_can_be_the_whole_cluster(
+    owners: list[dict[str, Any]],
+    variables: dict[str, str],
+    is_used: bool,
+    cluster: ThreadedKubernetesServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = pod("worker", "ml", ip="127.0.0.1")
+    worker["metadata"]["ownerReferences"] = owners
+    cluster.add(worker)
+    set_all(monkeypatch, variables)
+    if is_used:
+        assert (await aioresolve.detect()).source == "TPU variables"
+        return
+    with pytest.raises(ConfigurationError, match="this host only; pod ml/worker does not belong"):
+        await aioresolve.detect()
+
+
+async def test_variables_of_one_host_contradict_a_vm_of_several(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"]))
+    set_all(monkeypatch, tpu(0, "localhost"))
+    with pytest.raises(
+        ConfigurationError, match=r"this host only, but the metadata server .* with 2 workers"
+    ):
+        await aioresolve.detect()
+    google.metadata.update(tpu_vm(hosts=["10.0.0.1"]))
+    assert (await aioresolve.detect()).source == "TPU VM"
 
 
 @pytest.mark.parametrize(
@@ -473,8 +639,8 @@ async def test_machine_without_a_metadata_server_is_detected_in_about_a_second(
 
 
 async def test_metadata_server_that_does_not_exist_is_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCE_METADATA_HOST", UNUSED_ADDRESS)
-    with pytest.raises(ConfigurationError, match=f"TPU VM: .*{UNUSED_ADDRESS}"):
+    monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
+    with pytest.raises(ConfigurationError, match=r"TPU VM: .*metadata\.invalid"):
         await aioresolve.detect()
 
 

@@ -63,15 +63,12 @@ PATIENCE = 60.0
 BRIEF = 1.5
 """Seconds in which a wait sees the group, even on a busy machine."""
 
-UNUSED_ADDRESS = "127.0.0.1:1"
-
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GOOGLE_APPLICATION_CREDENTIALS", "NO_GCE_CHECK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
 
 
 @pytest.fixture

@@ -156,13 +156,6 @@ class TestRanks:
         set_slurm(DISTRIBUTION=distribution, LOCALID=1, **step("n1", "2", 1))
         assert await addresses() == {"worker": ["n1:8888", "n1:8889"]}
 
-    @pytest.mark.parametrize("distribution", ["cyclic", "plane"])
-    async def test_one_task_on_each_node_is_in_the_order_of_the_nodes(
-        self, distribution: str, set_slurm: SetVariables
-    ) -> None:
-        set_slurm(HET_SIZE=2, DISTRIBUTION=distribution, **step("a,b", "1(x2)", 1))
-        assert await addresses() == {"worker": ["a:8888", "b:8888"]}
-
     async def test_one_task_on_each_node_may_be_in_any_order_if_that_is_arbitrary(
         self, set_slurm: SetVariables
     ) -> None:
@@ -185,18 +178,19 @@ class TestRanks:
             "SLURM_DIST_PLANESIZE": str(plane),
         }
         tasks = read_tasks(environ).tasks
-        assert len({(task.host, task.port_offset) for task in tasks}) == len(tasks) == sum(counts)
+        assert len({(task.host, task.local_id) for task in tasks}) == len(tasks) == sum(counts)
         for number, count in enumerate(counts, 1):
             assert [each.local_id for each in tasks if each.host == f"n{number}"] == list(range(count))
 
-    async def test_rank_that_contradicts_the_node_is_an_error(
+    async def test_task_that_is_elsewhere_is_an_error_that_names_both_variables(
         self, set_slurm: SetVariables, monkeypatch: Any
     ) -> None:
         set_slurm(**step("n[1-2]", "2(x2)", 1))
         monkeypatch.setenv("SLURMD_NODENAME", "n2")
         with pytest.raises(
             EnvironmentVariableError,
-            match=r"\$SLURMD_NODENAME is 'n2', but according to the node list .*, task 1 is number 1 on n1",
+            match=r"\$SLURMD_NODENAME is 'n2', but task 1 \(\$SLURM_PROCID\) is number 1 on n1, .* \[0, 1\],"
+            r" according to \$SLURM_STEP_NODELIST 'n\[1-2\]'",
         ):
             await addresses()
         set_slurm(DISTRIBUTION="cyclic", LOCALID="0")
@@ -204,6 +198,44 @@ class TestRanks:
         set_slurm(LOCALID="1")
         with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_LOCALID is '1'"):
             await addresses()
+        set_slurm(LOCALID="0", GTIDS="1")
+        with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_GTIDS is '1', .* tasks \[1, 3\]"):
+            await addresses()
+
+    @pytest.mark.parametrize("distribution", ["block", "cyclic", "arbitrary", "fancy"])
+    async def test_ranks_of_this_node_decide_if_there_are_two(
+        self, distribution: str, set_slurm: SetVariables, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setenv("SLURMD_NODENAME", "b")
+        set_slurm(DISTRIBUTION=distribution, LOCALID=1, GTIDS="0,3", **step("a,b", "2(x2)", 3))
+        assert await addresses() == {"worker": ["b:8888", "a:8888", "a:8889", "b:8889"]}
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("c\nb\nc\na\n", "cbca"),
+            ("c*2\na,b", "ccab"),
+            ("[a-c] # nodes", None),
+            ("c,b\n\n# c\nc a,a", "cbca"),
+            ("a\nb\nc\n", None),
+            ("a,b,c,d", None),
+            ("c*x,b,c,a", None),
+        ],
+    )
+    async def test_host_file_has_the_order_of_an_arbitrary_distribution(
+        self, text: str, expected: str | None, set_slurm: SetVariables, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "hosts"
+        file.write_text(text)
+        set_slurm(DISTRIBUTION="arbitrary", HOSTFILE=file, **step("a,b,c", "1(x2),2", 2))
+        if expected is None:
+            with pytest.raises(EnvironmentVariableError, match=r"\$SLURM_HOSTFILE is '.*hosts'"):
+                await addresses()
+        else:
+            assert [address[0] for address in (await addresses())["worker"]] == list(expected)
+            file.unlink()
+            with pytest.raises(EnvironmentVariableError, match="cannot be read: .* No such file"):
+                await addresses()
 
     async def test_rank_is_compared_with_the_given_task(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n[1-2]", "1(x2)", 1))
@@ -217,7 +249,8 @@ class TestRanks:
     async def test_rank_beyond_the_tasks_is_an_error(self, set_slurm: SetVariables) -> None:
         set_slurm(**step("n1", "2", 2))
         with pytest.raises(
-            EnvironmentVariableError, match=r"\$SLURM_PROCID is 2, but the step has only 2 tasks"
+            EnvironmentVariableError,
+            match=r"\$SLURM_PROCID is 2, but the step has only 2 tasks .*_NODE is '2'",
         ):
             await addresses()
 
@@ -266,6 +299,7 @@ class TestJob:
             STEP_ID=4294967290,
             JOB_NODELIST="n[1-2]",
             TASKS_PER_NODE="2(x2)",
+            NTASKS=4,
             STEP_NUM_TASKS=1,
             **step("n1", "1", 0),
         )
@@ -283,27 +317,73 @@ class TestJob:
         resolver.task_type, resolver.task_id = "worker", 1
         assert (await resolver.this_task()).address == "n2:8888"
 
-    async def test_host_name_identifies_the_task_of_a_job(
-        self, set_slurm: SetVariables, monkeypatch: Any
+    @pytest.mark.parametrize(
+        ("nodes", "node_name", "host_name", "index"),
+        [
+            ("n[1-2]", None, "n2", 1),
+            ("gpub[073,095]", "gpub073", "gpub073.delta.example", 0),
+            ("gpub[073,095]", None, "gpub095.delta.example", 1),
+            ("gpub[073,095].delta.example", None, "gpub095", 1),
+            ("n[1-2]", "n2", "node-7.example", 1),
+            ("n[1-2]", None, "n10.example", None),
+            ("n[1-2]", None, "login", None),
+            ("n1.a,n1.b", None, "n1", None),
+        ],
+    )
+    async def test_node_identifies_the_task_of_a_job(
+        self,
+        nodes: str,
+        node_name: str | None,
+        host_name: str,
+        index: int | None,
+        set_slurm: SetVariables,
+        monkeypatch: Any,
     ) -> None:
-        set_slurm(JOB_NODELIST="n[1-2]", TASKS_PER_NODE="1(x2)")
-        monkeypatch.setattr("socket.gethostname", lambda: "n2")
-        assert (await SlurmClusterResolver().this_task()).index == 1
+        set_slurm(JOB_NODELIST=nodes, TASKS_PER_NODE="8(x2)")
+        if node_name is not None:
+            monkeypatch.setenv("SLURMD_NODENAME", node_name)
+        monkeypatch.setattr("socket.gethostname", lambda: host_name)
+        if index is None:
+            with pytest.raises(TaskIdentityError, match="not a task of `srun`, .* Start the program with"):
+                await SlurmClusterResolver().this_task()
+        else:
+            assert (await SlurmClusterResolver({"ps": 1, "worker": 1}).this_task()).rank == index
+
+    async def test_job_that_was_submitted_inside_a_step_is_no_task_of_that_step(
+        self, set_slurm: SetVariables
+    ) -> None:
+        set_slurm(JOB_NODELIST="n[3-4]", TASKS_PER_NODE="1(x2)", GTIDS=0, **step("n[1-2]", "1(x2)", 0))
+        assert await addresses() == {"worker": ["n3:8888", "n4:8888"]}
+        assert SlurmClusterResolver().get_task_info() == (None, None)
+        # The same nodes: it is not known whether this is a step.
+        set_slurm(STEP_NODELIST="n3", STEP_TASKS_PER_NODE=1)
+        with pytest.raises(
+            EnvironmentVariableError,
+            match=r"\$SLURM_STEP_TASKS_PER_NODE is '1', but \$SLURM_TASKS_PER_NODE is '1\(x2\)'",
+        ):
+            await addresses()
+
+    async def test_job_inside_a_heterogeneous_job_has_no_components(self, set_slurm: SetVariables) -> None:
+        set_slurm(
+            HET_SIZE=2, JOB_ID_HET_GROUP_0=1, JOB_NODELIST_HET_GROUP_0="n1", JOB_NODELIST_HET_GROUP_1="n2"
+        )
+        set_slurm(JOB_ID=3, JOB_NODELIST="n[3-4]", TASKS_PER_NODE="8(x2)", NTASKS_PER_NODE=2)
+        assert (await SlurmClusterResolver().cluster_spec()).num_tasks("worker") == 4
 
 
 class TestHeterogeneous:
     async def test_components_of_a_job_follow_each_other(self, set_slurm: SetVariables) -> None:
         set_slurm(
             HET_SIZE=2,
-            JOB_NODELIST="c1",
-            TASKS_PER_NODE="1",
-            JOB_NODELIST_HET_GROUP_0="c1",
-            TASKS_PER_NODE_HET_GROUP_0="1",
+            JOB_NODELIST="z1",
+            JOB_NODELIST_HET_GROUP_0="z1",
+            TASKS_PER_NODE_HET_GROUP_0="8",
             JOB_NODELIST_HET_GROUP_1="g[1-2]",
             TASKS_PER_NODE_HET_GROUP_1="2(x2)",
+            NTASKS_HET_GROUP_1=4,
             DISTRIBUTION_HET_GROUP_1="cyclic",
         )
-        assert await addresses() == {"worker": ["c1:8888", "g1:8888", "g2:8888", "g1:8889", "g2:8889"]}
+        assert await addresses() == {"worker": ["z1:8888", "g1:8888", "g2:8888", "g1:8889", "g2:8889"]}
 
     async def test_missing_component_is_an_error_that_names_it(self, set_slurm: SetVariables) -> None:
         set_slurm(HET_SIZE=2, JOB_NODELIST_HET_GROUP_0="c1", TASKS_PER_NODE_HET_GROUP_0="1")
@@ -312,21 +392,27 @@ class TestHeterogeneous:
 
     async def test_job_may_have_as_many_components_as_slurm_permits(self, set_slurm: SetVariables) -> None:
         for number in range(128):
-            set_slurm(**{f"JOB_NODELIST_HET_GROUP_{number}": "n1", f"TASKS_PER_NODE_HET_GROUP_{number}": "1"})
+            set_slurm(**{f"JOB_NODELIST_HET_GROUP_{number}": f"n{number}"})
+            set_slurm(**{f"TASKS_PER_NODE_HET_GROUP_{number}": "1"})
         set_slurm(HET_SIZE=128)
         assert len((await addresses())["worker"]) == 128
 
-    async def test_step_over_components_is_one_list(self, set_slurm: SetVariables) -> None:
-        set_slurm(HET_SIZE=2, JOB_NODELIST_HET_GROUP_0="c1", **step("c1,g[1-2]", "1,2(x2)", 4))
-        assert (await SlurmClusterResolver().this_task()).address == "g2:8889"
+    @pytest.mark.parametrize("label", ["HET_GROUP", "PACK_GROUP"])
+    async def test_ranks_of_a_step_follow_its_components(self, label: str, set_slurm: SetVariables) -> None:
+        set_slurm(**{f"JOB_NODELIST_{label}_0": "z1,b1", f"JOB_NODELIST_{label}_1": "a[1-2]"})
+        set_slurm(PACK_SIZE=2, DISTRIBUTION="block", **step("a[1-2],z1", "2(x2),1", 4))
+        assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a1:8889", "a2:8888", "a2:8889"]}
+        # `sbatch` and `salloc` tell all tasks the distribution of each component.
+        set_slurm(DISTRIBUTION="cyclic", **{f"DISTRIBUTION_{label}_1": "cyclic"})
+        assert await addresses() == {"worker": ["z1:8888", "a1:8888", "a2:8888", "a1:8889", "a2:8889"]}
 
-    async def test_components_on_one_host_have_different_ports(self, set_slurm: SetVariables) -> None:
-        set_slurm(HET_SIZE=2, LOCALID=0, **step("n1,n1", "1,2", 1))
-        assert await addresses() == {"worker": ["n1:8888", "n1:8889", "n1:8890"]}
-
-    async def test_cyclic_step_over_components_is_an_error(self, set_slurm: SetVariables) -> None:
-        set_slurm(HET_SIZE=2, DISTRIBUTION="cyclic", **step("c1,g1", "2(x2)", 0))
-        with pytest.raises(EnvironmentVariableError, match="tasks of a heterogeneous step"):
+    async def test_node_of_no_component_is_an_error(self, set_slurm: SetVariables) -> None:
+        set_slurm(JOB_NODELIST_HET_GROUP_0="c1", JOB_NODELIST_HET_GROUP_1="c2", HET_SIZE=2)
+        set_slurm(**step("c[1-3]", "1(x3)", 1))
+        with pytest.raises(
+            EnvironmentVariableError,
+            match=r"\$SLURM_STEP_NODELIST is 'c\[1-3\]', but no component .* 'c3' \(\$SLURM_JOB_NODELIST",
+        ):
             await addresses()
 
     @pytest.mark.parametrize("size", ["129", "many", "-1"])
@@ -347,7 +433,10 @@ class TestMalformed:
             (step("n1", "x"), "$SLURM_STEP_TASKS_PER_NODE is 'x': 'x' is not a number such as 2"),
             (step("n1", "1(x999999)"), "more than 65536 nodes"),
             ({"STEP_NODELIST": "n1"}, "$SLURM_STEP_TASKS_PER_NODE is not set"),
-            (step("n[1-3]", "1(x2)"), "TASKS_PER_NODE has 2 nodes, but $SLURM_STEP_NODELIST has 3"),
+            (step("n[1-3]", "1(x2)"), "which has 2 nodes, but $SLURM_STEP_NODELIST is 'n[1-3]', which has 3"),
+            (step("n1,n1", "1(x2)"), "$SLURM_STEP_NODELIST names 'n1' twice"),
+            ({**step("n1", "1", 0), "GTIDS": "0-1"}, "$SLURM_GTIDS is '0-1'"),
+            ({"JOB_NODELIST": "n1", "TASKS_PER_NODE": "2", "NTASKS": "3"}, "is 3, but $SLURM_TASKS_PER_NODE is '2'"),
             ({**step("n1", "2"), "STEP_NUM_TASKS": "3"}, "$SLURM_STEP_NUM_TASKS is 3, but the nodes"),
             ({**step("n1", "2"), "STEP_NUM_TASKS": "two"}, "$SLURM_STEP_NUM_TASKS is 'two', not an integer"),
             ({**step("n1", "2"), "PROCID": "-1"}, "$SLURM_PROCID is '-1', not an integer from 0"),

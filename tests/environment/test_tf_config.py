@@ -137,6 +137,10 @@ class TestMaster:
         set_config(cluster={"worker": ["a:1"]})
         assert await TFConfigClusterResolver().master() == ""
 
+    async def test_single_task_at_another_index_has_its_own_address(self, set_config: Any) -> None:
+        set_config(cluster={"worker": {"1": "w1:2222"}}, task=task("worker", 1))
+        assert await TFConfigClusterResolver().master() == "w1:2222"
+
     async def test_single_task_and_a_job_without_tasks_need_a_master(self, set_config: Any) -> None:
         set_config(cluster={"ps": [], "worker": ["a:1"]}, task=task("worker", 0))
         assert await TFConfigClusterResolver().master() == "a:1"

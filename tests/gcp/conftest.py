@@ -22,6 +22,5 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(PREFIXES) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    # Nothing listens on this loopback port: the search for a metadata server ends soon.
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "127.0.0.1:9")
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    # The search for a metadata server ends at once.
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import google.oauth2.credentials
 import pytest
-from google.auth import iam
+from google.auth import compute_engine, iam
 
 from aioresolve._core.deadline import Progress, within_deadline
 from aioresolve.errors import APIError, ConfigurationError, CredentialsError
+from aioresolve.gcp import metadata_server
 from aioresolve.gcp.credentials import CLOUD_PLATFORM, GoogleCredentials
 from aioresolve.gcp.google_errors import Principal
-from aioresolve.testing import Answer
+from aioresolve.testing import Answer, Fault, Hang
 
 from .loopback import (
     ROBOT,
@@ -143,15 +144,28 @@ async def test_a_token_of_the_metadata_server_is_kept_until_it_expires(
         assert services(server).count("metadata") == 3
 
 
-@pytest.mark.parametrize("email", ["default", ""])
+FLAVOR = {"Metadata-Flavor": "Google"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Answer(200, b"", headers=FLAVOR),
+        *(Answer(status, headers=headers) for status in (403, 404, 500, 503) for headers in (FLAVOR, {})),
+        Hang(),
+    ],
+    ids=str,
+)
 async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe(
-    email: str, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = GoogleCredentials()
     async with secure() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
-        server.metadata["instance/service-accounts/default/email"] = email
-        del server.metadata["universe/universe-domain"]
+        monkeypatch.setattr(metadata_server, "RESPONSE_TIMEOUT", 0.3)
+        server.inject(
+            fault, match=lambda request: request.path.endswith(("/email", "/universe-domain")), times=None
+        )
         async with session(server, credentials) as opened:
             assert (await get_my_tpu(opened)).state == "READY"
             _, token = await opened.identify("tpu", Progress())
@@ -159,6 +173,14 @@ async def test_a_metadata_server_may_report_neither_the_account_nor_the_universe
         "the metadata server's default service account", None, (CLOUD_PLATFORM,)
     )
     assert token.universe == "googleapis.com"
+
+
+async def test_credentials_of_google_auth_for_a_vm_need_no_universe(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with secure() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.metadata_host)
+        monkeypatch.setattr(compute_engine._metadata, "_GCE_METADATA_HOST", server.metadata_host)
+        server.inject(Answer(403), match=lambda request: request.path.endswith("domain"), times=None)
+        assert (await request_my_tpu(server, compute_engine.Credentials())).state == "READY"
 
 
 async def test_a_vm_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +257,7 @@ async def test_without_any_credentials_every_source_is_listed_within_two_seconds
     assert not error.retryable
     file = tmp_path / ".config" / "gcloud" / "application_default_credentials.json"
     assert error.tried[:2] == (f"${VARIABLE}: not set", f"{file}: does not exist")
-    assert error.tried[2].startswith(
-        "the metadata server: cannot connect to http://127.0.0.1:9: connection refused"
-    )
+    assert error.tried[2].startswith("the metadata server: the name of http://metadata.invalid was not found")
     assert "Log in with `gcloud auth application-default login`" in str(error)
     assert services(server) == []
 

@@ -14,7 +14,14 @@ import pytest
 from yarl import URL
 
 from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve.errors import APIError, ConfigurationError, ConnectionFailedError, ProtocolError
+from aioresolve._core.retry import RetryPolicy
+from aioresolve.errors import (
+    APIError,
+    ConfigurationError,
+    ConnectionFailedError,
+    ProtocolError,
+    ResolveError,
+)
 from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
 from aioresolve.testing import Answer, Delay, GoogleServer, Hang, Trickle, tpu_vm
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("no_leak")
 
 HOSTS = ["10.0.0.2", "10.0.0.3"]
-REFUSED = "127.0.0.1:9"
 PATIENCE = 60.0
 """Seconds until a test fails; generous for a busy machine."""
 
@@ -96,13 +102,15 @@ async def test_nothing_is_cached() -> None:
         assert len(server.requests) == 2
 
 
-async def test_a_request_to_a_server_that_is_not_ready_is_retried() -> None:
-    async with serving() as (server, machine):
-        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=2)
+async def test_a_request_to_a_server_that_is_not_ready_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
+    async with GoogleServer() as server:
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=5)
         progress = Progress()
-        assert await machine.zone(progress) == "us-central2-b"
+        assert await MetadataServer().zone(progress) == "us-central2-b"
         assert progress.reached == {"metadata instance/zone": "received"}
-        assert len(server.requests) == 3
+        assert len(server.requests) == 6
 
 
 async def test_a_denied_request_is_not_retried() -> None:
@@ -140,10 +148,11 @@ async def test_the_environment_is_read_at_every_call(monkeypatch: pytest.MonkeyP
 
 
 def test_the_host_is_found_as_by_google_auth() -> None:
-    both = {"GCE_METADATA_HOST": "a:1", "GCE_METADATA_IP": "10.0.0.1"}
+    both = {"GCE_METADATA_HOST": "a:1", "GCE_METADATA_ROOT": "c", "GCE_METADATA_IP": "10.0.0.1"}
     assert metadata_host({}) == metadata.DEFAULT_HOST
     assert metadata_host({"GCE_METADATA_IP": "10.0.0.1"}) == "10.0.0.1"
     assert metadata_host(both) == "a:1"
+    assert metadata_host({**both, "GCE_METADATA_HOST": ""}) == "c"
     assert metadata_host(both, "b") == "b"
     assert metadata_host({"NO_GCE_CHECK": "true"}, "b") == "b"
     assert metadata_host({"NO_GCE_CHECK": "false"}) == metadata.DEFAULT_HOST
@@ -168,6 +177,7 @@ def test_the_host_is_found_as_by_google_auth() -> None:
         ("http://[fd20:ce::254]/", {}, True),
         ("http://10.0.0.1:8080/", {}, False),
         ("http://10.0.0.1:8080/", {"GCE_METADATA_HOST": "10.0.0.1:8080"}, True),
+        ("http://10.0.0.1:8080/", {"GCE_METADATA_ROOT": "10.0.0.1:8080"}, True),
         ("http://10.0.0.1:8080/", {"GCE_METADATA_IP": "10.0.0.1:8080"}, True),
         ("http://10.0.0.1:8081/", {"GCE_METADATA_HOST": "10.0.0.1:8080"}, False),
     ],
@@ -202,44 +212,89 @@ async def unresponsive_address() -> AsyncIterator[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let attempts, and the search for a metadata server, end after a short time."""
+    """Let attempts end after a short time."""
     monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.2)
-    monkeypatch.setattr(metadata, "DETECTION_TIMEOUT", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("kind", ["refused", "unroutable", "hanging", "slow", "other server"])
+@pytest.mark.parametrize(
+    "kind", ["unknown name", "unroutable", "hanging", "slow", "other server", "unavailable"]
+)
 async def test_outside_google_cloud_the_search_for_a_metadata_server_ends(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", "2")
     async with GoogleServer() as server, unresponsive_address() as unresponsive:
-        faults = {"hanging": Hang(), "slow": Trickle(1, 0.3), "other server": Answer(200, b"<html>")}
+        faults = {"slow": Trickle(1, 0.3), "other server": Answer(200, b"<html>"), "unavailable": Answer(503)}
         server.inject(faults.get(kind, Hang()), times=None)
-        hosts = {"refused": REFUSED, "unroutable": unresponsive}
+        hosts = {"unknown name": "metadata.invalid", "unroutable": unresponsive}
         monkeypatch.setattr(metadata, "DEFAULT_HOST", hosts.get(kind, server.metadata_host))
         with anyio.fail_after(PATIENCE):
             error = await error_from(MetadataServer().zone())
-    assert type(error) is (ProtocolError if kind == "other server" else ConnectionFailedError)
+        attempts = len(server.requests)
+    kinds = {"other server": ProtocolError, "unavailable": APIError}
+    assert type(error) is kinds.get(kind, ConnectionFailedError)
     assert not error.retryable
     assert "if it is, set GCE_METADATA_HOST" in str(error)
+    assert attempts == (0 if kind in hosts else 2)
 
 
-def test_the_search_for_a_metadata_server_takes_at_most_ten_seconds() -> None:
-    assert metadata.RESPONSE_TIMEOUT >= 3.0
-    assert metadata.DETECTION_TIMEOUT + metadata.RESPONSE_TIMEOUT <= 10.0
+@pytest.mark.parametrize("text", ["", "0", "-1", "2.5", "three", "9" * 20])
+async def test_an_invalid_number_of_attempts_means_three(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", text)
+    monkeypatch.setenv("GCE_METADATA_TIMEOUT", text)
+    async with GoogleServer() as server:
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        server.inject(Answer(503), times=None)
+        await error_from(MetadataServer().zone())
+        assert len(server.requests) == 3
+    assert metadata.response_timeout() == 3
 
 
 # A metadata server that fails for a while
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_first_request_without_response_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.2)
-    monkeypatch.setattr(metadata, "DETECTION_TIMEOUT", PATIENCE)
     async with GoogleServer() as server:
         monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
         server.inject(Hang())
         assert await MetadataServer().zone() == "us-central2-b"
         assert len(server.requests) == 2
+
+
+async def test_a_server_that_refuses_connections_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
+    refusals = 0
+
+    def count(_: ResolveError) -> None:
+        nonlocal refusals
+        refusals += 1
+        if refusals == 20:
+            up.set()
+
+    async with GoogleServer() as server, anyio.create_task_group() as group:
+        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
+        up, has_started = anyio.Event(), anyio.Event()
+
+        async def refuse() -> None:
+            async with server.down():
+                has_started.set()
+                await up.wait()
+
+        group.start_soon(refuse)
+        await has_started.wait()
+        with anyio.fail_after(PATIENCE):
+            assert await MetadataServer().zone(Progress(on_failure=count)) == "us-central2-b"
+
+
+async def test_the_environment_says_how_long_an_attempt_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "RESPONSE_TIMEOUT", 0.1)
+    async with serving() as (server, machine):
+        monkeypatch.setenv("GCE_METADATA_TIMEOUT", "20")
+        server.inject(Delay(0.5))
+        assert await machine.zone() == "us-central2-b"
+        assert len(server.requests) == 1
 
 
 @pytest.mark.usefixtures("impatient")
@@ -255,7 +310,7 @@ async def test_requests_to_a_configured_server_are_repeated_until_the_deadline()
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_server_that_has_responded_once_will_respond_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "DETECTION_TIMEOUT", 0.0)  # no second attempt for unknown servers
+    monkeypatch.setenv("GCE_METADATA_DETECT_RETRIES", "1")
     async with GoogleServer() as server:
         monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
         server.inject(Hang())
@@ -278,7 +333,13 @@ async def test_a_request_for_changes_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Answer(404), Answer(503), Answer(302, headers={"Location": "http://127.0.0.1:1/"})]
+    "fault",
+    [
+        Answer(200, b"<html>"),
+        Answer(403),
+        Answer(404),
+        Answer(302, headers={"Location": "http://127.0.0.1:1/"}),
+    ],
 )
 async def test_another_server_is_recognized_by_the_missing_header(fault: Answer) -> None:
     async with serving() as (server, machine):
@@ -288,7 +349,20 @@ async def test_another_server_is_recognized_by_the_missing_header(fault: Answer)
         assert f"returned status {fault.status} for metadata instance/zone without the header" in str(error)
         assert (error.host, error.scope) == (f"http://{server.metadata_host}", "metadata instance/zone")
         assert not error.retryable
-        assert len(server.requests) == 1
+        assert [request.path for request in server.requests] == ["/computeMetadata/v1/instance/zone", "/"]
+
+
+async def test_a_metadata_server_may_leave_the_header_out_of_errors() -> None:
+    async with serving() as (server, machine):
+        server.inject(Answer(404), match=lambda request: "attributes" in request.path, times=2)
+        assert await machine.accelerator_type() is None
+        server.inject(Answer(503))
+        assert await machine.zone() == "us-central2-b"
+        assert await machine.accelerator_type() is None
+        server.inject(Answer(403))
+        error = await error_from(machine.zone())
+    assert isinstance(error, APIError)
+    assert (error.status, error.retryable) == (403, False)
 
 
 @pytest.mark.usefixtures("impatient")

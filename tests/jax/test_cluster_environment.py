@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aioresolve import launch
 from aioresolve._core import service_account
-from aioresolve.errors import ConfigurationError, IncompleteClusterError, LaunchError
+from aioresolve.errors import ConfigurationError, FailedClusterError, IncompleteClusterError, LaunchError
 from aioresolve.testing import KubernetesServer, pod
 
 pytest.importorskip("jax", reason="JAX is not installed")
@@ -127,8 +128,18 @@ def test_explicit_arguments_resolve_nothing_in_a_pod(
     assert not server.requests
 
 
+def test_variables_of_exec_win_under_other_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, {**SLURM, **OPEN_MPI, **EXEC})
+    for name in launch.CLEARED["jax"]:
+        monkeypatch.delenv(name, raising=False)
+    assert ClusterEnv.auto_detect_unset_distributed_params("n:1", None, None, None, None, 60) == (
+        *("n:1", 4, 3),
+        None,  # all devices, not the one with the local id of the scheduler
+    )
+
+
 @pytest.mark.parametrize("variables", [SLURM, OPEN_MPI, GKE_TPU], ids=["slurm", "ompi", "tpu"])
-def test_other_schedulers_and_tpus_win_in_a_pod_and_under_exec(
+def test_other_schedulers_and_tpus_win_in_a_pod(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", "TPU_WORKER_ID" in variables)
@@ -193,11 +204,20 @@ def test_number_of_processes_is_that_of_the_job(server: ThreadedKubernetesServer
     assert detect() == ("127.0.0.1:55527", 2, 0)
 
 
-def test_processes_that_have_ended_are_missing(server: ThreadedKubernetesServer) -> None:
+def test_process_that_has_ended_with_success_is_an_error_at_once(server: ThreadedKubernetesServer) -> None:
     server.add_controllers(job(2))
     server.add(job_pod(0, IPS[0]), job_pod(1, IPS[1], phase="Succeeded"))
-    with pytest.raises(IncompleteClusterError, match="1 of 2 tasks"):
-        detect(timeout=2)
+    with pytest.raises(FailedClusterError, match="ml/train-1: has ended with success"):
+        detect(timeout=60)
+
+
+def test_more_pods_than_the_given_number_are_an_error_that_names_them(
+    server: ThreadedKubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(job_pod(0, IPS[0]), job_pod(1, IPS[1]))
+    monkeypatch.setenv("AIORESOLVE_COUNT", "1")
+    with pytest.raises(FailedClusterError, match="there are 2 instead of 1: ml/train-0, ml/train-1"):
+        detect()
 
 
 def test_pods_of_a_replicated_job_are_processes(
@@ -299,7 +319,6 @@ def test_invalid_variable_of_exec_is_named(
             {"AIORESOLVE_COUNT": "2", "JAX_COORDINATOR_PORT": "99999"},
             r"\$JAX_COORDINATOR_PORT is '99999', not a number from 1 to 65535",
         ),
-        ({"AIORESOLVE_COUNT": "1"}, "2 pods match 'batch.kubernetes.io/job-name=train', but 1 processes"),
     ],
 )
 def test_missing_or_invalid_variable_in_a_pod_is_named(

@@ -21,11 +21,11 @@ from aioresolve.errors import IncompleteClusterError
 from aioresolve.kubernetes.tasks.controllers import (
     MIN_PAUSE,
     Controller,
-    ControllerSizes,
+    Controllers,
     PodSet,
     SelectedPods,
+    parse_controller,
     pod_set,
-    roles_of,
 )
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.spec import ClusterState, Endpoint, ExpectedTasks, Observation
@@ -220,30 +220,30 @@ SELECTORS = [
 
 
 def expected(
-    sizes: ControllerSizes,
+    sizes: Controllers,
     selector: str,
     *pods: Pod,
-    succeeded: Sequence[Pod] = (),
+    done: Sequence[Pod] = (),
 ) -> ExpectedTasks | None:
     selected = SelectedPods(
         selector,
         list(dict.fromkeys(pod_set(one) for one in pods)),
-        {pod_set(one): succeeded.count(one) for one in succeeded},
+        {pod_set(one): done.count(one) for one in done},
     )
     return sizes.expected({"worker": [selected]}).get("worker")
 
 
-def unread(sizes: ControllerSizes, selector: str, *pods: Pod) -> list[str]:
+def unread(sizes: Controllers, selector: str, *pods: Pod) -> list[str]:
     selected = SelectedPods(selector, list(dict.fromkeys(pod_set(one) for one in pods)), {})
     return [str(one) for one in sizes.unread({"worker": [selected]})]
 
 
-def sizes_of(pod: Pod, spec: object) -> ControllerSizes:
+def sizes_of(pod: Pod, spec: object) -> Controllers:
     """Return the sizes after the controller of the pod was read."""
     found = pod_set(pod)
     assert found is not None
     body = json.dumps({"spec": spec}).encode()
-    return ControllerSizes({found.controller: roles_of(found.controller, body)})
+    return Controllers(objects={found.controller: parse_controller(found.controller, body)})
 
 
 @pytest.mark.parametrize(("name", "selector", "number"), SELECTORS)
@@ -263,12 +263,12 @@ def test_source_names_the_fields_and_the_object() -> None:
 
 def test_size_of_one_group_of_a_leader_worker_set_needs_no_request() -> None:
     selector, pod = f"{LWS}/name=llm,{LWS}/group-index=0", lws_pod(0, 0)
-    assert unread(ControllerSizes(), selector, pod) == []
-    found = expected(ControllerSizes(), selector, pod)
+    assert unread(Controllers(), selector, pod) == []
+    found = expected(Controllers(), selector, pod)
     assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
-    found = expected(ControllerSizes(), f"{LWS}/group-index=0", pod)
+    found = expected(Controllers(), f"{LWS}/group-index=0", pod)
     assert found == ExpectedTasks(4, f"{LWS}/size of the pods")
-    assert expected(ControllerSizes(), f"{LWS}/group-index in (0, 1)", pod) is None
+    assert expected(Controllers(), f"{LWS}/group-index in (0, 1)", pod) is None
 
 
 @pytest.mark.parametrize(
@@ -287,16 +287,16 @@ def test_groups_of_a_leader_worker_set_that_may_not_be_read_must_be_whole(
     selector: str, workers: list[int], number: int | None
 ) -> None:
     pods = [lws_pod(group, worker) for group in range(2) for worker in workers]
-    sizes = ControllerSizes()
+    sizes = Controllers()
     assert unread(sizes, selector, *pods) == ["LeaderWorkerSet ml/llm"]
-    sizes.roles[Controller("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "ml", "llm")] = None
+    sizes.objects[Controller("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "ml", "llm")] = None
     found = expected(sizes, selector, *pods)
     assert (found and found.number) == number
 
 
 @pytest.mark.parametrize(("size", "number"), [(0, None), (1, 1), (2, None)])
 def test_leader_of_a_group_of_one_has_no_workers(size: int, number: int | None) -> None:
-    found = expected(ControllerSizes(), "role=leader", lws_pod(0, 0, size=size))
+    found = expected(Controllers(), "role=leader", lws_pod(0, 0, size=size))
     assert (found and found.number) == number
 
 
@@ -334,22 +334,22 @@ def test_pod_group_of_kueue_states_its_size() -> None:
         {"kueue.x-k8s.io/pod-group-total-count": "6"},
     )
     pod = owned(None, labels, annotations)
-    assert unread(ControllerSizes(), "app=train", pod) == []
-    found = expected(ControllerSizes(), "app=train", pod)
+    assert unread(Controllers(), "app=train", pod) == []
+    found = expected(Controllers(), "app=train", pod)
     assert found == ExpectedTasks(6, "kueue.x-k8s.io/pod-group-total-count of the pods")
     invalid = owned(None, labels, {"kueue.x-k8s.io/pod-group-total-count": "many"})
-    assert expected(ControllerSizes(), "app=train", invalid) is None
-    assert unread(ControllerSizes(), "app=train", invalid) == []
+    assert expected(Controllers(), "app=train", invalid) is None
+    assert unread(Controllers(), "app=train", invalid) == []
     assert pod_set(owned(None, labels)) is None
 
 
 def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
-    pods, sizes = [jobset_pod("workers", 0), jobset_pod("workers", 1)], ControllerSizes()
+    pods, sizes = [jobset_pod("workers", 0), jobset_pod("workers", 1)], Controllers()
     assert unread(sizes, "app=t", *pods) == ["JobSet ml/train"]
-    sizes.roles[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")] = None
+    sizes.objects[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")] = None
     (job,) = sizes.unread({"w": [SelectedPods("app=t", [pod_set(one) for one in pods], {})]})
     assert job.kind == "Job"
-    sizes.roles[job] = roles_of(job, b'{"spec": {"completions": 4, "parallelism": 4}}')
+    sizes.objects[job] = parse_controller(job, b'{"spec": {"completions": 4, "parallelism": 4}}')
     assert unread(sizes, "app=t", *pods) == []
     found = expected(sizes, "app=t", *pods)
     assert found == ExpectedTasks(8, f"{JOBSET}/replicatedjob-replicas of the pods and their Jobs")
@@ -362,38 +362,44 @@ def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
 def test_pods_of_a_jobset_without_a_job_have_no_size_of_their_own(owned_by: dict[str, Any] | None) -> None:
     labels = {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/replicatedjob-replicas": "2"}
     pod, jobset = owned(owned_by, labels), Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")
-    sizes = ControllerSizes({jobset: None})
+    sizes = Controllers(objects={jobset: None})
     assert unread(sizes, "app=t", pod) == []
     assert expected(sizes, "app=t", pod) is None
 
 
 def test_one_job_of_each_jobset_that_may_not_be_read_is_read() -> None:
     pods = [jobset_pod("workers", 0, jobset=name) for name in ("one", "two")]
-    sizes = ControllerSizes()
+    sizes = Controllers()
     for name in ("one", "two"):
-        sizes.roles[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", name)] = None
+        sizes.objects[Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", name)] = None
     assert unread(sizes, "app=t", *pods) == ["Job ml/one-workers-0", "Job ml/two-workers-0"]
 
 
 def test_at_most_64_controllers_are_read() -> None:
     pods = [owned(owner("Job", f"job-{number}", "batch/v1")) for number in range(66)]
-    assert unread(ControllerSizes(), "app=t", *pods) == [f"Job ml/job-{number}" for number in range(64)]
+    assert unread(Controllers(), "app=t", *pods) == [f"Job ml/job-{number}" for number in range(64)]
     known = [found.controller for one in pods if (found := pod_set(one)) is not None]
-    some, enough = ControllerSizes(dict.fromkeys(known[:60])), ControllerSizes(dict.fromkeys(known[:64]))
+    some, enough = (Controllers(objects=dict.fromkeys(known[:number])) for number in (60, 64))
     assert unread(some, "app=t", *pods) == [f"Job ml/job-{number}" for number in range(60, 64)]
     assert unread(enough, "app=t", *pods) == []
 
 
-def test_pods_that_have_succeeded_are_not_waited_for() -> None:
+def test_pods_that_have_succeeded_count_for_the_size() -> None:
     pod, spec = OBJECTS["indexed Job"]
-    found = expected(sizes_of(pod, spec), "app=train", pod, succeeded=[pod] * 3)
-    assert found is not None
-    assert (found.number, found.succeeded) == (13, 3)
-    assert expected(sizes_of(pod, spec), "app=train", pod, succeeded=[pod] * 16) is None
+    found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * 3)
+    assert found == ExpectedTasks(16, "spec.completions and spec.parallelism of Job ml/train", 3)
     others = [samples.pod("bare"), OBJECTS["StatefulSet"][0]]
-    found = expected(sizes_of(pod, spec), "app=train", pod, succeeded=others)
+    found = expected(sizes_of(pod, spec), "app=train", pod, done=others)
     assert found is not None
-    assert (found.number, found.succeeded) == (16, 0)
+    assert (found.number, found.done) == (16, 0)
+
+
+@pytest.mark.parametrize(("done", "number"), [(0, 4), (3, 7), (12, 16), (14, 16)])
+def test_job_with_few_workers_has_as_many_tasks_as_were_started(done: int, number: int) -> None:
+    pod, spec = OBJECTS["Job with few workers"]
+    found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * done)
+    assert found is not None
+    assert (found.number, found.done) == (number, done)
 
 
 def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller() -> None:
@@ -401,14 +407,13 @@ def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller() -> None:
     bare = samples.pod("bare")
     assert pod_set(bare) is None
     assert expected(sizes_of(pod, spec), "app=train", pod, bare) is None
-    assert unread(ControllerSizes(), "app=train", pod, bare) == []
+    assert unread(Controllers(), "app=train", pod, bare) == []
 
 
 def test_controllers_of_one_job_add_up() -> None:
     pods = [OBJECTS["indexed Job"][0], OBJECTS["StatefulSet"][0]]
-    sizes = ControllerSizes(
-        {**sizes_of(*OBJECTS["indexed Job"]).roles, **sizes_of(*OBJECTS["StatefulSet"]).roles}
-    )
+    read = [sizes_of(*OBJECTS[name]).objects for name in ("indexed Job", "StatefulSet")]
+    sizes = Controllers(objects=read[0] | read[1])
     found = expected(sizes, "app=train", *pods)
     assert found is not None
     assert found.number == 21
@@ -420,7 +425,7 @@ def test_controllers_of_one_job_add_up() -> None:
 def test_malformed_object_states_no_size(body: bytes) -> None:
     found = pod_set(OBJECTS["StatefulSet"][0])
     assert found is not None
-    assert not roles_of(found.controller, body)
+    assert not parse_controller(found.controller, body).roles
 
 
 @given(
@@ -449,7 +454,7 @@ def test_any_object_and_selector_give_a_number_of_pods_or_none(
     assert found is None or 0 < found.number <= 200_000
 
 
-def test_controllers_are_not_outdated_before_a_cluster_of_known_size_is_complete() -> None:
+async def test_controllers_are_not_outdated_before_a_cluster_of_known_size_is_complete() -> None:
     sizes = sizes_of(*OBJECTS["StatefulSet"])
     state = ClusterState.of({"worker": [Endpoint("10.0.0.1:1")]})
     for observation, is_outdated in [
@@ -459,7 +464,7 @@ def test_controllers_are_not_outdated_before_a_cluster_of_known_size_is_complete
         (Observation(state, expected={"worker": ExpectedTasks(1, "a test")}), True),
     ]:
         assert sizes.is_outdated(observation, math.inf) is is_outdated
-    assert not ControllerSizes().is_outdated(Observation(state), 0.0)
+    assert not Controllers().is_outdated(Observation(state), 0.0)
 
 
 # Over real sockets

@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 
 from aioresolve import KubernetesClusterResolver, errors
-from aioresolve.kubernetes.api.override_client import client_transport
 
 SELECTOR = {"worker": "app=train"}
 
@@ -87,11 +86,6 @@ async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:
     [endpoint] = state.endpoints["worker"]
     assert endpoint.address == "zero.train.ml.svc:8470"
     assert (endpoint.uid, endpoint.node, endpoint.index, state.version) == ("u-1", "node-a", 0, "42")
-
-
-async def test_lister_cannot_stream() -> None:
-    with pytest.raises(errors.ConfigurationError, match="override_client, a Lister, cannot stream GET /x"):
-        client_transport(Lister()).stream("/x", {}, "application/json")
 
 
 async def test_pod_that_is_being_deleted_is_not_a_member() -> None:

@@ -105,7 +105,7 @@ class TestLists:
         assert not cache.is_complete
 
     def test_an_address_that_is_not_unicode_is_an_error_that_names_the_pod(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"ml/train-0 cannot be addressed: .*surrogates"):
+        with pytest.raises(ConfigurationError, match=r"ml/train-0 cannot be addressed: .*is not a host name"):
             replace(new_cache(address=lambda found: "\ud800"), TRAIN, [pod()], "7")
 
     def test_a_job_name_that_is_not_unicode_is_an_error(self) -> None:

@@ -108,6 +108,17 @@ def test_launcher_of_an_mpi_job_that_counts_workers_from_one_comes_first() -> No
     assert index_order(workers) == ["pi-worker-0", "pi-worker-1"]
 
 
+@pytest.mark.parametrize(
+    "job", ["bert-worker-2", "a-worker-1-worker-0", "worker-0", "x-worker-", "train-0-1"]
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_index_of_a_kubeflow_worker_is_the_end_of_its_name(job: str, first: int) -> None:
+    workers = [
+        labelled(f"{job}-worker-{i}", **{MPI_ROLE: "worker", KUBEFLOW: str(i + first)}) for i in range(4)
+    ]
+    assert [index_label(worker).in_role for worker in workers] == [(0, i) for i in range(4)]
+
+
 def test_pod_without_an_index_has_no_role_among_those_that_have_one() -> None:
     selector = SelectorTasks("worker", order_by="index")
     pods = [labelled("pi-worker-0", **{MPI_ROLE: "worker", KUBEFLOW: "0"})]

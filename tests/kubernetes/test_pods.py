@@ -200,7 +200,7 @@ def test_a_pod_without_an_ip_has_no_address_yet(choice: str) -> None:
         (lambda pod: 7, "returned 7; it has to return a host"),
         (lambda pod: ("host", "port"), "it has to return a host"),
         (lambda pod: "host:1", "Leave out the port"),
-        (lambda pod: "\ud800", "surrogates not allowed"),
+        (lambda pod: "\ud800", "is not a host name"),
     ],
 )
 def test_an_impossible_address_is_an_error_with_the_reason(choice: Any, complaint: str) -> None:
@@ -228,6 +228,14 @@ def test_rows_and_pods_give_the_same_members() -> None:
     assert from_rows == from_pods == ListedMembers(["train-0"], ["10.8.0.10:8470"])
 
 
+@pytest.mark.parametrize("ip", ["10.8.0.1\n10.8.0.2", "10.8.0.1 slots=9", "<none>"])
+def test_value_that_is_no_address_is_refused_in_rows_as_in_pods(ip: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
+        ListedMembers().add_rows(Rows(["a", "b"], ["Running"] * 2, ["10.8.0.9", ip], "7"), set(), 8470)
+    with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
+        ListedMembers().add_pods([pod("a", ip=ip)], "pod_ip", 8470)
+
+
 def test_rows_with_a_name_that_is_too_long_are_invalid() -> None:
     assert Rows.from_table(decoded_table("x" * MAX_NAME)).names == ["x" * MAX_NAME]
     with pytest.raises(ValueError, match="a name is longer than 253 characters"):
@@ -252,7 +260,7 @@ def test_inconclusive_rows_add_no_members() -> None:
     members = ListedMembers()
     members.add_rows(rows, rows.inconclusive, 8470)
     assert members == ListedMembers(["a"], ["10.8.0.1:8470"])
-    members.add_rows(rows, {"a"}, 8470)
+    members.add_rows(Rows(["c"], ["Running"], ["fd00::1"], "7"), set(), 8470)
     assert members.addresses[1] == "[fd00::1]:8470"
 
 

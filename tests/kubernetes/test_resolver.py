@@ -29,7 +29,7 @@ from aioresolve.errors import (
     UnknownTaskError,
 )
 from aioresolve.kubernetes import CONTEXT_NAMESPACE, KubernetesClusterResolver
-from aioresolve.kubernetes.api.client import AS_LIST, AS_PROTOBUF, AS_TABLE, MAX_RESTARTS, PAGE
+from aioresolve.kubernetes.api.client import AS_LIST, AS_TABLE, MAX_RESTARTS, PAGE
 from aioresolve.kubernetes.resolver import MAX_NAMED_REQUESTS
 from aioresolve.testing import Answer, Cut, Delay, Hang, RequestRecord, Reset, lifecycle, pod
 from aioresolve.testing.kubernetes.lists import ContinueToken
@@ -121,6 +121,19 @@ class TestRequests:
         with pytest.raises(TaskIdentityError, match="has index 1"):
             await loopback.resolver(namespace="ml").this_task()
 
+    @pytest.mark.parametrize("index", [0, 1])
+    async def test_pods_of_an_indexed_job_that_share_the_address_of_their_node_are_told_apart(
+        self, index: int, loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(2):
+            labels = {"app": "train", "batch.kubernetes.io/job-completion-index": str(number)}
+            loopback.train(f"train-{number}-x7k2p", ip="127.0.0.1", node="n1", labels=labels)
+        for name in ("POD_UID", "POD_NAME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(socket, "gethostname", lambda: "n1")
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+        assert (await loopback.resolver(namespace="ml").this_task()).rank == index
+
     async def test_each_distinct_selector_and_namespace_is_requested_once(self, loopback: Loopback) -> None:
         loopback.train("train-0")
         loopback.train("train-0", namespace="lab")
@@ -208,35 +221,23 @@ class TestRequests:
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address(name) for name in names]
         _, _, full = loopback.requests
-        assert (full.accept, full.query) == (AS_PROTOBUF, {"labelSelector": "app=train"})
+        assert (full.accept, full.query) == (AS_LIST, {"labelSelector": "app=train"})
 
-    async def test_a_server_may_return_pods_instead_of_rows(self, loopback: Loopback) -> None:
-        loopback.train("train-0", "train-1")
-        loopback.train("train-1", waiting=CRASHED)
-        loopback.train("leaving", deleting=True)
-        loopback.server.inject(Answer(200, pod_list(loopback)), match=is_for_rows)
-        spec = await loopback.resolver().cluster_spec()
-        assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        assert kinds(loopback) == {"rows": 1, "others": 1}
-
-    @pytest.mark.parametrize("cut", ["rows", "pods"])
-    async def test_all_pages_are_read_if_the_server_splits_the_first_response(
-        self, loopback: Loopback, cut: str
+    @pytest.mark.parametrize("instead", ["406", "pods", "page of pods", "page of rows"])
+    async def test_pods_are_listed_if_the_server_does_not_return_all_rows(
+        self, loopback: Loopback, instead: str
     ) -> None:
         loopback.train("train-0", "train-1")
         token: dict[str, Any] = {"continue": "t"}
-        body = pod_list(loopback, **token) if cut == "pods" else table([], **token)
-        loopback.server.inject(Answer(200, body), match=is_for_rows)
+        answers = {
+            "406": Answer(406),
+            "pods": Answer(200, pod_list(loopback)),
+            "page of pods": Answer(200, pod_list(loopback, **token)),
+            "page of rows": Answer(200, table([], **token)),
+        }
+        loopback.server.inject(answers[instead], match=is_for_rows)
         spec = await loopback.resolver().cluster_spec()
         assert addresses(spec) == [loopback.address("train-0"), loopback.address("train-1")]
-        assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
-
-    async def test_pods_are_requested_from_a_server_that_does_not_support_tables(
-        self, loopback: Loopback
-    ) -> None:
-        loopback.train("train-0")
-        loopback.server.inject(Answer(406), match=is_for_rows)
-        assert addresses(await loopback.resolver().cluster_spec()) == [loopback.address("train-0")]
         assert kinds(loopback) == {"rows": 1, "others": 1, "whole list": 1}
 
     async def test_columns_are_found_by_name(self, loopback: Loopback) -> None:

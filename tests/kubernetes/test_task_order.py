@@ -112,7 +112,7 @@ class TestMembership:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PHASES, None]))))
-def test_selected_pods_are_those_that_may_be_members_and_those_that_succeeded(
+def test_selected_pods_are_those_that_may_be_members_and_those_that_are_done(
     changes: list[tuple[int, str | None]],
 ) -> None:
     selector = filled_selector(order_by="name")
@@ -125,10 +125,15 @@ def test_selected_pods_are_those_that_may_be_members_and_those_that_succeeded(
         else:
             selector.put(found)
             phases[number] = phase
+        if selector.is_stale:
+            selector.fill(of_job(number, phase) for number, phase in phases.items())
         live = {of_job(each, "Running").pod_set for each in phases if phases[each] in ("Running", "Pending")}
         assert set(selector.selected.live) == live
         succeeded = Counter(of_job(each, "Running").pod_set for each in phases if phases[each] == "Succeeded")
-        assert selector.selected.succeeded == succeeded
+        done = {pods: number for pods, number in succeeded.items() if pods in live}
+        assert selector.selected.done == done
+        ended = {of_job(each, "Running").pod_set for each in phases if phases[each] == "Succeeded"}
+        assert live or ended <= set(selector.selected.former)
 
 
 class TestOrderByName:
@@ -318,12 +323,14 @@ def parts(selector: SelectorTasks) -> list[Any]:
     return [
         [(each, each.node, each.ready) for each in selector.endpoints],
         (numbering.addresses.by_task, numbering.first, numbering.end),
+        {task: found.full_name for task, found in numbering.done.items()},
         {task: sorted(names) for task, names in numbering.duplicates.items()},
         sorted(numbering.unindexed),
         selector.absent,
         selector.unready,
         set(selector.selected.live),
-        selector.selected.succeeded,
+        selector.selected.done,
+        selector.failed,
     ]
 
 
@@ -342,6 +349,8 @@ def test_pods_that_change_in_any_way_give_what_a_list_of_them_gives(
         else:
             pods[name] = found
             selector.put(found)
+        if selector.is_stale:
+            selector.fill(pods.values())
         assert parts(selector) == parts(filled_selector(*pods.values(), order_by=order_by))
 
 

@@ -6,10 +6,9 @@ import asyncio
 import itertools
 import json
 import logging
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import anyio
 import anyio.lowlevel
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.errors import DeadlineExceededError
-from aioresolve.kubernetes.api.client import AiohttpTransport
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.testing import Answer, Cut, Delay, End, Hang, Reset, Stall, Trickle, WatchError, pod
 from tests.conftest import SLOW_CALLBACK
@@ -352,13 +350,6 @@ def cluster(
 MARKER = Put("w-2", "ml", "a", "ps", "Running", 99, True)
 
 
-@contextmanager
-def encoded(*, in_protobuf: bool) -> Iterator[None]:
-    """Request lists and events in protobuf, or both in JSON."""
-    with mock.patch.object(AiohttpTransport, "reads_protobuf", in_protobuf):
-        yield
-
-
 @asynccontextmanager
 async def followed(
     cluster: Loopback,
@@ -369,12 +360,10 @@ async def followed(
     pause: float = 0.0,
     is_entered: bool = False,
     watch_list: bool = True,
-    in_protobuf: bool = False,
 ) -> AsyncIterator[World]:
     """A watch, or observations, of a server that has `before` at first; everything is closed at the end.
 
-    With `watch_list` the watch begins with the existing pods, otherwise they are listed first. Lists and
-    events are in protobuf or in JSON.
+    With `watch_list` the watch begins with the existing pods, otherwise they are listed first.
     """
     tasks = asyncio.all_tasks()
     cluster.server.watch_list = watch_list
@@ -390,7 +379,6 @@ async def followed(
     )
     resolver.watch_policy = QUICK
     async with AsyncExitStack() as stack:
-        stack.enter_context(encoded(in_protobuf=in_protobuf))
         if is_entered:
             await stack.enter_async_context(resolver)
         async with asyncio.TaskGroup() as group:
@@ -427,7 +415,6 @@ async def live(world: World, schedule: list[list[Any]]) -> None:
     pause=st.sampled_from([0.0, 0.0, 0.01]),
     is_entered=st.booleans(),
     watch_list=st.booleans(),
-    in_protobuf=st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_watch_converges_to_the_state_of_the_server(
@@ -439,7 +426,6 @@ def test_a_watch_converges_to_the_state_of_the_server(
     pause: float,
     is_entered: bool,
     watch_list: bool,
-    in_protobuf: bool,
 ) -> None:
     async def run() -> None:
         async with followed(
@@ -450,7 +436,6 @@ def test_a_watch_converges_to_the_state_of_the_server(
             pause=pause,
             is_entered=is_entered,
             watch_list=watch_list,
-            in_protobuf=in_protobuf,
         ) as world:
             await live(world, schedule)
 

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from aioresolve import ClusterSpec, ClusterState, LaunchError, Task, launch
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 WORKERS = ClusterSpec({"worker": ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"]})
 TWO_JOBS = ClusterSpec({"worker": ["10.0.0.2:8470"], "chief": ["10.0.0.1:8470"]})
 SPARSE = ClusterSpec({"worker": {0: "10.0.0.1:8470", 2: "10.0.0.3:8470"}})
 IPV6 = ClusterSpec({"worker": ["[fd00::1]:8470", "[fd00::2]:8470"]})
 
-FOR_EQUAL_TASKS = ["jax", "megascale", "torch", "torchrun"]
+FOR_EQUAL_TASKS = ["accelerate", "jax", "megascale", "torch", "torchrun"]
 
 
 def test_variables_of_a_task_name_the_leader() -> None:
@@ -30,7 +33,21 @@ def test_variables_of_a_task_name_the_leader() -> None:
         "AIORESOLVE_RANK": "1",
         "AIORESOLVE_NUM_TASKS": "2",
         "AIORESOLVE_LEADER": "10.0.0.1:8470",
+        "AIORESOLVE_LEADER_HOST": "10.0.0.1",
+        "AIORESOLVE_LEADER_PORT": "8470",
     }
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [("[fd00::1]:8470", "fd00::1", "8470"), ("n1", "n1", None), ("[fd00::1]", "fd00::1", None)],
+)
+def test_host_of_the_leader_has_no_brackets_and_its_port_may_be_absent(
+    address: str, host: str, port: str | None
+) -> None:
+    variables = launch.leader_variables(ClusterSpec({"worker": [address]}))
+    assert variables["AIORESOLVE_LEADER_HOST"] == host
+    assert variables.get("AIORESOLVE_LEADER_PORT") == port
 
 
 def test_state_and_its_spec_give_the_same_variables() -> None:
@@ -97,6 +114,16 @@ class TestEqualTasks:
             launch.environment(consumer, SPARSE, SPARSE.task("worker", 2))
         assert error.value.consumer == consumer
 
+    @pytest.mark.parametrize("consumer", FOR_EQUAL_TASKS)
+    def test_ranks_count_from_0_whatever_the_first_index_is(self, consumer: str) -> None:
+        # The second group of a LeaderWorkerSet, or a set whose first index is not 0.
+        later = ClusterSpec({"worker": {task.index + 5: task.address for task in WORKERS.tasks}})
+        options = {"slices": 3} if consumer == "megascale" else {}
+        for task, same in zip(later.tasks, WORKERS.tasks, strict=True):
+            found = launch.environment(consumer, later, task, **options)
+            expected = launch.environment(consumer, WORKERS, same, **options)
+            assert found == expected | {"AIORESOLVE_INDEX": str(same.rank + 5)}
+
     @pytest.mark.parametrize("consumer", ["jax", "torch", "torchrun"])
     def test_leader_without_a_port_needs_one(self, consumer: str) -> None:
         spec = ClusterSpec({"worker": ["n1", "n2"]})
@@ -131,25 +158,51 @@ class TestEqualTasks:
             "PET_NODE_RANK": "1",
             "PET_MASTER_ADDR": "10.0.0.1",
             "PET_MASTER_PORT": "8470",
+            "PET_RDZV_BACKEND": "static",
+            "PET_RDZV_ENDPOINT": "",
+            "PET_RDZV_ID": "none",
+            "PET_RDZV_CONF": "",
+            "PET_STANDALONE": "0",
             "PET_NPROC_PER_NODE": "8",
         }
 
     @pytest.mark.slow
     @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-    def test_torchrun_reads_these_variables(self) -> None:
-        variables = launch.torchrun(WORKERS, WORKERS.task("worker", 1), port=29501, processes_per_task="auto")
-        program = "from torch.distributed.run import parse_args as p; a = p(['train.py'])"
-        shown = "print(a.nnodes, a.node_rank, a.master_addr, a.master_port, a.nproc_per_node)"
+    def test_torchrun_reads_these_variables_and_not_those_of_an_elastic_job(self) -> None:
+        kubeflow = {
+            "PET_NNODES": "2:8",
+            "PET_NPROC_PER_NODE": "2",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_ENDPOINT": "train-worker-0:23456",
+            "PET_RDZV_ID": "train",
+            "PET_RDZV_CONF": "timeout=1",
+            "PET_STANDALONE": "1",
+            "PET_LOCAL_ADDR": "10.0.0.9",
+        }
+        variables = launch.torchrun(WORKERS, WORKERS.task("worker", 1), port=29501)
+        program = (
+            "import json; from torch.distributed.run import config_from_args, parse_args;"
+            " c = config_from_args(parse_args(['train.py']))[0]; print(json.dumps([c.min_nodes, c.max_nodes,"
+            " c.nproc_per_node, c.run_id, c.rdzv_backend, c.rdzv_endpoint, c.rdzv_configs]))"
+        )
         run = subprocess.run(
-            [sys.executable, "-c", f"{program}; {shown}"],
-            env=variables,
+            [sys.executable, "-c", program],
+            env=kubeflow | variables,
             capture_output=True,
             text=True,
             check=True,
         )
-        assert run.stdout.split() == ["3", "1", "10.0.0.1", "29501", "auto"]
+        assert json.loads(run.stdout) == [
+            3,
+            3,
+            2,
+            "none",
+            "static",
+            "10.0.0.1:29501",
+            {"rank": 1, "timeout": 900},
+        ]
 
-    def test_torch_has_one_process_per_task(self) -> None:
+    def test_torch_has_the_master_without_brackets(self) -> None:
         assert launch.torch(IPV6, IPV6.task("worker", 1)) == {
             "MASTER_ADDR": "fd00::1",
             "MASTER_PORT": "8470",
@@ -157,7 +210,35 @@ class TestEqualTasks:
             "RANK": "1",
             "LOCAL_WORLD_SIZE": "1",
             "LOCAL_RANK": "0",
+            "NODE_RANK": "1",
+            "GROUP_RANK": "1",
         }
+
+    @pytest.mark.parametrize(
+        ("hosts", "local"),
+        [
+            # By rank: the position on the host, the tasks on the host, and the position of the host.
+            (["n1", "n1", "n1", "n2"], [(0, 3, 0), (1, 3, 0), (2, 3, 0), (0, 1, 1)]),
+            (["n1", "n2", "n1", "n2"], [(0, 2, 0), (0, 2, 1), (1, 2, 0), (1, 2, 1)]),
+            (["[fd00::1]", "[fd00::1]"], [(0, 2, 0), (1, 2, 0)]),
+        ],
+    )
+    def test_tasks_of_one_host_share_its_devices(
+        self, hosts: list[str], local: list[tuple[int, int, int]]
+    ) -> None:
+        spec = ClusterSpec({"worker": [f"{host}:{8470 + rank}" for rank, host in enumerate(hosts)]})
+        for task, (position, number, host) in zip(spec.tasks, local, strict=True):
+            variables = launch.torch(spec, task)
+            assert variables["LOCAL_RANK"] == str(position)
+            assert variables["LOCAL_WORLD_SIZE"] == str(number)
+            assert variables["NODE_RANK"] == variables["GROUP_RANK"] == str(host)
+            device = launch.jax(spec, task).get("JAX_LOCAL_DEVICE_IDS")
+            assert device == (str(position) if number > 1 else None)
+
+    def test_accelerate_has_the_variables_of_torchrun_and_torch_with_its_own_port(self) -> None:
+        task = WORKERS.task("worker", 1)
+        expected = launch.torchrun(WORKERS, task, port=29500) | launch.torch(WORKERS, task, port=29500)
+        assert launch.accelerate(WORKERS, task) == expected
 
     @given(st.integers(1, 30), st.data())
     def test_ranks_of_all_tasks_are_0_to_n_minus_1(self, number: int, data: st.DataObject) -> None:
@@ -179,10 +260,20 @@ class TestHostFiles:
     def test_gaps_do_not_matter(self) -> None:
         assert launch.host_slots(SPARSE) == "10.0.0.1:1\n10.0.0.3:1\n"
 
-    def test_ipv6_address_is_not_possible_before_a_colon(self) -> None:
-        assert launch.hostfile(IPV6).startswith("fd00::1 slots=1\n")
-        with pytest.raises(LaunchError, match=r"cannot express the IPv6 address fd00::1.*address="):
-            launch.host_slots(IPV6)
+    @pytest.mark.parametrize("write", [launch.hostfile, launch.host_slots])
+    @pytest.mark.parametrize(
+        ("address", "message"),
+        [
+            ("[fd00::1]:8470", r"cannot express the IPv6 address fd00::1.*address="),
+            ("n1\nn2:8470", r"'n1\\nn2' is not a host name"),
+            ("-oProxyCommand=x:1", "is not a host name"),
+        ],
+    )
+    def test_host_that_the_reader_cannot_use_is_refused(
+        self, write: Callable[[ClusterSpec], str], address: str, message: str
+    ) -> None:
+        with pytest.raises(LaunchError, match=message):
+            write(ClusterSpec({"worker": ["10.0.0.1:8470", address]}))
 
     def test_empty_cluster_and_no_slots_are_refused(self) -> None:
         with pytest.raises(LaunchError, match="has no tasks"):

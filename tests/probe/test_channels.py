@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,23 @@ async def test_least_recently_used_channel_is_closed_first() -> None:
     assert peers[1] != peers[5]
 
 
+@pytest.mark.parametrize(
+    "host", ["unix", "unix-abstract", "vsock", "dns", "ipv4", "ipv6", "xds", "google-c2p"]
+)
+async def test_a_host_whose_name_is_a_scheme_of_grpc_is_looked_up(host: str) -> None:
+    channels = ProbeChannels.over_tls()  # or Python would look the name up too, to find out about TLS
+    with pytest.raises(ProbeError, match=f"resolving {host}:8470|no gRPC connection to {host}:8470"):
+        await probe_worker(f"{host}:8470", channels=channels, libtpu_ports=[], timeout=GENEROUS)
+
+
+async def test_an_ipv6_address_may_have_a_zone() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(ProbeError) as error:
+        await probe_worker(f"[::1%{socket.if_indextoname(1)}]:{port}", libtpu_ports=[], timeout=GENEROUS)
+    assert error.value.code == "refused"
+
+
 async def test_restarted_worker_is_probed_over_a_new_connection() -> None:
     worker = TPUWorker()
     async with ProbeChannels() as channels:
@@ -105,7 +123,7 @@ async def test_worker_that_never_responded_gets_no_second_request(monkeypatch: p
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(ProbeError):
             await probe_worker(f"127.0.0.1:{port}", channels=channels, libtpu_ports=[], timeout=GENEROUS)
-    assert opened == [f"127.0.0.1:{port}"]
+    assert opened == [f"dns:///127.0.0.1:{port}"]
 
 
 async def test_connection_that_breaks_after_the_deadline_is_a_deadline_error(

@@ -183,6 +183,78 @@ class TestContradictions:
         assert identify_task(state, process, self.CLAIM).index == 1
 
 
+def completion(job: str, index: int, *, node: str, ip: str = "10.0.0.1", port: int = 8470) -> Endpoint:
+    name = f"{job}-{index}-x7k2p"
+    return Endpoint(f"{ip}:{port}", name=name, uid=name, namespace="ml", node=node, index=index)
+
+
+NODES = ("n1", "n1", "n2", "n2")
+TRAIN = ClusterState.of({"worker": [completion("train-1", i, node=n) for i, n in enumerate(NODES)]})
+TWO_JOBS = ClusterState.of(
+    {job: [completion(job, i, node=n) for i, n in enumerate(NODES[:2])] for job in ("ps", "worker")}
+)
+BY_NAME = ClusterState.of(
+    {"worker": [completion("train-1", i, node=n, ip=f"train-1-{i}.svc") for i, n in enumerate(NODES)]}
+)
+
+
+class TestIndexedJobs:
+    """Without `$POD_UID` and `$POD_NAME`. With `hostNetwork`, a pod has the name and address of its node."""
+
+    CLAIM = TaskClaim(index_variable="JOB_COMPLETION_INDEX")
+
+    def process(self, hostname: str, index: int | None, *, local: bool = True) -> Process:
+        hosts = frozenset({"10.0.0.1"}) if local else frozenset()
+        environ = {} if index is None else {"JOB_COMPLETION_INDEX": str(index)}
+        return Process(hostname=hostname, namespace="ml", local_hosts=hosts, environ=environ)
+
+    @pytest.mark.parametrize("hostname", ["train-1-2", "train-1-2.svc.ml.svc.cluster.local"])
+    @pytest.mark.parametrize(("index", "local"), [(2, False), (None, True)])
+    def test_host_name_is_that_of_the_job_and_the_index(
+        self, hostname: str, index: int | None, local: bool
+    ) -> None:
+        assert identify_task(TRAIN, self.process(hostname, index, local=local), self.CLAIM).index == 2
+
+    @pytest.mark.parametrize(("index", "local"), [(None, False), (1, False)])
+    def test_pod_of_a_stateful_set_of_the_same_name_is_no_task(self, index: int | None, local: bool) -> None:
+        with pytest.raises(TaskIdentityError, match="the host name 'train-1-2': no member"):
+            identify_task(TRAIN, self.process("train-1-2", index, local=local), self.CLAIM)
+
+    @pytest.mark.parametrize("index", range(4))
+    def test_completion_index_decides_among_tasks_of_one_address(self, index: int) -> None:
+        assert identify_task(TRAIN, self.process("n1", index), self.CLAIM).index == index
+
+    @pytest.mark.parametrize("index", range(4))
+    def test_completion_index_decides_among_tasks_of_a_node(self, index: int) -> None:
+        process = self.process(NODES[index], index, local=False)
+        assert identify_task(BY_NAME, process, self.CLAIM).index == index
+
+    def test_equal_indices_of_two_jobs_are_ambiguous(self) -> None:
+        with pytest.raises(TaskIdentityError) as error:
+            identify_task(TWO_JOBS, self.process("n1", 1), self.CLAIM)
+        at = "at 10.0.0.1:8470"
+        both = f"2 members, /job:ps/task:1 {at} (ml/ps-1-x7k2p), /job:worker/task:1 {at} (ml/worker-1-x7k2p)"
+        addresses, node = error.value.tried[-2:]
+        assert addresses.startswith("the addresses of this machine: 4 members, ")
+        assert addresses.endswith(f"; of these, index 1 of $JOB_COMPLETION_INDEX: {both}")
+        assert node == f"the node 'n1' and index 1: {both}"
+        claim = TaskClaim("ps", index_variable="JOB_COMPLETION_INDEX")
+        assert str(identify_task(TWO_JOBS, self.process("n1", 1), claim)) == "/job:ps/task:1"
+
+    def test_process_of_another_job_is_no_task(self) -> None:
+        with pytest.raises(TaskIdentityError, match="is not known to be one"):
+            identify_task(BY_NAME, self.process("other-1", 1, local=False), self.CLAIM)
+
+
+def test_pod_of_a_leader_worker_set_is_named_by_its_leader_and_its_index() -> None:
+    names = ("vllm-1", "vllm-1-1", "vllm-1-2")
+    state = ClusterState.of({"worker": [Endpoint("10.0.0.1:1", name=n, namespace="ml") for n in names]})
+    for index in range(3):
+        environ = {"LWS_LEADER_ADDRESS": "vllm-1.vllm.ml", "LWS_WORKER_INDEX": str(index)}
+        process = Process(hostname="n1", local_hosts=frozenset({"10.0.0.1"}), environ=environ)
+        assert identify_task(state, process, ANY).index == index
+
+
 class TestThisMachine:
     def test_loopback_addresses_are_local_and_others_are_not(self) -> None:
         hosts = ["127.0.0.1", "198.51.100.7", "host.invalid", "", "not an address"]

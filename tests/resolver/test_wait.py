@@ -68,6 +68,10 @@ def lost(name: str, job: str = "worker") -> Missing:
     return Missing(job, name, "Failed (Evicted)", is_final=True)
 
 
+def wanted(count: Any = None, jobs: Any = None, ready: bool = True) -> WaitCondition:
+    return validate_condition(count, jobs, ready, False, 0.0)
+
+
 # Conditions
 
 
@@ -112,7 +116,7 @@ def test_jobs_are_copied() -> None:
     jobs = {"worker": 2}
     condition = validate_condition(None, jobs, True, False, 0)
     jobs.clear()
-    assert condition.jobs == {"worker": 2}
+    assert condition.jobs == {"worker": (2, 2)}
 
 
 # Shortfalls
@@ -120,25 +124,25 @@ def test_jobs_are_copied() -> None:
 COMPLETE = [
     (observe(worker=2), WaitCondition()),
     (observe(worker=2, ps=1), WaitCondition()),
-    (observe(worker=2), WaitCondition(count=2)),
-    (observe(worker=3), WaitCondition(count=2)),
-    (observe(worker=1, ps=1), WaitCondition(count=2)),
-    (observe(pending("a"), worker=2), WaitCondition(count=2)),
-    (observe(lost("a"), worker=2), WaitCondition(count=2)),
-    (observe(worker=2), WaitCondition(jobs={"worker": 2})),
-    (observe(worker=2, ps=0), WaitCondition(jobs={"worker": 2})),
-    (observe(pending("p", "ps"), worker=2), WaitCondition(jobs={"worker": 2})),
-    (observe(unready=(pending("p", "ps"),), worker=2, ps=1), WaitCondition(jobs={"worker": 2})),
+    (observe(worker=2), wanted(count=2)),
+    (observe(worker=3), wanted(count=2)),
+    (observe(worker=1, ps=1), wanted(count=2)),
+    (observe(pending("a"), worker=2), wanted(count=2)),
+    (observe(lost("a"), worker=2), wanted(count=2)),
+    (observe(worker=2), wanted(jobs={"worker": 2})),
+    (observe(worker=2, ps=0), wanted(jobs={"worker": 2})),
+    (observe(pending("p", "ps"), worker=2), wanted(jobs={"worker": 2})),
+    (observe(unready=(pending("p", "ps"),), worker=2, ps=1), wanted(jobs={"worker": 2})),
     (observe(unready=(pending("worker-0"),), worker=2), WaitCondition(ready=False)),
     (replace(observe(worker=2), expected={"worker": ExpectedTasks(2, "a label")}), WaitCondition()),
     (
         replace(observe(pending("a"), worker=2), expected={"worker": ExpectedTasks(2, "a label")}),
         WaitCondition(),
     ),
-    (replace(observe(worker=2), expected={"worker": ExpectedTasks(3, "a label")}), WaitCondition(count=2)),
+    (replace(observe(worker=2), expected={"worker": ExpectedTasks(3, "a label")}), wanted(count=2)),
     (
         replace(observe(worker=2), expected={"worker": ExpectedTasks(3, "a label")}),
-        WaitCondition(jobs={"worker": 2}),
+        wanted(jobs={"worker": 2}),
     ),
 ]
 
@@ -158,30 +162,30 @@ SHORT: list[tuple[Observation, WaitCondition, dict[str, int], list[str], bool]] 
     (observe(lost("a"), worker=2), WaitCondition(), {"worker": 2}, ["a"], True),
     (observe(lost("a"), pending("b"), worker=2), WaitCondition(), {"worker": 2}, ["a", "b"], True),
     (observe(unready=(pending("b"),), worker=2), WaitCondition(), {"worker": 1}, ["b"], False),
-    (observe(unready=(pending("b"),), worker=2), WaitCondition(count=2), {"worker": 1}, ["b"], False),
-    (observe(unready=(pending("b"),), worker=3), WaitCondition(count=2), {"worker": 2}, ["b"], False),
-    (observe(worker=2), WaitCondition(count=3), {"worker": 2}, [], False),
-    (observe(lost("a"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a"], True),
-    (observe(lost("a"), pending("b"), worker=2), WaitCondition(count=3), {"worker": 2}, ["a", "b"], False),
-    (observe(lost("a"), pending("b"), worker=2), WaitCondition(count=4), {"worker": 2}, ["a", "b"], True),
+    (observe(unready=(pending("b"),), worker=2), wanted(count=2), {"worker": 1}, ["b"], False),
+    (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, ["b"], False),
+    (observe(worker=2), wanted(count=3), {"worker": 2}, [], False),
+    (observe(lost("a"), worker=2), wanted(count=3), {"worker": 2}, ["a"], True),
+    (observe(lost("a"), pending("b"), worker=2), wanted(count=3), {"worker": 2}, ["a", "b"], False),
+    (observe(lost("a"), pending("b"), worker=2), wanted(count=4), {"worker": 2}, ["a", "b"], True),
     (
         observe(lost("a"), Missing("worker", "b", "CREATING", tasks=None), worker=2),
-        WaitCondition(count=4),
+        wanted(count=4),
         {"worker": 2},
         ["a", "b"],
         False,
     ),
     (
         observe(lost("a"), Missing("worker", "b", "CREATING", tasks=4), worker=2),
-        WaitCondition(count=6),
+        wanted(count=6),
         {"worker": 2},
         ["a", "b"],
         False,
     ),
-    (observe(worker=2), WaitCondition(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
-    (observe(lost("p", "ps"), worker=1), WaitCondition(jobs={"worker": 2}), {"worker": 1}, [], False),
-    (observe(lost("p", "ps"), worker=2), WaitCondition(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
-    (Observation(None, (lost("a"),)), WaitCondition(count=1), {}, ["a"], False),
+    (observe(worker=2), wanted(jobs={"worker": 2, "ps": 1}), {"worker": 2, "ps": 0}, [], False),
+    (observe(lost("p", "ps"), worker=1), wanted(jobs={"worker": 2}), {"worker": 1}, [], False),
+    (observe(lost("p", "ps"), worker=2), wanted(jobs={"ps": 1}), {"ps": 0}, ["p"], True),
+    (Observation(None, (lost("a"),)), wanted(count=1), {}, ["a"], False),
     (
         replace(observe(worker=1), expected={"worker": ExpectedTasks(2, "a label")}),
         WaitCondition(),
@@ -239,12 +243,12 @@ def test_incomplete_cluster_has_a_shortfall(
         ),
         (
             observe(worker=1),
-            WaitCondition(jobs={"worker": 1, "ps": 2}),
+            wanted(jobs={"worker": 1, "ps": 2}),
             "job 'worker': 1 of 1 tasks, job 'ps': 0 of 2 tasks",
         ),
         (
             observe(worker=2, ps=1),
-            WaitCondition(count=4),
+            wanted(count=4),
             "job 'worker': 2 tasks, job 'ps': 1 task, 3 of 4 tasks in total",
         ),
         (observe(worker=2).stale(DOWN, NOON), WaitCondition(), f"job 'worker': 2 tasks; the source: {DOWN}"),
@@ -283,11 +287,11 @@ OBSERVATIONS = st.builds(
     st.none() | st.just(DOWN),
 )
 CONDITIONS = st.builds(
-    WaitCondition,
+    wanted,
     st.none() | st.integers(1, 6),
     st.none(),
     st.booleans(),
-) | st.builds(WaitCondition, st.none(), st.dictionaries(JOBS, st.integers(1, 3), min_size=1), st.booleans())
+) | st.builds(wanted, st.none(), st.dictionaries(JOBS, st.integers(1, 3), min_size=1), st.booleans())
 
 
 @given(OBSERVATIONS, CONDITIONS)
@@ -301,9 +305,9 @@ def test_complete_cluster_meets_the_condition(observation: Observation, conditio
     sizes = {job: len(tasks) for job, tasks in observation.state.endpoints.items()}
     jobs = condition.jobs if condition.jobs is not None else sizes
     if condition.count is not None:
-        assert sum(sizes.values()) >= condition.count
+        assert sum(sizes.values()) == condition.count[0]
     elif condition.jobs is not None:
-        assert all(sizes.get(job, 0) >= number for job, number in condition.jobs.items())
+        assert all(sizes.get(job, 0) == number for job, (number, _) in condition.jobs.items())
     else:
         assert sizes
         assert all(sizes.values())
@@ -584,7 +588,7 @@ async def test_observations_that_end_raise_an_error() -> None:
         yield observe(worker=1)
 
     with pytest.raises(ConfigurationError, match="the observations of it ended"):
-        await wait_until_complete(one(), WaitCondition(count=2), timeout=PATIENCE, source="it")
+        await wait_until_complete(one(), wanted(count=2), timeout=PATIENCE, source="it")
 
 
 async def test_cancelling_the_wait_closes_the_watch() -> None:

@@ -327,13 +327,26 @@ class TestHostPort:
             ("fd00::7", "[fd00::7]:8470"),
             ("[fd00::7]", "[fd00::7]:8470"),
             ("fe80::1%eth0", "[fe80::1%eth0]:8470"),
+            ("::ffff:10.0.0.7", "[::ffff:10.0.0.7]:8470"),
+            ("gpu_node-1.Example.", "gpu_node-1.Example.:8470"),
+            ("007", "007:8470"),
+            (f"{'a' * 63}.b", f"{'a' * 63}.b:8470"),
             ("::", "[::]:8470"),
         ],
     )
     def test_only_ipv6_addresses_are_put_in_brackets(self, host: str, address: str) -> None:
         assert host_port(host, 8470) == address
 
-    @pytest.mark.parametrize("host", ["", "[]", "10.0.0.7:8470", "[fd00::7]:8470", "[fd00::7", "host]"])
+    @pytest.mark.parametrize(
+        "host",
+        [
+            *("", "[]", "10.0.0.7:8470", "[fd00::7]:8470", "[fd00::7", "host]", "[host]", "g::1", "1::2::3"),
+            *("n1\n", "\nn1", "n1 n2", "n1\t", "n1\x1b[2J", "n1\0", "n1,n2", "n1/x", "u@n1", "n1=1", "n1;x"),
+            *("-oProxyCommand=x", "-n1", "n1-", ".n1", "n1..n2", "wörker", "n1\ud800", "n\u0661"),
+            *("256.0.0.1", "1.2.3", "01.2.3.4", "10.0.0.7\n", "fe80::1%", "fe80::1%eth 0", "fe80::1%e\n"),
+            *("a" * 64, ".".join(["a" * 60] * 5)),
+        ],
+    )
     def test_invalid_host_raises_an_error(self, host: str) -> None:
         with pytest.raises(ConfigurationError, match="is not a host name or IP address"):
             host_port(host, 8470)
@@ -613,14 +626,14 @@ class TestTrustedConstructors:
     def test_trusted_state_equals_the_validated_one(self, state: ClusterState) -> None:
         now = datetime(2026, 11, 20, tzinfo=UTC)
         validated = ClusterState(state.endpoints, state.spec, "7", now)
-        trusted = ClusterState._trusted(dict(state.endpoints), state.spec, "7", now)
+        trusted = ClusterState._trusted(dict(state.endpoints), state.spec, "7", now, ())
         assert (trusted, hash(trusted), repr(trusted)) == (validated, hash(validated), repr(validated))
         assert (trusted.members, trusted.version, trusted.observed_at) == (validated.members, "7", now)
         assert not trusted.diff(validated)
         assert pickle.loads(pickle.dumps(trusted)) == validated
 
     def test_trusted_state_is_immutable(self) -> None:
-        trusted: Any = ClusterState._trusted({"worker": ()}, ClusterSpec({"worker": []}), None, None)
+        trusted: Any = ClusterState._trusted({"worker": ()}, ClusterSpec({"worker": []}), None, None, ())
         with pytest.raises(AttributeError):
             trusted.version = "7"
         with pytest.raises(TypeError):

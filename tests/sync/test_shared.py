@@ -16,7 +16,7 @@ from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState
 from aioresolve.sync import loop_thread
 from aioresolve.sync.loop_thread import get_loop_thread
-from aioresolve.sync.shared import SharedResolver
+from aioresolve.sync.shared import SharedResource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -87,8 +87,8 @@ def failing(error: BaseException) -> Callable[[], Awaitable[object]]:
     return fail
 
 
-def share(resolver: ClusterResolver) -> SharedResolver:
-    return SharedResolver(resolver, lambda: resolver)
+def share(resolver: ClusterResolver) -> SharedResource[ClusterResolver]:
+    return SharedResource(resolver, lambda old: old)
 
 
 @pytest.fixture
@@ -365,14 +365,12 @@ def other_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]
     get_loop_thread().close()
 
 
-def test_in_another_thread_the_resolver_is_created_again_with_its_attributes(
+def test_in_another_thread_the_resolver_is_created_again(
     other_thread: Callable[[], None],
 ) -> None:
     first, second = Scripted(), Scripted()
-    shared = SharedResolver(first, lambda: second)
-    first.task_type = "worker"
+    shared = SharedResource[ClusterResolver](first, lambda _: second)
     shared.call("cluster_spec")
-    first.task_id = 3
     context: Any = shared._context
     other_thread()
     shared.call("cluster_spec")
@@ -382,14 +380,13 @@ def test_in_another_thread_the_resolver_is_created_again_with_its_attributes(
     assert first.history == ["entered", "called", "closed"]
     assert second.history == ["entered", "called", "called", "closed"]
     assert shared.resource is second
-    assert (second.task_type, second.task_id, second.rpc_layer) == ("worker", 3, None)
 
 
 def test_in_another_thread_a_resolver_that_was_not_entered_is_kept(
     other_thread: Callable[[], None],
 ) -> None:
     resolver = Scripted()
-    shared = SharedResolver(resolver, lambda: pytest.fail("created again"))
+    shared = SharedResource[ClusterResolver](resolver, lambda _: pytest.fail("created again"))
     other_thread()
     shared.call("cluster_spec")
     shared.close()

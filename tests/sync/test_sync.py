@@ -6,9 +6,11 @@ import asyncio
 import contextvars
 import gc
 import inspect
+import pickle
 import re
 import threading
 import traceback
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -196,6 +198,53 @@ def test_additional_method_becomes_part_of_a_facade() -> None:
     resolver = SyncOwn(Own())
     assert resolver.leader("worker") == "worker 0"
     assert SyncOwn.leader.__doc__ == "Return the leader of a job."
+
+
+class Implementor(sync.ClusterResolver):
+    """The contract of TensorFlow's base class: `tests/tensorflow/test_cluster_resolver_page.py`."""
+
+    def __init__(self) -> None:
+        self.task_type, self.task_id = "worker", 1
+
+    def cluster_spec(self) -> ClusterSpec:  # type: ignore[override]
+        return WORKERS
+
+    def master(self, task_type: Any = None, task_id: Any = None, rpc_layer: Any = None) -> str:  # type: ignore[override]
+        return "its own"
+
+
+def test_subclass_that_implements_cluster_spec_needs_no_async_resolver() -> None:
+    with Implementor() as resolver:
+        assert (resolver.cluster_spec(), resolver.master()) == (WORKERS, "its own")
+        assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, None)
+        assert resolver.this_task().address == "10.0.0.2:8470"
+        assert resolver.wait(2) == resolver.cluster_state() == next(resolver.watch())
+        with sync.UnionClusterResolver(resolver) as union:
+            assert (union.cluster_spec(), union.task_id, union.master()) == (WORKERS, 1, "its own")
+        with sync.Fleet({"a": resolver}) as fleet:
+            assert fleet.resolve()["a"].tasks_by_job == {"worker": 2}
+        copied = pickle.loads(pickle.dumps(resolver))
+        assert (copied.cluster_spec(), copied.task_id) == (WORKERS, 1)
+
+
+def test_subclass_that_implements_cluster_spec_is_garbage_after_its_last_use() -> None:
+    resolver = Implementor()
+    resolver.wait(2)
+    reference = weakref.ref(resolver)
+    del resolver
+    get_loop_thread().run(anyio.wait_all_tasks_blocked)
+    gc.collect()
+    assert reference() is None
+
+
+def test_error_of_a_subclass_without_cluster_spec_says_what_to_implement() -> None:
+    class Incomplete(sync.ClusterResolver):
+        def __init__(self) -> None:
+            pass
+
+    for use in (Incomplete().cluster_spec, lambda: Incomplete().task_type, sync.ClusterResolver):
+        with pytest.raises(InvalidClusterError, match="implement `cluster_spec` and `master` in"):
+            use()
 
 
 def test_union_has_the_task_of_its_first_resolver() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,3 +21,30 @@ def tf() -> Any:
     gc.collect()
     gc.freeze()
     return tensorflow
+
+
+@pytest.fixture(scope="session")
+def ours(tf: Any) -> Any:
+    """The module that replaces `tf.distribute.cluster_resolver`."""
+    import aioresolve.tensorflow
+
+    return aioresolve.tensorflow
+
+
+@pytest.fixture(scope="session")
+def theirs(tf: Any) -> Any:
+    """The names of `tf.distribute.cluster_resolver`, and those that TensorFlow has elsewhere."""
+    # TensorFlow does not export this one.
+    from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver as sagemaker
+
+    others = {
+        "ClusterSpec": tf.train.ClusterSpec,
+        "SageMakerClusterResolver": sagemaker.SageMakerClusterResolver,
+    }
+    return SimpleNamespace(**vars(tf.distribute.cluster_resolver), **others)
+
+
+@pytest.fixture(params=["tensorflow", "aioresolve"])
+def api(request: pytest.FixtureRequest) -> Any:
+    """TensorFlow's classes, and then aioresolve's: a test that uses it is one program with one result."""
+    return request.getfixturevalue("theirs" if request.param == "tensorflow" else "ours")

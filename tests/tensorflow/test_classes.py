@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import os
 import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
+import cloudpickle
 import pytest
 
 import aioresolve
 from aioresolve import ClusterSpec, ClusterState, errors, sync
-from aioresolve.testing import KubernetesServer, TPUWorker, pod
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -41,55 +36,8 @@ ADDED_METHODS = {"close", "cluster_state", "this_task", "timeout", "wait", "watc
 """The members that every class has in addition to TensorFlow's."""
 
 
-@pytest.fixture(scope="module")
-def theirs(tf: Any) -> Any:
-    # TensorFlow does not export this one.
-    from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver as sagemaker
-
-    public = vars(tf.distribute.cluster_resolver)
-    return SimpleNamespace(**{**public, "SageMakerClusterResolver": sagemaker.SageMakerClusterResolver})
-
-
-@pytest.fixture(scope="module")
-def ours(tf: Any) -> Any:
-    import aioresolve.tensorflow
-
-    return aioresolve.tensorflow
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pods = [
-        pod(f"train-{index}", ip=f"10.0.0.{index + 1}", labels={"job-name": "tensorflow"})
-        for index in range(2)
-    ]
-    with KubernetesServer(pods).in_thread() as server:
-        yield server.write_kubeconfig(tmp_path_factory.mktemp("kubernetes") / "config")
-
-
 def public_members(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_")}
-
-
-class PodLister:
-    """A fake CoreV1Api, as TensorFlow's own tests have one."""
-
-    def __init__(self, phase: str = "Running") -> None:
-        self.phase = phase
-
-    def list_pod_for_all_namespaces(self, label_selector: str) -> Any:
-        assert label_selector == "job-name=tensorflow"
-        items = [
-            SimpleNamespace(
-                metadata=SimpleNamespace(name=f"train-{index}", namespace="ml"),
-                # TensorFlow reads the first, aioresolve the second: the page of the class promises pod IPs.
-                status=SimpleNamespace(
-                    phase=self.phase, host_ip=f"10.0.0.{index + 1}", pod_ip=f"10.0.0.{index + 1}"
-                ),
-            )
-            for index in range(2)
-        ]
-        return SimpleNamespace(items=items)
 
 
 class TestShape:
@@ -119,21 +67,11 @@ class TestShape:
 
         assert positional(getattr(ours, name)) == positional(getattr(theirs, name))
 
-    def test_names_without_a_class_of_our_own_are_tensorflows(self, ours: Any, theirs: Any) -> None:
-        assert ours.ClusterResolver is theirs.ClusterResolver
-        assert ours.KubernetesExecutableLocation is theirs.KubernetesExecutableLocation
-
-    def test_subclass_with_two_methods_is_a_resolver(self, tf: Any, ours: Any) -> None:
-        class Fixed(ours.ClusterResolver):  # type: ignore[misc]
-            def cluster_spec(self) -> Any:
-                return tf.train.ClusterSpec({"worker": WORKERS})
-
-            def master(self, task_type: Any = None, task_id: Any = None, rpc_layer: Any = None) -> str:
-                return WORKERS[0]
-
-        union = ours.UnionResolver(Fixed(), task_type="worker", task_id=0)
-        assert union.cluster_spec().as_dict() == {"worker": WORKERS}
-        assert union.master() == WORKERS[0]
+    def test_every_name_of_tensorflow_exists(self, ours: Any, theirs: Any) -> None:
+        names = {name for name in vars(theirs) if name[0].isupper()}
+        assert names <= set(ours.__all__)
+        for name in names - set(NAMES):
+            assert getattr(ours, name) is getattr(theirs, name)
 
     def test_import_without_tensorflow_names_the_extra(self) -> None:
         script = (
@@ -144,126 +82,6 @@ class TestShape:
         run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert run.stdout.startswith("MissingDependencyError ")
         assert "pip install 'aioresolve[tensorflow]'" in run.stdout
-
-
-class TestKubernetes:
-    def test_results_are_tensorflows_types_with_tensorflows_values(
-        self, tf: Any, ours: Any, theirs: Any
-    ) -> None:
-        results = []
-        for module in (ours, theirs):
-            resolver = module.KubernetesClusterResolver(override_client=PodLister())
-            resolver.task_type, resolver.task_id = "worker", 1
-            spec = resolver.cluster_spec()
-            assert isinstance(spec, tf.train.ClusterSpec)
-            accelerators = resolver.num_accelerators()
-            results.append(
-                (
-                    spec.as_cluster_def(),
-                    resolver.master(),
-                    resolver.master("worker", 0, "http"),
-                    resolver.environment,
-                    resolver.rpc_layer,
-                    type(accelerators),
-                    accelerators,
-                )
-            )
-        assert results[0] == results[1]
-        assert results[0][1] == "grpc://10.0.0.2:8470"
-
-    def test_pod_that_is_not_running_is_a_runtime_error(self, ours: Any, theirs: Any) -> None:
-        for module in (ours, theirs):
-            with pytest.raises(RuntimeError, match="Pending"):
-                module.KubernetesClusterResolver(override_client=PodLister("Pending")).cluster_spec()
-
-    @pytest.mark.parametrize(
-        ("jobs", "pods", "expected"),
-        [
-            (
-                None,
-                {"job-name=tensorflow": {"tensorflow-abc123": 3}},
-                {"worker": [3]},
-            ),
-            (
-                None,
-                {
-                    "job-name=tensorflow": {
-                        "tensorflow-abc123": 3,
-                        "tensorflow-def456": 4,
-                        "tensorflow-999999": 5,
-                    }
-                },
-                {"worker": [5, 3, 4]},
-            ),
-            (
-                {"worker": ["job-name=worker1", "job-name=worker2"], "ps": ["job-name=ps"]},
-                {
-                    "job-name=worker1": {
-                        "tensorflow-abc123": 3,
-                        "tensorflow-def456": 4,
-                        "tensorflow-999999": 5,
-                    },
-                    "job-name=worker2": {
-                        "tensorflow-abc124": 6,
-                        "tensorflow-def457": 7,
-                        "tensorflow-999990": 8,
-                    },
-                    "job-name=ps": {"tensorflow-ps-1": 1, "tensorflow-ps-2": 2},
-                },
-                {"ps": [1, 2], "worker": [5, 3, 4, 8, 6, 7]},
-            ),
-        ],
-    )
-    def test_selectors_and_order_are_tensorflows(
-        self, jobs: Any, pods: dict[str, dict[str, int]], expected: Any, ours: Any, theirs: Any
-    ) -> None:
-        """The cases of TensorFlow's own tests of this class, with their inputs and results."""
-
-        def list_pods(label_selector: str) -> Any:
-            items = [
-                SimpleNamespace(
-                    metadata=SimpleNamespace(name=name, namespace="ml"),
-                    status=SimpleNamespace(phase="Running", host_ip=f"10.1.2.{n}", pod_ip=f"10.1.2.{n}"),
-                )
-                for name, n in pods[label_selector].items()
-            ]
-            return SimpleNamespace(items=items)
-
-        client = SimpleNamespace(list_pod_for_all_namespaces=list_pods)
-        for module in (ours, theirs):
-            spec = module.KubernetesClusterResolver(jobs, override_client=client).cluster_spec()
-            assert spec.as_dict() == {
-                job: [f"10.1.2.{number}:8470" for number in numbers] for job, numbers in expected.items()
-            }
-
-    def test_location_is_tensorflows(self, ours: Any, kubeconfig: Path, monkeypatch: Any) -> None:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        location = ours.KubernetesExecutableLocation.OFF_CLUSTER
-        resolver = ours.KubernetesClusterResolver(executable_location=location)
-        with resolver:
-            assert resolver.cluster_spec().as_dict() == {"worker": WORKERS}
-
-    def test_copies_resolve_on_their_own(self, ours: Any, kubeconfig: Path) -> None:
-        resolver = ours.KubernetesClusterResolver(kubeconfig=str(kubeconfig), rpc_layer="http")
-        resolver.task_id = 7
-        for copied in (copy.deepcopy(resolver), copy.copy(resolver), pickle.loads(pickle.dumps(resolver))):
-            with copied:
-                assert copied.cluster_spec().as_dict() == {"worker": WORKERS}
-            assert (copied.task_type, copied.task_id, copied.rpc_layer) == (None, 7, "http")
-            copied.task_id = 0
-        assert resolver.task_id == 7
-
-    def test_aioresolves_own_methods_work_too(self, ours: Any, kubeconfig: Path) -> None:
-        with ours.KubernetesClusterResolver(kubeconfig=str(kubeconfig)) as resolver:
-            assert resolver.wait(2, timeout=60).spec == resolver.cluster_state().spec
-            resolver.task_type, resolver.task_id = "worker", 1
-            assert resolver.this_task().rank == 1
-
-    def test_accelerators_are_those_of_this_process(self, tf: Any, ours: Any) -> None:
-        # The strategies rely on it: they count before any server runs.
-        resolver = ours.KubernetesClusterResolver(override_client=PodLister())
-        assert resolver.num_accelerators("worker", 0) == {}
-        assert resolver.num_accelerators("worker", 0)["GPU"] == 0
 
 
 class TestGCE:
@@ -458,64 +276,6 @@ class TestSimple:
             assert each.num_accelerators() == {"GPU": 2}
 
 
-class TestTPU:
-    def test_members_that_strategies_read(self, ours: Any, tf: Any) -> None:
-        resolver = ours.TPUClusterResolver("grpc://10.0.0.1,grpc://10.0.0.2")
-        assert resolver.cluster_spec().as_dict() == {"worker": WORKERS}
-        assert resolver.master() == resolver.get_master() == "grpc://10.0.0.1:8470"
-        assert resolver.get_job_name() == "worker"
-        assert resolver.get_coordination_service_leader() == "/job:worker/task:0"
-        assert resolver.tpu_hardware_feature is None
-        assert resolver._tpu not in ("", "local")
-        assert copy.deepcopy(resolver) is resolver
-
-    def test_topology_gives_the_hardware_feature(self, ours: Any, theirs: Any, tf: Any) -> None:
-        from tensorflow.core.protobuf.tpu import topology_pb2
-
-        topology = topology_pb2.TopologyProto(mesh_shape=[2, 2, 1, 1])  # pyright: ignore[reportAttributeAccessIssue]
-        topology.tpu_hardware_feature.embedding_feature = 1
-        for module in (ours, theirs):
-            resolver = module.TPUClusterResolver("grpc://10.0.0.1:8470")
-            resolver.set_tpu_topology(topology.SerializeToString())
-            assert resolver.tpu_hardware_feature == topology.tpu_hardware_feature
-
-    def test_tpu_of_this_host_has_no_master(self, ours: Any) -> None:
-        resolver = ours.TPUClusterResolver("local")
-        assert (resolver.master(), resolver._tpu) == ("", "local")
-        assert resolver.cluster_spec().as_dict() == {}
-
-    async def test_metadata_is_tensorflows_tuple(self, ours: Any, tf: Any) -> None:
-        async with TPUWorker(4) as first, TPUWorker(4) as second:
-            resolver = ours.TPUClusterResolver(f"grpc://{first.address},grpc://{second.address}")
-            metadata = await asyncio.to_thread(resolver.get_tpu_system_metadata)
-            assert isinstance(metadata, tf.tpu.experimental.TPUSystemMetadata)
-            assert (metadata.num_cores, metadata.num_hosts, metadata.num_of_cores_per_host) == (8, 2, 4)
-            assert metadata.topology is None
-            assert await asyncio.to_thread(resolver.num_accelerators) == {"TPU": 4}
-            await asyncio.to_thread(resolver.close)
-
-    def test_worker_without_a_tpu_is_not_found(self) -> None:
-        # In a process of its own, because TensorFlow cannot leave a cluster again.
-        script = """
-import tensorflow as tf
-from aioresolve.tensorflow import TPUClusterResolver
-server = tf.distribute.Server({"worker": ["127.0.0.1:0"]}, protocol="grpc", start=True)
-try:
-    TPUClusterResolver.connect(server.target)
-except tf.errors.NotFoundError as error:
-    print("not found")
-"""
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-        run = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert run.stdout.splitlines()[-1:] == ["not found"], run.stderr[-3000:]
-
-    def test_worker_that_does_not_respond_is_an_error(self, ours: Any) -> None:
-        with pytest.raises(errors.ProbeError, match="refused"):
-            ours.TPUClusterResolver.connect("grpc://127.0.0.1:1", timeout=30)
-
-
 class TestFromAsync:
     def test_async_resolver_becomes_a_tensorflow_resolver(self, tf: Any, ours: Any, theirs: Any) -> None:
         class Fixed(aioresolve.ClusterResolver):
@@ -526,5 +286,44 @@ class TestFromAsync:
         assert isinstance(resolver, theirs.ClusterResolver)
         assert isinstance(resolver.cluster_spec(), tf.train.ClusterSpec)
         assert resolver.master() == "grpc://10.0.0.1:8470"
-        with pytest.raises(errors.ConfigurationError, match="cannot be copied"):
-            copy.deepcopy(resolver)
+        assert copy.deepcopy(resolver).master("worker", 1) == "grpc://10.0.0.2:8470"
+
+    def test_no_other_object_is_a_resolver(self, ours: Any) -> None:
+        for value in (None, "text", ours.TFConfigClusterResolver()):
+            with pytest.raises(TypeError, match="takes an async"):
+                ours.from_async_resolver(value)
+
+
+class TestCopies:
+    def test_copies_of_each_class_have_its_arguments_and_what_was_set(
+        self, tf: Any, ours: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SLURM_PROCID", "1")
+        monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+        monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "1(x2)")
+        simple = ours.SimpleClusterResolver(tf.train.ClusterSpec({"worker": WORKERS}), rpc_layer="grpc")
+        resolvers = [
+            simple,
+            ours.GCEClusterResolver("p", "z-a", "g", 8470, "ps", 1),
+            ours.KubernetesClusterResolver({"worker": ["app=a"]}, timeout=7.0),
+            ours.SageMakerClusterResolver(task_type="worker", rpc_layer="grpc"),
+            ours.SlurmClusterResolver({"ps": 1, "worker": 1}, gpus_per_node=0),
+            ours.TFConfigClusterResolver("worker", rpc_layer="grpc"),
+            ours.TPUClusterResolver("grpc://10.0.0.1", job_name="tpu"),
+            ours.UnionResolver(simple, task_type="worker"),
+        ]
+        assert {type(resolver).__name__ for resolver in resolvers} == set(NAMES)
+        monkeypatch.delenv("SLURM_STEP_NODELIST")  # as in another process
+        for resolver in resolvers:
+            resolver.task_id, resolver.rpc_layer = 7, "http"
+            for copied in (
+                copy.copy(resolver),
+                copy.deepcopy(resolver),
+                pickle.loads(pickle.dumps(resolver)),
+                pickle.loads(cloudpickle.dumps(resolver)),
+            ):
+                assert (type(copied), repr(copied)) == (type(resolver), repr(resolver))
+                assert (copied.task_id, copied.rpc_layer, copied.timeout) == (7, "http", resolver.timeout)
+                copied.task_id = 0
+                assert resolver.task_id == 7

@@ -11,12 +11,13 @@ import json
 import os
 import pickle
 from typing import Any
+from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioresolve import EnvironmentVariableError, sync
+from aioresolve import EnvironmentVariableError
 from aioresolve.environment.slurm import gpus as slurm_gpus
 from aioresolve.environment.slurm.host_list import expand_counts, expand_host_list
 
@@ -25,26 +26,6 @@ pytestmark = pytest.mark.slow
 CLUSTER = {"ps": ["ps0:2222", "ps1:2222"], "worker": ["worker0:2222", "worker1:2222", "worker2:2222"]}
 THREE_NODES = {"PROCID": "0", "STEP_NUM_TASKS": "3", "STEP_NODELIST": "t02n13,t02n41,t02n43"}
 FIVE_TASKS = {**THREE_NODES, "PROCID": "1", "STEP_NUM_TASKS": "5", "STEP_TASKS_PER_NODE": "2(x2),1"}
-
-
-@pytest.fixture(scope="module")
-def ours(tf: Any) -> Any:
-    import aioresolve.tensorflow
-
-    return aioresolve.tensorflow
-
-
-@pytest.fixture(scope="module")
-def theirs(tf: Any) -> dict[str, Any]:
-    """TensorFlow's classes by name; one of them has no public name."""
-    from tensorflow.python.distribute.cluster_resolver import sagemaker_cluster_resolver as sagemaker
-
-    public = tf.distribute.cluster_resolver
-    return {
-        "TFConfigClusterResolver": public.TFConfigClusterResolver,
-        "SlurmClusterResolver": public.SlurmClusterResolver,
-        "SageMakerClusterResolver": sagemaker.SageMakerClusterResolver,
-    }
 
 
 @pytest.fixture(autouse=True)
@@ -68,12 +49,25 @@ def task(job: Any, index: Any) -> dict[str, Any]:
     return {"type": job, "index": index}
 
 
-@pytest.mark.parametrize(
-    "name", ["TFConfigClusterResolver", "SlurmClusterResolver", "SageMakerClusterResolver"]
+JOBS = st.sampled_from(["chief", "worker", "ps", "evaluator"])
+ADDRESSES = st.sampled_from(["a:2222", "b:2222", "10.0.0.1:8470"])
+INDICES = st.integers(0, 3)
+CONFIGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "cluster": st.dictionaries(
+            JOBS,
+            st.lists(ADDRESSES, min_size=1, max_size=3)
+            | st.dictionaries(INDICES.map(str), ADDRESSES, min_size=1, max_size=3),
+            max_size=3,
+        ),
+        "task": st.fixed_dictionaries({}, optional={"type": JOBS, "index": INDICES | INDICES.map(str)}),
+        "rpc_layer": st.sampled_from(["grpc", "", None]),
+        "session_master": st.sampled_from(["s:2222", None]),
+        "environment": st.just("cloud"),
+    },
 )
-def test_class_is_a_subclass_of_the_one_that_it_replaces(name: str, ours: Any, theirs: Any) -> None:
-    assert issubclass(getattr(ours, name), theirs[name])
-    assert issubclass(getattr(ours, name), sync.ClusterResolver)
+QUERIES = st.tuples(st.none() | JOBS, st.none() | INDICES, st.sampled_from([None, "", "http"]))
 
 
 class TestTFConfig:
@@ -81,7 +75,7 @@ class TestTFConfig:
     def pair(self, ours: Any, theirs: Any) -> Any:
         def make(*arguments: Any, **options: Any) -> list[Any]:
             name = "TFConfigClusterResolver"
-            return [cls(*arguments, **options) for cls in (getattr(ours, name), theirs[name])]
+            return [cls(*arguments, **options) for cls in (getattr(ours, name), getattr(theirs, name))]
 
         return make
 
@@ -126,6 +120,26 @@ class TestTFConfig:
     def test_at_most_one_task_needs_no_master(self, config: Any, pair: Any, variables: Any) -> None:
         tf_config(variables, **config)
         assert [resolver.master() for resolver in pair()] == ["", ""]
+
+    @given(CONFIGS, QUERIES)
+    @example({"cluster": {"worker": {"1": "w1:2222"}}, "task": task("worker", 1)}, (None, None, None))
+    @example({"cluster": {"worker": {"1": "w1:2222"}}}, ("worker", 1, "grpc"))
+    @example({"cluster": {"chief": {"0": "c0:2222"}}, "task": task("chief", 0)}, (None, None, None))
+    def test_generated_values_give_the_same_results(
+        self, ours: Any, theirs: Any, config: Any, query: Any
+    ) -> None:
+        mine, other = ours.TFConfigClusterResolver(), theirs.TFConfigClusterResolver()
+        with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(config)):
+            assert mine.cluster_spec() == other.cluster_spec()
+            for name in ("task_type", "task_id", "rpc_layer"):
+                assert getattr(mine, name) == getattr(other, name)
+            try:
+                expected = other.master(*query)
+            except ValueError:
+                with pytest.raises(ValueError, match=r"no job|no task|does not say which task"):
+                    mine.master(*query)
+            else:
+                assert mine.master(*query) == expected
 
     def test_accelerators_are_those_of_the_own_task(
         self, pair: Any, variables: Any, tf: Any, monkeypatch: Any
@@ -201,14 +215,14 @@ class TestSlurm:
     def pair(self, ours: Any, theirs: Any) -> Any:
         def make(**options: Any) -> list[Any]:
             name = "SlurmClusterResolver"
-            return [cls(**options) for cls in (getattr(ours, name), theirs[name])]
+            return [cls(**options) for cls in (getattr(ours, name), getattr(theirs, name))]
 
         return make
 
     def test_host_lists_and_counts(self, theirs: Any) -> None:
         import importlib
 
-        module = importlib.import_module(theirs["SlurmClusterResolver"].__module__)
+        module = importlib.import_module(theirs.SlurmClusterResolver.__module__)
         for text in ("n1", "n[1,3]", "n[1-3]", "n[1-2],m5,o[3-4,6,7-9]", "n[0001-0003],m5,o[009-011]"):
             assert expand_host_list(text) == module.expand_hostlist(text)
         for text in ("2", "2,1,3", "3(x2),2,1", "3(x2),2,11(x4)", "13(x10)"):
@@ -279,15 +293,15 @@ class TestSlurm:
         variables("SLURM_", **THREE_NODES, STEP_TASKS_PER_NODE="1(x3)")
         for options in ({"gpus_per_node": 1, "gpus_per_task": 2}, {"jobs": {"worker": 2}}):
             with pytest.raises(RuntimeError):
-                theirs["SlurmClusterResolver"](**options)
+                theirs.SlurmClusterResolver(**options)
             with pytest.raises(RuntimeError):
-                ours.SlurmClusterResolver(**options).cluster_spec()
+                ours.SlurmClusterResolver(**options)
 
     def test_outside_slurm_is_a_runtime_error(self, ours: Any, theirs: Any) -> None:
         with pytest.raises(RuntimeError):
-            theirs["SlurmClusterResolver"]()
+            theirs.SlurmClusterResolver()
         with pytest.raises(RuntimeError):
-            ours.SlurmClusterResolver().cluster_spec()
+            ours.SlurmClusterResolver()
 
     def test_nodes_have_the_order_of_ranks_but_of_text_in_tensorflow(self, pair: Any, variables: Any) -> None:
         variables("SLURM_", PROCID="0", STEP_NODELIST="n[9-10]", STEP_NUM_TASKS="2")
@@ -317,9 +331,9 @@ class TestSlurm:
         monkeypatch.setattr(slurm_gpus, "DRIVER_FOLDER", tmp_path / "none")
         variables(PATH="")
         with pytest.raises(OSError, match="nvidia-smi"):
-            theirs["SlurmClusterResolver"]()
+            theirs.SlurmClusterResolver()
         with pytest.raises(ValueError, match="must not be zero"):
-            theirs["SlurmClusterResolver"](gpus_per_node=0).cluster_spec()
+            theirs.SlurmClusterResolver(gpus_per_node=0).cluster_spec()
         resolver = ours.SlurmClusterResolver()
         assert len(resolver.cluster_spec().as_dict()["worker"]) == 3
         assert resolver.num_accelerators() == {"GPU": 0}
@@ -332,7 +346,7 @@ class TestSlurm:
     def test_devices_are_those_of_slurm_but_counted_from_0_in_tensorflow(
         self, ours: Any, theirs: Any, variables: Any
     ) -> None:
-        for cls, devices in ((ours.SlurmClusterResolver, "6,7"), (theirs["SlurmClusterResolver"], "2,3")):
+        for cls, devices in ((ours.SlurmClusterResolver, "6,7"), (theirs.SlurmClusterResolver, "2,3")):
             variables("SLURM_", PROCID="1", STEP_NODELIST="n1", STEP_NUM_TASKS="2", STEP_TASKS_PER_NODE="2")
             variables(CUDA_VISIBLE_DEVICES="4,5,6,7")
             cls().cluster_spec()
@@ -345,13 +359,13 @@ class TestSlurm:
         assert (mine.master(), other.master()) == ("grpc://t02n13:8888", "")
 
     def test_missing_counts_are_an_error_but_fewer_nodes_in_tensorflow(
-        self, pair: Any, variables: Any
+        self, ours: Any, theirs: Any, variables: Any
     ) -> None:
         variables("SLURM_", **{**THREE_NODES, "STEP_NUM_TASKS": "2"}, STEP_TASKS_PER_NODE="1(x2)")
-        mine, other = pair(gpus_per_node=1)
+        other = theirs.SlurmClusterResolver(gpus_per_node=1)
         assert len(other.cluster_spec().as_dict()["worker"]) == 2
         with pytest.raises(EnvironmentVariableError, match="has 2 nodes, but"):
-            mine.cluster_spec()
+            ours.SlurmClusterResolver(gpus_per_node=1)
 
 
 @given(
@@ -373,7 +387,7 @@ def test_steps_with_one_digit_have_the_same_cluster(
         "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, counts)),
     }
     results = []
-    for cls in (ours.SlurmClusterResolver, theirs["SlurmClusterResolver"]):
+    for cls in (ours.SlurmClusterResolver, theirs.SlurmClusterResolver):
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environ.items():
                 patch.setenv(name, value)
@@ -391,7 +405,7 @@ class TestSageMaker:
     def pair(self, ours: Any, theirs: Any) -> Any:
         def make(*arguments: Any, **options: Any) -> list[Any]:
             name = "SageMakerClusterResolver"
-            return [cls(*arguments, **options) for cls in (getattr(ours, name), theirs[name])]
+            return [cls(*arguments, **options) for cls in (getattr(ours, name), getattr(theirs, name))]
 
         return make
 

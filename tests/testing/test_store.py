@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioresolve.testing.kubernetes.lists import list_body, page
-from aioresolve.testing.kubernetes.options import ListOptions, Representation, Selection
+from aioresolve.testing.kubernetes.options import ListOptions, Selection
 from aioresolve.testing.kubernetes.selectors import label_selector
 from aioresolve.testing.kubernetes.statuses import Failure
 from aioresolve.testing.kubernetes.store import Expired, Store
@@ -234,12 +234,9 @@ def test_every_representation_contains_the_same_pods() -> None:
     store = empty_store()
     store.put(scheduled_pod("a"))
     found = page(store, ListOptions(Selection()))
-    item = json.loads(list_body(found, Representation("object"), "None"))["items"][0]
-    partial = json.loads(list_body(found, Representation("metadata"), "None"))["items"][0]
-    rows = [
-        json.loads(list_body(found, Representation("table"), i))["rows"][0]
-        for i in ("None", "Metadata", "Object")
-    ]
+    item = json.loads(list_body(found, "object", "None"))["items"][0]
+    partial = json.loads(list_body(found, "metadata", "None"))["items"][0]
+    rows = [json.loads(list_body(found, "table", i))["rows"][0] for i in ("None", "Metadata", "Object")]
     assert partial == {"metadata": item["metadata"]}
     assert [row["cells"][0] for row in rows] == ["a", "a", "a"]
     assert rows[0]["object"] is None

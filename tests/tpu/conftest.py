@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from aioresolve.testing import ThreadedGoogleServer
 
 VARIABLES = [
+    "CLOUD_TPU_TASK_ID",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
     "GCE_METADATA_HOST",
     "GCE_METADATA_IP",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+    "MEGASCALE_COORDINATOR_ADDRESS",
     "MEGASCALE_NUM_SLICES",
     "MEGASCALE_SLICE_ID",
     "NO_GCE_CHECK",
@@ -31,22 +33,19 @@ VARIABLES = [
     "TPU_NAME",
     "TPU_PROCESS_ADDRESSES",
     "TPU_PROCESS_ADDRESSES_PATH",
+    "TPU_PROCESS_BOUNDS",
     "TPU_RUNTIME_METRICS_PORTS",
     "TPU_TOPOLOGY",
     "TPU_WORKER_HOSTNAMES",
     "TPU_WORKER_ID",
 ]
 
-UNUSED_ADDRESS = "127.0.0.1:1"
-"""An address where nothing listens."""
-
 
 @pytest.fixture(autouse=True)
 def _bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", UNUSED_ADDRESS)
-    monkeypatch.setattr(metadata_server, "DETECTION_TIMEOUT", 0.2)
+    monkeypatch.setattr(metadata_server, "DEFAULT_HOST", "metadata.invalid")
 
 
 @pytest.fixture

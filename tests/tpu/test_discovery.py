@@ -15,6 +15,7 @@ import aioresolve
 from aioresolve import TPUClusterResolver
 from aioresolve._core.deadline import Progress
 from aioresolve.errors import ConfigurationError, DeadlineExceededError
+from aioresolve.spec import split_host_port
 from aioresolve.tpu.discovery import (
     GivenWorkers,
     LocalTPU,
@@ -113,7 +114,7 @@ def test_tpu_name_may_be_local_or_an_address_as_on_tpu_vms() -> None:
     ],
 )
 def test_addresses_are_workers(tpu: Any, found: list[str]) -> None:
-    assert source(tpu) == GivenWorkers("tpu", tuple(found), slice_index=0, num_slices=1)
+    assert source(tpu) == GivenWorkers("tpu", tuple(found))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,10 @@ def test_a_repeated_worker_address_is_rejected() -> None:
 def test_two_spellings_of_one_address_are_repeated(first: str, second: str) -> None:
     with pytest.raises(ConfigurationError, match=r"names .*:8470 twice"):
         TPUClusterResolver(f"grpc://{first},grpc://{second}")
-    assert len(addresses(source(TPU_PROCESS_ADDRESSES=f"{first},{second}"))) == 1
+    hosts = [
+        split_host_port(each)[0] for each in addresses(source(TPU_PROCESS_ADDRESSES=f"{first},{second}"))
+    ]
+    assert (len(hosts), len({*hosts})) == (2, 1)
 
 
 def test_a_malformed_endpoint_is_reported_with_its_variable() -> None:
@@ -189,7 +193,7 @@ def test_old_gke_pods_list_host_names() -> None:
     found = source(TPU_WORKER_HOSTNAMES="job-0.svc,job-1.svc", TPU_WORKER_ID="1", TPU_TOPOLOGY="2x4")
     assert addresses(found) == ["job-0.svc:8470", "job-1.svc:8470"]
     assert isinstance(found, GivenWorkers)
-    assert (found.slice_index, found.num_slices, found.environment.topology) == (0, 1, "2x4")
+    assert found.environment.topology == "2x4"
 
 
 def test_new_gke_pods_list_processes_whose_ports_are_ignored() -> None:
@@ -199,8 +203,78 @@ def test_new_gke_pods_list_processes_whose_ports_are_ignored() -> None:
     ]
 
 
-def test_two_processes_on_one_host_are_one_worker() -> None:
-    assert addresses(source(TPU_PROCESS_ADDRESSES="a:8476,a:8477,b:8476,b:8477")) == ["a:8470", "b:8470"]
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TPU_PROCESS_ADDRESSES": "a:8476,a:8477,b:8476,b:8477"},
+        # LeaderWorkerSet repeats the hosts; KubeRay lists each once, in addition to the processes.
+        {"TPU_WORKER_HOSTNAMES": "a,a,b,b"},
+        {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_PROCESS_ADDRESSES": "a:8476,a:8477,b:8476,b:8477"},
+    ],
+)
+async def test_each_process_of_a_host_is_a_worker_with_its_own_index(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "tpu7x-16")
+    monkeypatch.setenv("TPU_TOPOLOGY", "2x2x2")
+    tasks = []
+    for worker_id in range(4):
+        monkeypatch.setenv("TPU_WORKER_ID", str(worker_id))
+        tasks.append(await TPUClusterResolver().this_task())
+    assert [(task.rank, task.num_tasks, task.address) for task in tasks] == [
+        (0, 4, "a:8470"),
+        (1, 4, "a:8471"),
+        (2, 4, "b:8470"),
+        (3, 4, "b:8471"),
+    ]
+    topology = await TPUClusterResolver().topology()
+    assert topology is not None
+    assert (topology.hosts, topology.processes, topology.chips_per_host) == (2, 4, 4)
+    assert topology.chips_per_process == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"TPU_WORKER_HOSTNAMES": "a,b,c,d", "TPU_WORKER_ID": "5"},
+            r"\$TPU_WORKER_ID=5 is out of range: \$TPU_WORKER_HOSTNAMES has 4 processes",
+        ),
+        (
+            {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0", "CLOUD_TPU_TASK_ID": "1"},
+            r"\$TPU_WORKER_ID=0 and \$CLOUD_TPU_TASK_ID=1 contradict",
+        ),
+        (
+            {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_PROCESS_BOUNDS": "2,2,1"},
+            r"\$TPU_PROCESS_ADDRESSES has 2 processes, but \$TPU_PROCESS_BOUNDS=2,2,1 are 4",
+        ),
+        (
+            {"TPU_PROCESS_ADDRESSES": "a:8476,b:8476", "TPU_WORKER_HOSTNAMES": "a,b,c"},
+            r"\$TPU_PROCESS_ADDRESSES has processes on 2 hosts, but \$TPU_WORKER_HOSTNAMES=a,b,c has 3",
+        ),
+        ({"TPU_PROCESS_ADDRESSES": "a:8476,a:8476"}, r"\$TPU_PROCESS_ADDRESSES: .* names a:8476 twice"),
+        (
+            {"TPU_WORKER_HOSTNAMES": "a,b", "MEGASCALE_COORDINATOR_ADDRESS": "b:8080"},
+            r"MEGASCALE_COORDINATOR_ADDRESS=b:8080 must be .* but it is worker 1 of slice 0",
+        ),
+        (
+            {
+                "TPU_WORKER_HOSTNAMES": "a,b",
+                "MEGASCALE_COORDINATOR_ADDRESS": "a",
+                "MEGASCALE_NUM_SLICES": "2",
+                "MEGASCALE_SLICE_ID": "1",
+            },
+            r"it is worker 0 of slice 1 in \$TPU_WORKER_HOSTNAMES \(MEGASCALE_SLICE_ID=1\)",
+        ),
+    ],
+)
+def test_variables_that_contradict_each_other_are_an_error_that_names_both(
+    environ: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        source(**environ)
 
 
 def test_the_process_address_local_is_ignored() -> None:
@@ -303,8 +377,8 @@ async def test_doctor_counts_the_addresses_in_a_file(tmp_path: Path, monkeypatch
     path.write_text("127.0.0.1:8476,127.0.0.1:8477")
     monkeypatch.setenv("TPU_PROCESS_ADDRESSES_PATH", str(path))
     source_check, tasks, *_ = await aioresolve.doctor(TPUClusterResolver())
-    assert source_check.found == "1 address, from $TPU_PROCESS_ADDRESSES_PATH"
-    assert tasks.found == "worker: 1"
+    assert source_check.found == "2 addresses, from $TPU_PROCESS_ADDRESSES_PATH"
+    assert tasks.found == "worker: 2"
 
 
 async def test_a_watch_reads_the_file_of_process_addresses_once(
@@ -417,7 +491,7 @@ def test_gke_variables_describe_the_slice() -> None:
 
 @pytest.mark.parametrize(("worker_id", "number"), [("0", 0), (" 3 ", 3), ("-1", None), ("", None)])
 def test_the_worker_id_is_the_index_in_the_slice(worker_id: str, number: int | None) -> None:
-    found = source(TPU_WORKER_HOSTNAMES="a", TPU_WORKER_ID=worker_id)
+    found = source(TPU_WORKER_HOSTNAMES="a,b,c,d", TPU_WORKER_ID=worker_id)
     assert isinstance(found, GivenWorkers)
     assert found.environment.worker_id == number
 

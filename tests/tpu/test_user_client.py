@@ -9,11 +9,10 @@ import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import (
-    APIError,
     ConfigurationError,
-    ConnectionFailedError,
     DeadlineExceededError,
     ProtocolError,
+    TPULookupError,
     TPUNotFoundError,
 )
 
@@ -41,25 +40,26 @@ async def test_it_is_called_in_another_thread_one_call_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "translated", "retryable"),
+    ("error", "status", "retryable"),
     [
-        (FakeHttpError(503), APIError, True),
-        (FakeHttpError(403), APIError, False),
-        (TimeoutError("timed out"), ConnectionFailedError, True),
-        (ValueError("nonsense"), ConnectionFailedError, True),
+        (FakeHttpError(503), 503, True),
+        (FakeHttpError(403), 403, False),
+        (TimeoutError("timed out"), None, True),
+        (KeyError("nodes"), None, True),
     ],
 )
-async def test_its_errors_are_translated(
-    error: Exception, translated: type[APIError], retryable: bool
+async def test_any_of_its_errors_is_a_value_error_as_in_tensorflow(
+    error: Exception, status: int | None, retryable: bool
 ) -> None:
-    with pytest.raises(translated, match="the service object") as raised:
+    with pytest.raises(ValueError, match="the service object") as raised:
         await resolver_of(failing(error)).cluster_spec()
-    assert raised.value.retryable is retryable
+    assert isinstance(raised.value, TPULookupError)
+    assert (raised.value.status, raised.value.retryable) == (status, retryable)
     assert raised.value.__cause__ is error
 
 
 async def test_the_message_of_its_error_is_one_line_of_limited_length() -> None:
-    with pytest.raises(ConnectionFailedError) as raised:
+    with pytest.raises(TPULookupError) as raised:
         await resolver_of(failing(ValueError("first\n  second" + "~" * 1000))).cluster_spec()
     assert "ValueError first second~" in str(raised.value)
     assert str(raised.value).count("~") == 500 - len("first second")
@@ -69,7 +69,7 @@ async def test_the_message_of_its_error_is_one_line_of_limited_length() -> None:
 async def test_the_status_of_its_error_may_be_text() -> None:
     error = type("HttpError", (Exception,), {"status_code": "503"})("no")
     with pytest.raises(
-        APIError, match="received status 503 for GET projects/p/locations/z/nodes/my-tpu: no"
+        TPULookupError, match="received status 503 for GET projects/p/locations/z/nodes/my-tpu: no"
     ) as raised:
         await resolver_of(failing(error)).cluster_spec()
     assert (raised.value.status, raised.value.retryable) == (503, True)

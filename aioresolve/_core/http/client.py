@@ -710,10 +710,7 @@ def without_secrets(response: Response) -> Response:
     if response.status == 200:
         return response
     location = None if response.location is None else response.redact(response.location)
-    # In protobuf, the length of each part is before it.
-    is_binary = "protobuf" in response.headers.get("Content-Type", "")
-    body = redact_bytes(response.body, response.secrets, keep_length=is_binary)
-    return replace(response, body=body, location=location)
+    return replace(response, body=redact_bytes(response.body, response.secrets), location=location)
 
 
 def secrets_of(headers: Mapping[str, str]) -> set[str]:

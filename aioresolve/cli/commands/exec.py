@@ -41,7 +41,7 @@ from aioresolve.cli.requests import (
     validate_selection,
 )
 from aioresolve.cli.terminal import streams
-from aioresolve.errors import ResolveError
+from aioresolve.errors import PartialClusterError, ResolveError
 
 from .wait import ConditionOptions, condition_options, deadline_option, validate_jobs, wait_for_cluster
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from aioresolve.cli.application import ExitRequest
     from aioresolve.cli.program import Program
     from aioresolve.cli.requests import ClusterRequest
+    from aioresolve.cli.terminal.progress import StatusReporter
     from aioresolve.resolver.base import ClusterResolver
     from aioresolve.resolver.wait import WaitCondition
     from aioresolve.spec import ClusterState
@@ -58,24 +59,37 @@ if TYPE_CHECKING:
 CONSUMERS = (*(each for each in PROGRAM_OUTPUTS if each not in HOST_FILES), *LAUNCHERS)
 """The values of `--for`."""
 
+LAUNCHER_VARIABLES = {
+    # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
+    "mpi": ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+    # MPICH and Intel MPI
+    "mpich": ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"),
+}
+"""The variables in which a launcher reads the path of its host file; the others need an option for it."""
+
+KEEP_FQDN = dict.fromkeys(("OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"), "true")
+"""Otherwise Open MPI cuts the names of hosts at the first dot."""
+
 RETRY_PERIOD = 30.0
 """Seconds after which a watch that failed is tried again."""
 
 EPILOG = """\
 \b
 Programs (--for):
-  env         AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_JOB,
-              AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which all other programs get too
+  env         AIORESOLVE_RANK, AIORESOLVE_NUM_TASKS, AIORESOLVE_LEADER, AIORESOLVE_LEADER_HOST,
+              AIORESOLVE_LEADER_PORT, AIORESOLVE_JOB, AIORESOLVE_INDEX, AIORESOLVE_ADDRESS, which
+              all other programs get too
   jax         JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID
   torchrun    the options of torchrun as PET_NNODES, PET_NODE_RANK, ...
-  torch       MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+  torch       MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK
+  accelerate  those of torch and torchrun
   tensorflow  TF_CONFIG
   megascale   MEGASCALE_COORDINATOR_ADDRESS, MEGASCALE_NUM_SLICES, MEGASCALE_SLICE_ID
   ray         LWS_* as for vllm, and RAY_ADDRESS except on the head
   vllm sglang LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX
-  mpi deepspeed horovod
-              a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default.
-              The program starts the tasks, and is not a task itself.
+  mpi mpich deepspeed horovod
+              a host file, whose path is AIORESOLVE_HOSTFILE; for mpi it is Open MPI's default, for
+              mpich that of MPICH and Intel MPI. The program starts the tasks, and is no task itself.
 
 \b
 Exit codes: those of the program, which replaces this process; 126 it is not executable; 127 it
@@ -104,7 +118,7 @@ exec_options = combine_options(
         "--hostfile",
         metavar="PATH",
         type=click.Path(dir_okay=False),
-        help="For mpi, deepspeed and horovod: where to write the host file.  [default: a temporary file]",
+        help="For programs with a host file: where to write it.  [default: a temporary file]",
     ),
     click.option(
         "--restart-on-change",
@@ -202,7 +216,10 @@ def exec_kubernetes(context: click.Context, /, **parameters: Any) -> None:
     validate_selection(request)
     validate_jobs(options, request)
     launch.validate(request, list(request.jobs), has_port=True)
-    _run(context, _Execution(request, options.condition(), launch, new_pod_resolver(request)))
+    _run(
+        context,
+        _Execution(request, options.condition(needs_all=launch.needs_all), launch, new_pod_resolver(request)),
+    )
 
 
 @exec.command(
@@ -243,7 +260,16 @@ def exec_tpu(context: click.Context, /, interval: float, **parameters: Any) -> N
     launch.validate(request, [request.job_name])
     if options.reachable == "probe":
         streams.silence_grpc()
-    _run(context, _Execution(request, options.condition(), launch, new_tpu_resolver(request), interval))
+    _run(
+        context,
+        _Execution(
+            request,
+            options.condition(needs_all=launch.needs_all),
+            launch,
+            new_tpu_resolver(request),
+            interval,
+        ),
+    )
 
 
 @exec.command(
@@ -276,7 +302,7 @@ def exec_here(context: click.Context, /, interval: float, **parameters: Any) -> 
     launch = _Launch.pop_from(parameters)
     request = HereRequest(**parameters)
     launch.validate(request, [])
-    condition = options.condition()
+    condition = options.condition(needs_all=launch.needs_all)
     if options.reachable == "probe":
         streams.silence_grpc()
     request, resolver = detect_resolver(request)
@@ -300,6 +326,11 @@ class _Launch:
         """Remove these options from the parameters of a command, and return them."""
         names = ("command", "consumer", "hostfile", "is_restarted", "grace")
         return cls(**{name: parameters.pop(name) for name in names})
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the program connects to all tasks, so that none may have ended before it starts."""
+        return self.consumer != "env"
 
     @property
     def is_launcher(self) -> bool:
@@ -339,11 +370,12 @@ def _run(context: click.Context, execution: _Execution) -> None:
     """Wait for the cluster and start the program; return only if it could not be started."""
     validate_platform()
     from aioresolve.cli.application import run_async
-    from aioresolve.cli.program import find_program, replace_process
+    from aioresolve.cli.program import find_program, leave_init_process, replace_process
 
     execution.path = find_program(execution.launch.command[0])
     try:
         if execution.launch.is_restarted:
+            leave_init_process()
             context.exit(run_async(execution.supervise))
         state, variables = run_async(execution.wait)
         replace_process(partial(execution.program, state, variables))
@@ -369,7 +401,8 @@ class _Execution:
         self._condition = condition
         self._resolver = resolver
         self._interval = interval
-        self._members: object = None  # those of the cluster for which the program was prepared
+        self._state: ClusterState  # the cluster for which the program was prepared
+        self._own_uid: str | None = None  # of the pod of this process
         self._temporary: str | None = None
 
     async def wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
@@ -379,11 +412,14 @@ class _Execution:
 
     def program(self, state: ClusterState, variables: dict[str, str]) -> Program:
         """Return the program for the cluster that `wait` returned, and write its host file if it has one."""
+        from aioresolve import launch
         from aioresolve.cli.program import Program
 
         if self.launch.is_launcher:
             variables = self._host_file(state)
-        return Program(self.path, self.launch.command, {**self.launch.environ, **variables})
+        cleared = launch.CLEARED.get(self.launch.consumer, ())
+        inherited = {name: value for name, value in self.launch.environ.items() if name not in cleared}
+        return Program(self.path, self.launch.command, inherited | variables)
 
     async def supervise(self, exit_request: ExitRequest) -> int:
         """Run the program as a child until it ends; return its exit code."""
@@ -401,10 +437,15 @@ class _Execution:
         return self.program(*await self._wait(exit_request))
 
     async def _wait(self, exit_request: ExitRequest) -> tuple[ClusterState, dict[str, str]]:
-        state = await wait_for_cluster(
-            self._resolver, self._request, self._condition, exit_request, self._interval
-        )
-        self._members = _members(state)
+        try:
+            state = await wait_for_cluster(
+                self._resolver, self._request, self._condition, exit_request, self._interval
+            )
+        except PartialClusterError as error:
+            from aioresolve.spec import ClusterState
+
+            return ClusterState.of({}), self._partial_variables(error)
+        self._state = state
         # A launcher is not a task.
         return state, {} if self.launch.is_launcher else await self._variables(state)
 
@@ -413,7 +454,6 @@ class _Execution:
 
         consumer, options = self.launch.consumer, self._request.program_options(self.launch.consumer)
         if consumer == "megascale" and "slices" not in options:
-            from aioresolve.cli.output.worker_tables import slice_tasks
             from aioresolve.tpu import TPUClusterResolver
 
             from .tpu import found_tpus
@@ -421,33 +461,42 @@ class _Execution:
             if isinstance(self._resolver, TPUClusterResolver):
                 # The state has no slices, so request them once more.
                 found = found_tpus(await self._resolver.slices(), self._resolver.get_job_name())
-                state, options["slices"] = found.state, slice_tasks(found.slices)
+                state, options["slices"] = found.state, [one.tasks for one in found.slices]
         if self._request.task is not None:
             self._resolver.task_type = self._request.task.job
             self._resolver.task_id = self._request.task.index
         task = await self._resolver.this_task(state)
+        own = (one for one in state.members if (one.job, one.task_index) == (task.job, task.index))
+        self._own_uid = next((one.endpoint.uid for one in own), None)
         variables = launch.environment(consumer, state, task, **options)
         self._report(f"starting {self.launch.command[0]} as {task} at {task.address}, rank {task.rank}")
+        return variables
+
+    def _partial_variables(self, part: PartialClusterError) -> dict[str, str]:
+        """Return the variables of JAX, which needs no more of the cluster, and waits for it itself."""
+        from aioresolve import launch
+
+        if self.launch.consumer != "jax" or self.launch.is_restarted or self._request.task is not None:
+            raise part
+        variables = launch.jax_processes(part, **self._request.program_options("jax"))
+        self._report(
+            f"starting {self.launch.command[0]} as process {part.process_id} of {part.num_processes}"
+        )
         return variables
 
     def _host_file(self, state: ClusterState) -> dict[str, str]:
         """Write the host file, and return the variables that name it."""
         from aioresolve import launch
 
-        tasks = state.tasks
-        text = launch.hostfile(state, **self._request.program_options(self.launch.consumer))
-        path = self._write_host_file(text)
+        consumer, tasks = self.launch.consumer, state.tasks
+        host_file = launch.host_slots if consumer == "mpich" else launch.hostfile
+        path = self._write_host_file(host_file(state, **self._request.program_options(consumer)))
         self._report(f"starting {self.launch.command[0]} with a host file for {len(tasks)} tasks")
-        variables = {
-            "AIORESOLVE_HOSTFILE": path,
-            "AIORESOLVE_LEADER": tasks[0].address,
-            "AIORESOLVE_NUM_TASKS": str(len(tasks)),
+        return {
+            **dict.fromkeys(("AIORESOLVE_HOSTFILE", *LAUNCHER_VARIABLES.get(consumer, ())), path),
+            **launch.leader_variables(state),
+            **(KEEP_FQDN if consumer == "mpi" else {}),
         }
-        if self.launch.consumer == "mpi":
-            # Open MPI 4 and 5: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
-            variables["OMPI_MCA_orte_default_hostfile"] = path
-            variables["PRTE_MCA_prte_default_hostfile"] = path
-        return variables
 
     def _write_host_file(self, text: str) -> str:
         path = self.launch.hostfile or self._temporary
@@ -469,9 +518,11 @@ class _Execution:
                 os.unlink(self._temporary)
 
     async def _wait_for_change(self) -> None:
-        """Return when the members of the cluster differ from those for which the program was prepared.
+        """Return when members of the cluster for which the program was prepared are lost, replaced or new.
 
-        A program that runs is not stopped because of errors of the source, which is watched again later.
+        Never returns once a task has ended with success: the cluster cannot become complete again, so the
+        program is left alone. Nor is a program stopped because of errors of the source, which is watched
+        again later.
         """
         import anyio
 
@@ -480,34 +531,49 @@ class _Execution:
         status = StatusReporter(quiet=self._request.quiet)
         while True:
             try:
-                async with aclosing(self._resolver.observations(interval=self._interval)) as observations:
-                    async for observation in observations:
-                        status.report(observation)
-                        state = observation.state
-                        if state is not None and observation.error is None and self._differs(state):
-                            return
+                change = await self._next_change(status)
             except ResolveError as error:
                 from aioresolve.cli.output.error_messages import status_line
 
                 status.write(status_line("cannot watch the cluster, the program continues", error))
-            await anyio.sleep(RETRY_PERIOD)
+                await anyio.sleep(RETRY_PERIOD)
+                continue
+            program = self.launch.command[0]
+            if change is not None:
+                self._report(f"the members of the cluster have changed: {change}; stopping {program}")
+                return
+            self._report(f"a task has ended with success: {program} is not stopped for changes any more")
+            await anyio.sleep_forever()
 
-    def _differs(self, state: ClusterState) -> bool:
-        if _members(state) == self._members:
-            return False
-        self._report(f"the members of the cluster have changed; stopping {self.launch.command[0]}")
-        return True
+    async def _next_change(self, status: StatusReporter) -> str | None:
+        """Return the next change of the members, as text; None once a task has ended with success."""
+        async with aclosing(self._resolver.observations(interval=self._interval)) as observations:
+            async for observation in observations:
+                status.report(observation)
+                state = observation.state
+                if state is None or observation.error is not None:
+                    continue
+                if state.done:
+                    return None
+                if (change := self._change(state)) is not None:
+                    return change
+        raise RuntimeError("observations() must not end")
+
+    def _change(self, state: ClusterState) -> str | None:
+        """Return the first change of the members, as text; None if they are the same."""
+        diff = state.diff(self._state)
+        changes = [("lost", one) for one in diff.left] + [("new", one) for one in diff.joined]
+        own = self._own_uid
+        if own is not None and any(one.endpoint.uid == own for one in state.members):
+            # The container of this process may have been restarted before; the kubelet reports it later.
+            changes = [(verb, one) for verb, one in changes if one.endpoint.uid != own]
+        texts = [f"{verb} {one}" for verb, one in changes] + [f"moved {move}" for move in diff.moved]
+        if not texts:
+            return None
+        return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
 
     def _report(self, text: str) -> None:
         from aioresolve.cli.output.formats import one_line
 
         if not self._request.quiet:
             streams.write_stderr(f"{one_line(text)}\n")
-
-
-def _members(state: ClusterState) -> object:
-    """Return what a program knows of its cluster, and which pods they are: a replaced pod is another one."""
-    return [
-        (member.job, member.task_index, member.endpoint.address, member.endpoint.uid)
-        for member in state.members
-    ]

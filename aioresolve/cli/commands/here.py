@@ -75,6 +75,8 @@ Sources, in the order of precedence:
   Compute Engine  the VM belongs to a managed instance group
   Launcher        mpirun, torchrun or another launcher started all its processes on this host
 
+In a pod of a workload, Kubernetes precedes the TPU variables of that pod.
+
 \b
 Exit codes: 0 success; 1 could not resolve; 2 no source was found, or invalid usage or
 configuration; 3 deadline passed.

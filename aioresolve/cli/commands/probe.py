@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from aioresolve.cli.application import ExitRequest
     from aioresolve.probe import WorkerProbe
+    from aioresolve.probe.workers import LibtpuPorts
 
 EPILOG = """\
 \b
@@ -121,7 +122,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     worker_timeout: float
     max_concurrency: int
-    libtpu_ports: tuple[int, ...]
+    libtpu_ports: LibtpuPorts
     is_tls: bool = False
     quiet: bool = False
 

@@ -222,17 +222,17 @@ async def _resolve(request: TableRequest) -> tuple[FoundTPUs, TaskName | None]:
 async def _probe(request: TableRequest, slices: tuple[TPUSlice, ...], ends: float) -> dict[str, WorkerProbe]:
     # Imported only for --probe: grpc takes a fifth of a second.
     from aioresolve.probe import LIBTPU_PORTS
+    from aioresolve.tpu.slices import libtpu_ports
 
     from .probe import ProbeRequest, probe_workers
 
-    ports = [one.environment.runtime_metrics_ports for one in slices]
     probe_request = ProbeRequest(
         addresses=tuple(endpoint.address for one in slices for endpoint in one.endpoints),
         # The rest of the total deadline, and never zero.
         timeout=max(ends - time.monotonic(), 0.001),
         worker_timeout=request.worker_timeout,
         max_concurrency=request.max_concurrency,
-        libtpu_ports=next(filter(None, ports), LIBTPU_PORTS),
+        libtpu_ports=libtpu_ports(slices) or LIBTPU_PORTS,
         quiet=request.quiet,
     )
     return {probe.address: probe for probe in await probe_workers(probe_request)}

@@ -14,14 +14,14 @@ import msgspec
 from aioresolve.cli.detection import detect_resolver
 from aioresolve.cli.options import (
     CommandGroup,
-    Integer,
     combine_options,
     coordinator_port_option,
     duration_option,
     interval_option,
     max_requests_option,
     output_option,
-    parse_count,
+    parse_job_size,
+    parse_size,
     parse_with,
     pod_options,
     quiet_option,
@@ -68,7 +68,8 @@ EPILOG = """\
 \b
 Without --count and --jobs, each job must have all of its tasks: as many as its controller (Job,
 StatefulSet, JobSet, LeaderWorkerSet, ...) states. Where that is not known, each job must have a
-task, and no task that was found may be missing. With them, only these numbers are required.
+task, and no task that was found may be missing. With them, exactly these numbers are required,
+or as many as a range permits. Tasks that have ended with success count while others still run.
 
 \b
 The cluster is printed as by `aioresolve kubernetes` and `aioresolve tpu`. Missing tasks are
@@ -82,16 +83,16 @@ Exit codes: 0 complete; 1 cannot become complete, or an error that is not retrya
 condition_options = combine_options(
     click.option(
         "--count",
-        metavar="N",
-        type=Integer(min=1),
-        help="Wait for this many tasks, in all jobs together.",
+        metavar="N[:MAX]",
+        callback=parse_with(parse_size),
+        help="Wait for exactly this many tasks, in all jobs together; 4:8 permits 4 to 8, and 4: 4 or more.",
     ),
     click.option(
         "--jobs",
-        metavar="JOB=N",
-        callback=parse_with(parse_count),
+        metavar="JOB=N[:MAX]",
+        callback=parse_with(parse_job_size),
         multiple=True,
-        help="Wait for this many tasks of a job; repeat it for several. Other jobs are ignored.",
+        help="Wait for exactly this many tasks of a job; repeat it for several. Other jobs are ignored.",
     ),
     click.option(
         "--allow-unready", is_flag=True, help="Count tasks that are not ready.  [default: all must be ready]"
@@ -236,8 +237,8 @@ def wait_here(interval: float, **parameters: Any) -> None:
 class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The values of `condition_options`."""
 
-    count: int | None
-    jobs: tuple[tuple[str, int], ...]
+    count: tuple[int, int | None] | None
+    jobs: tuple[tuple[str, tuple[int, int | None]], ...]
     allow_unready: bool
     reachable: str | None
     stable_for: float | None
@@ -247,7 +248,7 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Remove these options from the parameters of a command, and return them."""
         return cls(**{name: parameters.pop(name) for name in cls.__struct_fields__})
 
-    def condition(self) -> WaitCondition:
+    def condition(self, *, needs_all: bool = False) -> WaitCondition:
         """Return the condition that they describe; raises a UsageError if they contradict each other."""
         if self.count is not None and self.jobs:
             raise click.UsageError("--count and --jobs exclude each other; pass one of them")
@@ -257,7 +258,12 @@ class ConditionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         jobs = dict(self.jobs) or None
         return validate_condition(
-            self.count, jobs, not self.allow_unready, self.reachable, self.stable_for or 0.0
+            self.count,
+            jobs,
+            not self.allow_unready,
+            self.reachable,
+            self.stable_for or 0.0,
+            needs_all=needs_all,
         )
 
 

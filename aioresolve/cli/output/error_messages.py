@@ -17,6 +17,7 @@ from aioresolve.errors import (
     IncompleteClusterError,
     LaunchError,
     MissingDependencyError,
+    PartialClusterError,
     ResolveError,
 )
 
@@ -67,7 +68,7 @@ _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=Bearer )\S+|(?<=Basic )\S+")
 def exit_code(error: ResolveError) -> int:
     """Return the exit code for `error`: 2 if the user has to correct something, 3 for a deadline, else 1."""
     match error:
-        case ConfigurationError() | MissingDependencyError() | LaunchError():
+        case ConfigurationError() | MissingDependencyError() | LaunchError() | PartialClusterError():
             return WRONG_USAGE
         case CredentialsError(tried=tried) if tried:
             # None are configured, as if a file that was named is missing.

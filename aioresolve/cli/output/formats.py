@@ -18,7 +18,7 @@ OUTPUTS = ("table", "wide", "json", "yaml", "tf-config", "name")
 """The values of `-o`."""
 
 PROGRAM_OUTPUTS = (
-    *("env", "jax", "torch", "torchrun", "tensorflow", "megascale", "ray", "vllm", "sglang"),
+    *("env", "jax", "torch", "torchrun", "accelerate", "tensorflow", "megascale", "ray", "vllm", "sglang"),
     *("hostfile", "host:slots"),
 )
 """The values of `-o` for what a kind of program reads: variables or a host file (see `aioresolve.launch`)."""

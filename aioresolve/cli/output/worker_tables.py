@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aioresolve.errors import LaunchError
 from aioresolve.spec import host_port
 
 from .error_messages import error_message
@@ -72,23 +71,8 @@ def format_workers(
         case "table" | "wide":
             return workers_table(found, is_wide=output == "wide")
     if output == "megascale" and "slices" not in options:
-        options = {**options, "slices": slice_tasks(found.slices)}
+        options = {**options, "slices": [one.tasks for one in found.slices]}
     return format_cluster(output, found.state.spec, found.state, task, options)
-
-
-def slice_tasks(slices: Sequence[TPUSlice]) -> list[range]:
-    """Return the task indices of each slice, for `aioresolve.launch.megascale`.
-
-    Raises:
-        LaunchError: the source knows only one slice of several, as that of a pod on GKE does.
-    """
-    if slices and slices[0].num_slices != len(slices):
-        raise LaunchError(
-            f"the source knows {len(slices)} of {slices[0].num_slices} slices",
-            hint="Resolve the pods of all slices: `aioresolve kubernetes` with {slices}.",
-            consumer="megascale",
-        )
-    return [one.tasks for one in slices]
 
 
 def workers_table(found: FoundTPUs, *, is_wide: bool) -> Table:

@@ -270,7 +270,7 @@ class WaitView:
         head = single_line(f"waiting for {self._scope}: {waited} of {format_span(self._timeout)}", "cyan")
         if self.lacking is None:
             return Group(head, single_line("no response yet"))
-        counts = counts_table(self.lacking.found, self.lacking.wanted, self.lacking.sources)
+        counts = counts_table(self.lacking.found, self.lacking.least, self.lacking.sources)
         above = [head, *(table_lines(counts) if counts.rows else [])]
         names, missing = missing_table(self.lacking.reasons)
         if not missing:

@@ -2,6 +2,7 @@
 
 The meaning of `CUDA_VISIBLE_DEVICES`:
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
+What Slurm sets: https://slurm.schedmd.com/gres.html#Running_Jobs
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+OTHER_VISIBLE_DEVICES = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "SLURM_STEP_GPUS")
+"""What names the devices of a task on AMD's and Intel's GPUs, and on all."""
 
 DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
 """NVIDIA's driver has a folder there for each GPU of the machine."""
@@ -55,6 +59,28 @@ def gpus_of_node(environ: Mapping[str, str]) -> int:
     return _installed_gpus() if devices is None else len(devices)
 
 
+def bound_gpus(environ: Mapping[str, str]) -> int | None:
+    """Return the number of GPUs that Slurm, or its user, has bound this task to.
+
+    None if the task sees those of all tasks of the node, or nothing is known.
+
+    Raises:
+        EnvironmentVariableError: `$SLURM_GPUS_ON_NODE` is malformed.
+    """
+    devices = visible_devices(environ)
+    if devices is None:
+        other = next((environ[name] for name in OTHER_VISIBLE_DEVICES if environ.get(name)), None)
+        if other is None:
+            return None
+        devices = other.split(",")
+    # The text is that of `--gpu-bind`, such as `gpu:single:1`.
+    binding = environ.get("SLURMD_TRES_BIND", "")
+    is_bound = not devices or re.search("gpu:(?!(verbose,)?none)", binding) is not None
+    if not is_bound and environ.get("SLURM_GPUS_ON_NODE"):
+        is_bound = len(devices) < _requested(environ, "SLURM_GPUS_ON_NODE")
+    return len(devices) if is_bound else None
+
+
 def gpus_per_task(environ: Mapping[str, str]) -> int | None:
     """Return the number of GPUs that was requested for each task; None if none was requested.
 
@@ -90,8 +116,8 @@ def devices_of_task(environ: Mapping[str, str], local_id: int, tasks_on_node: in
     first, end = local_id * number, (local_id + 1) * number
     if not visible:  # TensorFlow too replaces an empty variable by the devices of its arguments
         visible = [str(index) for index in range(end)]
-    elif len(visible) == number or len(visible) < tasks_on_node * number:
-        return None  # Slurm has bound the task: these are not the devices of the whole node
+    elif bound_gpus(environ) is not None or len(visible) < tasks_on_node * number:
+        return None  # these are not the devices of the whole node
     return ",".join(visible[first:end])
 
 

@@ -68,6 +68,23 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
+def expand_host_file(text: str) -> list[str]:
+    """Return the host of each task, for the text of a `$SLURM_HOSTFILE`: `n2*3` is three tasks on `n2`.
+
+    Raises:
+        ValueError: the text is malformed, or has more than `MAX_TASKS` hosts.
+    """
+    hosts: list[str] = []
+    for line in text.splitlines():
+        for entry in _ENTRY.findall(re.sub(r"\s+", ",", line.partition("#")[0])):
+            name, _, repetitions = entry.partition("*")
+            names, number = expand_host_list(name), int(repetitions or 1)
+            if len(hosts) + len(names) * number > MAX_TASKS:
+                raise ValueError(f"more than {MAX_TASKS} hosts")
+            hosts += names * number
+    return hosts
+
+
 def _expand_entry(entry: str, limit: int) -> list[str]:
     """Return the hosts of one entry: `a[1-2]b[3,5]` has four. The last bracket varies fastest."""
     parts: list[list[str]] = []

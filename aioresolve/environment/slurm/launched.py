@@ -12,7 +12,16 @@ from aioresolve.environment.base import reject, shorten
 from aioresolve.resolver.launchers import launched_process
 
 from .host_list import MAX_HOSTS, MAX_TASKS, expand_host_list
-from .tasks import INTERACTIVE_STEP, JOB, STEP, STEP_ID, SlurmTask, SlurmTasks, read_integer, read_tasks
+from .tasks import (
+    INTERACTIVE_STEP,
+    JOB_HOSTS,
+    STEP_HOSTS,
+    STEP_ID,
+    SlurmTask,
+    SlurmTasks,
+    read_integer,
+    read_tasks,
+)
 
 if TYPE_CHECKING:
     from .tasks import Environ, TasksPerNode
@@ -29,7 +38,7 @@ def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> Slu
         ConfigurationError: see `read_tasks`.
     """
     process = launched_process(environ)
-    step, job = STEP.hosts, JOB.hosts if environ.get(JOB.hosts) else STEP.hosts
+    step, job = STEP_HOSTS, JOB_HOSTS if environ.get(JOB_HOSTS) else STEP_HOSTS
     if process is None or not environ.get(job):
         return read_tasks(environ, tasks_per_node)
     if process.local_size is None or tasks_per_node is not None:
@@ -37,7 +46,7 @@ def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> Slu
         if process.has_number(tasks.process_id, len(tasks.tasks)):
             return tasks
         raise process.contradicts(
-            f"${STEP.hosts} has {len(tasks.tasks)} tasks, and this is {tasks.process_id}"
+            f"${STEP_HOSTS} has {len(tasks.tasks)} tasks, and this is {tasks.process_id}"
         )
     is_in_step = bool(environ.get(step)) and environ.get(STEP_ID) != INTERACTIVE_STEP
     variable = job if process.launcher.is_mpi or not is_in_step else step
@@ -59,7 +68,7 @@ def read_processes(environ: Environ, tasks_per_node: TasksPerNode = None) -> Slu
             f"${variable} has {len(hosts)} nodes, and this is {nodes[node_id]} (${NODE_ID})"
         )
     return SlurmTasks(
-        tuple(SlurmTask(host, local_id, local_id, process.local_size) for host, local_id in placed),
+        tuple(SlurmTask(host, local_id, process.local_size) for host, local_id in placed),
         process.rank,
         f"${process.launcher.size} of {process.launcher.name} on ${variable}",
     )

@@ -6,21 +6,22 @@ It follows `tf.distribute.cluster_resolver.SlurmClusterResolver`.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from aioresolve._core.validation import validate_count
 from aioresolve.environment.base import Description, EnvironmentClusterResolver, shorten
-from aioresolve.errors import ConfigurationError, EnvironmentVariableError
+from aioresolve.errors import ConfigurationError, EnvironmentVariableError, TaskIdentityError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.launchers import launched_process
 from aioresolve.resolver.this_task import TaskClaim
 from aioresolve.spec import ClusterState, Endpoint, host_port
 
-from .gpus import assign_gpus, devices_of_task, gpus_of_node, gpus_per_task, visible_devices
+from .gpus import assign_gpus, bound_gpus, devices_of_task, gpus_of_node, gpus_per_task
 from .launched import read_processes
-from .tasks import PROCESS_ID, SlurmTasks
+from .tasks import NODE_NAME, PROCESS_ID, SlurmTasks, find_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,11 +153,25 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         return {"GPU": self._gpus_of_task(self._read_tasks())}
 
     def _claim_task(self) -> TaskClaim:
+        tasks = self._read_tasks()
         # A batch script has a rank too, but it is not a task.
-        is_task = self._read_tasks().process_id is not None
-        launched = launched_process(os.environ)
-        variable = PROCESS_ID if launched is None else launched.launcher.rank
-        return TaskClaim(self.task_type, self.task_id, variable if is_task else None)
+        if tasks.process_id is not None or self._task_id is not None:
+            launched = launched_process(os.environ)
+            variable = PROCESS_ID if launched is None else launched.launcher.rank
+            is_task = tasks.process_id is not None
+            return TaskClaim(self.task_type, self.task_id, variable if is_task else None)
+        name = os.environ.get(NODE_NAME) or socket.gethostname()
+        node = find_node({task.host for task in tasks.tasks}, name)
+        ranks = [rank for rank, task in enumerate(tasks.tasks) if task.host == node]
+        if len(ranks) != 1:
+            raise TaskIdentityError(
+                f"this process is not a task of `srun`, and its node {shorten(name)} has {len(ranks)} of the"
+                f" {len(tasks.tasks)} tasks ({tasks.source})",
+                hint="Start the program with `srun`, or set {task_type} and {task_id}.",
+                tried=(f"${PROCESS_ID}", f"the node {shorten(name)}"),
+            )
+        task = self._describe(tasks).state.tasks[ranks[0]]
+        return TaskClaim(task.job, task.index)
 
     def _read(self) -> Description:
         return self._describe(self._read_tasks())
@@ -175,7 +190,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
 
     def _describe(self, tasks: SlurmTasks) -> Description:
         jobs = {JOB: len(tasks.tasks)} if self._jobs is None else self._jobs
-        highest = self._port_base + max((task.port_offset for task in tasks.tasks), default=0)
+        highest = self._port_base + max((task.local_id for task in tasks.tasks), default=0)
         if highest > 65535:
             raise ConfigurationError(
                 f"{self._port_base} is too high: the ports end at {highest}", argument="port_base"
@@ -185,7 +200,7 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
         start = 0
         for job, number in sorted(jobs.items()):
             endpoints[job] = [
-                Endpoint(host_port(task.host, self._port_base + task.port_offset), node=task.host, index=rank)
+                Endpoint(host_port(task.host, self._port_base + task.local_id), node=task.host, index=rank)
                 for rank, task in enumerate(tasks.tasks[start : start + number], start)
             ]
             if tasks.process_id is not None and start <= tasks.process_id < start + number:
@@ -196,8 +211,10 @@ class SlurmClusterResolver(EnvironmentClusterResolver):
     def _gpus_of_task(self, tasks: SlurmTasks) -> int:
         """Return the GPUs of each task, after checking that the node has enough of them."""
         if self._gpus_per_node is None and self._gpus_per_task is None:
-            if visible_devices(os.environ) == []:
-                return 0  # a variable of the job may say what was requested for other steps
+            # Before variables of the job, which may say what was requested for other steps.
+            bound = bound_gpus(os.environ)
+            if bound is not None:
+                return bound
             requested = gpus_per_task(os.environ)
             if requested is not None:
                 return requested  # Slurm has checked it

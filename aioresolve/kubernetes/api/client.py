@@ -12,7 +12,7 @@ import logging
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import anyio
 import msgspec
@@ -31,10 +31,10 @@ from aioresolve._core.http.client import (
 from aioresolve._core.http.errors import BodyTooLongError, ConnectionHints
 from aioresolve._core.retry import RETRYABLE_STATUSES, RetryPolicy
 from aioresolve._core.telemetry import HTTPCall
-from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, ProtocolError, UnauthorizedError
+from aioresolve.errors import APIError, ForbiddenError, ProtocolError, UnauthorizedError
 
 from .errors import LIST_VERBS, error_from_response, error_from_watch_response, is_expired
-from .objects import PODS, EventLines, ListSplitter, PodList, Rows, decode_list
+from .objects import ListSplitter, Rows, Table, decode_list
 
 if TYPE_CHECKING:
     import ssl
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aioresolve.errors import ResolveError
     from aioresolve.kubernetes.auth import Connection
 
-    from .objects import ListMeta, ObjectList, Pod, PodQuery, Query, WatchEvent
+    from .objects import ListMeta, PodQuery, Query
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -66,10 +66,7 @@ logger = logging.getLogger("aioresolve.kubernetes")
 
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AS_LIST = "application/json"
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-AS_PROTOBUF = f"{PROTOBUF},application/json"
-"""For whole pods, in lists and in events: a client takes more CPU to decode them than in JSON, and an API
-server much less to write them. Where few pods match, loading protobuf takes longer than it saves."""
+"""For whole pods too: in protobuf they arrive no sooner, and Python takes longer to decode them."""
 
 PAGE = 250
 """Pods per page, 1 to 4 MB of JSON, where a list in one response fails."""
@@ -101,13 +98,11 @@ class Transport(abc.ABC):
         can_stream: whether `stream` is supported; if not, the resolver polls instead of watching.
         has_tables: whether `get` can return Tables and select by field; if not, whole pods are listed.
         reads_any_path: whether `get` can read objects other than pods.
-        reads_protobuf: whether responses may be in protobuf.
     """
 
     can_stream = True
     has_tables = True
     reads_any_path = True
-    reads_protobuf = False
 
     @property
     @abc.abstractmethod
@@ -132,15 +127,9 @@ class Transport(abc.ABC):
         """Return a context manager that yields the response to a GET, to be read as it arrives.
 
         The body of a failure is complete. The connection is closed after the block, even if more would
-        arrive. Only a deadline of the caller ends it.
-
-        Raises:
-            ConfigurationError: `can_stream` is false.
+        arrive. Only a deadline of the caller ends it. Not called if `can_stream` is false.
         """
-        raise ConfigurationError(
-            f"{self.host} cannot stream GET {path}",
-            hint="Pass a kubernetes_asyncio ApiClient as {override_client}, or none.",
-        )
+        raise NotImplementedError
 
     def receive(
         self, path: str, query: Mapping[str, str], accept: str
@@ -177,8 +166,6 @@ class _ConnectionAuth(Auth):
 
 class AiohttpTransport(Transport):
     """Sends requests with our own HTTP client and the credentials of a `Connection`."""
-
-    reads_protobuf = True
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -270,65 +257,6 @@ class Found(msgspec.Struct, Generic[T], frozen=True):
     version: str
 
 
-class ItemSplitter(Protocol[T]):
-    """Decodes the items of a list from its bytes, which arrive in arbitrary chunks."""
-
-    @property
-    def pending(self) -> int:
-        """The number of bytes that were not decoded yet."""
-        ...
-
-    def feed(self, data: bytes | memoryview) -> list[T]:
-        """Return the items that are complete with `data`; raises a ValueError if they are invalid."""
-        ...
-
-    def finish(self) -> ObjectList[T]:
-        """Return the list without the items returned before; raises a ValueError if it is invalid."""
-        ...
-
-
-class EventSplitter(Protocol[T]):
-    """Decodes the events of a watch from its bytes, which arrive in arbitrary chunks."""
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the last event has arrived whole."""
-        ...
-
-    def feed(self, data: bytes) -> list[WatchEvent[T]]:
-        """Return the events that end in `data`, in order; raises a ValueError if one is invalid."""
-        ...
-
-
-def split_items(query: Query[T], response: Response) -> ItemSplitter[T]:
-    """Return what decodes the list in `response` to `query`."""
-    if query.resource is PODS and _is_protobuf(response):
-        from .protobuf import MessageSplitter
-
-        splitter: Any = MessageSplitter()
-        return splitter  # type: ignore[no-any-return]
-    return ListSplitter(query.resource)
-
-
-def split_events(query: Query[T], response: Response) -> EventSplitter[T]:
-    """Return what decodes the events in `response` to a watch of `query`."""
-    if query.resource is PODS and _is_protobuf(response):
-        from .protobuf import EventFrames
-
-        splitter: Any = EventFrames()
-        return splitter  # type: ignore[no-any-return]
-    return EventLines(query.resource.decode_event)
-
-
-def _is_protobuf(response: Response) -> bool:
-    return _media_type(response) == PROTOBUF
-
-
-def _media_type(response: Response) -> str:
-    content_type: str = response.headers.get("Content-Type", "")
-    return content_type.partition(";")[0].strip().lower()
-
-
 class ObjectAPI:
     """The objects of one API server; at most `max_concurrency` requests are sent at a time.
 
@@ -395,11 +323,8 @@ class ObjectAPI:
         progress.waiting(query.scope, f"the credentials of {self.source} are not available yet")
         await self._transport.prepare()
 
-    async def rows(self, query: PodQuery, progress: Progress) -> Rows | Found[Pod] | None:
-        """Return the rows of a Table, or pods from a server that does not support Tables of pods.
-
-        None if only a paged list is possible: the server rejects Tables, or splits this one into pages.
-        """
+    async def rows(self, query: PodQuery, progress: Progress) -> Rows | None:
+        """Return the rows of a Table; None if the server has no Tables, or splits this one into pages."""
         parameters = {**query.parameters, "includeObject": "None"}
 
         async def send(attempts: Iterator[int]) -> Response:
@@ -411,12 +336,12 @@ class ObjectAPI:
             if error.status == 406:
                 return None
             raise
-        found = self._decode(query, response, lambda: _decode_rows(response.body))
-        if isinstance(found, Rows) and not found.inconclusive.isdisjoint(response.secrets):
+        rows = self._decode(query, response, lambda: _decode_rows(response.body))
+        if rows is not None and not rows.inconclusive.isdisjoint(response.secrets):
             # These pods will be requested by name, and requests are logged.
             raise self.invalid_list(query, "it contains the credentials that were sent")
         progress.done(query.scope, "received")
-        return found
+        return rows
 
     @overload
     async def objects(
@@ -530,14 +455,16 @@ class ObjectAPI:
             with HTTPCall(
                 logger, "GET", transport.host, query.path, scope=f"watch of {query.scope}", query=parameters
             ) as call:
-                opening = transport.stream(query.path, parameters, self._accept(query))
+                opening = transport.stream(query.path, parameters, AS_LIST)
                 stream = await stack.enter_async_context(opening)
                 call.set_response(stream.response.status)
             if stream.response.status != 200:
                 raise error_from_watch_response(
                     stream.response, query, host=transport.host, source=transport.source
                 )
-            if (media_type := _media_type(stream.response)) not in ("", AS_LIST, PROTOBUF):
+            content_type: str = stream.response.headers.get("Content-Type", "")
+            media_type = content_type.partition(";")[0].strip().lower()
+            if media_type not in ("", AS_LIST):
                 # A login page may remain open, or end, without an event that would show what it is.
                 raise self.invalid_event(query, f"the Content-Type is {media_type!r}")
             yield stream
@@ -649,12 +576,12 @@ class ObjectAPI:
         items: list[U] = []
         length = 0
         with self._call(query, parameters, attempts) as call:
-            async with self._transport.receive(query.path, parameters, self._accept(query)) as stream:
+            async with self._transport.receive(query.path, parameters, AS_LIST) as stream:
                 response = stream.response
                 call.set_response(response.status, len(response.body))
                 if response.status in PAGES_AFTER:
                     use_pages()
-                splitter = split_items(query, response)
+                splitter = ListSplitter(query.resource)
                 if response.status == 200:
                     # Reports of local variables do not show the content of a memoryview.
                     while chunk := memoryview(await stream.read()):
@@ -706,11 +633,6 @@ class ObjectAPI:
             raise self._error(response, query, progress, verbs)
         return response
 
-    def _accept(self, query: Query[Any]) -> str:
-        """Return the representation to request the objects of `query` in."""
-        has_pods = query.resource is PODS and not query.matches_few
-        return AS_PROTOBUF if has_pods and self._transport.reads_protobuf else AS_LIST
-
     def _call(self, query: Query[Any], parameters: dict[str, str], attempts: Iterator[int]) -> HTTPCall:
         host = self._transport.host
         return HTTPCall(
@@ -743,13 +665,9 @@ class ObjectAPI:
         raise self.invalid_list(query, reason)
 
 
-def _decode_rows(body: bytes) -> Rows | Found[Pod] | None:
+def _decode_rows(body: bytes) -> Rows | None:
     found = decode_list(body)
-    if found.metadata.continue_:
-        return None
-    if isinstance(found, PodList):
-        return Found(found.items or [], found.metadata.resource_version)
-    return Rows.from_table(found)
+    return Rows.from_table(found) if isinstance(found, Table) and not found.metadata.continue_ else None
 
 
 class ConnectionPool:

@@ -21,14 +21,14 @@ from aioresolve.errors import (
     UnauthorizedError,
 )
 
-from .objects import PODS, PROTOBUF_MAGIC, Status, status_from_json
+from .objects import PODS, status_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aioresolve._core.http.client import Response
 
-    from .objects import Query, Resource
+    from .objects import Query, Resource, Status
 
 LIST_VERBS = ("list",)
 """The RBAC verbs that a single list needs."""
@@ -45,15 +45,6 @@ Kubernetes version behind the same address.
 
 MAX_MESSAGE = 500
 """The maximum length of a server's message that is quoted, in characters."""
-
-
-def decode_status(body: bytes) -> Status:
-    """Return the body of a failure as a Status; an empty one if it is something else."""
-    if body.startswith(PROTOBUF_MAGIC):
-        from .protobuf import status_from_protobuf
-
-        return status_from_protobuf(body)
-    return status_from_json(body)
 
 
 def error_from_response(
@@ -76,7 +67,7 @@ def error_from_response(
             host=host,
             scope=query.scope,
         )
-    status = decode_status(response.body)
+    status = status_from_json(response.body)
     return _error(response.status, status, response.retry_after, query, host, source, verbs)
 
 
@@ -85,7 +76,7 @@ def error_from_watch_response(
 ) -> ResolveError:
     """Return the error for a watch that did not start; for the arguments see `error_from_response`."""
     if response.status in EXPIRED:
-        return _version_expired(response.status, decode_status(response.body), query, host)
+        return _version_expired(response.status, status_from_json(response.body), query, host)
     return error_from_response(response, query, host=host, source=source, verbs=WATCH_VERBS)
 
 

@@ -82,11 +82,6 @@ class Query(msgspec.Struct, Generic[T], frozen=True):
         return []
 
     @property
-    def matches_few(self) -> bool:
-        """Whether few objects are expected to match."""
-        return False
-
-    @property
     def path(self) -> str:
         """The path of the URL."""
         namespaced = "" if self.namespace is None else f"/namespaces/{self.namespace}"
@@ -135,18 +130,23 @@ class Query(msgspec.Struct, Generic[T], frozen=True):
         return replace(self, limit=limit, continue_=continue_)
 
 
+RUNNING, NOT_RUNNING = "status.phase=Running", "status.phase!=Running"
+NOT_MISSING = "status.phase!=Pending,status.phase!=Failed,status.phase!=Unknown"
+"""Running, or ended with success."""
+
+
 class PodQuery(Query["Pod"], frozen=True, kw_only=True):
     """A request for pods.
 
     Attributes:
         name: the name of the pods; None for any name.
         ip: the first IP address of the pods; None for any address.
-        is_running: whether their phase is Running, or is not; None for any phase.
+        phases: the term of the field selector for their phases; empty for any phase.
     """
 
     name: str | None = None
     ip: str | None = None
-    is_running: bool | None = None
+    phases: str = ""
 
     @property
     def resource(self) -> Resource[Pod]:
@@ -157,29 +157,25 @@ class PodQuery(Query["Pod"], frozen=True, kw_only=True):
         fields = [] if self.name is None else [f"metadata.name={self.name}"]
         if self.ip is not None:
             fields.append(f"status.podIP={self.ip}")
-        if self.is_running is not None:
-            fields.append("status.phase=Running" if self.is_running else "status.phase!=Running")
+        if self.phases:
+            fields.append(self.phases)
         return fields
-
-    @property
-    def matches_few(self) -> bool:
-        return self.name is not None or self.ip is not None or self.is_running is False
 
     @property
     def scope(self) -> str:
         prefix = "" if self.name is None else f"pod {self.name!r} of "
         if self.ip is not None:
             prefix = f"pod with IP address {self.ip} of "
-        suffix = ", phase other than Running" if self.is_running is False else ""
+        suffix = ", phase other than Running" if self.phases == NOT_RUNNING else ""
         return f"{prefix}{self.selection}{suffix}"
 
     def named(self, name: str) -> PodQuery:
         """Return the request for the pods of one name."""
         return replace(self, name=name)
 
-    def in_phase_running(self, is_running: bool) -> PodQuery:
-        """Return the request for the pods whose phase is Running, or for all others."""
-        return replace(self, is_running=is_running)
+    def in_phases(self, phases: str) -> PodQuery:
+        """Return the request for the pods in phases that the term of a field selector describes."""
+        return replace(self, phases=phases)
 
 
 MAX_NAME = 253
@@ -200,6 +196,7 @@ class OwnerReference(Struct, kw_only=True, frozen=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
+    uid: str = ""
     controller: bool | None = None
 
 
@@ -225,6 +222,7 @@ class Resources(Struct, frozen=True):
 class Container(Struct, kw_only=True, frozen=True):
     """One entry of `spec.containers` or `spec.initContainers`."""
 
+    name: str = ""
     resources: Resources | None = None
     restart_policy: str | None = None
 
@@ -644,9 +642,6 @@ class ListSplitter(Generic[T]):
         """
         return self._decode_page(self._head + self._tail)
 
-
-PROTOBUF_MAGIC = b"k8s\0"
-"""The first bytes of an object in protobuf."""
 
 MAX_EVENT = 8 << 20
 """The maximum length of an event, in bytes. etcd limits objects to 1.5 MiB; their JSON may be longer."""

@@ -13,16 +13,18 @@ Where the number comes from, in this order:
 
 A selector may match a part of the pods of a controller. Pods made from one template match together, unless
 the selector has a label in which they differ, such as an index: then the number is unknown.
+
+The number includes the pods that have succeeded, which nothing replaces. The object of the controller also
+says whether the job as a whole has failed, is complete or suspended.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import anyio
@@ -31,7 +33,7 @@ import msgspec
 from aioresolve._core.concurrency import gather
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import ResolveError
-from aioresolve.spec import ExpectedTasks
+from aioresolve.spec import ControllerStatus, ExpectedTasks
 
 from .pod_index import (
     COMPLETION_INDEX,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 JOBSET_REPLICAS = "jobset.sigs.k8s.io/replicatedjob-replicas"
 POD_GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
 POD_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
@@ -198,6 +201,26 @@ def _pod_set(
     )
 
 
+def run_of(pod: Pod) -> str:
+    """Return what identifies the run of the controller that the pod belongs to; empty without a controller.
+
+    The Jobs of a JobSet are one run, until the JobSet restarts them.
+    """
+    labels, namespace = pod.metadata.labels, pod.metadata.namespace
+    if JOBSET_NAME in labels:
+        return f"{namespace}/{labels[JOBSET_NAME]}/{labels.get(JOBSET_ATTEMPT, '')}"
+    owner = next((one for one in pod.metadata.owner_references or () if one.controller), None)
+    if owner is not None:
+        return owner.uid or f"{namespace}/{owner.kind}/{owner.name}"
+    return labels.get(POD_GROUP_NAME, "")
+
+
+def controller_of_selector(selector: str, namespace: str | None) -> Controller | None:
+    """Return the Job whose pods a selector names by their label; None if it names none."""
+    found = _JOB_SELECTOR.search(selector)
+    return None if found is None or namespace is None else Controller("batch/v1", "Job", namespace, found[1])
+
+
 # Selectors
 
 
@@ -255,6 +278,7 @@ def _labels_of(controller: Controller) -> _Labels:
 
 
 _REQUIREMENT = re.compile(r"[^,(]+(?:\([^)]*\))?")
+_JOB_SELECTOR = re.compile(r"(?:^|,)\s*(?:batch\.kubernetes\.io/)?job-name\s*==?\s*([a-z0-9.-]+)\s*(?:,|$)")
 _PARTS = re.compile(r"\s*!?\s*([^\s=!<>(]+)\s*(.*?)\s*")
 _ONE_VALUE = re.compile(r"==?\s*([^\s=,()]+)|in\s*\(\s*([^\s,()]+)\s*\)")
 _IS_LEADER = re.compile(r"!?==?\s*0|(?:not)?in\s*\(\s*0\s*\)")
@@ -294,19 +318,55 @@ def _parse_selector(selector: str) -> _Selector:
 
 
 class Role(NamedTuple):
-    """The pods that a controller wants from one template: how many in how many groups, and their labels."""
+    """The pods that a controller wants from one template: how many in how many groups, and their labels.
+
+    Attributes:
+        per_group: how many pods of each group run at the same time.
+        groups: the number of groups.
+        labels: the labels of the pods.
+        completions: how many pods of each group have to succeed, if that are more.
+    """
 
     per_group: int
     groups: int = 1
     labels: Mapping[str, str] = {}
+    completions: int = 0
+
+
+class ControllerObject(NamedTuple):
+    """What the object of a controller says.
+
+    Attributes:
+        roles: the roles by their names; None if they are malformed or unknown.
+        status: whether the job as a whole has ended or is suspended.
+        succeeded: how many pods of a Job have succeeded, those that no longer exist included.
+        completed: of an Indexed Job, the indices of these pods.
+    """
+
+    roles: Mapping[str, Role] | None
+    status: ControllerStatus | None = None
+    succeeded: int = 0
+    completed: frozenset[int] = frozenset()
 
 
 class _Size(NamedTuple):
-    """A number of pods; `is_whole` if no controller has to be read to know it better."""
+    """A number of pods.
+
+    Attributes:
+        number: how many run at the same time.
+        source: what states the number.
+        is_whole: whether no controller has to be read to know it better.
+        completions: how many have to succeed, if that are more.
+    """
 
     number: int
     source: str
     is_whole: bool = True
+    completions: int = 0
+
+    def including(self, done: int) -> int:
+        """Return the number of tasks if `done` of them have succeeded already."""
+        return max(self.number, min(self.number + done, self.completions))
 
 
 class SelectedPods(NamedTuple):
@@ -315,39 +375,70 @@ class SelectedPods(NamedTuple):
     Attributes:
         selector: the label selector.
         live: those of the pods that are members or may become members.
-        succeeded: how many pods have succeeded, which no controller replaces.
+        done: how many pods have succeeded in the same run of a controller that has live pods.
+        former: if no pod is live, the pod sets of those that were, or that have ended.
     """
 
     selector: str
     live: Sequence[PodSet | None]
-    succeeded: Mapping[PodSet | None, int]
+    done: Mapping[PodSet | None, int]
+    former: Sequence[PodSet] = ()
 
 
 @dataclass(slots=True)
-class ControllerSizes:
-    """How many pods controllers want, as far as they were read.
+class Controllers:
+    """The objects of the controllers of the pods, as far as they were read.
+
+    Args:
+        reads_sizes: whether to read the controllers of live pods, to know how many pods they want. Otherwise
+            only those of a job without live pods are read, to know whether it has ended.
 
     Attributes:
-        roles: the roles of each controller by their names; None if it may not be read or does not exist.
+        objects: the object of each controller; None if it may not be read or does not exist.
     """
 
-    roles: dict[Controller, Mapping[str, Role] | None] = field(default_factory=dict)
-    _read_at: float = field(default=0.0, init=False)  # on the clock of `time.monotonic()`
+    reads_sizes: bool = True
+    objects: dict[Controller, ControllerObject | None] = field(default_factory=dict)
+    _read_at: float = field(default=0.0, init=False)  # on the clock of the event loop
+    _without_pods: set[Controller] = field(default_factory=set, init=False)
+    # Those that were not found before they had a live pod: they may not have existed yet.
+    _early: set[Controller] = field(default_factory=set, init=False)
 
     def expected(self, jobs: Mapping[str, Sequence[SelectedPods]]) -> dict[str, ExpectedTasks]:
         """Return the number of tasks of each job for which it is known for all of its pods."""
         found = {job: self._of_job(selections) for job, selections in jobs.items()}
         return {job: expected for job, expected in found.items() if expected is not None}
 
+    def ended(self, jobs: Mapping[str, Sequence[SelectedPods]]) -> dict[str, tuple[ControllerStatus, ...]]:
+        """Return what the controllers of each job without live pods say, if none of them runs pods."""
+        found = {}
+        for job, selections in jobs.items():
+            former = [one.controller for selection in selections for one in selection.former]
+            objects = [self.objects.get(controller) for controller in dict.fromkeys(former)]
+            statuses = tuple(one.status for one in objects if one is not None and one.status is not None)
+            if statuses and len(statuses) == len(objects) and not any(one.live for one in selections):
+                found[job] = statuses
+        return found
+
+    def completed(self, selection: SelectedPods) -> frozenset[int]:
+        """Return the completion indices of the Indexed Job to which all live pods belong, if they do."""
+        controllers = {one and one.controller for one in selection.live}
+        only = controllers.pop() if len(controllers) == 1 else None
+        found = self.objects.get(only) if only is not None else None
+        return frozenset() if found is None else found.completed
+
     def unread(self, jobs: Mapping[str, Sequence[SelectedPods]]) -> list[Controller]:
-        """Return the controllers that have to be read to know the numbers, each once."""
-        needed = (
-            controller
-            for selections in jobs.values()
-            for selection in selections
-            for controller in self._unread(selection)
-        )
-        return list(dict.fromkeys(needed))[: max(0, MAX_CONTROLLERS - len(self.roles))]
+        """Return the controllers that have to be read, each once."""
+        needed: list[Controller] = []
+        self._without_pods = set()
+        for selections in jobs.values():
+            if not any(selection.live for selection in selections):
+                former = {one.controller for selection in selections for one in selection.former}
+                self._without_pods |= former
+                needed += [one for one in former if one not in self.objects and one.kind != "PodGroup"]
+            elif self.reads_sizes:
+                needed += [one for selection in selections for one in self._unread(selection)]
+        return list(dict.fromkeys(needed))[: max(0, MAX_CONTROLLERS - len(self.objects))]
 
     async def read(self, api: ObjectAPI, controllers: Sequence[Controller]) -> None:
         """Read `controllers`.
@@ -365,13 +456,16 @@ class ControllerSizes:
                     if error.retryable:
                         raise
                 # One that was read once, and now cannot be, keeps its size.
-                if body is not None or controller not in self.roles:
-                    self.roles[controller] = None if body is None else roles_of(controller, body)
+                if body is not None or controller not in self.objects:
+                    self.objects[controller] = None if body is None else parse_controller(controller, body)
+                self._early.discard(controller)
+                if body is None and controller in self._without_pods:
+                    self._early.add(controller)
 
             await gather([partial(read, one) for one in controllers], limit=MAX_CONCURRENT_READS)
 
         await within_deadline(READ_TIMEOUT, "the controllers of the pods", read_all)
-        self._read_at = time.monotonic()
+        self._read_at = anyio.current_time()
 
     async def read_again(self, api: ObjectAPI) -> None:
         """Read the controllers that were read before, `MIN_PAUSE` after the last read at the earliest.
@@ -379,44 +473,45 @@ class ControllerSizes:
         Raises:
             ResolveError: the API server cannot be reached; some of them may have been read.
         """
-        await anyio.sleep(self._read_at + MIN_PAUSE - time.monotonic())
-        await self.read(api, list(self.roles))
+        await anyio.sleep_until(self._read_at + MIN_PAUSE)
+        await self.read(api, list(self.objects))
 
     def is_outdated(self, observation: Observation, interval: float) -> bool:
         """Whether to read the controllers again before `observation` counts.
 
-        Their sizes may have changed: this matters if the cluster seems to be complete, and is checked every
-        `interval` seconds otherwise.
+        What they say may have changed: this matters if the cluster seems to be complete or to have ended, and
+        is checked every `interval` seconds otherwise.
         """
-        if not self.roles:
+        if not self.objects:
             return False
-        if time.monotonic() >= self._read_at + interval:
+        if anyio.current_time() >= self._read_at + interval or observation.controllers:
             return True
         state = observation.state
         if state is None or not observation.expected:
             return False
         return all(
-            len(state.endpoints.get(job, ())) >= expected.number
+            len(state.endpoints.get(job, ())) + expected.done >= expected.number
             for job, expected in observation.expected.items()
         )
 
     def _of_job(self, selections: Sequence[SelectedPods]) -> ExpectedTasks | None:
-        number, ended, sources = 0, 0, []
+        number, done, sources = 0, 0, []
         for selection in selections:
             sizes = self._sizes(selection)
             if not sizes or None in sizes.values():
                 return None
             for controller, size in sizes.items():
                 assert size is not None
-                succeeded = sum(
-                    count
-                    for one, count in selection.succeeded.items()
-                    if one and one.controller == controller
+                assert controller is not None
+                of_controller = sum(
+                    count for one, count in selection.done.items() if one and one.controller == controller
                 )
-                number += max(size.number - succeeded, 0)
-                ended += succeeded
+                if (found := self.objects.get(controller)) is not None:
+                    of_controller = max(of_controller, found.succeeded)
+                number += size.including(of_controller)
+                done += of_controller
                 sources.append(size.source)
-        return ExpectedTasks(number, ", ".join(dict.fromkeys(sources)), ended) if number else None
+        return ExpectedTasks(number, ", ".join(dict.fromkeys(sources)), done) if number else None
 
     def _sizes(self, selection: SelectedPods) -> dict[Controller | None, _Size | None]:
         """Return how many of the pods of each controller the selector will match; None if unknown."""
@@ -432,23 +527,24 @@ class ControllerSizes:
         }
 
     def _size(self, controller: Controller, pod_sets: Sequence[PodSet], selector: _Selector) -> _Size | None:
-        roles = self.roles.get(controller)
-        if roles is not None:
-            return _size_from_roles(controller, roles, pod_sets, selector)
-        return _size_from_pods(controller, pod_sets, selector, self.roles)
+        found = self.objects.get(controller)
+        if found is not None and found.roles is not None:
+            return _size_from_roles(controller, found.roles, pod_sets, selector)
+        return _size_from_pods(controller, pod_sets, selector, self.objects)
 
     def _unread(self, selection: SelectedPods) -> Iterable[Controller]:
+        """Yield the controllers that have to be read to know the number of the selected pods."""
         if _parse_selector(selection.selector).splits_templates or None in selection.live:
             return
         for controller, size in self._sizes(selection).items():
             if controller is None or (size is not None and size.is_whole) or controller.kind == "PodGroup":
                 continue
-            if controller not in self.roles:
+            if controller not in self.objects or controller in self._early:
                 yield controller
-            elif self.roles[controller] is None:
+            elif (found := self.objects[controller]) is None or found.roles is None:
                 # One Job for each replicated job: all of them have the same template.
                 jobs = {one.role: one.job for one in selection.live if one and one.controller == controller}
-                yield from (job for job in jobs.values() if job is not None and job not in self.roles)
+                yield from (job for job in jobs.values() if job is not None and job not in self.objects)
 
 
 _UNKNOWN = PodSet(Controller("", "", "", ""))
@@ -474,15 +570,18 @@ def _size_from_roles(
     restricted = selector.keys & labels.groups
     if not restricted <= selector.single:
         return None
-    number = sum(roles[role].per_group * (1 if restricted else roles[role].groups) for role in found)
-    return _Size(_count(number) or 0, f"{_field(controller)} of {controller}")
+    groups = {role: 1 if restricted else roles[role].groups for role in found}
+    number = sum(roles[role].per_group * groups[role] for role in found)
+    completions = sum(roles[role].completions * groups[role] for role in found)
+    source = f"{_field(controller)} of {controller}"
+    return _Size(_count(number) or 0, source, completions=_count(completions) or 0)
 
 
 def _size_from_pods(
     controller: Controller,
     pod_sets: Sequence[PodSet],
     selector: _Selector,
-    read: Mapping[Controller, Mapping[str, Role] | None],
+    read: Mapping[Controller, ControllerObject | None],
 ) -> _Size | None:
     labels = _labels_of(controller)
     restricted = selector.keys & labels.groups
@@ -506,9 +605,9 @@ def _size_from_pods(
             number = 0
             for one in {one.role: one for one in pod_sets}.values():
                 of_job = None if one.job is None else read.get(one.job)
-                if of_job is None or one.declared is None:
+                if of_job is None or of_job.roles is None or one.declared is None:
                     return None
-                number += of_job[""].per_group * (1 if restricted else one.declared)
+                number += of_job.roles[""].per_group * (1 if restricted else one.declared)
             return _Size(number, f"{JOBSET_REPLICAS} of the pods and their Jobs")
     return None
 
@@ -516,7 +615,7 @@ def _size_from_pods(
 def _field(controller: Controller) -> str:
     """Return the fields of the object that state the number."""
     match controller.kind:
-        case "Job" if controller.api_version.startswith("batch/"):
+        case "Job" if _is_job(controller):
             return "spec.completions and spec.parallelism"
         case "Job":
             return "spec.tasks"
@@ -529,23 +628,75 @@ def _field(controller: Controller) -> str:
     return "the replica specs"
 
 
-def roles_of(controller: Controller, body: bytes) -> Mapping[str, Role] | None:
-    """Return the roles of a controller by name, from its object as JSON; None if that is malformed."""
+def parse_controller(controller: Controller, body: bytes) -> ControllerObject:
+    """Return what the object of a controller, as JSON, says; without roles if it is malformed."""
     try:
-        spec = json.loads(body)["spec"]
-        return {
+        body_object = json.loads(body)
+        spec, status = body_object["spec"], body_object.get("status") or {}
+        roles = {
             role: one
             for role, one in _roles(controller, spec).items()
-            if _count(one.per_group) is not None and _count(one.groups) is not None
+            if all(_count(number) is not None for number in (one.per_group, one.groups, one.completions))
         }
+        return ControllerObject(
+            roles,
+            _controller_status(controller, spec, status),
+            _count(status.get("succeeded")) or 0 if _is_job(controller) else 0,
+            _indices(status.get("completedIndexes")) if _is_job(controller) else frozenset(),
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+        return ControllerObject(None)
+
+
+_PHASES: Mapping[str, Literal["failed", "complete", "suspended"]] = {
+    "Complete": "complete",  # Job
+    "Completed": "complete",  # JobSet, Volcano Job
+    "Succeeded": "complete",  # jobs of the Kubeflow training operator and the MPI operator
+    "Failed": "failed",
+    "Aborted": "failed",  # Volcano Job
+    "Terminated": "failed",
+    "Suspended": "suspended",
+}
+"""What the condition or the phase of a controller means for the job as a whole."""
+
+
+def _controller_status(
+    controller: Controller, spec: dict[str, Any], status: dict[str, Any]
+) -> ControllerStatus | None:
+    """Return the phase of the job as a whole, from `status.conditions`, `status.state` or `spec.suspend`."""
+    conditions = [each for each in status.get("conditions") or () if each["status"] == "True"]
+    if controller.api_version.startswith("batch.volcano.sh/"):
+        state = status.get("state") or {}
+        conditions = [{"type": state.get("phase"), **state}]
+    # An end is final, and comes before a condition that is left from before it.
+    for phase in ("failed", "complete", "suspended"):
+        for each in conditions:
+            if _PHASES.get(each["type"]) == phase:
+                text = ": ".join(each[key] for key in ("reason", "message") if each.get(key))
+                return ControllerStatus(_PHASES[each["type"]], str(controller), text)
+    suspended = spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend")
+    return ControllerStatus("suspended", str(controller)) if suspended is True else None
+
+
+def _is_job(controller: Controller) -> bool:
+    return controller.kind == "Job" and controller.api_version.startswith("batch/")
+
+
+def _indices(text: str | None) -> frozenset[int]:
+    """Return the indices of `status.completedIndexes` of a Job: `1,3-5,7`."""
+    found: set[int] = set()
+    for part in filter(None, (text or "").split(",")):
+        first, _, last = part.partition("-")
+        if not (is_number(first) and is_number(last or first)) or int(last or first) >= MAX_TASKS:
+            return frozenset()
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def _roles(controller: Controller, spec: dict[str, Any]) -> dict[str, Role]:
     match controller.kind:
-        case "Job" if controller.api_version.startswith("batch/"):
-            return {"": Role(_job_size(spec))}
+        case "Job" if _is_job(controller):
+            return {"": _job_role(spec)}
         case "Job":
             return {
                 task.get("name") or "default": Role(
@@ -555,10 +706,9 @@ def _roles(controller: Controller, spec: dict[str, Any]) -> dict[str, Role]:
             }
         case "JobSet":
             return {
-                each["name"]: Role(
-                    _job_size(each["template"]["spec"]),
-                    each.get("replicas", 1),
-                    _template_labels(each["template"]["spec"]["template"]),
+                each["name"]: _job_role(each["template"]["spec"])._replace(
+                    groups=each.get("replicas", 1),
+                    labels=_template_labels(each["template"]["spec"]["template"]),
                 )
                 for each in spec["replicatedJobs"]
             }
@@ -586,12 +736,12 @@ def _roles(controller: Controller, spec: dict[str, Any]) -> dict[str, Role]:
     }
 
 
-def _job_size(spec: dict[str, Any]) -> int:
-    """Return how many pods a Job runs at a time, from its spec."""
-    parallelism = spec.get("parallelism", 1)
-    completions = spec.get("completions")
-    size: int = parallelism if completions is None else min(parallelism, completions)
-    return size
+def _job_role(spec: dict[str, Any]) -> Role:
+    """Return how many pods a Job runs at a time, and in total, from its spec."""
+    parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
+    if completions is None:
+        return Role(parallelism)
+    return Role(min(parallelism, completions), completions=completions)
 
 
 def _ray_replicas(group: dict[str, Any]) -> int:

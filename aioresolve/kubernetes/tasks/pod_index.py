@@ -138,7 +138,7 @@ def _with_role(index: PodIndex | None, role: str) -> IndexLabel:
     return IndexLabel(index, PodIndex(index.group + 1, index.member), role)
 
 
-_WORKER_NAME = re.compile("-worker-([0-9]+)")
+_WORKER_NAME = re.compile("-worker-([0-9]+)$")
 
 
 def _kubeflow_index(name: str, label: str) -> PodIndex | None:

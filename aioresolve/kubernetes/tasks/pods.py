@@ -6,6 +6,7 @@ members become tasks is in `task_order`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ ENDED = frozenset({"Failed", "Succeeded"})
 
 STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 """The reasons for which a container waits during a normal start."""
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 MAX_REASON = 1000
 """The maximum length of a reason, in characters."""
@@ -65,6 +68,9 @@ def _address_error(pod: Pod, choice: str | Callable[[Pod], Any], error: Exceptio
     return ConfigurationError(f"pod {pod.full_name} cannot be addressed: {reason}", hint=hint)
 
 
+_IP_CHARACTERS = re.compile(r"[0-9a-fA-F.:]*")
+
+
 @dataclass(slots=True)
 class ListedMembers:
     """The members among the pods that one list returned.
@@ -73,20 +79,23 @@ class ListedMembers:
         names: the name of each member, in the order of the server.
         addresses: the address of each member, in the same order.
         not_running: `namespace/name` of each pod that is not running, with the reason.
+        has_succeeded: whether a pod has ended with success.
     """
 
     names: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     not_running: dict[str, str] = field(default_factory=dict)
+    has_succeeded: bool = False
 
     def add_rows(self, rows: Rows, inconclusive: Container[str], port: int) -> None:
         """Add the members that `rows` prove, except for the names that are `inconclusive`."""
         self.names += [name for name in rows.names if name not in inconclusive]
-        self.addresses += [
-            f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-            for name, ip in zip(rows.names, rows.ips, strict=True)
-            if name not in inconclusive
-        ]
+        ips = [ip for name, ip in zip(rows.names, rows.ips, strict=True) if name not in inconclusive]
+        # One check for thousands of addresses, which are in the format of the kubelet.
+        if not _IP_CHARACTERS.fullmatch("".join(ips)):
+            for ip in ips:
+                host_port(ip, port)  # raises an error for what is no host
+        self.addresses += [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
 
     def add_pods(self, pods: Iterable[Pod], choice: str | Callable[[Pod], Any], port: int) -> None:
         """Add the members among `pods`; for `choice` and `port` see `pod_address`.
@@ -96,6 +105,7 @@ class ListedMembers:
         """
         for pod in pods:
             address, fault = membership(pod, choice, port)
+            self.has_succeeded |= pod.status.phase == "Succeeded"
             if address is not None:
                 self.names.append(pod.metadata.name)
                 self.addresses.append(address)
@@ -187,6 +197,20 @@ def not_ready_reason(pod: Pod) -> str | None:
         _join(label, history) for label, container in _containers(pod) if (history := _history(container))
     ]
     return _shorten("; ".join([reason, *histories]))
+
+
+def restarts_in_place(pod: Pod) -> int:
+    """Return how often the container of the program was restarted: that in which `kubectl exec` runs.
+
+    https://kubernetes.io/docs/reference/labels-annotations-taints/#kubectl-kubernetes-io-default-container
+    """
+    statuses = pod.status.container_statuses or ()
+    if len(statuses) <= 1:
+        return statuses[0].restart_count if statuses else 0
+    name = pod.metadata.annotations.get(DEFAULT_CONTAINER) or next(
+        (container.name for container in pod.spec.containers or ()), ""
+    )
+    return next((each.restart_count for each in statuses if each.name == name), 0)
 
 
 def is_replaced(pod: Pod) -> bool:
@@ -316,13 +340,10 @@ def _address_from_callable(result: Any, port: int) -> str | None:
         case None | "":
             return None
         case str():
-            address = host_port(result, port)
+            return host_port(result, port)
         case (str(host), int(own_port)):
-            address = host_port(host, own_port)
+            return host_port(host, own_port)
         case _:
             raise ValueError(
                 f"the callable returned {result!r}; it has to return a host, (host, port) or None"
             )
-    # Raises a ValueError for surrogates. The API server never sends any, but a callable may return them.
-    address.encode()
-    return address

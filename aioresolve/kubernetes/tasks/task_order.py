@@ -19,12 +19,19 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aioresolve.errors import ConfigurationError
 from aioresolve.kubernetes.api.objects import Record
-from aioresolve.spec import Endpoint, Missing
+from aioresolve.spec import DoneTask, Endpoint, Missing
 
 from .accelerators import claims_of, declared_accelerators
-from .controllers import PodSet, SelectedPods, pod_set
+from .controllers import Controller, PodSet, SelectedPods, pod_set, run_of
 from .pod_index import IndexLabel, PodIndex, group_starts, index_label, index_order_error
-from .pods import is_final, is_replaced, membership, not_ready_reason
+from .pods import (
+    is_final,
+    is_replaced,
+    membership,
+    not_ready_reason,
+    not_running_reason,
+    restarts_in_place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -160,15 +167,15 @@ class LabelOrdering:
         return " and ".join(kinds[prefix].format(key) for prefix, _, key in self._terms)
 
     def unknown_node(self, pod: MatchedPod) -> str | None:
-        """Return the node of a member if its labels were not read yet."""
-        if not self.node_keys or pod.endpoint is None:
+        """Return the node of a pod if its labels were not read yet."""
+        if not self.node_keys:
             return None
-        node = pod.endpoint.node or ""
+        node = pod.node or ""
         return None if node in self.nodes or node in self.absent else node
 
     def rank(self, pod: MatchedPod) -> tuple[str, ...] | None:
         """Return the position of a pod; None if it or its node lacks a label."""
-        of_node = iter(self.nodes.get((pod.endpoint and pod.endpoint.node) or "", (None,) * len(self._terms)))
+        of_node = iter(self.nodes.get(pod.node or "", (None,) * len(self._terms)))
         of_pod = iter(pod.labels)
         values = [next(of_node if prefix == "node-label" else of_pod) for prefix, _, _ in self._terms]
         return None if None in values else tuple(_natural_key(value or "") for value in values)
@@ -197,7 +204,11 @@ class MatchedPod(Record, frozen=True):
         label: the index that the pod's labels give it.
         labels: the values of the labels by which the pods are ordered, if they are.
         pod_set: the pods of its controller that have the same template; None if the controller is unknown.
-        has_succeeded: whether all containers of the pod have succeeded.
+        has_succeeded: whether all containers of the pod have succeeded, and it is not being deleted.
+        run: identifies the run of the controller that the pod belongs to: a Job that is created again, or a
+            JobSet that is restarted, is another run.
+        node: the node of the pod.
+        failure: why a pod that `is_replaced` has failed.
         claims: the names of the ResourceClaims of a member whose devices are not among its accelerators yet.
     """
 
@@ -213,6 +224,9 @@ class MatchedPod(Record, frozen=True):
     labels: tuple[str | None, ...] = ()
     pod_set: PodSet | None = None
     has_succeeded: bool = False
+    run: str = ""
+    node: str | None = None
+    failure: str | None = None
     claims: tuple[str, ...] = ()
 
     def equals(self, other: MatchedPod) -> bool:
@@ -277,8 +291,11 @@ def _match(
             ready=unready is None,
             status=unready or "Running",
             index=None if label.in_role is None else label.in_role.member,
+            restarts=restarts_in_place(pod),
             accelerators=declared_accelerators(pod),
         )
+    replaced = endpoint is None and is_replaced(pod)
+    failure = not_running_reason(pod, None) if replaced and pod.status.phase == "Failed" else None
     return MatchedPod(
         # The slash is part of the key because the server lists `a-b/name` before `a/name`.
         f"{natural_key}\0{name}\0{scope:06}{namespace}/",
@@ -288,11 +305,14 @@ def _match(
         fault,
         unready,
         endpoint is None and is_final(pod),
-        endpoint is None and is_replaced(pod),
+        replaced,
         label,
         tuple([metadata.labels.get(label_key) for label_key in label_keys]) if label_keys else (),
         pod_set(pod),
-        pod.status.phase == "Succeeded",
+        pod.status.phase == "Succeeded" and metadata.deletion_timestamp is None,
+        run_of(pod),
+        pod.spec.node_name,
+        failure,
         () if endpoint is None else claims_of(pod),
     )
 
@@ -386,6 +406,7 @@ class Numbering(NamedTuple):
         addresses: the addresses by task index.
         first: the lowest task index that a pod has, even if it is not a member.
         end: the task index at which the tasks of the next selector start.
+        done: the pods that are done by task index.
         duplicates: task index to the names of the pods that claim it, if there are several.
         unindexed: the names of the members without an index.
     """
@@ -393,15 +414,42 @@ class Numbering(NamedTuple):
     addresses: Addresses
     first: int
     end: int
-    duplicates: dict[int, list[str]]
-    unindexed: list[str]
+    done: Mapping[int, MatchedPod] = {}
+    duplicates: Mapping[int, list[str]] = {}
+    unindexed: Sequence[str] = ()
+
+
+def _number_without_gaps(
+    members: SortedValues[K, Endpoint], done: SortedValues[K, MatchedPod], unindexed: Sequence[str] = ()
+) -> Numbering:
+    """Return the positions of members and of pods that are done in one order."""
+    if not done.keys:  # nearly always
+        addresses = dict(enumerate(endpoint.address for endpoint in members.values))
+        return Numbering(Addresses(addresses), 0, len(addresses), unindexed=unindexed)
+    addresses = {
+        position + done.position(key): endpoint.address
+        for position, (key, endpoint) in enumerate(zip(members.keys, members.values, strict=True))
+    }
+    by_task = {
+        position + members.position(key): pod
+        for position, (key, pod) in enumerate(zip(done.keys, done.values, strict=True))
+    }
+    return Numbering(Addresses(addresses), 0, len(addresses) + len(by_task), by_task, unindexed=unindexed)
 
 
 class NameOrder:
-    """The members among the pods of one selector, ordered by name and numbered without gaps."""
+    """The members among the pods of one selector, ordered by name and numbered without gaps.
 
-    def __init__(self) -> None:
+    A pod that is done keeps its number.
+
+    Args:
+        is_done: whether a pod is done.
+    """
+
+    def __init__(self, is_done: Callable[[MatchedPod], bool]) -> None:
+        self._is_done = is_done
         self._members: SortedValues[str, Endpoint] = SortedValues()
+        self._done: SortedValues[str, MatchedPod] = SortedValues()
         self._numbering: Numbering | None = None
         self._new_addresses: dict[int, str] = {}  # by task index: changes that `_numbering` does not have yet
 
@@ -414,8 +462,7 @@ class NameOrder:
     def numbering(self) -> Numbering:
         """The task indices; the same object until an index or an address changes."""
         if self._numbering is None:
-            addresses = dict(enumerate(endpoint.address for endpoint in self._members.values))
-            self._numbering = Numbering(Addresses(addresses), 0, len(addresses), {}, [])
+            self._numbering = _number_without_gaps(self._members, self._done)
         elif self._new_addresses:
             addresses_now = self._numbering.addresses.changed(self._new_addresses)
             self._numbering = self._numbering._replace(addresses=addresses_now)
@@ -423,21 +470,30 @@ class NameOrder:
         return self._numbering
 
     def fill(self, pods: Sequence[MatchedPod]) -> None:
-        """Set the first pods, which are sorted by key."""
+        """Set all pods, which are sorted by key."""
         self._members = SortedValues((pod.key, pod.endpoint) for pod in pods if pod.endpoint is not None)
+        self._done = SortedValues((pod.key, pod) for pod in pods if self._is_done(pod))
+        self._numbering = None
 
     def put(self, pod: MatchedPod) -> None:
         if pod.endpoint is None:
             self.discard(pod)
+            if self._is_done(pod):
+                self._done.put(pod.key, pod)
+                self._numbering = None
             return
+        if self._done.discard(pod.key) is not None:
+            self._numbering = None
         previous = self._members.put(pod.key, pod.endpoint)
         if previous is None:
             self._numbering = None
         elif previous.address != pod.endpoint.address:
-            self._new_addresses[self._members.position(pod.key)] = pod.endpoint.address
+            position = self._members.position(pod.key) + self._done.position(pod.key)
+            self._new_addresses[position] = pod.endpoint.address
 
     def discard(self, pod: MatchedPod) -> None:
-        if self._members.discard(pod.key) is not None:
+        was_member = self._members.discard(pod.key) is not None
+        if self._done.discard(pod.key) is not None or was_member:
             self._numbering = None
 
 
@@ -452,8 +508,9 @@ class IndexOrder:
     restart of worker 3 of the first group does not move the tasks of the second group.
     """
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, is_done: Callable[[MatchedPod], bool]) -> None:
         self._job = job
+        self._is_done = is_done
         self._pods: dict[str, MatchedPod] = {}
         self._roles: Counter[str | None] = Counter()
         self._members: SortedValues[tuple[PodIndex, str], Endpoint] = SortedValues()
@@ -548,6 +605,11 @@ class IndexOrder:
         indices = [index for index, _ in self._members.keys]
         starts = group_starts(self._job, [*indices, *self._others.values()])
         tasks = [starts[group] + member for group, member in indices]
+        done = {
+            starts[group] + member: self._pods[key]
+            for key, (group, member) in self._others.items()
+            if self._is_done(self._pods[key])
+        }
         first = min(
             chain(tasks, (starts[group] + member for group, member in self._others.values())), default=0
         )
@@ -558,7 +620,9 @@ class IndexOrder:
             for task, endpoint in zip(tasks, endpoints, strict=True):
                 duplicates.setdefault(task, []).append(endpoint.full_name or endpoint.address)
             duplicates = {task: names for task, names in duplicates.items() if len(names) > 1}
-        return Numbering(Addresses(addresses), first, starts[-1], duplicates, list(self._unindexed.values()))
+        done = {task: pod for task, pod in done.items() if task not in addresses}
+        unindexed = list(self._unindexed.values())
+        return Numbering(Addresses(addresses), first, starts[-1], done, duplicates, unindexed)
 
 
 class LabelOrder:
@@ -567,12 +631,14 @@ class LabelOrder:
     It has the methods of `NameOrder`.
     """
 
-    def __init__(self, ordering: LabelOrdering) -> None:
+    def __init__(self, ordering: LabelOrdering, is_done: Callable[[MatchedPod], bool]) -> None:
         self._ordering = ordering
+        self._is_done = is_done
         self._members: SortedValues[tuple[tuple[str, ...], str], Endpoint] = SortedValues()
-        self._ranks: dict[str, tuple[str, ...]] = {}  # of the members, by key
-        self._unindexed: dict[str, str] = {}  # the names of members without a label, by key
-        self._unknown: dict[str, str] = {}  # the nodes of members whose labels were not read, by key
+        self._done: SortedValues[tuple[tuple[str, ...], str], MatchedPod] = SortedValues()
+        self._ranks: dict[str, tuple[str, ...]] = {}  # of the ordered pods, by key
+        self._unindexed: dict[str, str] = {}  # the names of pods without a label, by key
+        self._unknown: dict[str, str] = {}  # the nodes of pods whose labels were not read, by key
         self._numbering: Numbering | None = None
 
     @property
@@ -587,31 +653,37 @@ class LabelOrder:
     @property
     def numbering(self) -> Numbering:
         if self._numbering is None:
-            addresses = dict(enumerate(endpoint.address for endpoint in self._members.values))
             unindexed = list(self._unindexed.values())
-            self._numbering = Numbering(Addresses(addresses), 0, len(addresses), {}, unindexed)
+            self._numbering = _number_without_gaps(self._members, self._done, unindexed)
         return self._numbering
 
     def fill(self, pods: Sequence[MatchedPod]) -> None:
-        members = [pair for pod in pods if (pair := self._rank(pod)) is not None]
-        self._members = SortedValues(sorted(members, key=operator.itemgetter(0)))
+        self._ranks, self._unindexed, self._unknown, self._numbering = {}, {}, {}, None
+        ordered = [(key, pod) for pod in pods if (key := self._key(pod)) is not None]
+        ordered.sort(key=operator.itemgetter(0))
+        self._members = SortedValues((key, pod.endpoint) for key, pod in ordered if pod.endpoint is not None)
+        self._done = SortedValues((key, pod) for key, pod in ordered if pod.endpoint is None)
 
     def put(self, pod: MatchedPod) -> None:
         self.discard(pod)
-        if (pair := self._rank(pod)) is not None:
-            self._members.put(*pair)
+        key = self._key(pod)
+        if key is not None and pod.endpoint is not None:
+            self._members.put(key, pod.endpoint)
+        elif key is not None:
+            self._done.put(key, pod)
 
     def discard(self, pod: MatchedPod) -> None:
         rank = self._ranks.pop(pod.key, None)
         if rank is not None:
             self._members.discard((rank, pod.key))
+            self._done.discard((rank, pod.key))
         self._unindexed.pop(pod.key, None)
         self._unknown.pop(pod.key, None)
         self._numbering = None
 
-    def _rank(self, pod: MatchedPod) -> tuple[tuple[tuple[str, ...], str], Endpoint] | None:
-        """Return the key and the endpoint of a member that can be ordered."""
-        if pod.endpoint is None:
+    def _key(self, pod: MatchedPod) -> tuple[tuple[str, ...], str] | None:
+        """Return the key of a member, or of a pod that is done, if it can be ordered."""
+        if pod.endpoint is None and not self._is_done(pod):
             return None
         if (node := self._ordering.unknown_node(pod)) is not None:
             self._unknown[pod.key] = node
@@ -620,7 +692,7 @@ class LabelOrder:
             self._unindexed[pod.key] = pod.full_name
             return None
         self._ranks[pod.key] = rank
-        return (rank, pod.key), pod.endpoint
+        return rank, pod.key
 
 
 class SelectorTasks:
@@ -630,11 +702,20 @@ class SelectorTasks:
     until `fill` is called; until then, `put` and `discard` have no effect.
     """
 
-    def __init__(self, job: str, *, order_by: str | LabelOrdering, selector: str = "") -> None:
+    def __init__(
+        self,
+        job: str,
+        *,
+        order_by: str | LabelOrdering,
+        selector: str = "",
+        controller: Controller | None = None,
+    ) -> None:
         self._job = job
         self._selector = selector
         self._order_by = order_by
         self._selection: SelectedPods | None = None
+        # The pod sets of the pods when there were any, or of those that the selector names.
+        self._former: tuple[PodSet, ...] = () if controller is None else (PodSet(controller),)
         self.fill(())
         self.is_stale = True
 
@@ -671,7 +752,12 @@ class SelectorTasks:
     def selected(self) -> SelectedPods:
         """The pods by pod set; the same object until the pod sets change."""
         if self._selection is None:
-            self._selection = SelectedPods(self._selector, tuple(self._live), dict(self._succeeded))
+            of_ended = {pod.pod_set for pod in self._pods.values() if pod.has_succeeded or pod.failure}
+            known = tuple(one for one in (*self._live, *of_ended) if one is not None)
+            self._former = known or self._former
+            done = Counter(pod.pod_set for pod in self._pods.values() if self._is_done(pod))
+            former = () if self._live else self._former
+            self._selection = SelectedPods(self._selector, tuple(self._live), done, former)
         return self._selection
 
     @property
@@ -684,23 +770,32 @@ class SelectorTasks:
         """The members that are not ready, by name; the same tuple until one of them changes."""
         return self._unready.values
 
+    @property
+    def failed(self) -> tuple[Missing, ...]:
+        """The pods that have failed and have a controller, by name."""
+        return self._failed.values
+
     def fill(self, pods: Iterable[MatchedPod]) -> None:
         """Replace all pods."""
         self.is_stale = False
         by_key = sorted(pods, key=operator.attrgetter("key"))
-        self._order = self._new_order()
-        self._order.fill(by_key)
         self._pods = {pod.key: pod for pod in by_key}
         self._with_claims = {pod.key: pod for pod in by_key if pod.claims}
         self._live: Counter[PodSet | None] = Counter()
-        self._succeeded: Counter[PodSet | None] = Counter()
+        self._runs: Counter[str] = Counter()  # of the live pods
+        self._succeeded: Counter[str] = Counter()  # the pods that have succeeded, by run
         self._selection = None
         for pod in by_key:
             self._count(pod, 1)
+        self._order = self._new_order()
+        self._order.fill(by_key)
+        self._failed: SortedValues[str, Missing] = SortedValues(
+            (pod.key, self._missing(pod, pod.failure)) for pod in by_key if pod.failure is not None
+        )
         self._absent: SortedValues[str, Missing] = SortedValues(
             (pod.key, self._missing(pod, pod.fault))
             for pod in by_key
-            if pod.fault is not None and not pod.is_replaced
+            if pod.fault is not None and not pod.is_replaced and not self._is_done(pod)
         )
         self._unready: SortedValues[str, Missing] = SortedValues(
             (pod.key, self._missing(pod, pod.unready)) for pod in by_key if pod.unready is not None
@@ -710,16 +805,22 @@ class SelectorTasks:
         """Add a pod, or replace the one with the same key."""
         if self.is_stale:
             return
-        self._order.put(pod)
+        before = self._done_runs
         self._count(self._pods.get(pod.key), -1)
         self._count(pod, 1)
         self._pods[pod.key] = pod
+        if self._done_runs != before:
+            self.is_stale = True  # other pods are done now, or no longer
+            return
+        self._order.put(pod)
         self._with_claims.pop(pod.key, None)
         if pod.claims:
             self._with_claims[pod.key] = pod
-        self._absent.discard(pod.key)
-        self._unready.discard(pod.key)
-        if pod.fault is not None and not pod.is_replaced:
+        for values in (self._absent, self._unready, self._failed):
+            values.discard(pod.key)
+        if pod.failure is not None:
+            self._failed.put(pod.key, self._missing(pod, pod.failure))
+        elif pod.fault is not None and not pod.is_replaced and not self._is_done(pod):
             self._absent.put(pod.key, self._missing(pod, pod.fault))
         elif pod.unready is not None:
             self._unready.put(pod.key, self._missing(pod, pod.unready))
@@ -728,36 +829,58 @@ class SelectorTasks:
         """Remove a pod."""
         if self.is_stale:
             return
-        self._order.discard(pod)
+        before = self._done_runs
         self._count(self._pods.pop(pod.key, None), -1)
+        if self._done_runs != before:
+            self.is_stale = True
+            return
+        self._order.discard(pod)
         self._with_claims.pop(pod.key, None)
-        self._absent.discard(pod.key)
-        self._unready.discard(pod.key)
+        for values in (self._absent, self._unready, self._failed):
+            values.discard(pod.key)
+
+    @property
+    def _done_runs(self) -> list[str]:
+        """The runs that have live pods and pods that have succeeded."""
+        return [run for run in self._succeeded if run in self._runs]
+
+    def _is_done(self, pod: MatchedPod) -> bool:
+        """Whether the pod has succeeded while others of its run are live."""
+        return pod.has_succeeded and pod.run in self._runs
 
     def _count(self, pod: MatchedPod | None, change: int) -> None:
         """Count a pod for `selected`."""
         if pod is None:
             return
+        is_live = pod.endpoint is not None or (pod.fault is not None and not pod.is_replaced)
         if pod.has_succeeded:
-            counts = self._succeeded
-        elif pod.endpoint is not None or (pod.fault is not None and not pod.is_replaced):
-            counts = self._live
-        else:  # being deleted, or failed and replaced
-            return
-        before = counts[pod.pod_set]
-        counts[pod.pod_set] += change
-        if not counts[pod.pod_set]:
-            del counts[pod.pod_set]
-        if pod.has_succeeded or pod.pod_set not in counts or not before:
+            _add(self._succeeded, pod.run, change)
+            self._selection = None
+        elif is_live:
+            _add(self._runs, pod.run, change)
+            if _add(self._live, pod.pod_set, change):
+                self._selection = None
+        elif pod.failure is not None:
             self._selection = None
 
     def _new_order(self) -> NameOrder | IndexOrder | LabelOrder:
         if isinstance(self._order_by, LabelOrdering):
-            return LabelOrder(self._order_by)
-        return IndexOrder(self._job) if self._order_by == "index" else NameOrder()
+            return LabelOrder(self._order_by, self._is_done)
+        if self._order_by == "index":
+            return IndexOrder(self._job, self._is_done)
+        return NameOrder(self._is_done)
 
     def _missing(self, pod: MatchedPod, reason: str) -> Missing:
         return Missing(self._job, pod.full_name, reason, is_final=pod.is_final)
+
+
+def _add(counts: Counter[T], key: T, change: int) -> bool:
+    """Change a count, and return whether it was zero before or is zero now."""
+    before = counts[key]
+    counts[key] += change
+    if not counts[key]:
+        del counts[key]
+    return not before or key not in counts
 
 
 class Concatenation(Generic[T]):
@@ -790,6 +913,7 @@ class JobTasks:
         self._endpoints: Concatenation[Endpoint] = Concatenation()
         self._numberings: list[Numbering] = []
         self._addresses = Addresses({})
+        self.done: tuple[DoneTask, ...] = ()  # as of the last call of `addresses`
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the members in task order; the same tuple until one of them changes."""
@@ -810,6 +934,12 @@ class JobTasks:
 
     def _number(self, numberings: Sequence[Numbering]) -> Addresses:
         starts = list(accumulate((numbering.end for numbering in numberings), initial=0))
+        done = {
+            start + task: DoneTask(self._job, start + task, pod.full_name, pod.uid or None)
+            for start, numbering in zip(starts, numberings, strict=False)
+            for task, pod in sorted(numbering.done.items())
+        }
+        self.done = tuple(done.values())
         if len(numberings) == 1:
             addresses = numberings[0].addresses
         else:
@@ -828,7 +958,7 @@ class JobTasks:
                 task
                 for start, numbering in zip(starts, numberings, strict=False)
                 for task in range(start + numbering.first, start + numbering.end)
-                if task not in by_task and task < last
+                if task not in by_task and task not in done and task < last
             ]
         duplicates = {
             start + task: names

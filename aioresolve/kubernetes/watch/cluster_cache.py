@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aioresolve.kubernetes.api.objects import is_newer, is_older, oldest_version, version_number
+from aioresolve.kubernetes.tasks.controllers import controller_of_selector
 from aioresolve.kubernetes.tasks.pods import raise_not_running
 from aioresolve.kubernetes.tasks.task_order import Concatenation, JobTasks, SelectorTasks, are_identical
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
@@ -94,6 +95,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
         self._addresses: list[Addresses] = []
         self._absent: Concatenation[Missing] = Concatenation()
         self._unready: Concatenation[Missing] = Concatenation()
+        self._failed: Concatenation[Missing] = Concatenation()
 
     @property
     def is_complete(self) -> bool:
@@ -190,6 +192,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
             self._spec,
             oldest_version(store.version for store in self._stores.values()),
             now,
+            tuple(task for job in self._jobs.values() for task in job.done),
         )
 
     def observation(self, now: datetime) -> Observation:
@@ -207,6 +210,7 @@ class ClusterCache(abc.ABC, Generic[T, S]):
             self.state(now),
             absent=self._absent.of([selector.absent for selector, _ in self._selectors]),
             unready=self._unready.of([selector.unready for selector, _ in self._selectors]),
+            failed=self._failed.of([selector.failed for selector, _ in self._selectors]),
         )
 
     def _fill_selectors(self) -> None:
@@ -217,7 +221,9 @@ class ClusterCache(abc.ABC, Generic[T, S]):
     def _selector(
         self, job: str, queries: Sequence[Query[T]], order_by: str | LabelOrdering
     ) -> SelectorTasks:
-        selector = SelectorTasks(job, order_by=order_by, selector=queries[0].selector)
+        namespace = queries[0].namespace if len(queries) == 1 else None
+        controller = controller_of_selector(queries[0].selector, namespace)
+        selector = SelectorTasks(job, order_by=order_by, selector=queries[0].selector, controller=controller)
         stores = [self._stores[query] for query in queries]
         self._selectors.append((selector, stores))
         for store in stores:

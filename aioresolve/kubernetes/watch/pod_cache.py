@@ -18,8 +18,9 @@ from aioresolve.kubernetes.api.objects import (
     is_older,
     version_number,
 )
-from aioresolve.kubernetes.tasks.controllers import ControllerSizes
+from aioresolve.kubernetes.tasks.controllers import Controllers
 from aioresolve.kubernetes.tasks.task_order import LabelOrdering, MatchedPod, are_identical, match_pods
+from aioresolve.spec import DoneTask
 
 from .cluster_cache import ClusterCache, QueryStore
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from aioresolve.kubernetes.api.objects import Pod, PodQuery, Query, WatchEvent
     from aioresolve.kubernetes.tasks.controllers import Controller, SelectedPods
-    from aioresolve.spec import ExpectedTasks, Observation
+    from aioresolve.spec import ClusterState, ControllerStatus, ExpectedTasks, Observation
 
 
 class CachedPod(Record, frozen=True):
@@ -100,7 +101,7 @@ class PodCache(ClusterCache["Pod", _PodStore]):
         port: the port to append to the host of each pod.
         order_by: `name`, `index` or labels: how the pods of one selector become tasks.
         allow_gaps: with `order_by="index"`, whether a task index between two others may be missing.
-        sizes: how many pods the controllers want, as far as they were read.
+        controllers: the objects of the controllers of the pods, as far as they were read.
 
     Attributes:
         claim_faults: why devices of ResourceClaims are not known, by namespace, when they were read last.
@@ -116,9 +117,9 @@ class PodCache(ClusterCache["Pod", _PodStore]):
         port: int,
         order_by: str | LabelOrdering,
         allow_gaps: bool = True,
-        sizes: ControllerSizes | None = None,
+        controllers: Controllers | None = None,
     ) -> None:
-        self._address, self._port = address, port
+        self._address, self._port, self._order_by = address, port, order_by
         self._ordering = order_by if isinstance(order_by, LabelOrdering) else LabelOrdering(())
         queries = dict.fromkeys(
             query for selectors in jobs.values() for of_selector in selectors for query in of_selector
@@ -140,8 +141,9 @@ class PodCache(ClusterCache["Pod", _PodStore]):
         super().__init__(jobs, stores, order_by=order_by, allow_gaps=allow_gaps)
         selectors = iter(self._selectors)
         self._selectors_of = {job: [next(selectors)[0] for _ in jobs[job]] for job in self._jobs}
-        self._sizes = ControllerSizes() if sizes is None else sizes
+        self._controllers = Controllers() if controllers is None else controllers
         self._expected: Mapping[str, ExpectedTasks] = {}
+        self._ended: Mapping[str, Sequence[ControllerStatus]] = {}
         self._expected_from: list[object] = []
         self._unsettled: set[str] = set()  # `namespace/name` of pods about which queries disagree
 
@@ -198,7 +200,11 @@ class PodCache(ClusterCache["Pod", _PodStore]):
     def observation(self, now: datetime) -> Observation:
         self._unsettled.clear()
         observation = super().observation(now)
-        return observation if observation.state is None else replace(observation, expected=self._expect())
+        if observation.state is None:
+            return observation
+        self._expect()
+        state = self._with_vanished(observation.state)
+        return replace(observation, state=state, expected=self._expected, controllers=self._ended)
 
     @property
     def has_unknown_nodes(self) -> bool:
@@ -245,15 +251,27 @@ class PodCache(ClusterCache["Pod", _PodStore]):
     @property
     def unread_controllers(self) -> list[Controller]:
         self._fill_selectors()
-        return self._sizes.unread(self._selected())
+        return self._controllers.unread(self._selected())
 
-    def _expect(self) -> Mapping[str, ExpectedTasks]:
-        """Return how many tasks each job will have; the same object until that may have changed."""
+    def _expect(self) -> None:
+        """Derive what controllers say of each job, unless nothing has changed."""
         selected = [selector.selected for selector, _ in self._selectors]
-        source: list[object] = [*selected, *self._sizes.roles.values()]
+        source: list[object] = [*selected, *self._controllers.objects.values()]
         if not are_identical(source, self._expected_from):
-            self._expected_from, self._expected = source, self._sizes.expected(self._selected())
-        return self._expected
+            self._expected_from, of_jobs = source, self._selected()
+            self._expected = self._controllers.expected(of_jobs)
+            self._ended = self._controllers.ended(of_jobs)
+
+    def _with_vanished(self, state: ClusterState) -> ClusterState:
+        """Return `state` with the tasks of Indexed Jobs that are done and whose pods no longer exist."""
+        vanished: list[DoneTask] = []
+        for job, selectors in self._selectors_of.items():
+            if self._order_by != "index" or len(selectors) > 1:
+                continue
+            known = {*state.spec.task_indices(job), *(each.index for each in state.done if each.job == job)}
+            completed = self._controllers.completed(selectors[0].selected)
+            vanished += [DoneTask(job, index) for index in sorted(completed - known)]
+        return replace(state, done=(*state.done, *vanished)) if vanished else state
 
     def _selected(self) -> dict[str, list[SelectedPods]]:
         return {job: [one.selected for one in selectors] for job, selectors in self._selectors_of.items()}

@@ -41,12 +41,12 @@ from aioresolve.errors import (
     ResolveError,
     UnauthorizedError,
 )
-from aioresolve.kubernetes.api.client import split_events
 from aioresolve.kubernetes.api.errors import WATCH_VERBS, error_from_watch_event, is_expired
 from aioresolve.kubernetes.api.objects import (
     Added,
     Bookmark,
     Deleted,
+    EventLines,
     Failed,
     Modified,
     WatchEvent,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from aioresolve._core.concurrency import LatestValue
     from aioresolve._core.deadline import Progress
     from aioresolve._core.http.client import StreamingResponse
-    from aioresolve.kubernetes.api.client import EventSplitter, Found, ObjectAPI
+    from aioresolve.kubernetes.api.client import Found, ObjectAPI
     from aioresolve.kubernetes.api.objects import Query
 
     from .cluster_cache import ClusterCache
@@ -459,18 +459,17 @@ class Reflector:
         """
         lifetime = random.uniform(self._policy.min_lifetime, self._policy.max_lifetime)  # noqa: S311
         is_initial = not watch.is_listed
+        splitter = EventLines(watch.query.resource.decode_event)
         async with AsyncExitStack() as stack:
             if watch.is_listed:
                 version = self._cache.version(watch.query)
                 stream = await self._open(stack, watch, version, lifetime, self._policy.response_timeout)
                 opened_at, events = anyio.current_time(), list[WatchEvent[Any]]()
-                splitter = split_events(watch.query, stream.response)
             else:
                 async with self._api.limiter:  # as for a list
                     timeout = min(self._policy.max_initial_silence, self._policy.response_timeout)
                     stream = await self._open(stack, watch, None, lifetime, timeout)
                     opened_at = anyio.current_time()
-                    splitter = split_events(watch.query, stream.response)
                     events = await self._replace(watch, splitter, stream)
                     stream.shrink()  # at once: the buffers of many watches that start together add up
             if ends_waits:
@@ -511,7 +510,7 @@ class Reflector:
         raise self._broken(watch, f"the server did not respond within {timeout:g} s")
 
     async def _replace(
-        self, watch: WatchState, splitter: EventSplitter[Any], stream: StreamingResponse
+        self, watch: WatchState, splitter: EventLines[Any], stream: StreamingResponse
     ) -> list[WatchEvent[Any]]:
         """Read the events of the existing objects up to the bookmark after them, and put them into the cache.
 
@@ -588,7 +587,7 @@ class Reflector:
         )
 
     def _decode(
-        self, watch: WatchState, splitter: EventSplitter[Any], chunk: bytes, stream: StreamingResponse
+        self, watch: WatchState, splitter: EventLines[Any], chunk: bytes, stream: StreamingResponse
     ) -> list[WatchEvent[Any]]:
         """Return the events that end in `chunk`."""
         try:

@@ -24,7 +24,6 @@ from .options import (
     list_options,
     negotiate_representation,
 )
-from .protobuf import PROTOBUF, encode_status
 from .statuses import (
     Failure,
     bad_request,
@@ -163,46 +162,18 @@ async def reply_to(cluster: Cluster, call: Call, endless_pages: EndlessPages | N
                 if call.info.verb == "delete" and call.info.kind is not POD:
                     deleted = success(stored.name, stored.as_dict()["metadata"]["uid"], stored.kind)
                     return Reply(200, compact_json(deleted) + b"\n", JSON_HEADERS)
-                body = object_body(stored, representation, _include(call, representation))
+                body = object_body(stored, representation.kind, _include(call, representation))
                 body = indented_json(body) if representation.indent else body
-                return Reply(status, body, _headers(representation))
+                return Reply(status, body, JSON_HEADERS)
     except Failure as failure:
-        return _failure(failure, call)
-
-
-def watch_error(call: Call, failure: Failure) -> Reply:
-    """Return the reply of a watch that ends at once, with an ERROR event."""
-    try:
-        encoder = EventEncoder(_kind(call), _representation(call), "None")
-    except Failure as not_acceptable:
-        return _failure(not_acceptable, call)
-    return Reply(200, encoder.error(failure), encoder.headers)
+        return Reply(failure.code, failure.body, JSON_HEADERS | failure.headers)
 
 
 def _representation(call: Call) -> Representation:
     accept, agent = call.headers.get("Accept"), call.headers.get("User-Agent", "")
-    only_objects = call.info is not None and call.info.kind.is_json_only
-    return negotiate_representation(
-        accept,
-        agent,
-        call.record.query.get("pretty"),
-        allow_protobuf=not only_objects,
-        only_objects=only_objects,
-    )
-
-
-def _headers(representation: Representation) -> dict[str, str]:
-    return {"Content-Type": PROTOBUF} if representation.protobuf else dict(JSON_HEADERS)
-
-
-def _failure(failure: Failure, call: Call) -> Reply:
-    """Return the reply for a failure, in protobuf if the client prefers that."""
-    try:
-        representation = _representation(call)
-    except Failure:  # a 406: the client accepts neither
-        representation = Representation("object")
-    body = encode_status(failure.status) if representation.protobuf else failure.body
-    return Reply(failure.code, body, _headers(representation) | failure.headers)
+    only_objects = call.info is not None and call.info.kind.only_objects
+    pretty = call.record.query.get("pretty")
+    return negotiate_representation(accept, agent, pretty, only_objects=only_objects)
 
 
 def _other_object(cluster: Cluster, call: Call) -> Reply:
@@ -270,7 +241,7 @@ async def _list(cluster: Cluster, call: Call, representation: Representation) ->
     key = (options, representation, include, zipped)
     body = cluster.responses.get(version, key)
     if body is None:
-        body = list_body(page(cluster.store, options), representation, include)
+        body = list_body(page(cluster.store, options), representation.kind, include)
         if representation.indent:
             body = indented_json(body)
         if zipped and len(body) >= _GZIP_MINIMUM:
@@ -278,14 +249,13 @@ async def _list(cluster: Cluster, call: Call, representation: Representation) ->
             body = await anyio.to_thread.run_sync(partial(gzip.compress, body, compresslevel=1, mtime=0))
         cluster.responses.put(version, key, body)
     zip_headers = _GZIP_HEADERS if body.startswith(b"\x1f\x8b") else {}
-    return Reply(200, body, _headers(representation) | zip_headers)
+    return Reply(200, body, JSON_HEADERS | zip_headers)
 
 
 def _endless_list(cluster: Cluster, call: Call, representation: Representation, fault: EndlessPages) -> Reply:
     options = list_options(call.record.namespace, call.record.query, watch=False)
     listed = endless_page(fault, options, cluster.store.clock())
-    body = list_body(listed, representation, _include(call, representation))
-    return Reply(200, body, _headers(representation))
+    return Reply(200, list_body(listed, representation.kind, _include(call, representation)), JSON_HEADERS)
 
 
 def _kind(call: Call) -> Kind:
@@ -303,8 +273,8 @@ def _watch(cluster: Cluster, call: Call, representation: Representation) -> Repl
     if "sendInitialEvents" in call.record.query and not cluster.watch_list:
         raise watch_list_disabled()
     check_watch(cluster.store, options)
-    encoder = EventEncoder(kind, representation, include)
-    return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), encoder.headers)
+    encoder = EventEncoder(kind, representation.kind, include)
+    return Reply(200, _watch_body(cluster, RunningWatch(call.record), options, encoder), JSON_HEADERS)
 
 
 async def _watch_body(

@@ -19,7 +19,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .kinds import POD
-from .protobuf import encode_pod_list, envelope
 from .statuses import bad_request, compact_json, expired_list, expired_page, too_large_version
 from .store import Expired
 from .table import COLUMN_DEFINITIONS
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .kinds import Kind
-    from .options import IncludeObject, ListOptions, Representation
+    from .options import Form, IncludeObject, ListOptions
     from .store import Store, StoredObject
 
 _INVALID = "continue key is not valid"
@@ -161,12 +160,10 @@ def page(store: Store, options: ListOptions) -> Page:
     return Page(found, metadata, selection.kind)
 
 
-def list_body(listed: Page, representation: Representation, include: IncludeObject) -> bytes:
-    """Return the list in protobuf, or as compact JSON with a final newline."""
-    if representation.protobuf:
-        return encode_pod_list(listed.metadata, (each.message for each in listed.objects))
+def list_body(listed: Page, form: Form, include: IncludeObject) -> bytes:
+    """Return the list as compact JSON with a final newline."""
     metadata = compact_json(listed.metadata)
-    match representation.kind:
+    match form:
         case "table":
             rows = b",".join(row_of(pod, include) for pod in listed.objects)
             head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":'
@@ -180,15 +177,11 @@ def list_body(listed: Page, representation: Representation, include: IncludeObje
     return b"".join((head, metadata, b',"items":[', items, b"]}\n"))
 
 
-def object_body(stored: StoredObject, representation: Representation, include: IncludeObject) -> bytes:
-    """Return one object in the requested representation, JSON with a final newline."""
-    if representation.protobuf:
-        return envelope("Pod", stored.message)
-    match representation.kind:
+def object_body(stored: StoredObject, form: Form, include: IncludeObject) -> bytes:
+    """Return one object in the requested form, JSON with a final newline."""
+    match form:
         case "table":
-            return list_body(
-                Page([stored], {"resourceVersion": str(stored.version)}), representation, include
-            )
+            return list_body(Page([stored], {"resourceVersion": str(stored.version)}), form, include)
         case "metadata":
             return stored.partial + b"\n"
         case "object":

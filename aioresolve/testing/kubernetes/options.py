@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from .kinds import POD
-from .protobuf import PROTOBUF
 from .selectors import FieldSelector, LabelSelector, SelectorError, field_selector, label_selector
 from .statuses import bad_request, no_such_transformation, not_acceptable, unprocessable
 
@@ -34,14 +33,10 @@ Form = Literal["object", "table", "metadata"]
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The form of the objects in a response: complete objects, a Table of rows, or only metadata.
-
-    Only complete objects may be in protobuf, all others are JSON.
-    """
+    """The form of the objects in a response: complete objects, a Table of rows, or only metadata."""
 
     kind: Form
     indent: bool = False
-    protobuf: bool = False
 
 
 _FORMS: dict[str, Form] = {
@@ -57,21 +52,14 @@ def negotiate_representation(
     user_agent: str,
     pretty: str | None,
     *,
-    allow_protobuf: bool = False,
     only_objects: bool = False,
 ) -> Representation:
     """Return the representation for an `Accept` header, without one plain JSON; 406 if none is acceptable.
 
-    Protobuf is acceptable with `allow_protobuf` only, and only for complete objects; with `only_objects`
-    nothing but complete objects is acceptable.
+    With `only_objects` nothing but complete objects is acceptable.
     """
-    acceptable = _JSON | {PROTOBUF} if allow_protobuf else _JSON
-    clauses = [clause for clause in _clauses(accept or "*/*") if clause[0] in acceptable]
-    for media_type, parameters in clauses:
-        if media_type == PROTOBUF:
-            if "as" in parameters or parameters.get("stream", "watch") != "watch":
-                continue
-            return Representation("object", protobuf=True)
+    clauses = [parameters for media_type, parameters in _clauses(accept or "*/*") if media_type in _JSON]
+    for parameters in clauses:
         kind = _FORMS.get(parameters.get("as", ""))
         transformed = kind not in {None, "object"}
         group_version = parameters.get("g"), parameters.get("v")

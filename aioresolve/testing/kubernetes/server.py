@@ -22,10 +22,10 @@ from aioresolve.testing.lifecycle import (
     merge_patch,
     write_private,
 )
-from aioresolve.testing.replies import Reply
+from aioresolve.testing.replies import JSON_HEADERS, Reply
 
 from .access import Access, Caller, request_info
-from .api import Call, reply_to, watch_error
+from .api import Call, reply_to
 from .cluster import Cluster, RequestRecord
 from .faults import EndlessPages, WatchError, WatchFault, validate_watch_fault
 from .kinds import ENDPOINT_SLICE, KINDS, POD, SERVICE
@@ -409,10 +409,10 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
     ```
 
     It implements list, watch, get, create, update, patch and delete of pods like Kubernetes 1.36, including
-    the bodies of errors, in JSON and in protobuf; EndpointSlices, get of a Service, and
-    SelfSubjectAccessReviews are in JSON only, and so are nodes and ResourceClaims, which clients can only
-    read. Its data survives restarts, and the end of the `async with` block too. The ages in Tables are those
-    at the time when a pod was written, so that equal requests get equal responses.
+    the bodies of errors; EndpointSlices, get of a Service, and SelfSubjectAccessReviews; and nodes and
+    ResourceClaims, which clients can only read. Responses are in JSON; a client that accepts only another
+    format gets 406. Its data survives restarts, and the end of the `async with` block too. The ages in Tables
+    are those at the time when a pod was written, so that equal requests get equal responses.
 
     Args:
         objects: the initial pods (`pod()` builds them), Services (`service()`), EndpointSlices
@@ -498,12 +498,12 @@ class KubernetesServer(KubernetesControls, LoopbackServer[RequestRecord]):
         )
 
     async def _reply(self, request: web.Request, record: RequestRecord, faults: Sequence[Fault]) -> Reply:
+        error = next((fault for fault in faults if isinstance(fault, WatchError)), None)
+        if error is not None:
+            return Reply(200, error.failure.event, JSON_HEADERS)
         info = request_info(record.method, record.path, record.query)
         caller = Caller(record.user and (record.impersonated_user or record.user), record.scheme)
         call = Call(record, request.headers, await request.read(), caller, info)
-        error = next((fault for fault in faults if isinstance(fault, WatchError)), None)
-        if error is not None:
-            return watch_error(call, error.failure)
         endless_pages = next((fault for fault in faults if isinstance(fault, EndlessPages)), None)
         return await reply_to(self._cluster, call, endless_pages)
 

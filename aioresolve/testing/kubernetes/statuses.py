@@ -83,6 +83,11 @@ class Failure(Exception):  # noqa: N818 - a Status whose status is "Failure"
     def body(self) -> bytes:
         return compact_json(self.status) + b"\n"
 
+    @property
+    def event(self) -> bytes:
+        """The ERROR event that ends a watch with it."""
+        return b'{"type":"ERROR","object":%s}\n' % compact_json(self.status)
+
 
 class _NegotiationFailure(Failure):
     @property

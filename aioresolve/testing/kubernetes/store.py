@@ -13,11 +13,9 @@ import uuid
 from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .kinds import KINDS, POD
-from .protobuf import encode_pod
 from .statuses import compact_json
 from .table import table_row
 
@@ -56,9 +54,9 @@ class Expired(Exception):  # noqa: N818 - the API server's term
         self.oldest = oldest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One version of an object, encoded when it is written; in protobuf, when it is first requested in it.
+    """One version of an object, encoded when it is written.
 
     `key` is `namespace/name`, by which lists are ordered, and `fields` are those that field selectors
     support. `item` is its JSON without kind and apiVersion, as in a list, of which the metadata end at
@@ -87,11 +85,6 @@ class StoredObject:
     def whole(self) -> bytes:
         """Its JSON with kind and apiVersion."""
         return self.kind.head + self.item[1:]
-
-    @cached_property
-    def message(self) -> bytes:
-        """The pod in protobuf, as an item of a PodList."""
-        return encode_pod(self.as_dict())
 
     @property
     def metadata(self) -> bytes:

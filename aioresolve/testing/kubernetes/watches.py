@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aioresolve.testing.replies import JSON_HEADERS
-
 from .faults import WatchError
 from .lists import COLUMNS, row_of
-from .protobuf import PROTOBUF, encode_event, encode_pod, encode_status, envelope
-from .statuses import Failure, compact_json, expired_watch, too_large_version
+from .statuses import expired_watch, too_large_version
 from .store import Expired
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from .cluster import Notifier
     from .faults import WatchFault
     from .kinds import Kind
-    from .options import Form, IncludeObject, ListOptions, Representation, Selection
+    from .options import Form, IncludeObject, ListOptions, Selection
     from .store import Event, Store, StoredObject
 
 _EMPTY_ROW = b'{"cells":["","0/0","","0","\\u003cunknown\\u003e"' + b',"\\u003cnone\\u003e"' * 4 + b"]"
@@ -49,30 +46,17 @@ def selected_change(event: Event, selection: Selection) -> tuple[str, StoredObje
     return None if before is None else ("DELETED", before.at(event.version))
 
 
-_WATCH_HEADERS = {"Content-Type": f"{PROTOBUF};stream=watch"}
-
-
 class EventEncoder:
-    """Encodes events as lines of JSON, or in protobuf, each after its length.
+    """Encodes events as lines of JSON. In a Table watch only the first line has the column definitions."""
 
-    In a Table watch only the first line has the column definitions.
-
-    Attributes:
-        headers: the headers of the response.
-    """
-
-    def __init__(self, kind: Kind, representation: Representation, include: IncludeObject) -> None:
+    def __init__(self, kind: Kind, form: Form, include: IncludeObject) -> None:
         self._kind = kind
-        self._form: Form = representation.kind
-        self._include: IncludeObject = include
+        self._form = form
+        self._include = include
         self._columns = COLUMNS
-        self._is_protobuf = representation.protobuf
-        self.headers = dict(_WATCH_HEADERS if representation.protobuf else JSON_HEADERS)
 
     def event(self, type_: str, stored: StoredObject) -> bytes:
         """Return an ADDED, MODIFIED or DELETED event."""
-        if self._is_protobuf:
-            return encode_event(type_, envelope(self._kind.name, stored.message))
         match self._form:
             case "object":
                 encoded = stored.whole
@@ -84,10 +68,6 @@ class EventEncoder:
 
     def bookmark(self, version: int, *, ends_initial_events: bool = False) -> bytes:
         """Return a BOOKMARK: every event up to `version` has been sent."""
-        if self._is_protobuf:
-            ending = {"annotations": {"k8s.io/initial-events-end": "true"}} if ends_initial_events else {}
-            pod = encode_pod({"metadata": {"resourceVersion": str(version), **ending}})
-            return encode_event("BOOKMARK", envelope(self._kind.name, pod))
         annotations = b',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else b""
         metadata = b'{"resourceVersion":"%d"%s}' % (version, annotations)
         bare = self._kind.head + b'"metadata":%s,%s}' % (metadata, self._kind.bare)
@@ -108,12 +88,6 @@ class EventEncoder:
         columns, self._columns = self._columns, b"null"
         head = b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"%d"}' % version
         return head + b',"columnDefinitions":' + columns + b',"rows":[' + row + b"]}"
-
-    def error(self, failure: Failure) -> bytes:
-        """Return an ERROR event, which ends a watch."""
-        if self._is_protobuf:
-            return encode_event("ERROR", encode_status(failure.status))
-        return b'{"type":"ERROR","object":%s}\n' % compact_json(failure.status)
 
 
 def check_watch(store: Store, options: ListOptions) -> None:
@@ -167,7 +141,7 @@ async def watch_pieces(
             if lines:
                 yield b"".join(lines)
             if isinstance(fault, WatchError):
-                yield encoder.error(fault.failure)
+                yield fault.failure.event
                 return
             if fault is not None:
                 yield fault
@@ -178,7 +152,7 @@ async def watch_pieces(
         if options.bookmarks and cursor <= store.version:
             yield encoder.bookmark(cursor)
     except Expired as error:
-        yield encoder.error(expired_watch(error.version, error.oldest))
+        yield expired_watch(error.version, error.oldest).event
 
 
 def _start(store: Store, options: ListOptions) -> tuple[int, list[StoredObject]]:

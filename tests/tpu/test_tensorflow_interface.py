@@ -1,20 +1,20 @@
-"""Each entry of the documentation of `tf.distribute.cluster_resolver.TPUClusterResolver` has its test."""
+"""The parts of `TPUClusterResolver` that TensorFlow's class has, without TensorFlow.
+
+`tests/tensorflow/test_tpu_page.py` compares the two classes.
+"""
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.auth.aio.credentials import StaticCredentials
 
 import aioresolve.tpu.tensorflow_runtime
-from aioresolve import ClusterSpec, TPUClusterResolver, TPUSystemMetadata, sync
-from aioresolve.errors import MissingDependencyError, ProbeError, TPUNotFoundError, TPUNotReadyError
+from aioresolve import ClusterSpec, TPUClusterResolver, sync
+from aioresolve.errors import MissingDependencyError, ProbeError, TPUNotFoundError
 from aioresolve.testing import GoogleServer, tpu_node
 from aioresolve.testing.tpu_worker import TPUWorker
-
-from .services import FakeService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,56 +23,6 @@ if TYPE_CHECKING:
 ZONE = "us-central2-b"
 PROJECT = "demo-project"
 GRPC = "grpc://10.240.1.2:8470"
-
-
-def test_the_arguments_have_the_documented_names_order_and_defaults() -> None:
-    documented = inspect.signature(
-        lambda tpu=None, zone=None, project=None, job_name="worker", coordinator_name=None,
-        coordinator_address=None, credentials="default", service=None, discovery_url=None: None
-    )  # fmt: skip
-    ours = inspect.signature(TPUClusterResolver)
-    positional = [arg for arg in ours.parameters.values() if arg.kind is arg.POSITIONAL_OR_KEYWORD]
-    assert [(arg.name, arg.default) for arg in positional] == [
-        (arg.name, arg.default) for arg in documented.parameters.values()
-    ]
-
-
-# Args
-
-
-async def test_args_tpu_is_a_name_or_an_address_or_local_or_found(
-    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    assert await TPUClusterResolver(tpu="my-tpu").master() == "grpc://10.0.0.1:8470"
-    assert await TPUClusterResolver(tpu=GRPC).master() == GRPC
-    assert await TPUClusterResolver(tpu="local").master() == ""
-    monkeypatch.setenv("TPU_NAME", "my-tpu")
-    assert await TPUClusterResolver(tpu="").master() == "grpc://10.0.0.1:8470"
-
-
-@pytest.mark.parametrize("omitted", [None, ""])
-async def test_args_zone_omitted_or_empty_is_that_of_the_vm(
-    google: GoogleServer, omitted: str | None
-) -> None:
-    google.metadata["instance/zone"] = "projects/1/zones/asia-east1-c"
-    google.add(tpu_node(f"projects/{PROJECT}/locations/asia-east1-c/nodes/my-tpu", ips=["10.0.0.1"]))
-    assert await TPUClusterResolver("my-tpu", zone=omitted).master() == "grpc://10.0.0.1:8470"
-
-
-@pytest.mark.parametrize("omitted", [None, ""])
-async def test_args_project_omitted_or_empty_is_that_of_the_vm(
-    google: GoogleServer, omitted: str | None
-) -> None:
-    google.metadata["project/project-id"] = "vms-project"
-    google.add(tpu_node(f"projects/vms-project/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
-    assert await TPUClusterResolver("my-tpu", project=omitted).master() == "grpc://10.0.0.1:8470"
-
-
-async def test_args_job_name_is_the_job_of_the_tpus() -> None:
-    resolver = TPUClusterResolver(GRPC, job_name="tpu_worker")
-    assert (await resolver.cluster_spec()).jobs == ["tpu_worker"]
-    assert await resolver.master() == GRPC
 
 
 async def test_args_coordinator_name_none_leaves_the_coordinator_out() -> None:
@@ -129,13 +79,6 @@ async def test_args_credentials_given_are_used(monkeypatch: pytest.MonkeyPatch, 
         assert google.requests[-1].user == member
 
 
-async def test_args_service_is_used_and_credentials_are_ignored() -> None:
-    service = FakeService(ips=["10.0.0.1"])
-    resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, service=service, credentials="nonsense")  # type: ignore[arg-type]
-    assert await resolver.master() == "grpc://10.0.0.1:8470"
-    assert service.requested == [f"projects/{PROJECT}/locations/{ZONE}/nodes/my-tpu"]
-
-
 async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,9 +89,6 @@ async def test_args_discovery_url_names_the_api_and_the_variable_overrides_it(
         monkeypatch.setenv("TPU_API_DISCOVERY_URL", template)
         overridden = TPUClusterResolver("my-tpu", ZONE, PROJECT, discovery_url="http://127.0.0.1:1/")
         assert await overridden.master() == "grpc://10.0.0.1:8470"
-
-
-# Raises
 
 
 async def test_raises_import_error_if_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,13 +114,6 @@ async def test_a_topology_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> N
         resolver.set_tpu_topology(b"")
 
 
-async def test_raises_value_error_if_no_tpus_are_specified() -> None:
-    with pytest.raises(ValueError, match="at least one TPU"):
-        TPUClusterResolver([])
-    with pytest.raises(ValueError, match="no TPU was named"):
-        await TPUClusterResolver().cluster_spec()
-
-
 async def test_raises_runtime_error_if_the_name_is_empty_in_a_google_cloud_environment(
     google: GoogleServer,
 ) -> None:
@@ -188,43 +121,11 @@ async def test_raises_runtime_error_if_the_name_is_empty_in_a_google_cloud_envir
         await TPUClusterResolver("").cluster_spec()
 
 
-# Attributes
-
-
-def test_attributes_environment_is_the_empty_string() -> None:
-    assert TPUClusterResolver(GRPC).environment == ""
-
-
 def test_attributes_task_id_is_zero_and_may_be_set() -> None:
     resolver = TPUClusterResolver(GRPC)
     assert resolver.task_id == 0
     resolver.task_id = None
     assert resolver.task_id is None
-
-
-def test_attributes_task_type_is_the_job_name() -> None:
-    assert TPUClusterResolver(GRPC).task_type == "worker"
-    assert TPUClusterResolver(GRPC, job_name="tpu_worker").task_type == "tpu_worker"
-
-
-# Methods
-
-
-async def test_methods_cluster_spec_holds_the_latest_hosts(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", ips=["10.0.0.1"]))
-    resolver = TPUClusterResolver("my-tpu")
-    before = await resolver.cluster_spec()
-    google.add(tpu_node("my-tpu", ips=["10.0.0.2"]))
-    assert (await resolver.cluster_spec()) != before
-
-
-async def test_methods_cluster_spec_raises_runtime_error_if_the_tpu_is_not_healthy(
-    google: GoogleServer,
-) -> None:
-    google.add(tpu_node("my-tpu", health="UNHEALTHY_TENSORFLOW"))
-    with pytest.raises(RuntimeError, match="UNHEALTHY_TENSORFLOW") as raised:
-        await TPUClusterResolver("my-tpu").cluster_spec()
-    assert isinstance(raised.value, TPUNotReadyError)
 
 
 async def test_methods_connect_initializes_the_tpu_and_returns_a_resolver(
@@ -259,22 +160,6 @@ async def test_methods_connect_does_not_wait_for_an_unreachable_worker() -> None
         await TPUClusterResolver.connect("grpc://127.0.0.1:1")
 
 
-async def test_methods_get_job_name() -> None:
-    assert TPUClusterResolver(GRPC, job_name="tpu_worker").get_job_name() == "tpu_worker"
-
-
-async def test_methods_get_master() -> None:
-    assert await TPUClusterResolver(GRPC).get_master() == GRPC
-
-
-async def test_methods_get_tpu_system_metadata() -> None:
-    async with TPUWorker(4) as worker:
-        metadata = await TPUClusterResolver(f"grpc://{worker.address}").get_tpu_system_metadata()
-    assert isinstance(metadata, TPUSystemMetadata)
-    assert metadata._fields == ("num_cores", "num_hosts", "num_of_cores_per_host", "topology", "devices")
-    assert metadata.num_hosts == 1
-
-
 async def test_methods_master_is_the_first_instance_or_the_task_named() -> None:
     resolver = TPUClusterResolver("grpc://a:1,grpc://b:2")
     assert await resolver.master() == "grpc://a:1"
@@ -282,29 +167,6 @@ async def test_methods_master_is_the_first_instance_or_the_task_named() -> None:
     assert await resolver.master(rpc_layer="grpc+verbs") == "grpc+verbs://a:1"
     resolver.task_id = None
     assert await resolver.master() == "grpc://a:1"
-
-
-async def test_methods_master_raises_value_error_if_none_of_the_tpus_exists(google: GoogleServer) -> None:
-    with pytest.raises(ValueError, match="there is no TPU"):
-        await TPUClusterResolver("gone").master()
-    with pytest.raises(ValueError, match="no task 7"):
-        await TPUClusterResolver(GRPC).master("worker", 7)
-
-
-async def test_methods_num_accelerators_is_the_number_of_cores_per_worker() -> None:
-    async with TPUWorker(8) as worker:
-        assert await TPUClusterResolver(f"grpc://{worker.address}").num_accelerators() == {"TPU": 8}
-
-
-async def test_methods_num_accelerators_raises_runtime_error_if_a_worker_is_unreachable() -> None:
-    with pytest.raises(RuntimeError, match="connection refused"):
-        await TPUClusterResolver("grpc://127.0.0.1:1").num_accelerators()
-
-
-async def test_methods_num_accelerators_raises_runtime_error_if_hosts_differ() -> None:
-    async with TPUWorker(4) as a, TPUWorker(8) as b:
-        with pytest.raises(RuntimeError, match="different numbers of TPU cores"):
-            await TPUClusterResolver([f"grpc://{a.address}", f"grpc://{b.address}"]).num_accelerators()
 
 
 def test_methods_enter_and_exit(google_in_thread: GoogleServer) -> None:

@@ -1,0 +1,304 @@
+"""Members of a batch job end: with success they are done, otherwise they are replaced, or their job fails."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from aioresolve import DoneTask, UnionClusterResolver
+from aioresolve.errors import FailedClusterError, IncompleteClusterError, PodNotRunningError
+from aioresolve.kubernetes.watch.reflector import WatchPolicy
+from aioresolve.testing import Answer, pod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aioresolve import ClusterState, KubernetesClusterResolver
+
+    from .loopback import Loopback
+
+RUN = "uid-of-this-run"
+
+
+def job_pod(
+    index: int, *, suffix: str = "aaaaa", job: str = "train", run: str = RUN, **more: Any
+) -> dict[str, Any]:
+    """Return a pod of an Indexed Job, by default `train-INDEX-aaaaa` of the Job `train`."""
+    labels = {"app": "train", "batch.kubernetes.io/job-name": job, **more.pop("labels", {})}
+    built = pod(f"{job}-{index}-{suffix}", "ml", labels=labels, index=index, **more)
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": run, "controller": True}
+    built["metadata"]["ownerReferences"] = [reference]
+    return built
+
+
+def indexed_job(
+    size: int, *, parallelism: int | None = None, suspend: bool = False, **status: Any
+) -> dict[str, Any]:
+    """Return the Job `train`."""
+    spec = {
+        "completions": size,
+        "parallelism": parallelism or size,
+        "completionMode": "Indexed",
+        "suspend": suspend,
+    }
+    metadata = {"name": "train", "namespace": "ml"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec, "status": status}
+
+
+def condition(type_: str, reason: str, message: str) -> Mapping[str, Any]:
+    return {"conditions": [{"type": type_, "status": "True", "reason": reason, "message": message}]}
+
+
+def ranks(state: ClusterState) -> list[tuple[int, int, int]]:
+    """Return the task index, rank and number of tasks of each member."""
+    return [(task.index, task.rank, task.num_tasks) for task in state.tasks]
+
+
+def resolver_of(loopback: Loopback, **arguments: Any) -> KubernetesClusterResolver:
+    resolver = loopback.resolver(**arguments)
+    resolver.watch_policy = WatchPolicy(size_interval=0.05)
+    return resolver
+
+
+@pytest.fixture(params=["name", "index", "label:batch.kubernetes.io/job-completion-index"])
+def order_by(request: pytest.FixtureRequest) -> str:
+    order: str = request.param
+    return order
+
+
+async def test_members_keep_their_index_and_rank_when_another_member_is_done(
+    loopback: Loopback, order_by: str
+) -> None:
+    loopback.server.add_controllers(indexed_job(4))
+    loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(2), job_pod(3))
+    state = await resolver_of(loopback, order_by=order_by).wait(timeout=30)
+    assert ranks(state) == [(0, 0, 4), (2, 2, 4), (3, 3, 4)]
+    uid = loopback.server.pod("train-1-aaaaa", "ml")["metadata"]["uid"]
+    assert state.done == (DoneTask("worker", 1, "ml/train-1-aaaaa", uid),)
+    assert state.spec.as_dict() == {
+        "worker": {index: loopback.address(f"train-{index}-aaaaa") for index in (0, 2, 3)}
+    }
+
+
+async def test_wait_ends_only_when_the_late_members_of_a_job_run_too(loopback: Loopback) -> None:
+    loopback.server.add_controllers(indexed_job(4))
+    loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(2, phase="Pending"))
+    with pytest.raises(IncompleteClusterError, match="2 of 4 tasks, 1 of them done") as caught:
+        await resolver_of(loopback).wait(timeout=1.0)
+    assert (caught.value.found, caught.value.wanted) == ({"worker": 2}, {"worker": 4})
+
+
+@pytest.mark.parametrize("count", [4, (2, 4), (3, None)])
+async def test_tasks_that_are_done_count(loopback: Loopback, count: Any) -> None:
+    loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(2), job_pod(3))
+    assert len((await resolver_of(loopback).wait(count, timeout=30)).members) == 3
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, 2), ((1, 2), 2)])
+async def test_more_tasks_than_wanted_are_an_error_that_names_them(
+    loopback: Loopback, count: Any, most: int
+) -> None:
+    loopback.server.add(job_pod(0), job_pod(1), pod("debug", "ml", labels={"app": "train"}))
+    message = f"there are 3 instead of {most}: ml/debug, ml/train-0-aaaaa, ml/train-1-aaaaa"
+    with pytest.raises(FailedClusterError, match=message) as caught:
+        await resolver_of(loopback).wait(count, timeout=30)
+    assert "Correct the selector, or `count=`" in str(caught.value)
+
+
+async def test_success_in_an_earlier_run_of_the_job_does_not_count(loopback: Loopback, order_by: str) -> None:
+    loopback.server.add_controllers(indexed_job(2))
+    loopback.server.add(
+        job_pod(0, suffix="old00", run="an-earlier-run", phase="Succeeded"), job_pod(0), job_pod(1)
+    )
+    state = await resolver_of(loopback, order_by=order_by).wait(timeout=30)
+    assert (ranks(state), state.done) == ([(0, 0, 2), (1, 1, 2)], ())
+
+
+async def test_success_before_the_restart_of_a_jobset_does_not_count(loopback: Loopback) -> None:
+    def of_attempt(attempt: int, index: int, **more: Any) -> dict[str, Any]:
+        labels = {
+            "jobset.sigs.k8s.io/jobset-name": "set",
+            "jobset.sigs.k8s.io/replicatedjob-name": "w",
+            "jobset.sigs.k8s.io/job-index": "0",
+            "jobset.sigs.k8s.io/restart-attempt": str(attempt),
+        }
+        return job_pod(index, suffix=f"try0{attempt}", run=f"job-{attempt}", labels=labels, **more)
+
+    loopback.server.add(of_attempt(0, 0, phase="Succeeded"), of_attempt(1, 0), of_attempt(1, 1))
+    state = await resolver_of(loopback, order_by="index").wait(2, timeout=30)
+    assert (ranks(state), state.done) == ([(0, 0, 2), (1, 1, 2)], ())
+
+
+async def test_pod_that_is_done_and_was_removed_keeps_its_index(loopback: Loopback) -> None:
+    loopback.server.add_controllers(indexed_job(4, succeeded=2, completedIndexes="0,2"))
+    loopback.server.add(job_pod(1), job_pod(2, phase="Succeeded"), job_pod(3))
+    state = await resolver_of(loopback, order_by="index").wait(timeout=30)
+    assert ranks(state) == [(1, 1, 4), (3, 3, 4)]
+    assert [(each.index, each.name) for each in state.done] == [(2, "ml/train-2-aaaaa"), (0, None)]
+    with pytest.raises(FailedClusterError, match="1 have ended with success and no longer exist"):
+        await resolver_of(loopback).wait(timeout=30)
+
+
+async def test_job_whose_pods_run_one_after_another_is_complete_with_those_that_can_run(
+    loopback: Loopback,
+) -> None:
+    loopback.server.add_controllers(indexed_job(9, parallelism=2))
+    loopback.server.add(*(job_pod(index, phase="Succeeded") for index in range(3)), job_pod(3), job_pod(4))
+    state = await resolver_of(loopback).wait(timeout=30)
+    assert ranks(state) == [(3, 3, 5), (4, 4, 5)]
+
+
+async def test_watch_reports_a_member_that_is_done_as_such(loopback: Loopback) -> None:
+    loopback.server.add(job_pod(0), job_pod(1), job_pod(2))
+    async with aclosing(resolver_of(loopback).watch()) as states:
+        before = await anext(states)
+        loopback.server.patch("train-0-aaaaa", "ml", patch={"status": {"phase": "Succeeded"}})
+        after = await anext(states)
+    diff = after.diff(before)
+    assert [member.endpoint.name for member in diff.done] == ["train-0-aaaaa"]
+    assert (diff.left, diff.joined, diff.moved) == ((), (), ())
+    assert str(diff).startswith("done /job:worker/task:0 at ")
+    assert ranks(after) == [(1, 1, 3), (2, 2, 3)]
+
+
+async def test_container_that_is_restarted_in_place_counts_as_a_replacement(loopback: Loopback) -> None:
+    containers: dict[str, Any] = {
+        "containers": ("proxy", "main"),
+        "annotations": {"kubectl.kubernetes.io/default-container": "main"},
+    }
+    loopback.server.add(job_pod(0, **containers), job_pod(1, **containers))
+
+    def restart(name: str, count: int) -> dict[str, Any]:
+        statuses = loopback.server.pod("train-1-aaaaa", "ml")["status"]["containerStatuses"]
+        changed = [each | {"restartCount": count} if each["name"] == name else each for each in statuses]
+        return {"status": {"containerStatuses": changed}}
+
+    async with aclosing(resolver_of(loopback).watch()) as states:
+        before = await anext(states)
+        loopback.server.patch("train-1-aaaaa", "ml", patch=restart("proxy", 7))  # not the program
+        loopback.server.patch("train-1-aaaaa", "ml", patch=restart("main", 1))
+        after = await anext(states)
+    diff = after.diff(before)
+    assert [member.task_index for member in diff.left] == [member.task_index for member in diff.joined] == [1]
+    assert after.endpoints["worker"][1].restarts == 1
+
+
+FAILED = condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+
+
+async def test_failed_job_ends_the_wait_with_its_reason_and_the_exit_codes_of_its_pods(
+    loopback: Loopback,
+) -> None:
+    loopback.server.add_controllers(indexed_job(2, **FAILED))
+    loopback.server.add(
+        job_pod(0, phase="Failed", exit_code=3), job_pod(0, suffix="again", phase="Failed", exit_code=7)
+    )
+    for count in (None, 2):
+        with pytest.raises(FailedClusterError) as caught:
+            await resolver_of(loopback).wait(count, timeout=30)
+        text = str(caught.value)
+        assert (
+            "Job ml/train: failed (BackoffLimitExceeded: Job has reached the specified backoff limit)" in text
+        )
+        assert "ml/train-0-aaaaa: Failed (Error: exit code 3)" in text
+        assert "ml/train-0-again: Failed (Error: exit code 7)" in text
+
+
+async def test_job_that_fails_while_it_is_waited_for_ends_the_wait(loopback: Loopback) -> None:
+    loopback.server.add_controllers(indexed_job(2))
+    loopback.server.add(job_pod(0), job_pod(1, phase="Pending"))
+
+    async def fail() -> None:
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches > 0)
+        loopback.server.add_controllers(indexed_job(2, **FAILED))
+        loopback.server.patch("train-0-aaaaa", "ml", patch={"status": {"phase": "Failed"}})
+        loopback.server.delete("train-1-aaaaa", "ml")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(fail)
+        with pytest.raises(FailedClusterError, match="Job ml/train: failed"):
+            await resolver_of(loopback).wait(2, timeout=30)
+
+
+async def test_complete_job_ends_the_wait(loopback: Loopback) -> None:
+    loopback.server.add_controllers(indexed_job(1, **condition("Complete", "CompletionsReached", "")))
+    loopback.server.add(job_pod(0, phase="Succeeded"))
+    with pytest.raises(FailedClusterError, match=r"Job ml/train: complete \(CompletionsReached\)"):
+        await resolver_of(loopback).wait(timeout=30)
+
+
+async def test_suspended_job_is_waited_for_until_it_is_resumed(loopback: Loopback) -> None:
+    jobs = {"worker": ["batch.kubernetes.io/job-name=train"]}
+    loopback.server.add_controllers(indexed_job(1, suspend=True))
+    with pytest.raises(IncompleteClusterError, match="Job ml/train: suspended"):
+        await resolver_of(loopback, jobs=jobs, namespace="ml").wait(timeout=0.5)
+    loopback.server.forget_requests()
+
+    async def resume() -> None:
+        read = [request for request in loopback.requests if not request.verb]
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: len(loopback.requests) > len(read) + 1)
+        loopback.server.add_controllers(indexed_job(1))
+        loopback.server.add(job_pod(0))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(resume)
+        assert ranks(await resolver_of(loopback, jobs=jobs, namespace="ml").wait(timeout=30)) == [(0, 0, 1)]
+
+
+async def test_job_that_is_created_after_the_wait_began_has_its_size(loopback: Loopback) -> None:
+    jobs = {"worker": ["job-name=train"]}
+    labels = {"job-name": "train"}
+
+    async def create() -> None:
+        await anyio.to_thread.run_sync(loopback.server.until, lambda: loopback.server.watches > 0)
+        loopback.server.add_controllers(indexed_job(2))
+        loopback.server.add(job_pod(0, labels=labels))
+        await anyio.sleep(0.2)  # in which a wait that does not know the size would end
+        loopback.server.add(job_pod(1, labels=labels))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(create)
+        state = await resolver_of(loopback, jobs=jobs, namespace="ml").wait(timeout=30)
+    assert ranks(state) == [(0, 0, 2), (1, 1, 2)]
+
+
+async def test_job_without_a_permission_to_read_it_is_waited_for(loopback: Loopback) -> None:
+    loopback.server.inject(Answer(403), times=None, match=lambda request: not request.verb)
+    loopback.server.add(job_pod(0, phase="Failed"))
+    with pytest.raises(IncompleteClusterError, match=r"ml/train-0-aaaaa: Failed \(Error: exit code 1\)"):
+        await resolver_of(loopback).wait(1, timeout=0.5)
+
+
+async def test_another_job_whose_pods_run_is_not_affected_by_one_that_has_ended(loopback: Loopback) -> None:
+    loopback.server.add_controllers(indexed_job(1, **FAILED))
+    loopback.server.add(job_pod(0, phase="Failed"), job_pod(0, job="again", run="another"))
+    assert len((await resolver_of(loopback).wait(1, timeout=30)).members) == 1
+
+
+async def test_calls_without_a_wait_raise_for_a_pod_that_is_done_or_skip_it(
+    loopback: Loopback, order_by: str
+) -> None:
+    loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(2))
+    with pytest.raises(PodNotRunningError, match="train-1-aaaaa: Succeeded"):
+        await loopback.resolver(order_by=order_by).cluster_spec()
+    skipping = loopback.resolver(order_by=order_by, not_running="skip")
+    state = await skipping.cluster_state()
+    assert ranks(state) == [(0, 0, 3), (2, 2, 3)]
+    assert await skipping.cluster_spec() == state.spec
+
+
+async def test_union_numbers_the_tasks_of_all_resolvers_with_those_that_are_done(loopback: Loopback) -> None:
+    loopback.server.add(job_pod(0), job_pod(1, phase="Succeeded"), job_pod(0, job="more", run="more"))
+    one, two = (
+        loopback.resolver({"worker": [f"batch.kubernetes.io/job-name={job}"]}, not_running="skip")
+        for job in ("train", "more")
+    )
+    union = UnionClusterResolver(one, two)
+    state = await union.wait(3, timeout=30)
+    assert ranks(state) == [(0, 0, 3), (2, 2, 3)]
+    assert [(each.job, each.index) for each in state.done] == [("worker", 1)]
+    assert await union.cluster_spec() == state.spec

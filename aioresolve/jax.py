@@ -12,7 +12,7 @@ It works in two places, and has no effect elsewhere:
 - In a pod, with one process per pod. The processes are the pods of the same Job, JobSet (replicated job),
   LeaderWorkerSet (group), StatefulSet, Kubeflow job, Volcano Job or Kueue pod group, in the order of their
   indices. `initialize()` waits for all of them within its `initialization_timeout`, and fails if one of them
-  has ended with success already: nobody could connect to it.
+  has ended with success already: the others could not connect to it.
 
 In a pod, these variables matter:
 

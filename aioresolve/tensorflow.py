@@ -173,8 +173,8 @@ class TFConfigClusterResolver(
 class SlurmClusterResolver(_EnvironmentResolver, sync.SlurmClusterResolver, _theirs.SlurmClusterResolver):
     """`tf.distribute.cluster_resolver.SlurmClusterResolver`, over `aioresolve.SlurmClusterResolver`.
 
-    See there for the arguments and errors. As in TensorFlow, the constructor raises an
-    EnvironmentVariableError (a RuntimeError) outside Slurm.
+    See there for the arguments and errors. As in TensorFlow, the constructor raises a RuntimeError outside
+    Slurm: an EnvironmentVariableError.
     """
 
     if not TYPE_CHECKING:

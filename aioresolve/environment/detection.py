@@ -426,7 +426,7 @@ def _limit(hosts: Sequence[str], own: int | None, slice_index: int, slices: int)
     from aioresolve.tpu.discovery import LOCAL_HOSTS
 
     number = len(hosts)
-    if LOCAL_HOSTS.issuperset(hosts):
+    if slices == 1 and LOCAL_HOSTS.issuperset(hosts):
         return ", this host only"
     if os.environ.get("TPU_WORKER_ID", "").strip().startswith("-"):
         return f", without this process: $TPU_WORKER_ID={os.environ['TPU_WORKER_ID']}"

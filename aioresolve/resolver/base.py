@@ -252,7 +252,7 @@ class ClusterResolver(Copyable, abc.ABC):
         watched; others are polled.
 
         Tasks that have ended with success count, while others of the same job still run. They are in
-        `ClusterState.done`, not among the members, because nobody can connect to them.
+        `ClusterState.done`, not among the members: no other task can connect to them.
 
         Args:
             count: the number of tasks of all jobs together. `(4, 8)` permits 4 to 8, `(4, None)` 4 or more.

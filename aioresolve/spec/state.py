@@ -161,8 +161,8 @@ class Member:
 class DoneTask:
     """A task that has ended with success, in a job in which other tasks still run.
 
-    It is no member, because nobody can connect to it, and it is not missing. It keeps its task index, and
-    counts in the ranks of the others.
+    It is not a member, because no other task can connect to it, and it is not missing. It keeps its task
+    index, and counts in the ranks of the others.
 
     Attributes:
         job: the job.

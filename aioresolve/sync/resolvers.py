@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 from aioresolve import tpu as tpus
 from aioresolve._core.concurrency import run_in_thread
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
     from aioresolve._core.deadline import Progress
     from aioresolve.gcp.credentials import AnyCredentials
-    from aioresolve.gcp.tpu_api import TPUVersion
     from aioresolve.kubernetes import Pod
+
+
+P = ParamSpec("P")
 
 
 class ClusterResolver(ResolverAttributes, Facade[SharedResource[base.ClusterResolver]]):
@@ -138,6 +140,22 @@ class _Implementation(base.ClusterResolver):
         return facade
 
 
+def constructs(
+    kind: Callable[P, base.ClusterResolver],
+) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]:
+    """Return a decorator of an `__init__` that creates the async resolver: with the arguments of `kind`."""
+    constructor: Any = kind
+
+    def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
+        @wraps(constructor.__init__)
+        def construct(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            ClusterResolver.__init__(self, kind(*args, **kwargs))
+
+        return construct
+
+    return decorate
+
+
 class GCEClusterResolver(ClusterResolver):
     """`aioresolve.GCEClusterResolver` with blocking methods; see there for arguments and errors."""
 
@@ -235,30 +253,8 @@ class KubernetesClusterResolver(ClusterResolver):
 class SimpleClusterResolver(ClusterResolver):
     """`aioresolve.SimpleClusterResolver` with blocking methods; see there for arguments and errors."""
 
-    def __init__(
-        self,
-        cluster_spec: ClusterSpec,
-        master: str = "",
-        task_type: str | None = None,
-        task_id: int | None = None,
-        environment: str = "",
-        num_accelerators: Mapping[str, int] | None = None,
-        rpc_layer: str | None = None,
-        *,
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            static.SimpleClusterResolver(
-                cluster_spec,
-                master,
-                task_type,
-                task_id,
-                environment,
-                num_accelerators,
-                rpc_layer,
-                timeout=timeout,
-            )
-        )
+    @constructs(static.SimpleClusterResolver)
+    def __init__(self) -> None: ...
 
     master = blocking(static.SimpleClusterResolver.master)
     num_accelerators = blocking(static.SimpleClusterResolver.num_accelerators)
@@ -267,18 +263,8 @@ class SimpleClusterResolver(ClusterResolver):
 class TFConfigClusterResolver(ClusterResolver):
     """`aioresolve.TFConfigClusterResolver` with blocking methods; see there for arguments and errors."""
 
-    def __init__(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-        environment: str | None = None,
-        *,
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            tf_config.TFConfigClusterResolver(task_type, task_id, rpc_layer, environment, timeout=timeout)
-        )
+    @constructs(tf_config.TFConfigClusterResolver)
+    def __init__(self) -> None: ...
 
     master = blocking(tf_config.TFConfigClusterResolver.master)
     this_task = blocking(tf_config.TFConfigClusterResolver.this_task)
@@ -287,30 +273,8 @@ class TFConfigClusterResolver(ClusterResolver):
 class SlurmClusterResolver(ClusterResolver):
     """`aioresolve.SlurmClusterResolver` with blocking methods; see there for arguments and errors."""
 
-    def __init__(
-        self,
-        jobs: Mapping[str, int] | None = None,
-        port_base: int = 8888,
-        gpus_per_node: int | None = None,
-        gpus_per_task: int | None = None,
-        tasks_per_node: int | Mapping[str, int] | None = None,
-        auto_set_gpu: bool = True,
-        rpc_layer: str | None = "grpc",
-        *,
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            slurm.SlurmClusterResolver(
-                jobs,
-                port_base,
-                gpus_per_node,
-                gpus_per_task,
-                tasks_per_node,
-                auto_set_gpu,
-                rpc_layer,
-                timeout=timeout,
-            )
-        )
+    @constructs(slurm.SlurmClusterResolver)
+    def __init__(self) -> None: ...
 
     def get_task_info(self) -> tuple[str | None, int | None]:
         """Return `task_type` and `task_id`: the job of this process, and its task index in that job.
@@ -326,26 +290,8 @@ class SlurmClusterResolver(ClusterResolver):
 class SageMakerClusterResolver(ClusterResolver):
     """`aioresolve.SageMakerClusterResolver` with blocking methods; see there for arguments and errors."""
 
-    def __init__(
-        self,
-        port: int = 2223,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-        environment: str | None = None,
-        *,
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            sagemaker.SageMakerClusterResolver(
-                port,
-                task_type,
-                task_id,
-                rpc_layer,
-                environment,
-                timeout=timeout,
-            )
-        )
+    @constructs(sagemaker.SageMakerClusterResolver)
+    def __init__(self) -> None: ...
 
     master = blocking(sagemaker.SageMakerClusterResolver.master)
 
@@ -353,40 +299,8 @@ class SageMakerClusterResolver(ClusterResolver):
 class TPUClusterResolver(TopologyHolder, ClusterResolver):
     """`aioresolve.TPUClusterResolver` with blocking methods; see there for arguments and errors."""
 
-    def __init__(
-        self,
-        tpu: str | Sequence[str] | None = None,
-        zone: str | None = None,
-        project: str | None = None,
-        job_name: str = "worker",
-        coordinator_name: str | None = None,
-        coordinator_address: str | None = None,
-        credentials: AnyCredentials = "default",
-        service: Any = None,
-        discovery_url: str | None = None,
-        *,
-        api_version: TPUVersion = "v2",
-        not_healthy: Literal["raise", "skip", "allow"] = "raise",
-        address: Literal["internal_ip", "external_ip"] = "internal_ip",
-        timeout: float = 30.0,
-    ) -> None:
-        super().__init__(
-            tpus.TPUClusterResolver(
-                tpu,
-                zone,
-                project,
-                job_name,
-                coordinator_name,
-                coordinator_address,
-                credentials,
-                service,
-                discovery_url,
-                api_version=api_version,
-                not_healthy=not_healthy,
-                address=address,
-                timeout=timeout,
-            )
-        )
+    @constructs(tpus.TPUClusterResolver)
+    def __init__(self) -> None: ...
 
     @staticmethod
     @wraps(tpus.TPUClusterResolver.connect)

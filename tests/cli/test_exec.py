@@ -649,7 +649,7 @@ def test_program_is_left_alone_once_another_task_has_ended_with_success(
         server.until(lambda: server.watches == 1, TIMEOUT)
         server.patch("train-1", "ml", patch=SUCCEEDED)
         assert running.stderr_line() == (
-            "a task has ended with success: sh is not stopped for changes any more"
+            "a task has ended with success: sh is not stopped for changes from now on"
         )
         server.delete("train-10", "ml")
         result = running.wait_for_exit(signal.SIGUSR1)
@@ -657,7 +657,7 @@ def test_program_is_left_alone_once_another_task_has_ended_with_success(
 
 
 @pytest.mark.slow
-def test_process_that_starts_late_has_its_rank_or_an_error_that_names_who_has_ended(
+def test_process_that_starts_late_has_its_rank_or_an_error_that_names_the_tasks_that_have_ended(
     env: dict[str, str], server: ThreadedKubernetesServer
 ) -> None:
     server.patch("train-1", "ml", patch=SUCCEEDED)

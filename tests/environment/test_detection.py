@@ -500,6 +500,7 @@ async def test_workload_that_is_only_one_slice_of_several_is_not_the_cluster(
     ("variables", "reason"),
     [
         (tpu(1, "t-0.t", "t-1.t"), None),
+        (tpu(0, "localhost", **multislice(1)), "slice 1 of 2"),
         (tpu(1, "t-0.t", "t-1.t", LWS_GROUP_SIZE="2", LWS_WORKER_INDEX="1", JOB_COMPLETION_INDEX="1"), None),
         (tpu(0, *SERVE, LWS_GROUP_SIZE="3"), r"on 2 hosts, but \$LWS_GROUP_SIZE=3"),
         (tpu(-1, *SERVE), r"without this process: \$TPU_WORKER_ID=-1"),
@@ -520,7 +521,10 @@ async def test_tpu_variables_are_used_without_permission_only_if_they_can_be_the
     if may_list_pods is None:
         monkeypatch.setattr(service_account, "FOLDER", str(tmp_path / "none"))
     set_all(monkeypatch, variables)
-    if reason is None:
+    if "MEGASCALE_NUM_SLICES" in variables:
+        with pytest.raises(PartialClusterError, match=reason):
+            await (await aioresolve.detect()).resolver.cluster_spec()
+    elif reason is None:
         detected = await aioresolve.detect()
         task = await detected.resolver.this_task()
         assert (detected.source, task.rank, task.num_tasks) == ("TPU variables", 1, 2)

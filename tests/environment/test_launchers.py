@@ -278,7 +278,7 @@ async def test_task_that_was_passed_is_compared_with_the_launcher(monkeypatch: p
 
 async def test_interactive_shell_of_slurm_with_pmi_is_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = slurm_step(["algo-1"], 0) | {"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_ID": "4294967290"}
-    job = {"SLURM_JOB_NODELIST": "algo-[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    job = {"SLURM_JOB_NODELIST": "algo-[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4"}
     for name, value in (shell | job).items():
         monkeypatch.setenv(name, value)
     assert (await SlurmClusterResolver().cluster_spec()).num_tasks("worker") == 4

@@ -626,7 +626,7 @@ class _Execution:
             if change is not None:
                 self._report(f"the members of the cluster have changed: {change}; stopping {program}")
                 return
-            self._report(f"a task has ended with success: {program} is not stopped for changes any more")
+            self._report(f"a task has ended with success: {program} is not stopped for changes from now on")
             await anyio.sleep_forever()
 
     async def _next_change(self, status: StatusReporter) -> str | None:

@@ -247,21 +247,28 @@ def _read_job(environ: Environ, suffix: str, tasks_per_node: TasksPerNode) -> _C
 def _check_counts(environ: Environ, component: _Component) -> None:
     """Raise an error if `srun` may start other numbers of tasks on the nodes of a job than the variables say.
 
-    They are those of `block`, while `pack` fills one node after the other, and `plane` takes steps of its
-    size. All are equal if the job has no more CPUs than its tasks need.
+    They are those of `block` and `--cpus-per-task`. With `pack` and `plane`, `srun` fills the nodes in
+    another way, unless the job has no more CPUs than its tasks need. The `srun` of Slurm 22.05 to 23.02 reads
+    only `$SRUN_CPUS_PER_TASK`, so that more tasks fit on a node, and balances their numbers.
     """
-    distribution, cpus = f"{DISTRIBUTION}{component.suffix}", f"SLURM_JOB_CPUS_PER_NODE{component.suffix}"
-    method = set(re.split("[:,=]", environ.get(distribution, "")))
-    if len(component.nodes) == 1 or not method & {"pack", "plane"}:
+    counts = [count for _, count in component.nodes]
+    if len(counts) == 1:
         return
-    needed = read_integer(environ, f"SLURM_CPUS_PER_TASK{component.suffix}", MAX_TASKS) or 1
-    limits = [number // needed for number in _parse(expand_counts, environ, cpus)]
-    if limits != [count for _, count in component.nodes]:
+    read = read_integer(environ, "SRUN_CPUS_PER_TASK", MAX_TASKS) or 1
+    variable = f"{DISTRIBUTION}{component.suffix}"
+    if {"pack", "plane"} & set(re.split("[:,=]", environ.get(variable, ""))):
+        cpus = _parse(expand_counts, environ, f"SLURM_JOB_CPUS_PER_NODE{component.suffix}")
+        is_certain = [number // read for number in cpus] == counts
+    else:
+        variable = f"SLURM_CPUS_PER_TASK{component.suffix}"
+        size, more = divmod(component.num_tasks, len(counts))
+        is_balanced = counts == [size + (number < more) for number in range(len(counts))]
+        is_certain = is_balanced or (read_integer(environ, variable, MAX_TASKS) or 1) == read
+    if not is_certain:
         raise reject(
-            distribution,
-            f"is {shorten(environ[distribution])} and ${cpus} is {shorten(environ[cpus])}, with which `srun`"
-            " may start other numbers of tasks on the nodes than"
-            f" ${JOB_COUNTS}{component.suffix} has: {shorten(environ[JOB_COUNTS + component.suffix])}",
+            variable,
+            f"is {shorten(environ[variable])}, so that `srun` may start other numbers of tasks on the nodes"
+            f" than ${JOB_COUNTS}{component.suffix} has: {shorten(environ[JOB_COUNTS + component.suffix])}",
             "Run the program in a task of `srun`, or pass {tasks_per_node}.",
         )
 

@@ -51,13 +51,17 @@ class Controller(abc.ABC):
         ]
 
     def change(self, **spec: Any) -> None:
-        """Change fields of `spec`."""
+        """Change fields of `spec`, as a user does, and then what follows from it."""
         self.spec.update(spec)
+        self._write()
         self.sync()
 
     def sync(self) -> None:
         """Create and delete pods as the object wants them, and write its status."""
         self._sync()
+        self._write()
+
+    def _write(self) -> None:
         metadata = {"name": self.name, "namespace": "default", "uid": self._uid}
         document = {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}
         self._server.add_controllers({**document, "spec": dict(self.spec), "status": dict(self.status)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ SELECTOR = "batch.kubernetes.io/job-name=train"
 PODS = ("kubernetes", "-l", SELECTOR)
 RESTARTS = ("here", "--restart-on-change")
 AIORESOLVE = ("python", "-m", "aioresolve")
+JAX = ("python", "-c", "import aioresolve.jax, jax; jax.distributed.initialize()")
 WAIT = (*AIORESOLVE, "wait", *PODS)
 
 
@@ -32,9 +34,10 @@ def exec_program(*arguments: str) -> tuple[str, ...]:
     return (*AIORESOLVE, "exec", *arguments, "--", "sh", "-c", PROGRAM)
 
 
-def late(host: str, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command that, in the pod with that host name, first waits for a line of input."""
-    return ("sh", "-c", f'test $HOSTNAME != {host} || read line; exec "$@"', "sh", *command)
+def late(host: str, command: tuple[str, ...], late_command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command that is another one in the pod with that host name, after a line of input."""
+    script = f'test $HOSTNAME = {host} || exec "$@"; read line; exec {shlex.join(late_command)}'
+    return ("sh", "-c", script, "sh", *command)
 
 
 def pod_spec(command: tuple[str, ...], restart_policy: str = "Never") -> dict[str, Any]:
@@ -162,7 +165,8 @@ async def test_member_that_starts_when_one_has_ended_has_its_rank(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     async with ProcessCluster.run(tmp_path) as cluster:
-        job = new_job(cluster, 4, late("train-2", exec_program(*arguments)))
+        command = exec_program(*arguments)
+        job = new_job(cluster, 4, late("train-2", command, command))
         await started(cluster, each_once(4) - only(2, 4))
         await end(cluster, "train-0")
         cluster.container("train-2").write("go\n")
@@ -170,9 +174,14 @@ async def test_member_that_starts_when_one_has_ended_has_its_rank(
         await complete(cluster, job, "train-1", "train-2", "train-3")
 
 
-async def test_program_that_connects_to_all_peers_is_not_started_when_one_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [exec_program("here", "--for", "jax"), JAX], ids=["exec", "jax"])
+async def test_program_that_connects_to_all_peers_does_not_start_when_one_has_ended(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    if command is JAX:
+        pytest.importorskip("jax")
     async with ProcessCluster.run(tmp_path) as cluster:
-        new_job(cluster, 3, late("train-2", exec_program("here", "--for", "jax")), backoffLimit=0)
+        new_job(cluster, 3, late("train-2", exec_program("here"), command), backoffLimit=0)
         await started(cluster, each_once(3) - only(2, 3))
         ended, pod = cluster.pod("train-0"), cluster.pod("train-2")
         await end(cluster, "train-0")

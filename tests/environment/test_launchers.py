@@ -208,7 +208,10 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
                 "$SLURM_JOB_NODELIST has 2 nodes, and this is algo-2 ($SLURM_NODEID)",
             ],
         ),
-        (SLURM | OPEN_MPI | {"SLURM_NODEID": "2"}, ["$SLURM_NODEID is 2, and Slurm has 2 nodes"]),
+        (
+            SLURM | OPEN_MPI | {"SLURM_NODEID": "2"},
+            ["$SLURM_STEP_NODELIST has 2 nodes, and $SLURM_NODEID is 2"],
+        ),
         (SLURM | OPEN_MPI | {"SLURM_HET_SIZE": "2"}, ["$SLURM_HET_SIZE is 2"]),
         (SLURM | OPEN_MPI | {"OMPI_MCA_orte_rankfile": "ranks"}, ["$OMPI_MCA_orte_rankfile is 'ranks'"]),
         (SAGEMAKER | {"OMPI_COMM_WORLD_RANK": "1"}, ["process 1 of Open MPI", "2 hosts ($SM_HOSTS)"]),
@@ -293,8 +296,9 @@ async def test_attributes_and_master_are_those_of_the_launcher(monkeypatch: pyte
         monkeypatch.delenv(name)
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
-    slurm = SlurmClusterResolver({"chief": 1, "worker": 1})
-    assert (slurm.get_task_info(), await slurm.master()) == (("worker", 0), "grpc://algo-2:8888")
+    slurm = SlurmClusterResolver({"chief": 1, "a": 1})
+    assert (slurm.get_task_info(), await slurm.master()) == (("chief", 0), "grpc://algo-2:8888")
+    assert await slurm.this_task() == Task("chief", 0, "algo-2:8888", 0, 2)
 
 
 # Real launchers

@@ -109,7 +109,7 @@ def identify_task(state: ClusterState, process: Process, claim: TaskClaim) -> Ta
         member = _find_member(state, process, claim)
         task = state.task(member.job, member.task_index)
     _check_index(member, process, claim)
-    _check_launcher(state, task, process, claim)
+    _check_launcher(state, task, member, process, claim)
     return task
 
 
@@ -280,15 +280,19 @@ def _check_index(member: Member, process: Process, claim: TaskClaim) -> None:
     )
 
 
-def _check_launcher(state: ClusterState, task: Task, process: Process, claim: TaskClaim) -> None:
+def _check_launcher(
+    state: ClusterState, task: Task, member: Member, process: Process, claim: TaskClaim
+) -> None:
     """Raise if several processes of a launcher, such as `torchrun`, would be this one task."""
     launched = launched_process(process.environ)
     if launched is None:
         return
-    indices = state.spec.task_indices(task.job)  # a launcher may start the tasks of one job only
-    is_same = launched.has_number(task.rank, task.num_tasks) or launched.has_number(
-        indices.index(task.index), len(indices)
-    )
+    is_same = launched.has_number(task.rank, task.num_tasks)
+    if launched.local_size is not None:
+        # A launcher may start the tasks of one job only, or number the tasks as the source does.
+        indices = state.spec.task_indices(task.job)
+        is_same |= launched.has_number(indices.index(task.index), len(indices))
+        is_same |= launched.has_number(member.endpoint.index, task.num_tasks)
     host = _host(task.address)
     on_host = sum(_host(other.address) == host for other in state.tasks)
     if is_same and (launched.local_size or 1) <= on_host:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from aioresolve import (
 from aioresolve.environment import detection
 from aioresolve.errors import EnvironmentVariableError, ResolveError, TaskIdentityError
 from aioresolve.gcp import metadata_server
+
+from .slurm_cluster import missing_programs, slurm_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,7 +211,10 @@ ONE_WORKER = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "w
                 "$SLURM_JOB_NODELIST has 2 nodes, and this is algo-2 ($SLURM_NODEID)",
             ],
         ),
-        (SLURM | OPEN_MPI | {"SLURM_NODEID": "2"}, ["$SLURM_NODEID is 2, and Slurm has 2 nodes"]),
+        (
+            SLURM | OPEN_MPI | {"SLURM_NODEID": "2"},
+            ["$SLURM_STEP_NODELIST has 2 nodes, and $SLURM_NODEID is 2"],
+        ),
         (SLURM | OPEN_MPI | {"SLURM_HET_SIZE": "2"}, ["$SLURM_HET_SIZE is 2"]),
         (SLURM | OPEN_MPI | {"OMPI_MCA_orte_rankfile": "ranks"}, ["$OMPI_MCA_orte_rankfile is 'ranks'"]),
         (SAGEMAKER | {"OMPI_COMM_WORLD_RANK": "1"}, ["process 1 of Open MPI", "2 hosts ($SM_HOSTS)"]),
@@ -293,8 +299,9 @@ async def test_attributes_and_master_are_those_of_the_launcher(monkeypatch: pyte
         monkeypatch.delenv(name)
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
-    slurm = SlurmClusterResolver({"chief": 1, "worker": 1})
-    assert (slurm.get_task_info(), await slurm.master()) == (("worker", 0), "grpc://algo-2:8888")
+    slurm = SlurmClusterResolver({"chief": 1, "a": 1})
+    assert (slurm.get_task_info(), await slurm.master()) == (("chief", 0), "grpc://algo-2:8888")
+    assert await slurm.this_task() == Task("chief", 0, "algo-2:8888", 0, 2)
 
 
 # Real launchers
@@ -328,6 +335,23 @@ def test_processes_of_mpirun_are_numbered_from_0_to_3(command: list[str], variab
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed (Debian: openmpi-bin, mpich)")
     assert run_with_launcher(*command, **variables) == IDS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(missing_programs()) or shutil.which("mpirun") is None,
+    reason="Slurm and Open MPI are not installed (Debian: slurm-wlm, openmpi-bin)",
+)
+def test_processes_of_mpirun_in_a_batch_script_are_on_all_nodes(tmp_path: Path) -> None:
+    script, output = tmp_path / "script", tmp_path / "output"
+    options = "--allow-run-as-root -np 4 -x PYTHONPATH"
+    script.write_text(f"#!/bin/sh\nmpirun {options} {shlex.join(HERE)}\n")
+    with slurm_cluster(tmp_path) as environ:
+        command = ["sbatch", "--wait", "-N2", "--ntasks-per-node=2", f"--output={output}", str(script)]
+        subprocess.run(command, env=environ, capture_output=True, timeout=120, check=False)
+    lines = output.read_text().splitlines()
+    assert sorted(line for line in lines if "_PROCESS" in line) == IDS, lines
+    assert len({line for line in lines if "COORDINATOR" in line}) == 1
 
 
 PROGRAM = """

@@ -76,7 +76,7 @@ async def test_without_the_variables_this_is_not_sagemaker() -> None:
     [
         ("algo-1", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("{}", "is not an array of host names: {}"),
+        ("{}", "is not an array of host names: '{}'"),
         ("[1]", "is not an array of host names"),
         ('[""]', "is not an array of host names"),
         ('["a", "a"]', "has the host 'a' more than once"),

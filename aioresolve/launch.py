@@ -455,11 +455,11 @@ def _spec(cluster: ClusterSpec | ClusterState) -> ClusterSpec:
 def _all_tasks(cluster: ClusterSpec | ClusterState, consumer: str) -> tuple[Task, ...]:
     """Return the tasks by rank, at least one, if the consumer can have a cluster of which others are done."""
     tasks = cluster.tasks
-    done = cluster.done if isinstance(cluster, ClusterState) and consumer != "env" else ()
-    if done:
-        more = f" and {len(done) - 1} more" if len(done) > 1 else ""
+    if isinstance(cluster, ClusterState) and cluster.done and consumer != "env":
+        first, *others = cluster.done
+        more = f" and {len(others)} more" if others else ""
         raise LaunchError(
-            f"the processes of {consumer} connect to each other, but {done[0]}{more} ended with success",
+            f"the processes of {consumer} connect to each other, but {first}{more} ended with success",
             hint="Create the job again, so that all of its tasks start together.",
             consumer=consumer,
         )

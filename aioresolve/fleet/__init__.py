@@ -11,12 +11,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .fleet import Fleet
-from .target import TargetStatus
+from .target import Health, TargetStatus
 
 if TYPE_CHECKING:
     from .config import FleetFile, fleet_of, read_fleet
 
-__all__ = ["Fleet", "FleetFile", "TargetStatus", "fleet_of", "read_fleet"]
+__all__ = ["Fleet", "FleetFile", "Health", "TargetStatus", "fleet_of", "read_fleet"]
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -21,6 +22,16 @@ MAX_CAUSES = 8
 """Errors, each the cause of the previous one, that a status keeps."""
 
 T = TypeVar("T")
+
+
+class Health(StrEnum):
+    """How well a target is, the worst first."""
+
+    ERROR = "error"  # the source does not respond, and never did
+    STALE = "stale"  # the source does not respond, but did before
+    EMPTY = "empty"  # the source responds, but nothing was found
+    DEGRADED = "degraded"  # tasks are missing or not ready
+    READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,26 @@ class TargetStatus:
     stale_since: datetime | None = None
     absent: tuple[Missing, ...] = ()
     unready: tuple[Missing, ...] = ()
+
+    @property
+    def health(self) -> Health:
+        """How well the target is, as far as its source knows which tasks are missing."""
+        if self.error is not None:
+            return Health.ERROR if self.state is None else Health.STALE
+        if self.absent or self.unready:
+            return Health.DEGRADED
+        return Health.READY if self.num_tasks else Health.EMPTY
+
+    @property
+    def reason(self) -> str:
+        """Why the target is not ready, as text: the error, or the first task that is missing or not ready."""
+        if self.error is not None:
+            return self.error.summary
+        if not (self.absent or self.unready):
+            return "" if self.num_tasks else "nothing was found"
+        first, *others = (*self.absent, *self.unready)
+        more = f", and {len(others)} more" if others else ""
+        return f"{first.name}: {first.reason}{more}"
 
     @property
     def is_stale(self) -> bool:

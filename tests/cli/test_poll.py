@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.resolver.static import SimpleClusterResolver
 from aioresolve.spec import Missing
-from aioresolve.testing import Answer, Hang, pod
+from aioresolve.testing import Answer, GoogleServer, Hang, KubernetesServer, pod
 
 from .process import SHOW_CURSOR, TIMEOUT, Running, Terminal, cluster, environment, run
 
@@ -90,13 +90,13 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def test_a_round_prints_a_table_in_the_order_of_the_targets(fleet: Path, env: dict[str, str]) -> None:
     done = run(("poll", str(fleet), "--once"), env)
-    assert (done.code, done.stderr) == (0, "")
-    header, *rows = (line.split() for line in done.stdout.splitlines())
-    assert header == ["TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR"]
-    assert [(row[0], row[1], row[2], row[3], row[5]) for row in rows] == [
-        ("east", "worker:3,ps:1", "1", "0s", "<none>"),
-        ("west", "worker:3", "0", "0s", "<none>"),
-        ("fixed", "worker:1", "0", "0s", "<none>"),
+    assert (done.code, done.stderr) == (1, "2 of 3 targets ready, 8 tasks; 1 degraded\n")
+    header, *rows = (line.split(maxsplit=5) for line in done.stdout.splitlines())
+    assert header == ["TARGET", "STATUS", "TASKS", "AGE", "LATENCY", "REASON"]
+    assert [(*row[:4], row[5].split()[0]) for row in rows] == [
+        ("east", "Degraded", "worker:3,ps:1", "0s", "ml/ps-0:"),
+        ("west", "Ready", "worker:3", "0s", "<none>"),
+        ("fixed", "Ready", "worker:1", "0s", "<none>"),
     ]
 
 
@@ -125,6 +125,8 @@ def test_a_round_prints_every_target_and_exits_with_1_if_one_failed(
 def test_a_round_in_which_only_deadlines_passed_exits_with_3(
     fleet: Path, env: dict[str, str], east: ThreadedKubernetesServer, west: ThreadedKubernetesServer
 ) -> None:
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    east.patch("ps-0", "ml", patch=ready)
     west.inject(Hang(), times=None)
     late = run(("poll", str(fleet), "--once", "--timeout", "4s"), env)
     assert late.code == 3
@@ -148,15 +150,49 @@ def test_a_json_line_has_the_members_and_the_missing_pods(
     assert datetime.fromisoformat(found["observed_at"]).tzinfo is not None
 
 
+def test_targets_that_respond_but_are_sick_are_shown_sick(tmp_path: Path, env: dict[str, str]) -> None:
+    with ExitStack() as stack:
+        pods = [
+            pod("bad-0", "ml", labels={"app": "bad"}, phase="Pending", node=None),
+            pod("bad-1", "ml", labels={"app": "bad"}, waiting="CrashLoopBackOff", restarts=7),
+        ]
+        server = stack.enter_context(KubernetesServer(pods).in_thread())
+        google = stack.enter_context(GoogleServer().in_thread())
+        config = str(server.write_kubeconfig(tmp_path / "config"))
+        targets: dict[str, Any] = {
+            "tpu": {"tpu": {"name": "gone", "project": "p", "zone": "us-central1-a"}},
+            "selector": {"kubernetes": {"kubeconfig": config, "jobs": {"worker": "app=bda"}}},
+            "namespace": {
+                "kubernetes": {"kubeconfig": config, "namespace": "lm", "jobs": {"worker": "app=bad"}}
+            },
+            "pods": {"kubernetes": {"kubeconfig": config, "jobs": {"worker": "app=bad"}}},
+        }
+        file = tmp_path / "fleet.yaml"
+        file.write_text(json.dumps({"targets": targets}))
+        done = run(
+            ("poll", str(file), "--once", "--timeout", "20s"), env | google.environ(tmp_path / "google")
+        )
+    table = [line.split(maxsplit=5) for line in done.stdout.splitlines()]
+    rows = {row[0]: (row[1], row[-1]) for row in table}
+    assert done.code == 1
+    assert rows["selector"] == rows["namespace"] == ("Empty", "nothing was found")
+    assert rows["pods"][0] == "Degraded"
+    assert rows["pods"][1].startswith("ml/bad-0: Pending (Unschedulable")
+    assert rows["pods"][1].endswith(", and 1 more")
+    assert rows["tpu"][0] in ("Error", "Degraded")
+    assert "gone" in rows["tpu"][1]
+    assert done.stderr.startswith("0 of 4 targets ready")
+
+
 # Continuous polling
 
 
 def test_a_row_is_printed_for_each_response_under_one_header(fleet: Path, env: dict[str, str]) -> None:
     with Running(("poll", str(fleet)), env) as poll:
         lines = [line.split() for line in poll.lines(13)]
-    assert lines[0] == ["TARGET", "TASKS", "MISSING", "AGE", "LATENCY", "ERROR"]
+    assert lines[0] == ["TARGET", "STATUS", "TASKS", "AGE", "LATENCY", "REASON"]
     assert {line[0] for line in lines[1:]} == {"east", "west", "fixed"}
-    assert {len(line) for line in lines} == {6}
+    assert min(len(line) for line in lines) == 6
 
 
 def test_a_failing_target_keeps_its_state_with_stale_since(
@@ -228,17 +264,17 @@ def test_a_terminal_shows_all_targets_in_place(
     fleet: Path, env: dict[str, str], west: ThreadedKubernetesServer
 ) -> None:
     with Terminal(("poll", str(fleet)), env) as terminal:
-        shown = terminal.wait_for_text("3 of 3 targets respond, 8 tasks")
-        assert [line.split()[:2] for line in shown[:4]] == [
-            ["TARGET", "TASKS"],
-            ["east", "worker:3,ps:1"],
-            ["west", "worker:3"],
-            ["fixed", "worker:1"],
+        shown = terminal.wait_for_text("2 of 3 targets ready, 8 tasks; 1 degraded")
+        assert [line.split()[:3] for line in shown[:4]] == [
+            ["TARGET", "STATUS", "TASKS"],
+            ["east", "Degraded", "worker:3,ps:1"],
+            ["west", "Ready", "worker:3"],
+            ["fixed", "Ready", "worker:1"],
         ]
         with west.down():
-            shown = terminal.wait_for_text("2 of 3 targets respond, 8 tasks; 1 failing")
+            shown = terminal.wait_for_text("1 of 3 targets ready, 8 tasks; 1 stale, 1 degraded")
             assert west.url[:20] in shown[2]
-        terminal.wait_for_text("3 of 3 targets respond")
+        terminal.wait_for_text("2 of 3 targets ready")
         assert terminal.wait_for_exit(signal.SIGTERM) == 143
         assert terminal.sent.endswith(SHOW_CURSOR)
         assert terminal.shown[1].split()[0] == "east"
@@ -267,7 +303,10 @@ def test_a_shard_without_targets_is_reported(fleet: Path, env: dict[str, str]) -
     fleet.write_text('targets: {only: {static: {jobs: {worker: ["10.9.0.1:1"]}}}}\n')
     done = [run(("poll", str(fleet), "--once", "--shards", f"{index}/2"), env) for index in (0, 1)]
     assert [one.code for one in done] == [0, 0]
-    assert sorted(one.stderr for one in done) == ["", "this shard is empty; the fleet has 1 target\n"]
+    assert sorted(one.stderr for one in done) == [
+        "1 of 1 targets ready, 1 task\n",
+        "this shard is empty; the fleet has 1 target\n",
+    ]
 
 
 def test_a_shard_without_an_index_is_invalid_configuration(fleet: Path, env: dict[str, str]) -> None:
@@ -339,21 +378,24 @@ BROKEN = ConnectionFailedError("nothing listens; connection refused")
 def test_a_status_is_a_row() -> None:
     missing = (Missing("ps", "ml/ps-0", "Pending"),)
     good = TargetStatus("a", STATE, latency=0.0123, absent=missing)
-    assert status_row(good, NOW, NOW) == ("a", "worker:2,ps:0", "1", "0s", "12.3ms", "")
+    assert status_row(good, NOW, NOW) == (
+        *("a", "Degraded", "worker:2,ps:0", "0s", "12.3ms"),
+        "ml/ps-0: Pending",
+    )
     old = TargetStatus("b", STATE, LATE, 1.0, NOW)
     assert status_row(old, NOW, NOW + timedelta(minutes=5, seconds=12)) == (
-        *("b", "worker:2,ps:0", "0", "5m12s", "1.00s"),
+        *("b", "Stale", "worker:2,ps:0", "5m12s", "1.00s"),
         "no complete response within 1 s",
     )
     never = TargetStatus("c", None, BROKEN)
-    assert status_row(never, NOW, NOW) == ("c", "", "", "", "", "nothing listens")
+    assert status_row(never, NOW, NOW) == ("c", "Error", "", "", "", "nothing listens")
 
 
 def test_a_status_is_a_document() -> None:
     document = status_document(TargetStatus("b", STATE, LATE, 1.0000004, NOW))
     assert list(document) == [
-        *("name", "tasks", "jobs", "version", "observed_at", "absent", "unready", "latency", "stale_since"),
-        "error",
+        *("name", "health", "reason", "tasks", "jobs", "version", "observed_at", "absent", "unready"),
+        *("latency", "stale_since", "error"),
     ]
     assert (document["tasks"], document["version"], document["latency"]) == (
         {"worker": 2, "ps": 0},
@@ -371,7 +413,7 @@ def test_a_status_is_a_document() -> None:
 def test_rows_have_one_header_and_fit_the_longest_name() -> None:
     rows = StatusRows(["a", "a-long-name"])
     first = rows.format(TargetStatus("a", STATE), NOW).splitlines()
-    assert first[0].index("TASKS") == first[1].index("worker:2") == len("a-long-name") + 3
+    assert first[0].index("STATUS") == first[1].index("Ready") == len("a-long-name") + 3
     assert len(rows.format(TargetStatus("a-long-name", STATE), NOW).splitlines()) == 1
 
 
@@ -419,7 +461,7 @@ async def test_the_view_fits_the_terminal_and_shows_failing_targets_first() -> N
         assert len(shown) == len(drawn.renderables) == min(lines, 44)
         assert (shown[-3] == f"... and {45 - lines} more") == (lines < 44)
         assert any(line.startswith("broken") for line in shown)
-        assert shown[-1] == "40 of 41 targets respond, 80 tasks; 1 failing"
+        assert shown[-1] == "40 of 41 targets ready, 80 tasks; 1 error"
         assert shown[1].startswith("broken" if lines < 44 else "t-0")
 
 
@@ -431,9 +473,9 @@ def test_a_narrow_terminal_shows_the_errors() -> None:
     table = statuses_table(statuses, datetime.now(UTC))
     assert list(fit_columns(table, 120).columns) == list(table.columns)
     narrow = fit_columns(table, 60)
-    assert narrow.columns == ["TARGET", "TASKS", "MISSING", "AGE", "ERROR"]
+    assert narrow.columns == ["TARGET", "STATUS", "TASKS", "AGE", "REASON"]
     assert narrow.rows[1][-1] == "Connection refused"
-    assert fit_columns(table, 1).columns == ["TARGET", "TASKS", "ERROR"]
+    assert fit_columns(table, 1).columns == ["TARGET", "STATUS", "REASON"]
 
 
 @pytest.mark.parametrize(

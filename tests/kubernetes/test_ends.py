@@ -269,7 +269,7 @@ async def test_job_that_is_created_after_the_wait_began_has_its_size(loopback: L
     async with anyio.create_task_group() as group:
         group.start_soon(create)
         state = await resolver_of(loopback, jobs=jobs, namespace="ml").wait(timeout=30)
-    assert ranks(state) == [(0, 0, 2), (1, 1, 2)]
+        assert ranks(state) == [(0, 0, 2), (1, 1, 2)]
 
 
 async def test_job_without_a_permission_to_read_it_is_waited_for(loopback: Loopback) -> None:

@@ -136,6 +136,32 @@ def test_selected_pods_are_those_that_may_be_members_and_those_that_are_done(
         assert live or ended <= set(selector.selected.former)
 
 
+@given(st.permutations(range(5)), st.sampled_from(["name", "index"]), st.booleans())
+def test_task_keeps_its_index_in_whatever_order_the_others_end_or_are_replaced(
+    ends: list[int], order_by: str, is_replaced: bool
+) -> None:
+    def of_run(index: int, phase: str, suffix: str = "a") -> MatchedPod:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "run", "controller": True}
+        metadata = {"ownerReferences": [owner], "labels": {COMPLETION: str(index)}}
+        (found,) = match(pod(f"train-{index}-{suffix}", phase=phase, metadata=metadata))
+        return found
+
+    pods = {index: of_run(index, "Running") for index in range(5)}
+    selector = filled_selector(*pods.values(), order_by=order_by)
+    for number, ended in enumerate(ends[:-1]):
+        if is_replaced:
+            selector.put(of_run(ended, "Failed"))
+            selector.put(of_run(ended, "Running", "b"))
+            selector.discard(of_run(ended, "Failed"))
+        name = "b" if is_replaced else "a"
+        pods[ended] = of_run(ended, "Succeeded", name)
+        selector.put(pods[ended])
+        if selector.is_stale:
+            selector.fill(pods.values())
+        assert list(selector.numbering.addresses.by_task) == sorted(ends[number + 1 :])
+        assert sorted(selector.numbering.done) == sorted(ends[: number + 1])
+
+
 class TestOrderByName:
     @given(st.lists(st.text("abz019-.", min_size=1, max_size=8), unique=True))
     def test_rows_and_pods_have_the_same_order(self, names: list[str]) -> None:

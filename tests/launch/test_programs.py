@@ -36,14 +36,13 @@ ELASTIC_JOB = {
     "PET_RDZV_ENDPOINT": "127.0.0.9:23456",
     "PET_STANDALONE": "1",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "TORCHELASTIC_RUN_ID": "outer",
     "MASTER_ADDR": "127.0.0.9",
     "RANK": "5",
     "LOCAL_RANK": "5",
     "NODE_RANK": "5",
     "GROUP_RANK": "5",
 }
-"""What a pod of an elastic job, or a process of another torchrun, has in its environment."""
+"""What a pod of an elastic job has in its environment."""
 TIMEOUT = 110
 """Seconds that the programs have to import their libraries, connect, and end."""
 

@@ -19,7 +19,13 @@ from aioresolve.cli.options import (
     quiet_option,
     verbose_option,
 )
-from aioresolve.cli.output.fleet_tables import StatusRows, round_exit_code, status_json, statuses_table
+from aioresolve.cli.output.fleet_tables import (
+    StatusRows,
+    fleet_summary,
+    round_exit_code,
+    status_json,
+    statuses_table,
+)
 from aioresolve.cli.requests import PollRequest
 from aioresolve.cli.terminal import streams
 
@@ -42,8 +48,8 @@ Examples:
   aioresolve poll fleet.yaml
 
 \b
-  # one round, for a script: which clusters failed, and why
-  aioresolve poll fleet.yaml --once -o json | jq -r 'select(.error) | [.name, .error.message] | @tsv'
+  # one round, for a script: which clusters are not ready, and why
+  aioresolve poll fleet.yaml --once -o json | jq -r 'select(.reason) | [.name, .reason] | @tsv'
 
 \b
   # a quarter of the fleet, in a pod of an Indexed Job of four
@@ -52,14 +58,14 @@ Examples:
 \b
 Outputs:
   table  on a terminal all targets, in place; otherwise a row for each response: the target,
-         the number of tasks of each job, how many are missing or not ready, the age and the
-         latency of the response, and the error
-  json   {"name", "tasks": {JOB: N}, "jobs", "version", "observed_at", "absent", "unready",
-         "latency", "stale_since", "error": null or {"type", "message", "retryable"}}, on one
-         line for each response; latency in seconds
+         its status (Ready, Degraded, Empty, Stale or Error), the number of tasks of each job,
+         the age and the latency of the response, and why the target is not ready
+  json   {"name", "health", "reason", "tasks": {JOB: N}, "jobs", "version", "observed_at",
+         "absent", "unready", "latency", "stale_since", "error": null or {"type", "message",
+         "retryable"}}, on one line for each response; latency in seconds
 
 \b
-Exit codes: with --once 0 all targets responded, 1 some failed, 3 only deadlines passed;
+Exit codes: with --once 0 all targets are ready, 1 some are not, 3 only deadlines passed;
 otherwise 130 ended by Ctrl-C, 143 by SIGTERM, 141 by the reader of stdout;
 2 invalid usage or configuration.
 """
@@ -121,6 +127,8 @@ def _poll_once(request: PollRequest) -> int:
         streams.write_stdout("".join(status_json(status, now) for status in statuses))
     else:
         streams.write_stdout(statuses_table(statuses, now), has_headers=request.has_headers)
+    if statuses and request.output == "table" and not request.quiet:
+        streams.write_stderr(f"{fleet_summary(len(fleet.targets), statuses)}\n")
     return round_exit_code(statuses)
 
 

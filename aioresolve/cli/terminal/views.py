@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from aioresolve.cli.output.error_messages import status_line
-from aioresolve.cli.output.fleet_tables import COLUMNS, fit_columns, status_row
+from aioresolve.cli.output.fleet_tables import COLUMNS, fit_columns, fleet_summary, status_row
 from aioresolve.cli.output.formats import (
     Table,
     counts_table,
@@ -26,12 +26,13 @@ from aioresolve.cli.output.formats import (
     spec_table,
     state_table,
 )
+from aioresolve.fleet.target import Health
 
 from .drawing import new_console, single_line, table_lines
 from .progress import call_periodically
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from rich.console import RenderableType
 
@@ -283,10 +284,26 @@ class WaitView:
         return Group(*above, *below)
 
 
+SEVERITY = (Health.ERROR, Health.STALE, Health.EMPTY, Health.DEGRADED, None, Health.READY)
+"""The order of targets, the worst first; None for one without a response yet."""
+
+HEALTH_STYLES = {
+    Health.ERROR: "red",
+    Health.STALE: "yellow",
+    Health.EMPTY: "red",
+    Health.DEGRADED: "yellow",
+    Health.READY: "green",
+}
+
+
+def _health(status: TargetStatus | None) -> Health | None:
+    return None if status is None else status.health
+
+
 class FleetView:
     """The latest status of each target, in the order of the targets.
 
-    If there are more targets than lines, those with an error come first. A status that `is_watched` is
+    If there are more targets than lines, the worst come first. A status that `is_watched` is
     current until it changes; otherwise its age counts from the last response.
     """
 
@@ -301,16 +318,16 @@ class FleetView:
         names = list(self._fleet.targets)
         available = max(lines - 3, 1)
         if len(names) > available:
-            names.sort(key=lambda name: name not in statuses or statuses[name].error is None)
+            names.sort(key=lambda name: SEVERITY.index(_health(statuses.get(name))))
             names = names[: available - 1]
         rows = [self._row(name, statuses.get(name), now) for name in names]
-        styles = ["red" if name in statuses and statuses[name].error else "" for name in names]
+        styles = ["" if name not in statuses else HEALTH_STYLES[statuses[name].health] for name in names]
         more = len(self._fleet.targets) - len(names)
         return Group(
             *table_lines(fit_columns(Table(COLUMNS, rows), columns), styles),
             *([single_line(f"... and {more} more", "dim")] if more else []),
             single_line(""),
-            single_line(_summary(len(self._fleet.targets), list(statuses.values())), "dim"),
+            single_line(fleet_summary(len(self._fleet.targets), list(statuses.values())), "dim"),
         )
 
     def _row(self, name: str, status: TargetStatus | None, now: datetime) -> tuple[str, ...]:
@@ -322,10 +339,3 @@ class FleetView:
         else:
             current_at = status.stale_since or now
         return status_row(status, current_at, now)
-
-
-def _summary(targets: int, statuses: Sequence[TargetStatus]) -> str:
-    failing = sum(status.error is not None for status in statuses)
-    tasks = sum(status.num_tasks for status in statuses)
-    text = f"{len(statuses) - failing} of {targets} targets respond, {tasks} tasks"
-    return f"{text}; {failing} failing" if failing else text

@@ -125,7 +125,8 @@ COMPLETE = [
     (observe(worker=2), WaitCondition()),
     (observe(worker=2, ps=1), WaitCondition()),
     (observe(worker=2), wanted(count=2)),
-    (observe(worker=3), wanted(count=2)),
+    (observe(worker=3), wanted(count=(2, 3))),
+    (observe(worker=3), wanted(count=(2, None))),
     (observe(worker=1, ps=1), wanted(count=2)),
     (observe(pending("a"), worker=2), wanted(count=2)),
     (observe(lost("a"), worker=2), wanted(count=2)),
@@ -163,7 +164,8 @@ SHORT: list[tuple[Observation, WaitCondition, dict[str, int], list[str], bool]] 
     (observe(lost("a"), pending("b"), worker=2), WaitCondition(), {"worker": 2}, ["a", "b"], True),
     (observe(unready=(pending("b"),), worker=2), WaitCondition(), {"worker": 1}, ["b"], False),
     (observe(unready=(pending("b"),), worker=2), wanted(count=2), {"worker": 1}, ["b"], False),
-    (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, ["b"], False),
+    (observe(unready=(pending("b"),), worker=3), wanted(count=2), {"worker": 2}, ["b", "the tasks"], False),
+    (observe(worker=3), wanted(count=2), {"worker": 3}, ["the tasks"], True),
     (observe(worker=2), wanted(count=3), {"worker": 2}, [], False),
     (observe(lost("a"), worker=2), wanted(count=3), {"worker": 2}, ["a"], True),
     (observe(lost("a"), pending("b"), worker=2), wanted(count=3), {"worker": 2}, ["a", "b"], False),
@@ -425,7 +427,7 @@ async def test_change_of_the_members_restarts_the_stable_time() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(show_after, source, 0.15, observe(worker=3))
         before = anyio.current_time()
-        assert await source.wait(2, stable_for=0.2, timeout=PATIENCE) == cluster(worker=3)
+        assert await source.wait((2, 3), stable_for=0.2, timeout=PATIENCE) == cluster(worker=3)
         assert anyio.current_time() - before == pytest.approx(0.35)
 
 

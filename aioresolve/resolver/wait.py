@@ -268,6 +268,7 @@ def _surplus(
         if observation.state is None or most is None or sum(numbers) <= most:
             continue
         names = [_name(one) for one in _members(observation.state, condition) if job in ("", one.job)]
+        names += [f"{one.name} (done)" for one in observation.state.done if job in ("", one.job)]
         more = f" and {len(names) - MAX_REASONS} more" if len(names) > MAX_REASONS else ""
         reason = f"there are {sum(numbers)} instead of {most}: {', '.join(names[:MAX_REASONS])}{more}"
         # Tasks that are not ready may be about to end, and so may those of a controller that was scaled.

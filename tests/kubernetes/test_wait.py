@@ -253,7 +253,7 @@ async def test_a_failed_pod_is_ignored_if_there_are_enough_others(loopback: Loop
 
 async def test_the_members_must_be_stable(loopback: Loopback, clock: Clock) -> None:
     loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
+    task = await waiting(resolver_of(loopback).wait((1, None), stable_for=STABLE_FOR, timeout=60))
     await clock.until(started=1)
     for number in range(1, 4):
         await clock.advance(STABLE_FOR - 1)

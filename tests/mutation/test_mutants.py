@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
-from .mutants import ROOT, modules, mutants_of
+from .mutants import ROOT, TEST_FOLDERS, WHOLE_PACKAGE_TESTS, modules, mutants_of
 
 SOURCE = '''\
 """A docstring."""
@@ -70,3 +71,9 @@ def test_every_module_is_changed_but_generated_and_public_ones() -> None:
     found = modules([])
     assert {"aioresolve/resolver/wait.py", "aioresolve/launch.py"} <= set(found)
     assert not [path for path in found if path.endswith(("_pb2.py", "__init__.py"))]
+
+
+def test_every_module_has_tests() -> None:
+    packages = {Path(path).parts[1].removesuffix(".py") for path in modules([])}
+    names = {name for package in packages for name in TEST_FOLDERS.get(package, (package,))}
+    assert not [name for name in {*names, *WHOLE_PACKAGE_TESTS} if not (ROOT / "tests" / name).exists()]

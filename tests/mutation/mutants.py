@@ -7,7 +7,8 @@ such as `<` for `<=`, or a statement that is removed. Each runs, in a scratch co
 of the changed subpackage, and those of properties that hold everywhere: first the quick tests,
 as the command in README.md does, then the others, without the repetitions on uvloop. A mutant is noticed if
 a test fails that succeeds without it. The difference of each mutant that no test noticed is printed: it shows
-missing tests, or code that makes no difference. Types, docstrings, log records and assertions are not changed.
+missing tests, or code that makes no difference. Types, docstrings, log records and assertions are not
+changed.
 
 The same seed, number and modules draw the same mutants from the same source.
 """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
+import random
 from pathlib import Path
-
-import pytest
 
 from .mutants import ROOT, TEST_FOLDERS, WHOLE_PACKAGE_TESTS, modules, mutants_of
 
@@ -58,12 +57,12 @@ def test_each_mutant_changes_one_node() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["aioresolve/kubernetes/watch/reflector.py", "aioresolve/spec/state.py"])
-def test_each_mutant_of_a_module_is_valid_and_different(path: str) -> None:
+def test_each_mutant_of_a_module_is_valid_and_different() -> None:
+    path = "aioresolve/kubernetes/watch/reflector.py"
     source = (ROOT / path).read_text()
     mutants = list(mutants_of(path, source))
     assert len(mutants) > 50
-    for mutant in mutants:
+    for mutant in random.Random(0).sample(mutants, 20):
         assert ast.dump(ast.parse(mutant.after)) != ast.dump(ast.parse(source))
 
 

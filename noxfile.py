@@ -74,25 +74,29 @@ def quick(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run all tests; arguments after `--` go to pytest."""
-    _pytest(session, "-m", "")
+    _pytest(session, "--asyncio-debug", "-m", "")
 
 
 @nox.session
 def rest(session: nox.Session) -> None:
     """Run the other tests: those with real programs, slow ones, and the repetitions on uvloop."""
-    _pytest(session, "-m", "real or slow or uvloop")
+    _pytest(session, "--asyncio-debug", "-m", "real or slow or uvloop")
 
 
 @nox.session(venv_backend="venv")
 def lowest(session: nox.Session) -> None:
-    """Run the quick tests with the lowest permitted version of every direct dependency."""
+    """Run the quick tests with the lowest permitted version of every direct dependency.
+
+    It runs them more strictly than README's test command: in the debug mode of asyncio, with more examples.
+    """
     minimums = [match for line in _requirements() if (match := re.fullmatch(r"([\w-]+)>=([\w.]+)", line))]
     constraints = Path(session.create_tmp()) / "lowest.txt"
     constraints.write_text("".join(f"{minimum[1]}=={minimum[2]}\n" for minimum in minimums))
     session.install("--constraint", str(constraints), "--editable", ".[test]")
     # The lowest opentelemetry-api fits only a list of conventions that lacks attributes of today.
     known = ("-k", "not test_every_attribute_is_from_the_conventions_or_has_our_prefix")
-    session.run("python", "-m", "pytest", *PYTEST_OPTIONS, *known, *session.posargs)
+    pytest = ("python", "-m", "pytest", *PYTEST_OPTIONS, "--asyncio-debug")
+    session.run(*pytest, *known, *session.posargs, env={"HYPOTHESIS_PROFILE": "suite"})
 
 
 @nox.session(venv_backend="venv")

@@ -1,4 +1,4 @@
-"""How every test runs: in the debug mode of asyncio, with warnings of the event loop as failures.
+"""How every test runs: with a warning of the event loop as a failure, and without other machines.
 
 `pytest` runs the quick tests, which cover every package, and generates few examples for each property test.
 It leaves out what has a marker: `REAL_PATHS` and `SLOW_PATHS`, single tests with `@pytest.mark.real` or

@@ -216,7 +216,7 @@ class TestDistributions:
 
     def test_tests_in_the_sdist_run(self, distributions: Distributions) -> None:
         done = run(
-            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"),
             *("tests/launch", "tests/spec", "tests/test_release.py"),
             cwd=distributions.folder,
             env={**os.environ, "PYTHONPATH": str(distributions.folder)},

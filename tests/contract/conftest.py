@@ -45,3 +45,10 @@ def remote(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) ->
     """The same for the resolvers that send requests."""
     with SOURCES[request.param](tmp_path, monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def one_remote(own_process: None, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
+    """The same for one of them, where the resolvers share what is tested."""
+    with SOURCES["KubernetesClusterResolver"](tmp_path, monkeypatch) as found:
+        yield found

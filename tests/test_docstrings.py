@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+
 @pytest.fixture(scope="module")
 def docstrings() -> dict[str, str]:
     """The docstring of every module, class and function of the package that has an example, by its name.

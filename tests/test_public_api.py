@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import os
 import pickle
@@ -75,14 +75,13 @@ def test_dir_contains_public_names_before_they_are_loaded() -> None:
     assert set(aioresolve.__all__) <= set(dir(aioresolve))
 
 
-LIBRARIES = {"aioresolve.jax": "jax", "aioresolve.tensorflow": "tensorflow"}
-"""The library that a module cannot be imported without."""
-
 ALL_MODULES = [
     found.name
     for found in pkgutil.walk_packages([str(ROOT)], "aioresolve.")
-    if importlib.util.find_spec(LIBRARIES.get(found.name, "aioresolve"))
+    if found.name not in ("aioresolve.jax", "aioresolve.tensorflow")
 ]
+"""Every module that can be imported without JAX and TensorFlow."""
+
 PUBLIC_MODULES = [
     "aioresolve",
     "aioresolve.errors",

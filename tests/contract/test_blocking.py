@@ -6,13 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-
-from aioresolve import DeadlineExceededError
-from aioresolve.testing import Hang
 
 from .test_resolvers import PATIENCE, POLL
 
@@ -34,19 +30,6 @@ def test_results_are_those_of_the_async_resolver(source: Source) -> None:
         ]
         assert repr(facade).startswith(f"<sync {type(facade).__name__} of <{type(resolver).__name__} ")
         assert source.secret is None or source.secret not in repr(facade)
-
-
-def test_threads_share_a_resolver(remote: Source) -> None:
-    with remote.facade(timeout=PATIENCE) as facade, ThreadPoolExecutor(8) as threads:
-        specs = set(threads.map(lambda _: facade.cluster_spec(), range(32)))
-    assert [spec.job_tasks("worker") for spec in specs] == [remote.addresses]
-
-
-def test_call_ends_at_its_deadline(one_remote: Source) -> None:
-    one_remote.server.inject(Hang(), times=None)
-    with one_remote.facade(timeout=PATIENCE) as facade, pytest.raises(DeadlineExceededError):
-        facade.cluster_spec(timeout=0.3)
-    one_remote.server.until(lambda: one_remote.server.connections == 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")

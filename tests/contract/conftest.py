@@ -49,6 +49,6 @@ def remote(own_process: None, request: Any, tmp_path: Path, monkeypatch: Any) ->
 
 @pytest.fixture
 def one_remote(own_process: None, tmp_path: Path, monkeypatch: Any) -> Iterator[Source]:
-    """The same for one of them, where the resolvers share what is tested."""
+    """The same for one of them, for tests of the code that they share."""
     with SOURCES["KubernetesClusterResolver"](tmp_path, monkeypatch) as found:
         yield found

@@ -24,6 +24,7 @@ from aioresolve import (
 from aioresolve.errors import ConnectionFailedError, Hint
 from aioresolve.resolver.checks import MAX_TASKS, Finding, PlannedCheck, run_checks
 from aioresolve.testing import TPUWorker
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,7 @@ async def test_check_after_a_failed_finding_runs() -> None:
     assert found == {"pods": ("failed", "one is pending"), "tasks": ("ok", "fine")}
 
 
+@in_virtual_time
 async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> None:
     found = await run(hanging("slow"), check("next", "slow"), check("other"), check_timeout=0.2)
     assert found["slow"] == ("failed", "no result within 0.2 s; http://example: it has not responded")
@@ -78,6 +80,7 @@ async def test_check_that_hangs_fails_at_its_deadline_and_delays_no_other() -> N
     assert found["other"] == ("ok", "fine")
 
 
+@in_virtual_time
 async def test_deadline_of_all_checks_ends_them_and_keeps_the_results_so_far() -> None:
     found = await run(check("a"), hanging("slow"), check("next", "slow"), timeout=0.2)
     passed = "the deadline of all checks (0.2 s) passed"

@@ -10,11 +10,7 @@ import pytest
 from aioresolve._core import document
 from aioresolve._core.document import (
     DocumentError,
-    Location,
-    MappingNode,
     NodeBuilder,
-    build_from_json,
-    decode,
     parse_first_json,
     parse_yaml,
     python_value,
@@ -79,27 +75,6 @@ def test_builder_decides_whether_a_merge_key_replaces_fields(
     assert value_of(text, ReplacingBuilder()) == {"a": replacing}
 
 
-def test_documents_after_the_first_are_an_error_or_ignored() -> None:
-    text = "a: 1\n---\nb: [\n"
-    with pytest.raises(DocumentError) as caught:
-        parse_yaml(text, "file")
-    assert caught.value.problem == "starts a second YAML document"
-    assert caught.value.location == Location("file", 2)
-    node = parse_yaml(text, "file", only_first=True)
-    assert node is not None
-    assert python_value(node) == {"a": 1}
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_encoding_is_that_of_the_byte_order_mark(encoding: str) -> None:
-    assert decode("a: ü".encode(encoding), "file") == "a: ü"
-
-
-def test_broken_utf16_is_reported() -> None:
-    with pytest.raises(DocumentError, match="not valid UTF-8"):
-        decode(b"\xff\xfea", "file")
-
-
 @pytest.mark.parametrize(("text", "value"), [('{"a": 1} rest', {"a": 1}), ("\n[1]", [1]), ("{a: 1}", None)])
 def test_first_json_value_is_read(text: str, value: Any) -> None:
     assert parse_first_json(text) == value
@@ -122,9 +97,3 @@ def test_document_may_have_as_many_values_as_the_limit(
     monkeypatch.setattr(document, "MAX_VALUES", size - 1)
     with pytest.raises(DocumentError, match=f"has more than {size - 1} values"):
         value_of(text)
-
-
-def test_null_in_a_list_of_strings_is_an_empty_string() -> None:
-    node = build_from_json({"a": ["x", None]}, Location("file"))
-    assert isinstance(node, MappingNode)
-    assert node.strings("a") == ("x", "")

@@ -148,17 +148,6 @@ class TestSharedContext:
 
 
 class TestPools:
-    async def test_resolvers_with_one_key_share_a_pool_until_it_is_closed(self) -> None:
-        made: list[ScriptedPool] = []
-        pools, one, other = Pools(), Pooled("key", made), Pooled("key", made)
-        async with pools.enter(one):
-            async with pools.enter(other):
-                assert made[0].users == [one, other]
-            assert [pool.is_closed for pool in made] == [False]
-        assert [pool.is_closed for pool in made] == [True]
-        async with pools.enter(one):
-            assert [pool.is_closed for pool in made] == [True, False]
-
     async def test_pool_that_no_resolver_could_use_is_closed(self) -> None:
         class Busy(Pooled):
             def using(self, pool: Pool) -> Any:

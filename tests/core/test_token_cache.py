@@ -148,18 +148,6 @@ async def test_next_waiting_task_repeats_a_cancelled_fetch() -> None:
     assert first.cancelled()
 
 
-async def test_cancelling_one_waiting_task_does_not_affect_the_others() -> None:
-    fetch, cache = Fetches(), TokenCache[Token]()
-    fetch.may_continue.clear()
-    first, second, third = (asyncio.create_task(cache.renew(fetch)) for _ in range(3))
-    await fetch.running.wait()
-    second.cancel()
-    await asyncio.wait([second])
-    fetch.may_continue.set()
-    assert await first == await third
-    assert fetch.started == 1
-
-
 def test_lock_excludes_tasks_of_other_event_loops() -> None:
     lock = CrossLoopLock()
     inside = 0

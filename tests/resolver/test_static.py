@@ -278,23 +278,6 @@ class Controlled(ClusterResolver):
             self.closed.set()
 
 
-class TestWatchingSimpleClusterResolver:
-    @in_virtual_time
-    async def test_cluster_is_yielded_once(self) -> None:
-        async with aclosing(SimpleClusterResolver(TRAINING).observations(interval=0.001)) as observations:
-            first = await anext(observations)
-            assert first.state == ClusterState.from_spec(TRAINING)
-            with anyio.move_on_after(0.05) as scope:
-                await anext(observations)
-        assert scope.cancelled_caught
-
-    @in_virtual_time
-    async def test_wait_returns_the_cluster(self) -> None:
-        assert (await SimpleClusterResolver(TRAINING).wait(timeout=PATIENCE)).spec == TRAINING
-        with pytest.raises(IncompleteClusterError, match="3 of 4 tasks in total"):
-            await SimpleClusterResolver(TRAINING).wait(4, timeout=0.5)
-
-
 class TestWatchingUnionClusterResolver:
     async def test_states_are_merged_once_each_resolver_has_one_and_after_each_change(self) -> None:
         one, other = Controlled(), Controlled()

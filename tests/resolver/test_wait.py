@@ -569,14 +569,6 @@ async def test_job_of_a_source_that_does_not_know_its_jobs_is_waited_for() -> No
     assert await resolver.wait(jobs={"worker": 1}, timeout=PATIENCE) == cluster(ps=1, worker=1)
 
 
-async def test_invalid_argument_raises_before_the_watch_starts() -> None:
-    source = Scripted(observe(worker=1))
-    for invalid in ({"count": 0}, {"timeout": 0.0}, {"interval": 0.0}):
-        with pytest.raises(ConfigurationError):
-            await source.wait(**{"count": 2, **invalid})  # type: ignore[arg-type]
-    assert source.taken == 0
-
-
 # Reachability
 
 
@@ -638,40 +630,6 @@ async def _listen_after(bound: socket.socket, seconds: float) -> None:
 
 
 @in_virtual_time
-async def test_change_during_the_reachability_check_is_respected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source = Scripted(observe(worker=2))
-
-    async def change(addresses: Any, reach: Any) -> dict[str, str]:
-        if len(addresses) == 2:
-            source.show(observe(pending("a"), worker=1))
-            await source.seen(2)
-        return {}
-
-    monkeypatch.setattr(waiting, "find_unreachable", change)
-    with pytest.raises(IncompleteClusterError, match="a: Pending"):
-        await source.wait(reachable="tcp", timeout=0.2)
-
-
-@in_virtual_time
-async def test_observation_without_changes_does_not_repeat_the_reachability_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source, checks = Scripted(observe(worker=2)), []
-
-    async def record(addresses: Any, reach: Any) -> dict[str, str]:
-        checks.append(addresses)
-        source.show(observe(worker=2))
-        await source.seen(len(checks) + 1)
-        return {}
-
-    monkeypatch.setattr(waiting, "find_unreachable", record)
-    await source.wait(reachable="tcp", timeout=PATIENCE)
-    assert len(checks) == 1
-
-
-@in_virtual_time
 async def test_task_that_becomes_unreachable_restarts_the_stable_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -726,21 +684,6 @@ async def test_change_at_the_moment_of_the_proof_is_noticed(monkeypatch: pytest.
         await source.wait(reachable="tcp", timeout=PATIENCE)
 
 
-@in_virtual_time
-async def test_tasks_are_tried_rarely_during_a_long_stable_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = 0
-
-    async def accept(addresses: list[str], reach: str) -> dict[str, str]:
-        nonlocal checks
-        checks += 1
-        return {}
-
-    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.0)
-    monkeypatch.setattr(waiting, "find_unreachable", accept)
-    await Scripted(observe(worker=2)).wait(reachable="tcp", stable_for=0.3, timeout=PATIENCE)
-    assert 2 <= checks <= waiting.MAX_RECHECKS + 1
-
-
 async def test_workers_that_respond_to_a_probe_are_reachable() -> None:
     async with TPUWorker() as worker, TPUWorker(services=[]) as other:
         state = ClusterState.from_spec(ClusterSpec({"worker": [worker.address]}))
@@ -764,6 +707,21 @@ async def test_deadline_while_tasks_do_not_respond_says_that_they_are_not_known_
     with pytest.raises(IncompleteClusterError, match="not known to be reachable yet") as caught:
         await Scripted(observe(worker=2)).wait(reachable="tcp", timeout=1.0)
     assert caught.value.found == {"worker": 2}
+
+
+@in_virtual_time
+async def test_tasks_are_tried_rarely_during_a_long_stable_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
+
+    async def accept(addresses: list[str], reach: str) -> dict[str, str]:
+        nonlocal checks
+        checks += 1
+        return {}
+
+    monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(waiting, "find_unreachable", accept)
+    await Scripted(observe(worker=2)).wait(reachable="tcp", stable_for=0.3, timeout=PATIENCE)
+    assert 2 <= checks <= waiting.MAX_RECHECKS + 1
 
 
 # Watching

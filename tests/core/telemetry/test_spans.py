@@ -19,7 +19,7 @@ from aioresolve.gcp.metadata_server import MetadataServer
 from aioresolve.kubernetes.api.client import AiohttpTransport, ObjectAPI
 from aioresolve.kubernetes.auth import CredentialCache, find_connection
 from aioresolve.probe import probe_workers
-from aioresolve.testing import Answer, GoogleServer, Hang, Reset, TPUWorker
+from aioresolve.testing import Answer, GoogleServer, Hang, TPUWorker
 from tests.gcp.loopback import request_my_tpu, secure
 from tests.gcp.samples import refreshable
 from tests.kubernetes.loopback import JOBS
@@ -115,16 +115,6 @@ async def test_each_attempt_is_a_span_with_its_number(recording: Recording, loop
     assert [each["http.response.status_code"] for each in sent] == [503, 503, 200]
     # The conventions forbid a description if the status code explains the error.
     assert recording.spans[0].status.description is None
-
-
-async def test_broken_connection_is_an_error_with_our_message(
-    recording: Recording, loopback: Loopback
-) -> None:
-    loopback.server.inject(Reset(after=10))
-    await loopback.resolver(not_running="skip").cluster_spec()
-    assert error_types(recording) == ["aioresolve.errors.ConnectionFailedError", None]
-    assert "http.response.status_code" not in attributes(recording.spans[0])
-    assert "broke" in str(recording.spans[0].status.description)
 
 
 async def test_request_cancelled_by_the_deadline_is_an_error(

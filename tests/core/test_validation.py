@@ -18,6 +18,7 @@ def test_error_names_the_argument_with_an_invalid_number() -> None:
             validate_seconds("interval", seconds)
         with pytest.raises(ConfigurationError, match=r"^`interval=`: .* is not a finite number of seconds n"):
             validate_seconds("interval", seconds, may_be_zero=True)
+    assert validate_count("max_concurrency", 1) == 1
     for count in (0, -1, 2.0, float("inf"), "3", None, True):
         with pytest.raises(ConfigurationError, match=r"^`max_concurrency=`: .* is not an integer of at"):
             validate_count("max_concurrency", count)

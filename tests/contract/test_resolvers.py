@@ -144,6 +144,10 @@ class TestDeadlines:
         with pytest.raises(ConfigurationError, match="timeout"):
             await CALLS[name](SimpleClusterResolver(SPEC), 0)
 
+    async def test_wait_rejects_an_invalid_interval(self) -> None:
+        with pytest.raises(ConfigurationError, match="interval"):
+            await SimpleClusterResolver(SPEC).wait(2, interval=0)
+
     @pytest.mark.parametrize("timeout", [0, None])
     def test_resolver_rejects_an_invalid_timeout(self, timeout: Any) -> None:
         for module in (aioresolve, aioresolve.sync):

@@ -153,7 +153,6 @@ def benchmarks(session: nox.Session) -> None:
     for name in ("kubernetes", "probe", "watch", "fleet"):
         _run(session, "python", f"benchmarks/{name}.py", "--quick")
     _run(session, "python", "benchmarks/cold_start.py")
-    _run(session, "python", "benchmarks/journeys.py")
 
 
 @nox.session(venv_backend="venv")

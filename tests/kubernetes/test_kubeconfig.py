@@ -527,9 +527,7 @@ def test_error_for_an_invalid_cluster_names_line_and_field(cluster: dict[str, An
     ],
 )
 def test_error_for_json_names_the_field_without_a_line(user: dict[str, Any], expected: str) -> None:
-    assert error_of(json.dumps(kubeconfig(user))).startswith(
-        f"kubeconfig {PATH}: users[dev].user.{expected}"
-    )
+    assert error_of(json.dumps(kubeconfig(user))).startswith(f"kubeconfig {PATH}: users[dev].user.{expected}")
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

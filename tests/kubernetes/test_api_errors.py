@@ -49,9 +49,7 @@ def status(code: int, message: str, reason: str = "", **details: object) -> byte
 
 
 def error_for(response: Response, query: PodQuery | None = None) -> ResolveError:
-    return error_from_response(
-        response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k, context 'dev'"
-    )
+    return error_from_response(response, query or PodQuery("app=a", "ml"), host=HOST, source="kubeconfig /k")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,12 @@ def test_error_event_of_a_watch_has_the_type_of_its_code(
     ("code", "kind", "retryable", "hint"),
     [
         (400, ConfigurationError, False, "Correct the selector 'app=a'."),
-        (401, UnauthorizedError, False, "Log in again, or renew the token there."),
+        (
+            401,
+            UnauthorizedError,
+            False,
+            "from kubeconfig /k, also after they were renewed. Log in again, or renew the token there.",
+        ),
         (404, APIError, False, "Correct the server in the kubeconfig."),
         (410, APIError, False, "Try again."),
         (418, APIError, False, "Check that this is a Kubernetes API server, and check its log."),
@@ -92,10 +95,6 @@ def test_each_status_has_its_error_class_its_hint_and_whether_it_is_retryable(
     assert HOST in str(error)
     assert "selector 'app=a' in namespace 'ml' ('message of the server')" in str(error)
     assert str(error).endswith(hint)
-
-
-def test_error_for_rejected_credentials_names_their_source() -> None:
-    assert "kubeconfig /k, context 'dev'" in str(error_for(Response(401, status(401, "Unauthorized"))))
 
 
 def test_error_for_a_403_has_verb_scope_and_manifest() -> None:

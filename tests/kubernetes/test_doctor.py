@@ -32,7 +32,6 @@ from .kubeconfigs import (
     isolate,
     kubeconfig,
     write_file,
-    write_plugin,
 )
 from .loopback import TOKEN, TRAIN, Loopback, point_kubeconfig_to
 from .peers import connect_proxy, never_respond, peer, responder
@@ -131,13 +130,6 @@ async def test_broken_plugin_leaves_the_way_to_the_server_checked(loopback: Loop
     assert names(checks, "failed") == ["credentials"]
     assert names(checks, "ok") == ["configuration", "server name", "TCP", "TLS"]
     assert "no-such-plugin" in checks["credentials"].found
-
-    plugin = write_plugin(tmp_path, f'credential({{"token": {TOKEN!r}}})')
-    document["users"][0]["user"] = exec_user(plugin)
-    loopback.kubeconfig.write_text(json.dumps(document))
-    checks = await diagnose(loopback)
-    assert checks["credentials"].found == "user 'loopback': exec plugin 'plugin'"
-    assert checks["authentication"].result == "ok"
 
 
 @pytest.mark.parametrize(
@@ -320,15 +312,6 @@ async def test_unverified_certificate_is_a_warning(loopback: Loopback) -> None:
     assert checks["TLS"].found.startswith("the certificate is not verified; it is for localhost")
 
 
-async def test_certificate_that_cannot_be_read_is_no_failure(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_checks, "read_certificate", lambda _: int("x"))
-    check = (await diagnose(loopback))["TLS"]
-    assert check.result == "ok"
-    assert check.found.startswith("established; the certificate cannot be described (invalid literal")
-
-
 async def test_server_without_tls(loopback: Loopback) -> None:
     def respond(connection: socket.socket) -> None:
         connection.recv(65536)
@@ -339,10 +322,7 @@ async def test_server_without_tls(loopback: Loopback) -> None:
         checks = await diagnose(loopback)
     assert names(checks, "failed") == ["TLS"]
     assert remedy(checks["TLS"]).startswith("Check that the port speaks https")
-    prefix = f"TLS with https://127.0.0.1:{plain} failed: "
-    assert checks["TLS"].found.startswith(prefix)
-    reason = checks["TLS"].found.removeprefix(prefix)
-    assert reason == reason.lower().replace("_", " ")
+    assert checks["TLS"].found.startswith(f"TLS with https://127.0.0.1:{plain} failed: ")
 
 
 async def test_server_of_plain_http_gets_no_credentials(loopback: Loopback) -> None:
@@ -382,12 +362,12 @@ async def test_server_that_hides_its_version_is_ok(loopback: Loopback) -> None:
     assert (check.result, check.found) == ("ok", found)
 
 
-@pytest.mark.parametrize("page", [Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"})])
-async def test_server_that_is_no_api_server(loopback: Loopback, page: Answer) -> None:
-    loopback.server.inject(page, match=lambda request: request.path == "/version")
-    checks = await diagnose(loopback)
-    assert names(checks, "failed") == ["API server"]
-    assert "is not a Kubernetes API server" in checks["API server"].found
+async def test_server_that_is_no_api_server(loopback: Loopback) -> None:
+    for page in (Answer(200, b"<html>Log in"), Answer(302, headers={"Location": "/login"})):
+        loopback.server.inject(page, match=lambda request: request.path == "/version")
+        checks = await diagnose(loopback)
+        assert names(checks, "failed") == ["API server"]
+        assert "is not a Kubernetes API server" in checks["API server"].found
 
 
 @pytest.mark.parametrize(
@@ -493,12 +473,20 @@ async def test_review_that_denies_a_permitted_request_is_believed(loopback: Loop
     assert remedy(check) == "Have a cluster administrator grant that permission."
 
 
-async def test_namespace_of_the_context_is_used(loopback: Loopback) -> None:
+async def test_namespace_of_the_context_is_used_and_pods_being_deleted_are_no_failure(
+    loopback: Loopback,
+) -> None:
     loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="ml")
     train(loopback, 0)
+    train(loopback, 1, deleting=True)
     checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
     assert checks["list pods"].found == "allowed in namespace 'ml'"
     assert checks["tasks"].found == "worker: 1"
+    found = checks["pods with app=train"]
+    assert (found.result, found.found) == (
+        "ok",
+        "2 pods in namespace 'ml': 1 running; 1 being deleted: ml/train-1",
+    )
     loopback.server.write_kubeconfig(loopback.kubeconfig, namespace="..")
     checks = await diagnose(loopback, namespace=CONTEXT_NAMESPACE)
     assert (checks["configuration"].result, checks["list pods"].result) == ("ok", "failed")
@@ -523,22 +511,15 @@ async def test_selector_that_matches_nothing(loopback: Loopback) -> None:
     assert (await diagnose(loopback))["pods with app=train"].found == (
         "no pod in namespace 'ml' has these labels"
     )
-
-
-async def test_invalid_selector(loopback: Loopback) -> None:
     checks = await diagnose(loopback, jobs={"worker": "a b"})
     assert checks["pods with a b"].result == "failed"
     assert "Correct the selector 'a b'" in remedy(checks["pods with a b"])
 
 
 async def test_remedy_for_pods_that_have_ended_is_not_to_wait(loopback: Loopback, port: int) -> None:
-    train(loopback, 0)
-    train(loopback, 1, phase="Failed")
+    train(loopback, 0, 1, phase="Failed")
     checks = await diagnose(loopback, tf_server_port=port)
-    assert "train-1`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
-    check = (await diagnose(loopback, tf_server_port=port, not_running="skip"))["pods with app=train"]
-    assert check.result == "warning"
-    assert remedy(check).endswith("train-1`, or wait until they are ready.")
+    assert "train-0`. Pods that have ended do not run again" in remedy(checks["pods with app=train"])
 
 
 async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopback, port: int) -> None:
@@ -558,16 +539,6 @@ async def test_pods_that_are_not_running_are_counted_by_reason(loopback: Loopbac
     assert checks["addresses"].result == "failed"
     skipping = await diagnose(loopback, not_running="skip")
     assert skipping["pods with app=train"].result == "warning"
-
-
-async def test_pods_that_calls_leave_out_are_no_failure(loopback: Loopback) -> None:
-    train(loopback, 0)
-    train(loopback, 1, deleting=True)
-    found = (await diagnose(loopback))["pods with app=train"]
-    assert (found.result, found.found) == (
-        "ok",
-        "2 pods in namespace 'ml': 1 running; 1 being deleted: ml/train-1",
-    )
 
 
 @pytest.mark.parametrize(("order_by", "result"), [("index", "failed"), ("name", "warning")])
@@ -669,7 +640,9 @@ async def test_devices_of_claims_are_reported_and_their_permission_is_optional(l
 # EndpointSlices
 
 
-async def test_service_needs_permission_for_its_endpoint_slices(loopback: Loopback) -> None:
+async def test_service_needs_permission_for_its_endpoint_slices_and_ready_endpoints(
+    loopback: Loopback,
+) -> None:
     loopback.server.add(service("train", "ml", selector=TRAIN, ports={"": 8470}))
     train(loopback, 0)
     loopback.server.resources = {"alice": {"endpointslices"}}
@@ -686,13 +659,8 @@ async def test_service_needs_permission_for_its_endpoint_slices(loopback: Loopba
     assert denied.found.startswith("user 'alice' may not list endpointslices in namespace 'ml'")
     assert "resources: [endpointslices]" in remedy(denied)
     assert checks["tasks"].result == "skipped"
-
-
-async def test_endpoints_that_are_not_ready_are_named(loopback: Loopback) -> None:
-    loopback.server.add(service("train", "ml", selector=TRAIN, ports={"": 8470}))
-    train(loopback, 0)
     train(loopback, 1, ready=False)
-    resolver = KubernetesClusterResolver(service="train", namespace="ml", kubeconfig=loopback.kubeconfig)
+    loopback.server.resources = {"alice": {"endpointslices"}}
     checks = {check.name: check for check in await aioresolve.doctor(resolver)}
     assert checks["tasks"].result == "failed"
     assert checks["tasks"].found.startswith("worker: 1; 1 missing or not ready: ml/train-1: ")
@@ -716,10 +684,6 @@ async def test_missing_service(loopback: Loopback) -> None:
     loopback.server.add(service("train", "ml"))
     check = (await diagnose(loopback))["headless Service"]
     assert (check.result, check.found) == ("ok", "ml/train exists, and is headless")
-
-
-async def test_service_that_may_not_be_read_is_a_warning(loopback: Loopback) -> None:
-    train(loopback, 0, hostname="train-0", subdomain="train")
     loopback.server.verbs["alice"] = {"list", "watch"}
     check = (await diagnose(loopback))["headless Service"]
     assert (check.result, check.found) == (
@@ -794,7 +758,7 @@ async def test_requests_that_hang_end_at_the_deadline_of_their_check(loopback: L
     assert checks["list pods"].result == "ok"
 
 
-@pytest.mark.parametrize("names", [1, 6, 20])  # the length of the extension takes 1, 2 and 3 bytes
+@pytest.mark.parametrize("names", [1, 9, 20])  # the length of the extension takes 1, 2 and 3 bytes
 def test_names_and_dates_of_a_certificate_are_read(names: int) -> None:
     expected = ("*.b.example", "10.0.0.1", "fd00::1")[:names] + tuple(
         f"worker-{number:02}.train.example" for number in range(names - 3)

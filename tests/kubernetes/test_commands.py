@@ -88,7 +88,7 @@ except OSError:
     assert await run(code, env={"A": "b"}) == b"no terminal '' b\n"
 
 
-async def test_a_megabyte_of_output_is_read_beside_much_on_the_standard_error() -> None:
+async def test_a_megabyte_of_output_is_read_and_much_standard_error_does_not_block() -> None:
     code = f"import sys; sys.stderr.write('x' * 5_000_000); sys.stdout.write('x' * {MAX_STDOUT})"
     assert len(await run(code)) == MAX_STDOUT
 

@@ -186,26 +186,18 @@ def test_denial_is_read_from_the_message_of_a_403(message: str, denial: Denial |
     assert parse_denial(message) == denial
 
 
-@pytest.mark.parametrize(
-    ("denied", "hint"),
-    [
-        (
-            'impersonate resource "users"',
-            "Remove the impersonation (`as` in the kubeconfig, or `impersonate=`)",
-        ),
+def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server() -> None:
+    for denied, hint in (
+        ('impersonate resource "users"', "Remove the impersonation (`as` in the kubeconfig, or"),
         ('list resource "widgets"', "Have a cluster administrator grant user 'limited' that permission."),
-    ],
-)
-def test_error_for_a_403_for_something_else_than_reading_pods_quotes_the_server(
-    denied: str, hint: str
-) -> None:
-    message = f'it is forbidden: User "limited" cannot {denied} in API group "" at the cluster scope'
-    error = error_for(Response(403, status(403, message)))
-    assert isinstance(error, ForbiddenError)
-    assert message in str(error)
-    assert "may not" not in str(error)
-    assert hint in str(error)
-    assert error.manifest == ""
+    ):
+        message = f'it is forbidden: User "limited" cannot {denied} in API group "" at the cluster scope'
+        error = error_for(Response(403, status(403, message)))
+        assert isinstance(error, ForbiddenError)
+        assert message in str(error)
+        assert "may not" not in str(error)
+        assert hint in str(error)
+        assert error.manifest == ""
 
 
 def test_error_for_a_403_that_names_no_user_quotes_the_server() -> None:
@@ -215,20 +207,16 @@ def test_error_for_a_403_that_names_no_user_quotes_the_server() -> None:
     assert "no credentials were accepted" not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("response", "seconds"),
-    [
-        (Response(429, status(429, "busy", retryAfterSeconds=3)), 3.0),
-        (Response(429, status(429, "busy", retryAfterSeconds=3), retry_after=0.0), 0.0),
+def test_retry_after_is_read_from_the_header_or_else_from_the_status_object() -> None:
+    body = status(429, "busy", retryAfterSeconds=3)
+    for response, seconds in (
+        (Response(429, body), 3.0),
+        (Response(429, body, retry_after=0.0), 0.0),
         (Response(429, b"busy"), None),
-    ],
-)
-def test_retry_after_is_read_from_the_header_or_else_from_the_status_object(
-    response: Response, seconds: float | None
-) -> None:
-    error = error_for(response)
-    assert isinstance(error, APIError)
-    assert error.retry_after == seconds
+    ):
+        error = error_for(response)
+        assert isinstance(error, APIError)
+        assert error.retry_after == seconds
 
 
 def test_redirect_is_an_error_that_names_its_location() -> None:
@@ -268,9 +256,9 @@ def test_error_for_a_watch_that_is_denied_has_both_verbs() -> None:
     assert "verbs: [list, watch]" in error.manifest
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>token</html>", b"[]", b"\xff"])
-def test_body_that_is_not_a_status_object_is_not_quoted(body: bytes) -> None:
-    assert "no reason given" in str(error_for(Response(503, body)))
+def test_body_that_is_not_a_status_object_is_not_quoted() -> None:
+    for body in (b"", b"<html>token</html>", b"[]", b"\xff"):
+        assert "no reason given" in str(error_for(Response(503, body)))
 
 
 def test_long_message_of_the_server_is_truncated() -> None:

@@ -44,11 +44,11 @@ def test_expired_or_missing_oidc_token_is_reported_with_a_hint() -> None:
         identity_of(provider("oidc", refresh_token="r"))
 
 
-@pytest.mark.parametrize("token", ["hunter22", "a.hunter22.b", "ä.ä.ä", "a.W10.b"])
-def test_malformed_oidc_token_is_reported_and_not_shown(token: str) -> None:
-    with pytest.raises(ConfigurationError, match="its id-token is not a JSON Web Token") as caught:
-        identity_of(provider("oidc", id_token=token))
-    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+def test_malformed_oidc_token_is_reported_and_not_shown() -> None:
+    for token in ("hunter22", "a.hunter22.b", "ä.ä.ä", "a.W10.b"):
+        with pytest.raises(ConfigurationError, match="its id-token is not a JSON Web Token") as caught:
+            identity_of(provider("oidc", id_token=token))
+        assert "hunter22" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_provider_that_kubectl_does_not_support_is_reported_with_a_hint() -> None:

@@ -102,19 +102,17 @@ def test_insecure_trusts_any_server(authority: trustme.CA) -> None:
     assert seen_by_server(context, server_context(authority), "other.example") is None
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_invalid_certificate_in_a_bundle_is_skipped(authority: trustme.CA, is_first: bool) -> None:
+def test_invalid_certificate_in_a_bundle_is_skipped(authority: trustme.CA) -> None:
     valid, invalid = authority.cert_pem.bytes(), trustme.CA().cert_pem.bytes().replace(b"MII", b"%II", 1)
-    bundle = invalid + "# Türk\n".encode("latin-1") + valid if is_first else valid + invalid[:200]
-    assert seen_by_server(new_ssl_context(Trust(bundle, "ca"), None), server_context(authority)) is None
+    for bundle in (invalid + "# Türk\n".encode("latin-1") + valid, valid + invalid[:200]):
+        context = new_ssl_context(Trust(bundle, "ca"), None)
+        assert seen_by_server(context, server_context(authority)) is None
 
 
-@pytest.mark.parametrize(
-    "pem", [b"", b"\xff", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
-)
-def test_error_for_an_authority_that_is_not_pem_names_its_place(pem: bytes) -> None:
-    with pytest.raises(ConfigurationError, match=r"^the place contains no valid CA certificate"):
-        new_ssl_context(Trust(pem, "the place"), None)
+def test_error_for_an_authority_that_is_not_pem_names_its_place() -> None:
+    for pem in (b"", b"\xff", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        with pytest.raises(ConfigurationError, match=r"^the place contains no valid CA certificate"):
+            new_ssl_context(Trust(pem, "the place"), None)
 
 
 def test_client_certificate_is_presented(authority: trustme.CA, temporary: Path, no_leak: None) -> None:
@@ -137,16 +135,11 @@ def test_key_of_another_certificate_is_an_error_and_leaves_no_file(
     assert not list(temporary.iterdir())
 
 
-@pytest.mark.parametrize(("chain", "key"), [(b"junk", None), (None, b"")])
-def test_certificate_or_key_that_is_not_pem_is_an_error(
-    authority: trustme.CA, chain: bytes | None, key: bytes | None
-) -> None:
-    good_chain, good_key = client_pair(authority)
-    broken = ClientCertificate(
-        good_chain if chain is None else chain, good_key if key is None else key, where="the place"
-    )
-    with pytest.raises(ConfigurationError, match=r"^the place: certificate and key cannot be used"):
-        new_ssl_context(Trust(verify=False), broken)
+def test_certificate_or_key_that_is_not_pem_is_an_error(authority: trustme.CA) -> None:
+    chain, key = client_pair(authority)
+    for broken in ((b"junk", key), (chain, b"")):
+        with pytest.raises(ConfigurationError, match=r"^the place: certificate and key cannot be used"):
+            new_ssl_context(Trust(verify=False), ClientCertificate(*broken, where="the place"))
 
 
 @pytest.mark.parametrize(

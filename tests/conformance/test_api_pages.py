@@ -108,20 +108,6 @@ async def test_invalid_continue_token_is_400(server: ApiServer) -> None:
 # -- versions ----------------------------------------------------------------------------------------------
 
 
-async def test_every_write_has_a_newer_version(server: ApiServer) -> None:
-    one = {"name": "one", "namespace": server.namespace}
-    async with server.client() as admin:
-        empty = await admin.list_pods(server.namespace)
-        created = await admin.create_pod(manifest("one", server.namespace))
-        patched = await admin.patch_pod(one, {"status": running("10.8.0.1")}, subresource="/status")
-        relabelled = await admin.relabel_pod(one, {"app": "trainer"})
-        listed = await admin.list_pods(server.namespace)
-    versions = [int(response.version) for response in (empty, created, patched, relabelled)]
-    assert versions == sorted(set(versions))
-    assert listed.body["items"][0]["metadata"]["resourceVersion"] == relabelled.version
-    assert int(listed.version) >= int(relabelled.version)
-
-
 async def test_exact_version_can_be_listed_until_it_expires(server: ApiServer) -> None:
     async with server.client() as admin:
         old = (await admin.list_pods(server.namespace)).version
@@ -148,15 +134,6 @@ async def test_future_version_is_504_with_retry_after(server: ApiServer) -> None
 
 
 # -- deletion ----------------------------------------------------------------------------------------------
-
-
-async def test_pod_without_grace_period_or_finalizer_is_removed_immediately(server: ApiServer) -> None:
-    async with server.client() as admin:
-        for name in ("kept", "removed"):
-            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
-        await admin.delete_pod({"name": "removed", "namespace": server.namespace}, grace=0)
-        response = await admin.list_pods(server.namespace)
-    assert response.names == ["kept"]
 
 
 async def test_pod_in_its_grace_period_remains_with_a_deletion_timestamp(server: ApiServer) -> None:

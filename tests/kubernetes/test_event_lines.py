@@ -55,8 +55,8 @@ def test_any_split_of_the_bytes_gives_the_same_events(cuts: list[int], ends: lis
 
 
 def test_an_event_is_returned_at_the_end_of_its_line() -> None:
+    assert EventLines(decode_event).at_boundary
     lines = EventLines(decode_event)
-    assert lines.at_boundary
     *inside, end = (bytes([byte]) for byte in bookmark(7))
     assert all(lines.feed(byte) == [] for byte in inside)
     assert not lines.at_boundary

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from aioresolve import ConfigurationError, FailedClusterError, ForbiddenError, IncompleteClusterError
+from aioresolve import FailedClusterError, ForbiddenError, IncompleteClusterError
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
 from aioresolve.resolver import wait as waiting_module
@@ -159,19 +158,6 @@ async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loo
     assert (await task).endpoints["worker"][0].ready
 
 
-async def test_readiness_is_ignored_if_it_is_not_required(loopback: Loopback) -> None:
-    loopback.train("train-0", ready=False)
-    assert (await resolver_of(loopback).wait(1, ready=False, timeout=10)).spec.num_tasks("worker") == 1
-
-
-async def test_a_pod_being_deleted_does_not_count(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    loopback.server.delete("train-1", "ml", grace_period_seconds=30)
-    with pytest.raises(IncompleteClusterError) as caught:
-        await resolver_of(loopback).wait(2, timeout=1.5)
-    assert caught.value.found == {"worker": 1}
-
-
 async def test_a_pod_being_deleted_and_its_successor_do_not_count_as_two(
     loopback: Loopback, clock: Clock
 ) -> None:
@@ -196,17 +182,6 @@ async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loo
     await watching(loopback)
     loopback.train("train-1")
     assert (await task).spec.num_tasks("worker") == 2
-
-
-async def test_each_job_has_its_own_count(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    resolver = resolver_of(loopback, {"worker": ["app=train"], "ps": ["app=ps"]})
-    task = await waiting(resolver.wait(jobs={"worker": 2, "ps": 1}, timeout=10))
-    await watching(loopback)
-    assert (await resolver.wait(jobs={"worker": 2}, timeout=10)).spec.num_tasks("worker") == 2
-    assert not task.done()
-    loopback.server.add(pod("ps-0", "ml", labels={"app": "ps"}))
-    assert (await task).spec.num_tasks("ps") == 1
 
 
 async def test_the_deadline_error_has_the_reason_of_each_pod(loopback: Loopback) -> None:
@@ -242,62 +217,6 @@ async def test_the_wait_continues_until_a_controller_replaces_a_failed_pod(loopb
     task = await waiting(resolver_of(loopback).wait(2, timeout=10))
     await watching(loopback)
     loopback.server.add(owned(pod("train-1-again", "ml", labels=TRAIN)))
-    assert (await task).spec.num_tasks("worker") == 2
-
-
-async def test_a_failed_pod_is_ignored_if_there_are_enough_others(loopback: Loopback) -> None:
-    loopback.train("train-0", "train-1")
-    loopback.train("old", phase="Failed")
-    assert (await resolver_of(loopback).wait(2, timeout=10)).spec.num_tasks("worker") == 2
-
-
-async def test_the_members_must_be_stable(loopback: Loopback, clock: Clock) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    for number in range(1, 4):
-        await clock.advance(STABLE_FOR - 1)
-        loopback.train(f"train-{number}")
-        await clock.until(started=number + 1, interrupted=number)
-    await clock.advance(STABLE_FOR - 1)
-    assert not task.done()
-    await clock.advance(1)
-    assert (await task).spec.num_tasks("worker") == 4
-
-
-async def test_changing_readiness_is_not_stable(loopback: Loopback, clock: Clock) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    loopback.train("train-0", ready=False)
-    await clock.until(started=1, interrupted=1)
-    await clock.advance(2 * STABLE_FOR)
-    assert not task.done()
-    loopback.train("train-0")
-    await clock.until(started=2)
-    await clock.advance(STABLE_FOR - 1)
-    assert not task.done()
-    await clock.advance(1)
-    await task
-
-
-async def test_a_task_that_accepts_tcp_connections_is_reachable(loopback: Loopback) -> None:
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        loopback.train("train-0", ip="127.0.0.1")
-        resolver = resolver_of(loopback, tf_server_port=port)
-        await resolver.wait(1, reachable="tcp", timeout=10)
-    with pytest.raises(IncompleteClusterError, match=f"no TCP connection to 127.0.0.1:{port}"):
-        await resolver.wait(1, reachable=True, timeout=1.5)
-
-
-async def test_the_wait_survives_an_outage_of_the_api_server(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(2, timeout=20))
-    await watching(loopback)
-    with loopback.server.down():
-        loopback.train("train-1")
     assert (await task).spec.num_tasks("worker") == 2
 
 
@@ -339,27 +258,3 @@ async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:
         await task
     assert client_sockets(loopback) == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"count": 0}, "`count=`: 0"),
-        ({"count": True}, "`count=`: True"),
-        ({"count": 2, "jobs": {"worker": 2}}, "cannot be combined"),
-        ({"jobs": {}}, "jobs="),
-        ({"jobs": {"worker": -1}}, r"`jobs\['worker'\]=`: -1 is not"),
-        ({"jobs": ["worker"]}, "jobs="),
-        ({"reachable": "udp"}, "`reachable=`: 'udp' is invalid"),
-        ({"stable_for": -1.0}, "`stable_for=`: -1.0"),
-        ({"stable_for": float("inf")}, "`stable_for=`: inf"),
-        ({"timeout": 0}, "`timeout=`: 0"),
-        ({"interval": 0}, "`interval=`: 0 is not"),
-    ],
-)
-async def test_an_invalid_argument_is_named(
-    loopback: Loopback, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        await partial(resolver_of(loopback).wait, **arguments)()
-    assert not loopback.requests

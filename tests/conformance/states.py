@@ -254,7 +254,6 @@ STATES = (
         status("Pending", container(waiting("ImagePullBackOff")), ips=["10.8.1.11"], condition=NOT_READY),
     ),
     State("init-runs", Row("0/1", "Init:1/2"), initializing(UP), spec=INIT),
-    State("init-waits", Row("0/1", "Init:1/2"), initializing(waiting("PodInitializing")), spec=INIT),
     State(
         "init-crash",
         Row("0/1", "Init:CrashLoopBackOff"),
@@ -262,8 +261,6 @@ STATES = (
         spec=INIT,
     ),
     State("init-error", Row("0/1", "Init:Error"), initializing(terminated(1, reason="Error")), spec=INIT),
-    State("init-exit", Row("0/1", "Init:ExitCode:3"), initializing(terminated(3)), spec=INIT),
-    State("init-signal", Row("0/1", "Init:Signal:9"), initializing(terminated(137, signal=9)), spec=INIT),
     State(
         "initialized",
         Row("0/1", "PodInitializing"),
@@ -286,8 +283,6 @@ STATES = (
         Row("0/1", "OOMKilled", "10.8.1.13"),
         status("Failed", container(terminated(137, reason="OOMKilled")), ips=["10.8.1.13"]),
     ),
-    State("exit", Row("0/1", "ExitCode:3"), status("Failed", container(terminated(3)))),
-    State("signal", Row("0/1", "Signal:9"), status("Failed", container(terminated(137, signal=9)))),
     State("evicted", Row("0/1", "Evicted", "10.8.1.4"), status("Failed", ips=["10.8.1.4"], reason="Evicted")),
     State("lost", Row("0/1", "NodeLost", "10.8.1.6"), status("Unknown", ips=["10.8.1.6"], reason="NodeLost")),
     State("unknown", Row("0/1", "Unknown", "10.8.1.14"), status("Unknown", ips=["10.8.1.14"])),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .client import JSON, TABLE, Client, failure
+from .servers import CROWD
 from .states import GRACE, HOST_IP, NODE, STATES, Row, manifest, pod, running
 
 if TYPE_CHECKING:
@@ -248,6 +249,77 @@ async def test_missing_namespace_is_an_empty_list_and_missing_pod_is_404(server:
     assert pods.version.isdigit()
     expected = failure(404, "NotFound", 'pods "none" not found', details={"name": "none", "kind": "pods"})
     assert (missing.status, missing.body) == (404, expected)
+
+
+# -- pages and deletion ------------------------------------------------------------------------------------
+
+
+EXPIRED_CONTINUE = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue parameter, or use the continue token in this response to retrieve the "
+    "remainder of the results. Continuing with the provided token results in an inconsistent list - objects "
+    "that were created, modified, or deleted between the time the first chunk was returned and now may show "
+    "up in the list."
+)
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    """Return the name of an item of a PodList or a row of a Table."""
+    return str(entry["metadata"]["name"] if "metadata" in entry else entry["cells"][0])
+
+
+@pytest.mark.parametrize("accept", [JSON, TABLE])
+async def test_pages_of_two_thousand_pods_have_one_version(server: ApiServer, accept: str) -> None:
+    namespace = await server.ensure_crowd()
+    pages: list[dict[str, Any]] = []
+    parameters: dict[str, str] = {}
+    async with server.client() as admin:
+        while not pages or pages[-1]["metadata"].get("continue"):
+            response = await admin.list_pods(
+                namespace, accept=accept, includeObject="None", limit="600", **parameters
+            )
+            assert response.status == 200, response
+            pages.append(response.body)
+            parameters = {"continue": response.body["metadata"].get("continue", "")}
+        whole = await admin.list_pods(namespace, accept=accept, includeObject="None")
+    entries = "items" if accept == JSON else "rows"
+    assert [len(page[entries]) for page in pages] == [600, 600, 600, 200]
+    assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
+    assert [page["metadata"].get("remainingItemCount") for page in pages] == [1400, 800, 200, None]
+    names = [name_of(entry) for page in pages for entry in page[entries]]
+    assert names == sorted(names)
+    assert names == [name_of(entry) for entry in whole.body[entries]]
+    assert len(set(names)) == CROWD
+    # Each page of a list has the column definitions.
+    assert accept == JSON or all(page["columnDefinitions"] for page in pages)
+
+
+async def test_expired_continue_token_is_410_with_a_token_for_the_rest(server: ApiServer) -> None:
+    async with server.client() as admin:
+        for name in ("a", "b"):
+            await admin.create_pod(*pod(name, server.namespace, "10.8.0.1"))
+        first = await admin.list_pods(server.namespace, limit="1")
+        await admin.create_pod(*pod("c", server.namespace, "10.8.0.1"))
+        await server.compact()
+        token = first.body["metadata"]["continue"]
+        gone = await admin.list_pods(server.namespace, limit="1", **{"continue": token})
+        fresh = gone.body["metadata"].pop("continue")
+        rest = await admin.list_pods(server.namespace, **{"continue": fresh})
+    assert (gone.status, gone.body) == (410, failure(410, "Expired", EXPIRED_CONTINUE))
+    assert fresh != token
+    assert rest.names == ["b", "c"]
+    assert int(rest.version) > int(first.version)
+
+
+async def test_pod_in_its_grace_period_remains_with_a_deletion_timestamp(server: ApiServer) -> None:
+    async with server.client() as admin:
+        await admin.create_pod(*pod("one", server.namespace, "10.8.0.1"))
+        deleted = await admin.delete_pod({"name": "one", "namespace": server.namespace}, grace=GRACE)
+        response = await admin.list_pods(server.namespace)
+    (item,) = response.body["items"]
+    assert deleted.body["metadata"]["deletionTimestamp"] == item["metadata"]["deletionTimestamp"]
+    assert item["metadata"]["deletionGracePeriodSeconds"] == GRACE
+    assert item["status"]["phase"] == "Running"
 
 
 # -- permissions -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from aioresolve.testing import endpoint, endpoint_slice
 
 from .client import TABLE, failure, slices_path
 from .servers import ApiServer, RealServer
-from .test_api_watch import read_events, read_rest
+from .test_api_watch import read_events
 from .test_resolver import rbac_path
 
 if TYPE_CHECKING:
@@ -97,21 +97,6 @@ async def test_watch_sends_each_change_relative_to_the_selector(server: ApiServe
     }
     versions = [int(each["metadata"]["resourceVersion"]) for each in objects]
     assert versions == sorted(set(versions))
-
-
-async def test_watch_has_bookmarks(server: ApiServer) -> None:
-    path = slices_path(server.namespace)
-    async with server.client() as admin:
-        version = (await admin.request("GET", path)).version
-        query = {"resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
-        async with admin.watch(path, labelSelector=TRAINER, **query) as stream:
-            (created,) = await create(admin, endpoint_slice("x", server.namespace, service="other"))
-            seen = await read_rest(stream)
-    assert {event["type"] for event in seen} == {"BOOKMARK"}
-    assert all(int(each["object"]["metadata"]["resourceVersion"]) >= int(created.version) for each in seen)
-    bookmark = seen[-1]["object"]
-    assert (bookmark["kind"], bookmark["apiVersion"]) == ("EndpointSlice", "discovery.k8s.io/v1")
-    assert (bookmark["addressType"], bookmark["endpoints"], bookmark["ports"]) == ("", None, None)
 
 
 async def test_user_without_permission_is_403_with_the_group(server: ApiServer) -> None:

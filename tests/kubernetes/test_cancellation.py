@@ -61,21 +61,6 @@ class RowsOfMany(Scenario):
         super().__init__(loopback, loopback.resolver(jobs))
 
 
-class ByName(Scenario):
-    """Table rows, two of which do not prove that the pod is a member, so that the pods are read by name."""
-
-    def __init__(self, loopback: Loopback) -> None:
-        super().__init__(loopback, loopback.resolver())
-        loopback.train("train-0", "train-1", waiting="CrashLoopBackOff")
-
-
-class Pages(Scenario):
-    """A cluster state that is read in two pages."""
-
-    async def call(self) -> Any:
-        return (await self.resolver.cluster_state()).spec
-
-
 class Retries(Scenario):
     """An overloaded server, so that the call waits between attempts."""
 
@@ -157,8 +142,6 @@ class SyncClient(Scenario):
 
 SCENARIOS: dict[str, Callable[[Loopback], Scenario]] = {
     "rows of several selectors": RowsOfMany,
-    "by name": ByName,
-    "pages": lambda loopback: Pages(loopback, loopback.resolver()),
     "retries": lambda loopback: Retries(loopback, loopback.resolver()),
     "renewal": lambda loopback: Renewal(loopback, loopback.resolver()),
     "certificate": Certificate,

@@ -198,26 +198,6 @@ async def test_invalid_chunk_is_a_protocol_error(loopback: Loopback, is_waiting:
     assert "returned a non-HTTP response to GET /api/v1/pods" in str(error)
 
 
-async def test_lost_connection_is_detected_before_a_read_without_the_closed_future_of_aiohttp(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aiohttp.client_proto.ResponseHandler.closed", None)
-    sending = threading.Event()
-
-    def handle(connection: socket.socket) -> None:
-        read_head(connection)
-        connection.sendall(CHUNKED)
-        sending.wait(PATIENCE)
-        connection.sendall(b"zz\r\n")
-        never_respond(connection)
-
-    with trusted_peer(loopback, handle):
-        async with transport_to(loopback) as transport, transport.stream(PODS, {}, JSON) as stream:
-            sending.set()
-            await asyncio.to_thread(_until, lambda: client_sockets(loopback) == 0)
-            assert type(await error_from(stream.read())) is ProtocolError
-
-
 def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -226,16 +206,6 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 # Responses that are not streams
-
-
-async def test_token_is_renewed_once_after_a_401(loopback: Loopback) -> None:
-    loopback.server.tokens = {"a-newer-token": "alice"}
-    async with transport_to(loopback) as transport:
-        loopback.server.write_kubeconfig(loopback.kubeconfig, token="a-newer-token")
-        async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
-            assert stream.response.status == 200
-            assert loopback.server.connections == 1
-    assert [request.user for request in loopback.requests] == [None, "alice"]
 
 
 async def test_second_401_is_returned_with_its_complete_body(loopback: Loopback) -> None:
@@ -342,46 +312,6 @@ async def test_async_client_can_stream(loopback: Loopback) -> None:
             assert await read_bytes(stream, len(expected)) == expected
         await until(loopback, lambda: loopback.server.connections == 0)
         assert (await transport.get(PODS, {}, JSON)).status == 200
-
-
-async def test_stream_of_an_async_client_has_a_timeout_only_for_connecting(loopback: Loopback) -> None:
-    timeouts: list[Any] = []
-    async with async_client(loopback) as client:
-        call = client.call_api
-
-        def call_api(*arguments: Any, **options: Any) -> Any:
-            timeouts.append(options["_request_timeout"])
-            return call(*arguments, **options)
-
-        client.call_api = call_api
-        async with client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream:
-            assert stream.response.status == 200
-    assert [(each.total, each.sock_read, each.sock_connect) for each in timeouts] == [(None, None, 10.0)]
-
-
-async def test_closing_the_transport_ends_the_stream_but_does_not_close_the_async_client(
-    loopback: Loopback,
-) -> None:
-    async with client_to(loopback) as transport:
-        async with transport.stream(PODS, NEW_ONLY, JSON) as stream:
-            reading = asyncio.ensure_future(error_from(stream.read()))
-            await until(loopback, lambda: loopback.server.watches == 1)
-            await transport.aclose()
-            assert "was closed" in str(await reading)
-        await until(loopback, lambda: loopback.server.connections == 0)
-        assert (await transport.get(PODS, {}, JSON)).status == 200
-
-
-async def test_closing_an_async_client_ends_its_streams(loopback: Loopback) -> None:
-    async with (
-        async_client(loopback) as client,
-        client_transport(client).stream(PODS, NEW_ONLY, JSON) as stream,
-    ):
-        reading = asyncio.ensure_future(error_from(stream.read()))
-        await until(loopback, lambda: loopback.server.watches == 1)
-        await client.close()
-        for error in (await reading, await error_from(stream.read())):
-            assert type(error) is ConnectionFailedError
 
 
 async def test_synchronous_client_cannot_stream(loopback: Loopback) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from aioresolve import FailedClusterError, ForbiddenError, IncompleteClusterError
+from aioresolve import FailedClusterError, IncompleteClusterError
 from aioresolve._core.retry import RetryPolicy
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
-from aioresolve.resolver import wait as waiting_module
-from aioresolve.testing import Answer, Cut, Delay, pod
+from aioresolve.testing import Delay, pod
 
 from .loopback import TRAIN, client_sockets
 
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from aioresolve.testing import RequestRecord
 
     from .loopback import Loopback
-
-STABLE_FOR = 30.0
-"""Seconds on the clock of a test."""
 
 UNSCHEDULABLE = "0/5 nodes are available: 5 Insufficient google.com/tpu."
 
@@ -54,61 +49,6 @@ async def watching(loopback: Loopback) -> None:
 
 def is_watch(request: RequestRecord) -> bool:
     return request.verb == "watch"
-
-
-class Clock:
-    """The clock on which a cluster must be stable for some time: only `advance` moves it.
-
-    Attributes:
-        started: how often such a time has begun.
-        interrupted: how often one has ended early, because the cluster changed.
-    """
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.interrupted = 0
-        self._now = 0.0
-        self._changed = anyio.Event()
-
-    def current_time(self) -> float:
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        end = self._now + seconds
-        self.started += 1
-        self._notify()
-        try:
-            while self._now < end:
-                await self._changed.wait()
-        except asyncio.CancelledError:
-            self.interrupted += 1
-            self._notify()
-            raise
-
-    async def advance(self, seconds: float) -> None:
-        """Move the clock, and return once everything that waited for that has run."""
-        self._now += seconds
-        self._notify()
-        await anyio.wait_all_tasks_blocked()
-
-    async def until(self, *, started: int, interrupted: int = 0) -> None:
-        """Return once so many times have started, and so many were interrupted."""
-        with anyio.fail_after(60):
-            while self.started < started or self.interrupted < interrupted:
-                await self._changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    controlled = {"current_time": clock.current_time, "sleep": clock.sleep}
-    monkeypatch.setattr(waiting_module, "MAX_RECHECKS", 1)  # one sleep for the whole time
-    monkeypatch.setattr(waiting_module, "anyio", SimpleNamespace(**{**vars(anyio), **controlled}))
-    return clock
 
 
 def unschedulable(name: str) -> dict[str, Any]:
@@ -158,23 +98,6 @@ async def test_a_pod_that_becomes_ready_between_list_and_watch_is_not_missed(loo
     assert (await task).endpoints["worker"][0].ready
 
 
-async def test_a_pod_being_deleted_and_its_successor_do_not_count_as_two(
-    loopback: Loopback, clock: Clock
-) -> None:
-    loopback.train("train-0", "train-1")
-    task = await waiting(resolver_of(loopback).wait(2, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    loopback.server.delete("train-1", "ml", grace_period_seconds=30)
-    loopback.train("train-1-next", phase="Pending")
-    await clock.until(started=1, interrupted=1)
-    await clock.advance(2 * STABLE_FOR)
-    assert not task.done()
-    loopback.train("train-1-next", ip="10.7.7.7")
-    await clock.until(started=2)
-    await clock.advance(STABLE_FOR)
-    assert (await task).spec.task_address("worker", 1) == "10.7.7.7:8470"
-
-
 async def test_without_a_count_every_matching_pod_must_be_a_member(loopback: Loopback) -> None:
     loopback.train("train-0")
     loopback.server.add(unschedulable("train-1"))
@@ -220,34 +143,12 @@ async def test_the_wait_continues_until_a_controller_replaces_a_failed_pod(loopb
     assert (await task).spec.num_tasks("worker") == 2
 
 
-async def test_a_state_from_before_an_outage_does_not_count(loopback: Loopback, clock: Clock) -> None:
-    loopback.train("train-0")
-    task = await waiting(resolver_of(loopback).wait(1, stable_for=STABLE_FOR, timeout=60))
-    await clock.until(started=1)
-    await watching(loopback)
-    loopback.server.inject(Answer(503), times=None)
-    loopback.server.disturb(Cut(after=0))
-    await clock.until(started=1, interrupted=1)
-    await clock.advance(2 * STABLE_FOR)
-    assert not task.done()
-    loopback.server.clear_faults()
-    await clock.until(started=2)
-    await clock.advance(STABLE_FOR)
-    await task
-
-
 async def test_the_deadline_error_names_an_api_server_that_was_never_reached(loopback: Loopback) -> None:
     with (
         loopback.server.down(),
         pytest.raises(IncompleteClusterError, match=r"the source: cannot connect to .*: connection refused"),
     ):
         await resolver_of(loopback).wait(1, timeout=1.5)
-
-
-async def test_a_403_ends_the_wait_immediately(loopback: Loopback) -> None:
-    loopback.server.allow = {"alice": ["elsewhere"]}
-    with pytest.raises(ForbiddenError):
-        await resolver_of(loopback).wait(1, timeout=60)
 
 
 async def test_a_cancelled_wait_leaves_nothing_open(loopback: Loopback) -> None:

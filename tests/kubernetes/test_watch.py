@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .loopback import Loopback
 
 QUICK = WatchPolicy(backoff=RetryPolicy(first_wait=0.01, longest_wait=0.05))
-IMPATIENT = WatchPolicy(max_silence=0.3, response_timeout=0.3, backoff=QUICK.backoff)
 
 
 def with_policy(
@@ -170,17 +169,6 @@ async def test_a_watch_that_ends_is_resumed_without_missing_or_repeating_a_chang
             assert names(await next_state(states)) == [f"train-{n}" for n in range(round_ + 1)]
     lists = sum(map(is_list, loopback.requests))
     assert lists == (4 if fault == WatchError(410) else 1)
-
-
-async def test_a_silent_watch_is_closed_and_the_pods_are_listed_again(loopback: Loopback) -> None:
-    loopback.train("train-0")
-    async with aclosing(with_policy(loopback.resolver(), IMPATIENT).watch()) as states:
-        await next_state(states)
-        await until_connected(loopback)
-        loopback.server.disturb(Stall())
-        loopback.train("train-1")
-        assert names(await next_state(states)) == ["train-0", "train-1"]
-    assert sum(map(is_list, loopback.requests)) >= 2
 
 
 async def test_a_watch_is_resumed_from_the_version_of_a_bookmark(loopback: Loopback) -> None:

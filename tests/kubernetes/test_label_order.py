@@ -27,7 +27,6 @@ from . import samples
 from .loopback import TRAIN
 
 if TYPE_CHECKING:
-
     from aioresolve import ClusterState
 
     from .loopback import Loopback

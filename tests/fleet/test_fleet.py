@@ -27,16 +27,15 @@ from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.fleet.sharding import shard_of
 from aioresolve.resolver import UnionClusterResolver
 from aioresolve.spec import ClusterSpec, Missing, Observation
-from tests.virtual_time import in_virtual_time
 
 from .fleets import (
     Pooled,
     Scripted,
     ScriptedPool,
     Source,
+    each_in_virtual_time,
     fail,
     hang,
-    no_task_left,
     respond_with,
     scripted,
     take,
@@ -45,8 +44,6 @@ from .fleets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aioresolve.spec import ClusterState
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -54,12 +51,7 @@ SHORT = 0.02
 """Seconds; an interval whose length does not matter."""
 
 
-@pytest.fixture(autouse=True)
-async def _no_task_is_left() -> AsyncIterator[None]:
-    async with no_task_left():
-        yield
-
-
+@each_in_virtual_time
 class TestTargets:
     def test_targets_are_a_read_only_view_by_name(self) -> None:
         targets = scripted(3)
@@ -147,6 +139,7 @@ class TestShards:
         fleet.remove(other)
 
 
+@each_in_virtual_time
 class TestResolve:
     async def test_each_target_is_requested_once_and_returned_in_order(self) -> None:
         targets = {f"t{n}": Scripted(respond_with(n)) for n in range(20)}
@@ -246,7 +239,6 @@ class TestResolve:
         await Fleet(targets, max_concurrency=5).resolve()
         assert most == 5
 
-    @in_virtual_time
     async def test_deadline_starts_with_the_turn(self) -> None:
         async def slow() -> ClusterState:
             await anyio.sleep(0.1)
@@ -297,18 +289,8 @@ class TestResolve:
         assert list(fleet.readings) == ["good"]
         assert stuck.history == ["entered", "left"]
 
-    async def test_fleet_can_be_used_in_one_event_loop_after_another(self) -> None:
-        fleet = Fleet(scripted(3))
 
-        def in_another_loop() -> dict[str, TargetStatus]:
-            return asyncio.run(fleet.resolve())
-
-        for _ in range(2):
-            readings = await anyio.to_thread.run_sync(in_another_loop)
-            assert [reading.error for reading in readings.values()] == [None] * 3
-        assert len(await fleet.resolve()) == 3
-
-
+@each_in_virtual_time
 class TestStaleness:
     async def test_state_of_a_failing_target_is_kept_and_stale(self) -> None:
         resolver = Scripted(respond_with(2))
@@ -365,6 +347,7 @@ class TestStaleness:
         assert length == 8
 
 
+@each_in_virtual_time
 class TestEntering:
     async def test_call_outside_async_with_enters_and_leaves(self) -> None:
         targets = scripted(2)
@@ -449,6 +432,7 @@ class TestEntering:
         assert targets["t0"].history == ["entered", "left"]
 
 
+@each_in_virtual_time
 class TestPools:
     async def test_resolvers_of_one_key_share_a_pool_that_is_closed_at_the_end(self) -> None:
         pools: list[ScriptedPool] = []
@@ -476,3 +460,15 @@ class TestPools:
             await until(lambda: "a2" in fleet.readings)
             assert len(pools) == 3
         assert all(pool.is_closed for pool in pools)
+
+
+async def test_fleet_can_be_used_in_one_event_loop_after_another() -> None:
+    fleet = Fleet(scripted(3))
+
+    def in_another_loop() -> dict[str, TargetStatus]:
+        return asyncio.run(fleet.resolve())
+
+    for _ in range(2):
+        readings = await anyio.to_thread.run_sync(in_another_loop)
+        assert [reading.error for reading in readings.values()] == [None] * 3
+    assert len(await fleet.resolve()) == 3

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -266,70 +260,3 @@ def test_every_field_of_the_recipes_exists() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert list(unknown_fields(yaml.safe_load(block), "V1PodSpec", "recipes")) == []
-
-
-class Discovery(BaseHTTPRequestHandler):
-    """An API server that lists the kinds of the manifests; kubectl needs nothing else for a dry run."""
-
-    def do_GET(self) -> None:
-        self._reply(self._found())
-
-    def _found(self) -> dict[str, Any] | None:
-        kinds: dict[str, set[str]] = {}
-        for manifest in MANIFESTS:
-            for document in documents(manifest):
-                kinds.setdefault(document["apiVersion"], set()).add(document["kind"])
-        match self.path.partition("?")[0].strip("/").split("/"):
-            case ["api"]:
-                return {"kind": "APIVersions", "versions": ["v1"]}
-            case ["apis"]:
-                groups = []
-                for version in kinds:
-                    if "/" in version:
-                        latest = {"groupVersion": version, "version": version.partition("/")[2]}
-                        group = version.partition("/")[0]
-                        groups.append({"name": group, "versions": [latest], "preferredVersion": latest})
-                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-            case ["api" | "apis", *version]:
-                resources = [
-                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["create"]}
-                    for kind in sorted(kinds.get("/".join(version), ()))
-                ]
-                return {"kind": "APIResourceList", "groupVersion": "/".join(version), "resources": resources}
-        return None
-
-    def _reply(self, found: dict[str, Any] | None) -> None:
-        body = json.dumps(found).encode()
-        self.send_response(404 if found is None else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        pass
-
-
-@pytest.fixture(scope="module")
-def discovery() -> Iterator[str]:
-    """Run the API server, and return its URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Discovery) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
-def test_kubectl_accepts_the_manifest(discovery: str, tmp_path: Path) -> None:
-    for manifest in MANIFESTS:
-        command = ["kubectl", f"--server={discovery}", f"--cache-dir={tmp_path}", "create", "-o", "name"]
-        options = ["--dry-run=client", "--validate=false", "-f", str(manifest)]
-        environment = {**os.environ, "KUBECONFIG": str(tmp_path / "none")}
-        done = subprocess.run(
-            [*command, *options], capture_output=True, text=True, check=False, env=environment
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert len(done.stdout.splitlines()) == len(documents(manifest))

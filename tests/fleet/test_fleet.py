@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
-import weakref
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -62,13 +60,6 @@ class TestTargets:
         with pytest.raises(TypeError):
             view["t3"] = Scripted()
         assert repr(fleet) == "<Fleet of 3 targets>"
-
-    def test_target_can_be_added_and_removed(self) -> None:
-        fleet, resolver = Fleet(), Scripted()
-        fleet.add("a", resolver)
-        assert fleet.targets == {"a": resolver}
-        fleet.remove("a")
-        assert fleet.targets == {}
 
     def test_duplicate_name_is_rejected(self) -> None:
         with pytest.raises(ConfigurationError, match="there is already a target 't0'"):
@@ -401,19 +392,6 @@ class TestEntering:
         fleet = Fleet({"union": union, "alone": Pooled("a", pools)})
         assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
         assert [pool.is_closed for pool in pools] == [True]
-
-    async def test_removed_resolver_is_not_kept_in_memory(self) -> None:
-        async with Fleet(scripted(1)) as fleet:
-            fleet.add("gone", Scripted())
-            await fleet.resolve()
-            resolver = weakref.ref(fleet.targets["gone"])
-            fleet.remove("gone")
-
-            def is_collected() -> bool:
-                gc.collect()
-                return resolver() is None
-
-            await until(is_collected)
 
     async def test_fleet_can_be_entered_again_but_not_twice_at_once(self) -> None:
         fleet = Fleet(scripted(1))

@@ -53,11 +53,6 @@ class TestPoll:
         assert set(names) == set(targets)
         assert all(5 <= count <= 15 for count in names.values())
 
-    async def test_all_targets_are_requested_at_the_start(self) -> None:
-        targets = scripted(30)
-        async with aclosing(Fleet(targets).poll(interval=3600.0)) as readings:
-            assert {reading.name for reading in await take(readings, 30)} == set(targets)
-
     async def test_three_hanging_and_three_failing_targets_do_not_delay_the_other_94(self) -> None:
         alone, together = scripted(94), scripted(94)
         bad = {f"stuck{n}": Scripted(hang) for n in range(3)} | {f"bad{n}": Scripted(fail) for n in range(3)}
@@ -93,30 +88,6 @@ class TestPoll:
             group.cancel_scope.cancel()
         assert 1 < targets["bad"].num_requests < 30
         assert 1 < targets["stuck"].num_requests < 30
-
-    async def test_recovered_target_is_polled_as_often_as_before(self) -> None:
-        resolver = Scripted(fail)
-        async with aclosing(Fleet({"a": resolver}).poll(interval=0.01)) as readings:
-            await take(readings, 4)
-            resolver.respond = respond_with(1)
-            with anyio.fail_after(60):
-                async for reading in readings:
-                    if reading.error is None:
-                        break
-            started_at = anyio.current_time()
-            await take(readings, 10)
-            assert anyio.current_time() - started_at == pytest.approx(0.1, rel=0.2)
-
-    async def test_slow_responses_do_not_lengthen_the_period(self) -> None:
-        async def slow() -> ClusterState:
-            await anyio.sleep(0.1)
-            return workers(1)
-
-        async with aclosing(Fleet({"a": Scripted(slow)}).poll(interval=0.1)) as readings:
-            await take(readings, 1)
-            started_at = anyio.current_time()
-            await take(readings, 5)
-            assert anyio.current_time() - started_at == pytest.approx(0.5, rel=0.2)
 
     @pytest.mark.parametrize("method", ["poll", "watch"])
     async def test_more_hanging_targets_than_max_concurrency_do_not_delay_the_others(
@@ -217,14 +188,6 @@ class TestPoll:
         with pytest.raises(ZeroDivisionError, match="a bug"):
             await exhausted(Fleet(targets), SHORT)
         assert all(target.history == ["entered", "left"] for target in targets.values())
-
-    async def test_target_can_be_added_during_a_poll(self) -> None:
-        fleet = Fleet(scripted(1))
-        async with aclosing(fleet.poll(interval=3600.0)) as readings:
-            await take(readings, 1)
-            fleet.add("new", Scripted(respond_with(7)))
-            [reading] = await take(readings, 1)
-            assert (reading.name, reading.num_tasks) == ("new", 7)
 
     async def test_empty_fleet_waits_for_its_first_target(self) -> None:
         fleet = Fleet()
@@ -371,26 +334,6 @@ class TestWatch:
             source.emit(Observation(workers(4)))
             [well] = await take(readings, 1)
             assert (well.num_tasks, well.error) == (4, None)
-
-    async def test_watch_that_keeps_failing_is_restarted_less_and_less_often(self) -> None:
-        class Denied(Source):
-            async def observations(self, *, interval: float = 30.0) -> AsyncGenerator[Observation, None]:
-                self.num_started += 1
-                self.emit(APIError("403: no", status=403))
-                async for observation in super().observations():
-                    yield observation
-
-        source, good = Denied(), Scripted()
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                async for _ in Fleet({"bad": source, "good": good}).watch(interval=0.01):
-                    pass
-
-            group.start_soon(watch)
-            await until(lambda: good.num_requests >= 100)
-            group.cancel_scope.cancel()
-        assert 1 < source.num_started < 30
 
     async def test_backoff_of_a_watch_starts_again_after_a_healthy_one(self) -> None:
         times: list[float] = []

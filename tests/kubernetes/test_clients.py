@@ -147,29 +147,6 @@ async def test_services_are_read_with_a_client(loopback: Loopback, kind: str) ->
     assert {request.resource for request in loopback.requests} == {"endpointslices"}
 
 
-async def test_connection_of_an_ended_watch_is_closed_without_waiting_for_the_server(
-    loopback: Loopback,
-) -> None:
-    loopback.train(*NAMES)
-    async with client_of("async ApiClient", loopback) as client:
-        async with aclosing(resolver_of(client, loopback).watch()) as states:
-            await anext(states)
-            connected = client_sockets(loopback)
-        for _ in range(CLOSING_ROUNDS):
-            await asyncio.sleep(0)
-        assert connected == 1
-        assert client_sockets(loopback) == 0
-
-
-@both_clients
-async def test_resource_claims_are_read_with_a_client(loopback: Loopback, kind: str) -> None:
-    loopback.server.add(resource_claim("gpus", "ml", devices=8))
-    loopback.train("train-0", resource_claims=["gpus"])
-    async with client_of(kind, loopback) as client:
-        [endpoint] = (await resolver_of(client, loopback).cluster_state()).endpoints["worker"]
-    assert endpoint.accelerators == {"gpu.nvidia.com": 8}
-
-
 @both_clients
 async def test_all_pods_are_read_with_a_client(
     loopback: Loopback, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -255,17 +232,6 @@ async def test_permanent_faults_are_typed_errors_without_a_secret(
                 assert words in message
                 assert TOKEN not in everything
             loopback.server.clear_faults()
-
-
-@both_clients
-@pytest.mark.usefixtures("no_retries")
-async def test_error_names_the_server_that_is_down(loopback: Loopback, kind: str) -> None:
-    async with client_of(kind, loopback) as client:
-        with loopback.server.down():
-            error = await outcome(resolver_of(client, loopback).cluster_spec(), within=25)
-    assert type(error) is ConnectionFailedError
-    assert f"{loopback.server.url} (from override_client)" in str(error)
-    assert TOKEN not in all_text(error)
 
 
 @both_clients
@@ -366,17 +332,6 @@ async def test_number_of_concurrent_requests_is_limited(loopback: Loopback, kind
     assert max(concurrent) == 3
 
 
-async def test_responses_of_urllib3_before_2_2_are_read(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for base in (urllib3.HTTPResponse, urllib3.BaseHTTPResponse):
-        monkeypatch.delattr(base, "read1")
-    loopback.train(*NAMES)
-    async with client_of("sync ApiClient", loopback) as client:
-        spec = await resolver_of(client, loopback).cluster_spec()
-    assert addresses(spec) == [loopback.address(name) for name in NAMES]
-
-
 async def test_closed_client_is_a_connection_error(loopback: Loopback) -> None:
     async with client_of("async ApiClient", loopback) as client:
         resolver = resolver_of(client, loopback)
@@ -400,12 +355,3 @@ async def test_error_of_a_hook_of_the_client_becomes_a_resolve_error(loopback: L
     assert not error.retryable
     assert "the vault is closed" in str(error)
     assert isinstance(error.__cause__, RefreshError)
-
-
-@both_clients
-async def test_token_that_is_invalid_in_a_header_is_not_shown(loopback: Loopback, kind: str) -> None:
-    async with client_of(kind, loopback, token=f"{TOKEN}\n") as client:
-        error, message, everything = await error_parts(resolver_of(client, loopback).cluster_spec())
-    assert issubclass(error, ConnectionFailedError | ProtocolError)
-    assert loopback.server.url in message
-    assert TOKEN not in everything

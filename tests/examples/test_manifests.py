@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +20,6 @@ MANIFESTS = sorted(EXAMPLES.glob("*/*.yaml"))
 
 WITHOUT_MANIFEST = ("tensorflow-sagemaker", "tensorflow-tf-config", "torchrun-instance-group")
 """Examples for platforms whose jobs are not described by a file."""
-
-each_manifest = pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.parent.name)
 
 
 def documents(manifest: Path) -> list[dict[str, Any]]:
@@ -62,88 +54,90 @@ def command_lines(manifest: Path) -> Iterator[list[str]]:
             yield [each.replace("$(GROUP)", "0").replace("$(LWS_GROUP_SIZE)", "2") for each in arguments]
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
-def test_folder_is_complete_and_listed(folder: str) -> None:
-    assert f"]({folder})" in (EXAMPLES / "README.md").read_text()
-    page = (EXAMPLES / folder / "README.md").read_text()
-    assert len(page.splitlines()) <= 25
-    files = {path.name for path in (EXAMPLES / folder).iterdir()} - {"README.md"}
-    manifests = {name for name in files if name.endswith((".yaml", ".sbatch"))}
-    assert len(manifests) == (0 if folder in WITHOUT_MANIFEST else 1)
-    for name in manifests:
-        assert f"{'sbatch' if name.endswith('.sbatch') else 'kubectl apply -f'} {name}" in page
-    for name in files if folder in WITHOUT_MANIFEST else ():
-        assert name in page
+def test_each_folder_is_complete_and_listed() -> None:
+    for folder in (path.name for path in EXAMPLES.iterdir() if path.is_dir()):
+        assert f"]({folder})" in (EXAMPLES / "README.md").read_text()
+        page = (EXAMPLES / folder / "README.md").read_text()
+        assert len(page.splitlines()) <= 25
+        files = {path.name for path in (EXAMPLES / folder).iterdir()} - {"README.md"}
+        manifests = {name for name in files if name.endswith((".yaml", ".sbatch"))}
+        assert len(manifests) == (0 if folder in WITHOUT_MANIFEST else 1)
+        for name in manifests:
+            assert f"{'sbatch' if name.endswith('.sbatch') else 'kubectl apply -f'} {name}" in page
+        for name in files if folder in WITHOUT_MANIFEST else ():
+            assert name in page
 
 
-@each_manifest
-def test_objects_have_different_names_and_no_namespace(manifest: Path) -> None:
-    found = [(each["kind"], each["metadata"]["name"]) for each in documents(manifest)]
-    assert len(set(found)) == len(found)
-    assert all("namespace" not in each["metadata"] for each in documents(manifest))
+def test_objects_have_different_names_and_no_namespace() -> None:
+    for manifest in MANIFESTS:
+        found = [(each["kind"], each["metadata"]["name"]) for each in documents(manifest)]
+        assert len(set(found)) == len(found)
+        assert all("namespace" not in each["metadata"] for each in documents(manifest))
 
 
-@each_manifest
-def test_selectors_match_the_labels_of_pod_templates(manifest: Path) -> None:
-    labels = [each.get("metadata", {}).get("labels", {}) for each in pod_templates(documents(manifest))]
-    for document in documents(manifest):
-        spec = document.get("spec", {})
-        if document["kind"] == "StatefulSet":
-            assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-        if document["kind"] == "Service":
-            assert any(spec["selector"].items() <= each.items() for each in labels)
+def test_selectors_match_the_labels_of_pod_templates() -> None:
+    for manifest in MANIFESTS:
+        labels = [each.get("metadata", {}).get("labels", {}) for each in pod_templates(documents(manifest))]
+        for document in documents(manifest):
+            spec = document.get("spec", {})
+            if document["kind"] == "StatefulSet":
+                assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+            if document["kind"] == "Service":
+                assert any(spec["selector"].items() <= each.items() for each in labels)
 
 
-@each_manifest
-def test_stateful_sets_have_their_headless_service(manifest: Path) -> None:
-    services = {
-        each["metadata"]["name"]: each["spec"] for each in documents(manifest) if each["kind"] == "Service"
-    }
-    for document in documents(manifest):
-        if document["kind"] == "StatefulSet":
-            assert services[document["spec"]["serviceName"]]["clusterIP"] == "None"
+def test_stateful_sets_have_their_headless_service() -> None:
+    for manifest in MANIFESTS:
+        services = {
+            each["metadata"]["name"]: each["spec"]
+            for each in documents(manifest)
+            if each["kind"] == "Service"
+        }
+        for document in documents(manifest):
+            if document["kind"] == "StatefulSet":
+                assert services[document["spec"]["serviceName"]]["clusterIP"] == "None"
 
 
-@each_manifest
-def test_service_account_exists_and_may_list_and_watch_what_is_resolved(manifest: Path) -> None:
-    by_kind: dict[str, dict[str, Any]] = {}
-    for document in documents(manifest):
-        by_kind.setdefault(document["kind"], {})[document["metadata"]["name"]] = document
-    used = {spec["serviceAccountName"] for spec, _ in containers(manifest) if "serviceAccountName" in spec}
-    assert used == set(by_kind["ServiceAccount"])
-    by_service = any(word.startswith("--service") for line in command_lines(manifest) for word in line)
-    group, resource = ("discovery.k8s.io", "endpointslices") if by_service else ("", "pods")
-    granted = set()
-    for binding in by_kind["RoleBinding"].values():
-        first, *others = by_kind["Role"][binding["roleRef"]["name"]]["rules"]
-        assert first == {"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]}
-        assert all(rule["verbs"] == ["get"] for rule in others)  # of controllers
-        granted |= {each["name"] for each in binding["subjects"] if each["kind"] == "ServiceAccount"}
-    assert granted == used
+def test_service_account_exists_and_may_list_and_watch_what_is_resolved() -> None:
+    for manifest in MANIFESTS:
+        by_kind: dict[str, dict[str, Any]] = {}
+        for document in documents(manifest):
+            by_kind.setdefault(document["kind"], {})[document["metadata"]["name"]] = document
+        used = {
+            spec["serviceAccountName"] for spec, _ in containers(manifest) if "serviceAccountName" in spec
+        }
+        assert used == set(by_kind["ServiceAccount"])
+        by_service = any(word.startswith("--service") for line in command_lines(manifest) for word in line)
+        group, resource = ("discovery.k8s.io", "endpointslices") if by_service else ("", "pods")
+        granted = set()
+        for binding in by_kind["RoleBinding"].values():
+            first, *others = by_kind["Role"][binding["roleRef"]["name"]]["rules"]
+            assert first == {"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]}
+            assert all(rule["verbs"] == ["get"] for rule in others)  # of controllers
+            granted |= {each["name"] for each in binding["subjects"] if each["kind"] == "ServiceAccount"}
+        assert granted == used
 
 
-@each_manifest
-def test_every_program_of_a_command_is_in_the_folder(manifest: Path) -> None:
-    programs = {path.name for path in manifest.parent.iterdir() if path.suffix in {".py", ".sh"}}
-    started = {
-        word
-        for _, container in containers(manifest)
-        for word in container.get("command", ())
-        if word.endswith((".py", ".sh")) and word != "program.py"
-    }
-    assert started == programs
+def test_every_program_of_a_command_is_in_the_folder() -> None:
+    for manifest in MANIFESTS:
+        programs = {path.name for path in manifest.parent.iterdir() if path.suffix in {".py", ".sh"}}
+        started = {
+            word
+            for _, container in containers(manifest)
+            for word in container.get("command", ())
+            if word.endswith((".py", ".sh")) and word != "program.py"
+        }
+        assert started == programs
 
 
-COMMAND_LINES = [line for manifest in MANIFESTS for line in command_lines(manifest)]
-
-
-@pytest.mark.parametrize("line", [line for line in COMMAND_LINES if line[0] in COMMANDS], ids=" ".join)
-def test_command_line_is_accepted(line: list[str]) -> None:
-    command: Any = application
-    for word in line[:2]:
-        context = command.make_context(word, [], resilient_parsing=True)
-        command = command.get_command(context, word)
-    command.make_context(line[1], line[2:])
+def test_command_lines_are_accepted() -> None:
+    for line in (line for manifest in MANIFESTS for line in command_lines(manifest)):
+        if line[0] in COMMANDS:
+            command: Any = application
+            for word in line[:2]:
+                context = command.make_context(word, [], resilient_parsing=True)
+                command = command.get_command(context, word)
+            command.make_context(line[1], line[2:])
 
 
 def test_selectors_of_command_lines_are_labels_of_the_pods() -> None:
@@ -247,87 +241,22 @@ def unknown_fields(value: Any, kind: Any, where: str) -> Iterator[str]:
             yield f"{where}: {value!r} is not {kind}"
 
 
-@each_manifest
-def test_every_field_exists_and_has_its_type(manifest: Path) -> None:
-    found: list[str] = []
-    for document in documents(manifest):
-        kind = f"{document['apiVersion']}/{document['kind']}"
-        where = document["kind"]
-        if kind in CUSTOM_FIELDS:
-            assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
-            found += unknown_fields(document["metadata"], "V1ObjectMeta", f"{where}.metadata")
-            found += unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
-        else:
-            found += unknown_fields(document, f"V1{document['kind']}", where)
-    assert found == []
+def test_every_field_exists_and_has_its_type() -> None:
+    for manifest in MANIFESTS:
+        found: list[str] = []
+        for document in documents(manifest):
+            kind = f"{document['apiVersion']}/{document['kind']}"
+            where = document["kind"]
+            if kind in CUSTOM_FIELDS:
+                assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
+                found += unknown_fields(document["metadata"], "V1ObjectMeta", f"{where}.metadata")
+                found += unknown_fields(document["spec"], CUSTOM_FIELDS[kind], f"{where}.spec")
+            else:
+                found += unknown_fields(document, f"V1{document['kind']}", where)
+        assert found == []
 
 
 def test_every_field_of_the_recipes_exists() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert list(unknown_fields(yaml.safe_load(block), "V1PodSpec", "recipes")) == []
-
-
-class Discovery(BaseHTTPRequestHandler):
-    """An API server that lists the kinds of the manifests; kubectl needs nothing else for a dry run."""
-
-    def do_GET(self) -> None:
-        self._reply(self._found())
-
-    def _found(self) -> dict[str, Any] | None:
-        kinds: dict[str, set[str]] = {}
-        for manifest in MANIFESTS:
-            for document in documents(manifest):
-                kinds.setdefault(document["apiVersion"], set()).add(document["kind"])
-        match self.path.partition("?")[0].strip("/").split("/"):
-            case ["api"]:
-                return {"kind": "APIVersions", "versions": ["v1"]}
-            case ["apis"]:
-                groups = []
-                for version in kinds:
-                    if "/" in version:
-                        latest = {"groupVersion": version, "version": version.partition("/")[2]}
-                        group = version.partition("/")[0]
-                        groups.append({"name": group, "versions": [latest], "preferredVersion": latest})
-                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-            case ["api" | "apis", *version]:
-                resources = [
-                    {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["create"]}
-                    for kind in sorted(kinds.get("/".join(version), ()))
-                ]
-                return {"kind": "APIResourceList", "groupVersion": "/".join(version), "resources": resources}
-        return None
-
-    def _reply(self, found: dict[str, Any] | None) -> None:
-        body = json.dumps(found).encode()
-        self.send_response(404 if found is None else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        pass
-
-
-@pytest.fixture(scope="module")
-def discovery() -> Iterator[str]:
-    """Run the API server, and return its URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Discovery) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
-@each_manifest
-def test_kubectl_accepts_the_manifest(manifest: Path, discovery: str, tmp_path: Path) -> None:
-    command = ["kubectl", f"--server={discovery}", f"--cache-dir={tmp_path}", "create", "-o", "name"]
-    options = ["--dry-run=client", "--validate=false", "-f", str(manifest)]
-    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "none")}
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == len(documents(manifest))

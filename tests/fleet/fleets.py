@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
 from aioresolve.errors import ConnectionFailedError
 from aioresolve.resolver.base import ClusterResolver
 from aioresolve.spec import ClusterSpec, ClusterState, Observation
+from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Coroutine,
+        Hashable,
+        Iterator,
+    )
 
     from aioresolve._core.deadline import Progress
     from aioresolve._core.shared_context import Pool
@@ -24,6 +35,7 @@ __all__ = [
     "Scripted",
     "ScriptedPool",
     "Source",
+    "each_in_virtual_time",
     "fail",
     "hang",
     "no_task_left",
@@ -33,6 +45,8 @@ __all__ = [
     "until",
     "workers",
 ]
+
+T = TypeVar("T")
 
 PATIENCE = 60.0
 """A timeout in seconds that does not pass, even on a busy machine."""
@@ -193,3 +207,20 @@ async def no_task_left() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     await until(lambda: asyncio.all_tasks() - before <= {asyncio.current_task()})
+
+
+def each_in_virtual_time(tests: type[T]) -> type[T]:
+    """Run each async test of a class in an event loop with virtual time, in which it leaves no task."""
+    for name, test in list(vars(tests).items()):
+        if inspect.iscoroutinefunction(test):
+            setattr(tests, name, in_virtual_time(_without_tasks_left(test)))
+    return tests
+
+
+def _without_tasks_left(test: Callable[..., Awaitable[None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    @functools.wraps(test)
+    async def run_test(*args: Any, **kwargs: Any) -> None:
+        async with no_task_left():
+            await test(*args, **kwargs)
+
+    return run_test

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
-import weakref
 from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -27,16 +25,15 @@ from aioresolve.fleet import Fleet, TargetStatus
 from aioresolve.fleet.sharding import shard_of
 from aioresolve.resolver import UnionClusterResolver
 from aioresolve.spec import ClusterSpec, Missing, Observation
-from tests.virtual_time import in_virtual_time
 
 from .fleets import (
     Pooled,
     Scripted,
     ScriptedPool,
     Source,
+    each_in_virtual_time,
     fail,
     hang,
-    no_task_left,
     respond_with,
     scripted,
     take,
@@ -45,8 +42,6 @@ from .fleets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aioresolve.spec import ClusterState
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -54,12 +49,7 @@ SHORT = 0.02
 """Seconds; an interval whose length does not matter."""
 
 
-@pytest.fixture(autouse=True)
-async def _no_task_is_left() -> AsyncIterator[None]:
-    async with no_task_left():
-        yield
-
-
+@each_in_virtual_time
 class TestTargets:
     def test_targets_are_a_read_only_view_by_name(self) -> None:
         targets = scripted(3)
@@ -71,37 +61,27 @@ class TestTargets:
             view["t3"] = Scripted()
         assert repr(fleet) == "<Fleet of 3 targets>"
 
-    def test_target_can_be_added_and_removed(self) -> None:
-        fleet, resolver = Fleet(), Scripted()
-        fleet.add("a", resolver)
-        assert fleet.targets == {"a": resolver}
-        fleet.remove("a")
-        assert fleet.targets == {}
-
     def test_duplicate_name_is_rejected(self) -> None:
         with pytest.raises(ConfigurationError, match="there is already a target 't0'"):
             Fleet(scripted(1)).add("t0", Scripted())
 
-    @pytest.mark.parametrize("name", ["", None, 7])
-    def test_invalid_name_is_rejected(self, name: Any) -> None:
-        with pytest.raises(ConfigurationError, match=f"{name!r} is not a name for a target"):
-            Fleet({name: Scripted()})
+    def test_names_and_resolvers_must_be_such(self) -> None:
+        name: Any
+        for name in ("", None, 7):
+            with pytest.raises(ConfigurationError, match=f"{name!r} is not a name for a target"):
+                Fleet({name: Scripted()})
+        stranger: Any
+        for stranger in (None, Scripted):
+            with pytest.raises(InvalidClusterError, match="target 'a' is not an aioresolve"):
+                Fleet({"a": stranger})
 
-    @pytest.mark.parametrize("stranger", [None, Scripted, sync.SimpleClusterResolver(ClusterSpec({}))])
-    def test_other_objects_than_resolvers_are_rejected(self, stranger: Any) -> None:
-        with pytest.raises(InvalidClusterError, match="target 'a' is not an aioresolve"):
-            Fleet({"a": stranger})
-
-    @pytest.mark.parametrize("fleet", [Fleet, sync.Fleet])
-    @pytest.mark.parametrize(
-        "targets",
-        [[Scripted()], (), {Scripted()}, Scripted(), "a"],
-        ids=["list", "tuple", "set", "resolver", "name"],
-    )
-    def test_resolvers_without_names_are_rejected(self, fleet: Any, targets: Any) -> None:
-        expected = f"a mapping of names to resolvers; got {type(targets).__name__}. Give each resolver a name"
-        with pytest.raises(InvalidClusterError, match=expected):
-            fleet(targets)
+    def test_resolvers_without_names_are_rejected(self) -> None:
+        fleet: Any
+        for fleet in (Fleet, sync.Fleet):
+            for targets in ([Scripted()], (), {Scripted()}, Scripted(), "a"):
+                expected = f"a mapping of names to resolvers; got {type(targets).__name__}. Give each"
+                with pytest.raises(InvalidClusterError, match=expected):
+                    fleet(targets)
 
     def test_resolver_of_the_blocking_api_is_rejected_with_the_fleet_that_takes_it(self) -> None:
         blocking: Any = sync.SimpleClusterResolver(ClusterSpec({}))
@@ -114,25 +94,17 @@ class TestTargets:
         with pytest.raises(ConfigurationError, match=r"targets: 't0', .*, 't9', \.\.\.$"):
             Fleet(scripted(11)).remove("b")
 
-    @pytest.mark.parametrize("number", [0, -1, True, 1.5, "4", None])
-    def test_invalid_concurrency_is_rejected(self, number: Any) -> None:
-        with pytest.raises(ConfigurationError, match=f"`max_concurrency=`: {number!r}"):
-            Fleet(max_concurrency=number)
-
-    @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "1"])
-    def test_invalid_timeout_is_rejected(self, timeout: Any) -> None:
+    async def test_invalid_number_is_named(self) -> None:
+        invalid: Any
+        for invalid in (0, -1, True, "4"):
+            with pytest.raises(ConfigurationError, match=f"`max_concurrency=`: {invalid!r}"):
+                Fleet(max_concurrency=invalid)
         with pytest.raises(ConfigurationError, match="`timeout=`"):
-            Fleet(timeout=timeout)
-
-    @pytest.mark.parametrize("interval", [0, -1, float("nan"), None, True])
-    async def test_invalid_interval_is_rejected(self, interval: Any) -> None:
+            Fleet(timeout=0)
         for method in (Fleet().poll, Fleet().watch):
+            assert inspect.signature(method).parameters["interval"].default == 30.0
             with pytest.raises(ConfigurationError, match="interval="):
-                await anext(method(interval=interval))
-
-    @pytest.mark.parametrize("method", [Fleet.poll, Fleet.watch])
-    def test_default_interval_is_30_seconds(self, method: Any) -> None:
-        assert inspect.signature(method).parameters["interval"].default == 30.0
+                await anext(method(interval=0))
 
 
 class TestShards:
@@ -149,11 +121,6 @@ class TestShards:
         assert list(fleet.targets) == [name for name in scripted(50) if shard_of(name, 4) == 2]
         assert repr(fleet) == f"<Fleet of {len(fleet.targets)} targets, shard 2 of 4>"
 
-    def test_error_without_an_index_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
-        with pytest.raises(ConfigurationError, match=r"\$JOB_COMPLETION_INDEX is not set"):
-            Fleet(shard=4)
-
     def test_target_of_another_shard_is_ignored(self) -> None:
         fleet = Fleet(shard=(0, 2))
         other = next(name for name in scripted(50) if shard_of(name, 2) == 1)
@@ -163,10 +130,12 @@ class TestShards:
         fleet.remove(other)
 
 
+@each_in_virtual_time
 class TestResolve:
     async def test_each_target_is_requested_once_and_returned_in_order(self) -> None:
         targets = {f"t{n}": Scripted(respond_with(n)) for n in range(20)}
         fleet = Fleet(targets)
+        assert await Fleet().resolve() == {}
         readings = await fleet.resolve()
         assert list(readings) == list(targets)
         assert [reading.num_tasks for reading in readings.values()] == list(range(20))
@@ -195,9 +164,6 @@ class TestResolve:
         assert readings["a"].state is not None
         assert readings["a"].state.observed_at is not None
         assert isinstance(readings["bad"].error, ConnectionFailedError)
-
-    async def test_empty_fleet_has_no_statuses(self) -> None:
-        assert await Fleet().resolve() == {}
 
     async def test_all_targets_are_requested_concurrently(self) -> None:
         meeting = asyncio.Barrier(32)
@@ -235,20 +201,18 @@ class TestResolve:
         assert readings["stuck"].latency is not None
         assert readings["stuck"].latency > 0.4
 
-    async def test_deadline_includes_entering_the_resolver(self) -> None:
+    async def test_entering_the_resolver_has_the_deadline_and_its_error_is_in_the_status(self) -> None:
         class Slow(Scripted):
             async def __aenter__(self) -> Any:
                 await anyio.sleep_forever()
 
-        readings = await Fleet({"stuck": Slow(timeout=0.2)}, timeout=0.05).resolve()
-        assert isinstance(readings["stuck"].error, DeadlineExceededError)
-
-    async def test_error_of_entering_a_resolver_is_in_the_status(self) -> None:
         class Broken(Scripted):
             async def __aenter__(self) -> Any:
                 raise ConfigurationError("is entered already")
 
-        readings = await Fleet({"broken": Broken(), "good": Scripted()}).resolve()
+        targets = {"stuck": Slow(timeout=0.2), "broken": Broken(), "good": Scripted()}
+        readings = await Fleet(targets, timeout=0.05).resolve()
+        assert isinstance(readings["stuck"].error, DeadlineExceededError)
         assert str(readings["broken"].error) == "is entered already"
         assert readings["good"].error is None
 
@@ -266,7 +230,6 @@ class TestResolve:
         await Fleet(targets, max_concurrency=5).resolve()
         assert most == 5
 
-    @in_virtual_time
     async def test_deadline_starts_with_the_turn(self) -> None:
         async def slow() -> ClusterState:
             await anyio.sleep(0.1)
@@ -275,7 +238,7 @@ class TestResolve:
         readings = await Fleet(scripted(10, respond=slow), timeout=0.6, max_concurrency=1).resolve()
         assert [reading.error for reading in readings.values()] == [None] * 10
 
-    @pytest.mark.parametrize("bug", [KeyError("WORKERS"), asyncio.CancelledError()])
+    @pytest.mark.parametrize("bug", [KeyError("WORKERS"), asyncio.CancelledError()], ids=repr)
     async def test_unexpected_exception_of_a_resolver_is_in_its_status_and_logged(
         self, caplog: pytest.LogCaptureFixture, bug: BaseException
     ) -> None:
@@ -317,18 +280,8 @@ class TestResolve:
         assert list(fleet.readings) == ["good"]
         assert stuck.history == ["entered", "left"]
 
-    async def test_fleet_can_be_used_in_one_event_loop_after_another(self) -> None:
-        fleet = Fleet(scripted(3))
 
-        def in_another_loop() -> dict[str, TargetStatus]:
-            return asyncio.run(fleet.resolve())
-
-        for _ in range(2):
-            readings = await anyio.to_thread.run_sync(in_another_loop)
-            assert [reading.error for reading in readings.values()] == [None] * 3
-        assert len(await fleet.resolve()) == 3
-
-
+@each_in_virtual_time
 class TestStaleness:
     async def test_state_of_a_failing_target_is_kept_and_stale(self) -> None:
         resolver = Scripted(respond_with(2))
@@ -385,6 +338,7 @@ class TestStaleness:
         assert length == 8
 
 
+@each_in_virtual_time
 class TestEntering:
     async def test_call_outside_async_with_enters_and_leaves(self) -> None:
         targets = scripted(2)
@@ -439,25 +393,6 @@ class TestEntering:
         assert [reading.error for reading in (await fleet.resolve()).values()] == [None, None]
         assert [pool.is_closed for pool in pools] == [True]
 
-    async def test_removed_resolver_is_not_kept_in_memory(self) -> None:
-        async with Fleet(scripted(1)) as fleet:
-            fleet.add("gone", Scripted())
-            await fleet.resolve()
-            resolver = weakref.ref(fleet.targets["gone"])
-            fleet.remove("gone")
-
-            def is_collected() -> bool:
-                gc.collect()
-                return resolver() is None
-
-            await until(is_collected)
-
-    async def test_resolver_that_is_not_used_is_not_entered(self) -> None:
-        targets = scripted(2)
-        async with Fleet(targets):
-            pass
-        assert [target.history for target in targets.values()] == [[]] * 2
-
     async def test_fleet_can_be_entered_again_but_not_twice_at_once(self) -> None:
         fleet = Fleet(scripted(1))
         async with fleet:
@@ -475,6 +410,7 @@ class TestEntering:
         assert targets["t0"].history == ["entered", "left"]
 
 
+@each_in_virtual_time
 class TestPools:
     async def test_resolvers_of_one_key_share_a_pool_that_is_closed_at_the_end(self) -> None:
         pools: list[ScriptedPool] = []
@@ -502,3 +438,15 @@ class TestPools:
             await until(lambda: "a2" in fleet.readings)
             assert len(pools) == 3
         assert all(pool.is_closed for pool in pools)
+
+
+async def test_fleet_can_be_used_in_one_event_loop_after_another() -> None:
+    fleet = Fleet(scripted(3))
+
+    def in_another_loop() -> dict[str, TargetStatus]:
+        return asyncio.run(fleet.resolve())
+
+    for _ in range(2):
+        readings = await anyio.to_thread.run_sync(in_another_loop)
+        assert [reading.error for reading in readings.values()] == [None] * 3
+    assert len(await fleet.resolve()) == 3

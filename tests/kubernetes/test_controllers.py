@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import string
 from contextlib import aclosing
 from functools import partial
@@ -22,13 +21,12 @@ from aioresolve.kubernetes.tasks.controllers import (
     MIN_PAUSE,
     Controller,
     Controllers,
-    PodSet,
     SelectedPods,
     parse_controller,
     pod_set,
 )
 from aioresolve.kubernetes.watch.reflector import WatchPolicy
-from aioresolve.spec import ClusterState, Endpoint, ExpectedTasks, Observation
+from aioresolve.spec import ExpectedTasks
 from aioresolve.testing import Answer
 from aioresolve.testing import pod as pod_document
 
@@ -246,13 +244,11 @@ def sizes_of(pod: Pod, spec: object) -> Controllers:
     return Controllers(objects={found.controller: parse_controller(found.controller, body)})
 
 
-@pytest.mark.parametrize(("name", "selector", "number"), SELECTORS)
-def test_size_is_that_of_the_pods_that_the_selector_will_match(
-    name: str, selector: str, number: int | None
-) -> None:
-    pod, spec = OBJECTS[name]
-    found = expected(sizes_of(pod, spec), selector, pod)
-    assert (found and found.number) == number
+def test_size_is_that_of_the_pods_that_the_selector_will_match() -> None:
+    for name, selector, number in SELECTORS:
+        pod, spec = OBJECTS[name]
+        found = expected(sizes_of(pod, spec), selector, pod)
+        assert (name, selector, found and found.number) == (name, selector, number)
 
 
 def test_source_names_the_fields_and_the_object() -> None:
@@ -294,10 +290,10 @@ def test_groups_of_a_leader_worker_set_that_may_not_be_read_must_be_whole(
     assert (found and found.number) == number
 
 
-@pytest.mark.parametrize(("size", "number"), [(0, None), (1, 1), (2, None)])
-def test_leader_of_a_group_of_one_has_no_workers(size: int, number: int | None) -> None:
-    found = expected(Controllers(), "role=leader", lws_pod(0, 0, size=size))
-    assert (found and found.number) == number
+def test_leader_of_a_group_of_one_has_no_workers() -> None:
+    for size, number in [(0, None), (1, 1), (2, None)]:
+        found = expected(Controllers(), "role=leader", lws_pod(0, 0, size=size))
+        assert (found and found.number) == number
 
 
 def test_leaders_that_the_template_distinguishes_do_not_count_as_workers() -> None:
@@ -312,19 +308,16 @@ def test_leaders_that_the_template_distinguishes_do_not_count_as_workers() -> No
     assert found.number == 2
 
 
-@pytest.mark.parametrize("size", ["", "-1", "two", "٣", "9" * 10, "9" * 5000])
-def test_number_that_no_cluster_can_have_is_ignored(size: str) -> None:
-    labels, annotations = {f"{LWS}/name": "llm", f"{LWS}/worker-index": "0"}, {f"{LWS}/size": size}
-    found = pod_set(owned(STATEFUL_SET, labels, annotations))
-    assert found is not None
-    assert found.declared is None
-
-
-def test_cluster_has_at_most_200_000_pods() -> None:
+def test_number_that_no_cluster_can_have_is_ignored() -> None:
+    for size in ("", "-1", "two", "٣", "9" * 10, "9" * 5000):
+        labels, annotations = {f"{LWS}/name": "llm", f"{LWS}/worker-index": "0"}, {f"{LWS}/size": size}
+        found = pod_set(owned(STATEFUL_SET, labels, annotations))
+        assert found is not None
+        assert found.declared is None
     pod = OBJECTS["StatefulSet"][0]
-    found = expected(sizes_of(pod, {"replicas": 200_000}), "app=train", pod)
-    assert found is not None
-    assert found.number == 200_000
+    largest = expected(sizes_of(pod, {"replicas": 200_000}), "app=train", pod)
+    assert largest is not None
+    assert largest.number == 200_000
     assert expected(sizes_of(pod, {"replicas": 200_001}), "app=train", pod) is None
 
 
@@ -358,13 +351,13 @@ def test_jobset_that_may_not_be_read_is_as_large_as_its_jobs() -> None:
     assert found.number == 4
 
 
-@pytest.mark.parametrize("owned_by", [None, owner("ReplicaSet", "train-workers-0", "apps/v1")])
-def test_pods_of_a_jobset_without_a_job_have_no_size_of_their_own(owned_by: dict[str, Any] | None) -> None:
+def test_pods_of_a_jobset_without_a_job_have_no_size_of_their_own() -> None:
     labels = {f"{JOBSET}/jobset-name": "train", f"{JOBSET}/replicatedjob-replicas": "2"}
-    pod, jobset = owned(owned_by, labels), Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train")
-    sizes = Controllers(objects={jobset: None})
-    assert unread(sizes, "app=t", pod) == []
-    assert expected(sizes, "app=t", pod) is None
+    sizes = Controllers(objects={Controller("jobset.x-k8s.io/v1alpha2", "JobSet", "ml", "train"): None})
+    for owned_by in (None, owner("ReplicaSet", "train-workers-0", "apps/v1")):
+        pod = owned(owned_by, labels)
+        assert unread(sizes, "app=t", pod) == []
+        assert expected(sizes, "app=t", pod) is None
 
 
 def test_one_job_of_each_jobset_that_may_not_be_read_is_read() -> None:
@@ -394,12 +387,12 @@ def test_pods_that_have_succeeded_count_for_the_size() -> None:
     assert (found.number, found.done) == (16, 0)
 
 
-@pytest.mark.parametrize(("done", "number"), [(0, 4), (3, 7), (12, 16), (14, 16)])
-def test_job_with_few_workers_has_as_many_tasks_as_were_started(done: int, number: int) -> None:
+def test_job_with_few_workers_has_as_many_tasks_as_were_started() -> None:
     pod, spec = OBJECTS["Job with few workers"]
-    found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * done)
-    assert found is not None
-    assert (found.number, found.done) == (number, done)
+    for done, number in [(0, 4), (3, 7), (12, 16), (14, 16)]:
+        found = expected(sizes_of(pod, spec), "app=train", pod, done=[pod] * done)
+        assert found is not None
+        assert (found.number, found.done) == (number, done)
 
 
 def test_size_is_unknown_as_long_as_one_pod_has_an_unknown_controller() -> None:
@@ -419,13 +412,11 @@ def test_controllers_of_one_job_add_up() -> None:
     assert found.number == 21
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"spec": null}', b'{"spec": {"replicas": "many"}}', b"\xff", b"[" * 100_000]
-)
-def test_malformed_object_states_no_size(body: bytes) -> None:
+def test_malformed_object_states_no_size() -> None:
     found = pod_set(OBJECTS["StatefulSet"][0])
     assert found is not None
-    assert not parse_controller(found.controller, body).roles
+    for body in (b"", b"[]", b'{"spec": null}', b'{"spec": {"replicas": "many"}}', b"\xff", b"[" * 100_000):
+        assert not parse_controller(found.controller, body).roles
 
 
 @given(
@@ -452,19 +443,6 @@ def test_any_object_and_selector_give_a_number_of_pods_or_none(
     pod, _ = OBJECTS[name]
     found = expected(sizes_of(pod, spec), selector, pod)
     assert found is None or 0 < found.number <= 200_000
-
-
-async def test_controllers_are_not_outdated_before_a_cluster_of_known_size_is_complete() -> None:
-    sizes = sizes_of(*OBJECTS["StatefulSet"])
-    state = ClusterState.of({"worker": [Endpoint("10.0.0.1:1")]})
-    for observation, is_outdated in [
-        (Observation(None), False),
-        (Observation(state), False),
-        (Observation(state, expected={"worker": ExpectedTasks(2, "a test")}), False),
-        (Observation(state, expected={"worker": ExpectedTasks(1, "a test")}), True),
-    ]:
-        assert sizes.is_outdated(observation, math.inf) is is_outdated
-    assert not Controllers().is_outdated(Observation(state), 0.0)
 
 
 # Over real sockets
@@ -589,11 +567,11 @@ async def test_client_that_cannot_watch_reads_controllers_with_each_poll(loopbac
                     pass
 
 
-@pytest.mark.parametrize("failure", [Answer(403), Answer(404)])
-async def test_controller_that_may_not_be_read_changes_nothing(loopback: Loopback, failure: Answer) -> None:
-    loopback.server.inject(failure, match=lambda request: not request.verb)
+async def test_controller_that_may_not_be_read_changes_nothing(loopback: Loopback) -> None:
     loopback.server.add(train_pod("train-0"))
-    assert (await resolver_of(loopback).wait(timeout=30)).spec.num_tasks("worker") == 1
+    for status in (403, 404):
+        loopback.server.inject(Answer(status), match=lambda request: not request.verb)
+        assert (await resolver_of(loopback).wait(timeout=30)).spec.num_tasks("worker") == 1
 
 
 async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: Loopback) -> None:
@@ -605,31 +583,21 @@ async def test_controller_is_read_again_after_a_failure_of_the_server(loopback: 
     await observations.aclose()
 
 
-@pytest.mark.parametrize("call", ["cluster_spec", "cluster_state", "observations", "wait(1)"])
-async def test_controllers_are_read_only_by_wait_without_a_number(loopback: Loopback, call: str) -> None:
+async def test_controllers_are_read_only_by_wait_without_a_number(loopback: Loopback) -> None:
     loopback.server.add_controllers(stateful_set(1))
     loopback.server.add(train_pod("train-0"))
     resolver = resolver_of(loopback)
-    if call == "observations":
-        observations = resolver.observations()
+    await resolver.cluster_spec()
+    await resolver.cluster_state()
+    await resolver.wait(1)
+    async with aclosing(resolver.observations()) as observations:
         await anext(observations)
-        await observations.aclose()
-    elif call == "wait(1)":
-        await resolver.wait(1)
-    else:
-        await getattr(resolver, call)()
     assert all(request.verb for request in loopback.requests)
 
 
 def test_path_of_a_controller_is_below_its_namespace() -> None:
     odd = Controller("kubeflow.org/v1", "../../Secret", "ml", "a/../b")
     assert odd.path == "/apis/kubeflow.org/v1/namespaces/ml/..%2F..%2Fsecrets/a%2F..%2Fb"
-
-
-def test_pod_set_is_shared_by_equal_pods() -> None:
-    one = pod_set(lws_pod(1, 2))
-    assert isinstance(one, PodSet)
-    assert pod_set(lws_pod(1, 3)) is one
 
 
 async def test_union_waits_for_the_controllers_of_all_resolvers(loopback: Loopback) -> None:

@@ -27,8 +27,6 @@ from . import samples
 from .loopback import TRAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aioresolve import ClusterState
 
     from .loopback import Loopback
@@ -50,32 +48,23 @@ def names_of(state: ClusterState) -> list[str | None]:
     return [endpoint.name for endpoint in state.endpoints["worker"]]
 
 
-@pytest.mark.parametrize(
-    ("order_by", "result"),
-    [
-        ("name", "name"),
-        (["index"], "index"),
-        ("label:rank", ("label:rank",)),
-        (["label:a.b/c", "node-label:d"], ("label:a.b/c", "node-label:d")),
-    ],
-)
-def test_names_of_orders(order_by: str | Sequence[str], result: str | tuple[str, ...]) -> None:
-    assert validate_order_by(order_by) == result
+def test_names_of_orders() -> None:
+    assert validate_order_by("name") == "name"
+    assert validate_order_by(["index"]) == "index"
+    assert validate_order_by("label:rank") == ("label:rank",)
+    assert validate_order_by(["label:a.b/c", "node-label:d"]) == ("label:a.b/c", "node-label:d")
 
 
-@pytest.mark.parametrize(
-    "order_by",
-    ["", "age", "label:", "label:a b", "labels:a", [], [1], None, 3, "label:a/b/c"],
-)
+@pytest.mark.parametrize("order_by", ["age", "label:", "label:a b", "label:a/b/c", [], [1], None])
 def test_other_orders_are_invalid(order_by: Any) -> None:
     with pytest.raises(ConfigurationError, match="is not one of 'name', 'index', 'label:KEY'"):
-        validate_order_by(order_by)
+        KubernetesClusterResolver(order_by=order_by)
 
 
-@pytest.mark.parametrize("order_by", [["name", "label:a"], ["label:a", "index"], ["name", "index"]])
-def test_only_labels_can_be_combined(order_by: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match="' cannot be combined with another order"):
-        validate_order_by(order_by)
+def test_only_labels_can_be_combined() -> None:
+    for order_by in (["name", "label:a"], ["label:a", "index"], ["name", "index"]):
+        with pytest.raises(ConfigurationError, match="' cannot be combined with another order"):
+            KubernetesClusterResolver(order_by=order_by)
 
 
 def test_values_of_labels_are_compared_as_numbers_and_ties_by_name() -> None:
@@ -125,11 +114,6 @@ def test_changes_one_by_one_give_the_order_of_a_list(
         assert names(selector) == names(listed)
         assert selector.numbering.addresses.by_task == listed.numbering.addresses.by_task
         assert sorted(selector.numbering.unindexed) == sorted(listed.numbering.unindexed)
-
-
-def test_labels_as_text_say_whether_they_are_those_of_nodes() -> None:
-    ordering = LabelOrdering(["node-label:rack", "label:rank"])
-    assert str(ordering) == "label 'rack' of the node and label 'rank'"
 
 
 def test_node_of_a_member_is_unknown_until_the_nodes_are_read() -> None:
@@ -185,6 +169,9 @@ async def test_labels_of_the_pod_and_of_the_node_can_be_combined(loopback: Loopb
         loopback.train(f"train-{number}", node=f"node-{number}", labels=labels)
     state = await loopback.resolver(order_by=[BLOCK, "label:rank"]).cluster_state()
     assert names_of(state) == ["train-3", "train-1", "train-2", "train-0"]
+    loopback.server.forget_requests()
+    await loopback.resolver(order_by="label:rank").cluster_state()
+    assert not any(request.path == "/api/v1/nodes" for request in loopback.requests)
 
 
 async def test_nodes_are_read_again_when_a_pod_runs_on_a_new_one(loopback: Loopback) -> None:
@@ -201,32 +188,27 @@ async def test_nodes_are_read_again_when_a_pod_runs_on_a_new_one(loopback: Loopb
     assert sum(request.path == "/api/v1/nodes" for request in loopback.requests) == 2
 
 
-async def test_pod_on_a_node_without_the_label_is_reported(loopback: Loopback) -> None:
+async def test_pods_on_nodes_without_the_label_are_reported(loopback: Loopback) -> None:
     loopback.server.add(node("node-0"))
     loopback.train("train-0", node="node-0")
     loopback.train("train-1", node="gone")
-    with pytest.raises(PodIndexError, match="missing for ml/train-0, ml/train-1"):
-        await loopback.resolver(order_by=BLOCK).cluster_state()
+    message = "by label 'cloud.google.com/gce-topology-block' of the node and label 'app': it is missing for"
+    with pytest.raises(PodIndexError, match="missing for ml/train-0, ml/train-1") as caught:
+        await loopback.resolver(order_by=[BLOCK, "label:app"]).cluster_state()
+    assert message in str(caught.value)
 
 
-async def test_nodes_are_not_read_without_need(loopback: Loopback) -> None:
-    loopback.train("train-0", labels={**TRAIN, "rank": "0"})
-    await loopback.resolver(order_by="label:rank").cluster_state()
-    assert not any(request.path == "/api/v1/nodes" for request in loopback.requests)
-
-
-@pytest.mark.parametrize("call", ["cluster_spec", "cluster_state", "wait"])
-async def test_user_without_the_right_to_list_nodes_gets_the_cluster_role(
-    loopback: Loopback, call: str
-) -> None:
+async def test_user_without_the_right_to_list_nodes_gets_the_cluster_role(loopback: Loopback) -> None:
     add_topology(loopback)
     loopback.server.resources = {"alice": ["pods"]}
-    with pytest.raises(ForbiddenError) as caught:
-        await getattr(loopback.resolver(order_by=TOPOLOGY), call)()
-    assert "user 'alice' may not list nodes in the cluster" in str(caught.value)
-    assert "kind: ClusterRole" in caught.value.manifest
-    assert "resources: [nodes]" in caught.value.manifest
-    assert "`order_by='name'`" in str(caught.value)
+    resolver = loopback.resolver(order_by=TOPOLOGY)
+    for call in (resolver.cluster_spec, resolver.cluster_state, resolver.wait):
+        with pytest.raises(ForbiddenError) as caught:
+            await call()
+        assert "user 'alice' may not list nodes in the cluster" in str(caught.value)
+        assert "kind: ClusterRole" in caught.value.manifest
+        assert "resources: [nodes]" in caught.value.manifest
+        assert "`order_by='name'`" in str(caught.value)
 
 
 def test_client_that_lists_only_pods_cannot_order_by_nodes() -> None:
@@ -244,7 +226,7 @@ async def test_failure_of_the_server_while_nodes_are_read_is_retried(loopback: L
     assert names_of(await loopback.resolver(order_by=TOPOLOGY).wait(4)) == IN_TOPOLOGY
 
 
-@pytest.mark.parametrize("status", [302, 401, 403, 404])
+@pytest.mark.parametrize("status", [302, 403])
 async def test_watch_that_has_read_the_nodes_continues_after_a_permanent_failure(
     loopback: Loopback, status: int
 ) -> None:

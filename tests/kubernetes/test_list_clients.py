@@ -88,10 +88,12 @@ async def test_attributes_of_a_pod_and_of_its_list_are_read() -> None:
     assert (endpoint.uid, endpoint.node, endpoint.index, state.version) == ("u-1", "node-a", 0, "42")
 
 
-async def test_pod_that_is_being_deleted_is_not_a_member() -> None:
+async def test_pods_that_end_or_have_not_started_are_no_members() -> None:
     leaving = pod("train-0", "10.0.0.1", deletion_timestamp=datetime(2026, 1, 1, tzinfo=UTC))
     spec = await resolver(Lister(leaving, pod("train-1", "10.0.0.2"))).cluster_spec()
     assert spec.as_dict() == {"worker": ["10.0.0.2:8470"]}
+    with pytest.raises(errors.PodNotRunningError, match="ml/train-0: Pending"):
+        await resolver(Lister(pod("train-0", None, "Pending"))).cluster_spec()
 
 
 async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
@@ -100,11 +102,6 @@ async def test_attributes_that_a_mock_did_not_set_are_ignored() -> None:
     client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
     client.list_pod_for_all_namespaces.return_value.items = [mocked]
     assert (await resolver(client).cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
-
-
-async def test_pod_that_is_not_running_is_named() -> None:
-    with pytest.raises(errors.PodNotRunningError, match="ml/train-0: Pending"):
-        await resolver(Lister(pod("train-0", None, "Pending"))).cluster_spec()
 
 
 async def test_error_of_the_client_is_reported_and_not_retried() -> None:
@@ -124,11 +121,13 @@ async def test_coroutine_that_a_blocking_wrapper_returns_is_awaited() -> None:
     assert spec.as_dict() == {"worker": ["10.0.0.1:8470"]}
 
 
-@pytest.mark.parametrize("returned", [None, [], {"items": []}, SimpleNamespace(items=None)], ids=repr)
-async def test_result_that_is_not_a_pod_list_is_refused(returned: Any) -> None:
-    client = SimpleNamespace(list_pod_for_all_namespaces=lambda label_selector: returned)
-    with pytest.raises(errors.ConfigurationError, match="not a list of pods"):
-        await resolver(client).cluster_spec()
+async def test_result_that_is_not_a_pod_list_is_refused() -> None:
+    returned: Any
+    for returned in (None, [], {"items": []}, SimpleNamespace(items=None)):
+        client = mock.MagicMock(spec=["list_pod_for_all_namespaces"])
+        client.list_pod_for_all_namespaces.return_value = returned
+        with pytest.raises(errors.ConfigurationError, match="not a list of pods"):
+            await resolver(client).cluster_spec()
 
 
 async def test_missing_method_is_named() -> None:
@@ -136,6 +135,15 @@ async def test_missing_method_is_named() -> None:
         await resolver(Lister(), namespace="ml").cluster_spec()
 
 
-def test_object_without_list_methods_is_refused() -> None:
-    with pytest.raises(errors.ConfigurationError, match="is not a Kubernetes client"):
-        resolver(object())
+def test_object_that_is_no_client_is_refused() -> None:
+    for client in (object(), "client", type("ApiClient", (), {})()):
+        with pytest.raises(
+            errors.ConfigurationError, match="Pass a kubernetes_asyncio ApiClient or CoreV1Api"
+        ):
+            resolver(client)
+
+
+def test_client_that_only_lists_pods_cannot_read_services() -> None:
+    with pytest.raises(errors.ConfigurationError, match="only methods that list pods") as caught:
+        KubernetesClusterResolver(service="trainer", override_client=Lister())
+    assert caught.value.argument == "override_client"

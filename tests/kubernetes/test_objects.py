@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioresolve.kubernetes.api.objects import (
@@ -36,17 +36,10 @@ EXPIRED = (
 )
 
 
-@pytest.mark.parametrize(("type_", "kind"), [("ADDED", Added), ("MODIFIED", Modified), ("DELETED", Deleted)])
-def test_event_of_a_pod_contains_the_pod(
-    type_: str, kind: type[Added[Any] | Modified[Any] | Deleted[Any]]
-) -> None:
-    line = json.dumps({"type": type_, "object": pod_json("train-0")}).encode()
-    event = decode_event(line)
-    assert type(event) is kind
-    assert event.object == pod("train-0")
-
-
-def test_order_of_the_fields_of_an_event_does_not_matter() -> None:
+def test_event_of_a_pod_contains_the_pod() -> None:
+    for type_, kind in (("ADDED", Added), ("MODIFIED", Modified), ("DELETED", Deleted)):
+        line = json.dumps({"type": type_, "object": pod_json("train-0")}).encode()
+        assert decode_event(line) == kind(pod("train-0"))
     line = json.dumps({"object": pod_json("train-0"), "type": "ADDED"}).encode()
     assert decode_event(line) == Added(pod("train-0"))
 
@@ -64,33 +57,24 @@ def test_error_event_contains_a_status_with_its_code() -> None:
     assert event.object.message == "too old resource version: 1 (8505)"
 
 
-def test_status_has_a_code() -> None:
-    assert status_from_json(b'{"kind":"Status","code":403,"message":"no"}').code == 403
+def test_message_and_reason_of_a_status_are_redacted() -> None:
+    def redact(text: str) -> str:
+        return text.replace("secret-token", "(secret)")
 
-
-@pytest.mark.parametrize(("reason", "redacted"), [(None, None), ("no secret-token", "no (secret)")])
-def test_message_and_reason_of_a_status_are_redacted(reason: str | None, redacted: str | None) -> None:
-    status = Status("unknown secret-token", reason, code=500)
-    found = redact_status(status, lambda text: text.replace("secret-token", "(secret)"))
-    assert found == Status("unknown (secret)", redacted, code=500)
+    status = status_from_json(b'{"kind":"Status","code":403,"message":"unknown secret-token"}')
+    assert redact_status(status, redact) == Status("unknown (secret)", None, code=403)
+    status = Status("", "no secret-token", code=500)
+    assert redact_status(status, redact) == Status("", "no (secret)", code=500)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"", "truncated"),
         (b'{"type":"ADDED","object":{"metadata":{"na', "truncated"),
         (b"<html>", "malformed"),
-        (b"[]", "Expected `object`"),
-        (b'{"object":{}}', "missing required field `type`"),
         (b'{"type":"SHRUNK","object":{}}', r"'SHRUNK' - at `\$.type`"),
         (b'{"type":"ADDED"}', "missing required field `object`"),
-        (b'{"type":"ADDED","object":{}}', r"`metadata` - at `\$.object`"),
         (b'{"type":"ADDED","object":{"metadata":{"name":7}}}', r"at `\$.object.metadata.name`"),
-        (b'{"type":"ADDED","object":' + b"[" * 100_000, "."),
-        (b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}', "utf-8"),
-        (b'{"type":"ADDED","object":{"metadata":{"name":"\\ud800"}}}', "."),
-        (b'{"type":"ADDED","object":{"metadata":{"name":"\\udc00"}}}', "."),
     ],
 )
 def test_error_for_an_invalid_event_says_where_it_is_invalid(line: bytes, message: str) -> None:
@@ -99,29 +83,13 @@ def test_error_for_an_invalid_event_says_where_it_is_invalid(line: bytes, messag
 
 
 @given(st.binary())
+@example(b"[]")
+@example(b'{"type":"ADDED","object":' + b"[" * 100_000)
+@example(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}')
+@example(b'{"type":"ADDED","object":{"metadata":{"name":"\\ud800"}}}')
 def test_random_bytes_are_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_event(line)
-
-
-def test_pod_has_a_resource_version_and_owners() -> None:
-    owner = {"kind": "Job", "name": "train", "controller": True, "apiVersion": "batch/v1", "uid": "u"}
-    found = pod(metadata={"resourceVersion": "8438", "ownerReferences": [owner]})
-    assert found.metadata.resource_version == "8438"
-    assert found.metadata.owner_references is not None
-    (decoded,) = found.metadata.owner_references
-    assert (decoded.kind, decoded.name, decoded.controller) == ("Job", "train", True)
-
-
-def test_container_has_its_last_termination() -> None:
-    last = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-    found = pod(status={"containerStatuses": [{"name": "main", "restartCount": 5, "lastState": last}]})
-    assert found.status.container_statuses is not None
-    (container,) = found.status.container_statuses
-    assert container.restart_count == 5
-    assert container.last_state is not None
-    assert container.last_state.terminated is not None
-    assert container.last_state.terminated.exit_code == 137
 
 
 def size(value: Any) -> int:

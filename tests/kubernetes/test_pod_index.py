@@ -70,14 +70,15 @@ def completion(name: str, index: str) -> Pod:
         (labelled("a", **{JOB: "1", GLOBAL: "3", COMPLETION: "2"}), (1, 2)),
         (labelled("a", **{JOB: "1"}), None),
         (labelled("a"), None),
-        (completion("a", "-1"), None),
-        (completion("a", "one"), None),
-        (completion("a", "9" * 10), None),
-        (completion("a", "٣"), None),
     ],
 )
 def test_the_index_of_each_controller(found: Pod, index: tuple[int, int] | None) -> None:
     assert index_label(found).in_role == index
+
+
+def test_label_that_is_no_index_is_ignored() -> None:
+    for value in ("", "-1", "one", "9" * 10, "٣"):
+        assert index_label(completion("a", value)).in_role is None
 
 
 @given(st.permutations(range(12)))
@@ -108,15 +109,13 @@ def test_launcher_of_an_mpi_job_that_counts_workers_from_one_comes_first() -> No
     assert index_order(workers) == ["pi-worker-0", "pi-worker-1"]
 
 
-@pytest.mark.parametrize(
-    "job", ["bert-worker-2", "a-worker-1-worker-0", "worker-0", "x-worker-", "train-0-1"]
-)
-@pytest.mark.parametrize("first", [0, 1])
-def test_index_of_a_kubeflow_worker_is_the_end_of_its_name(job: str, first: int) -> None:
-    workers = [
-        labelled(f"{job}-worker-{i}", **{MPI_ROLE: "worker", KUBEFLOW: str(i + first)}) for i in range(4)
-    ]
-    assert [index_label(worker).in_role for worker in workers] == [(0, i) for i in range(4)]
+@pytest.mark.parametrize("job", ["bert-worker-2", "a-worker-1-worker-0", "x-worker-", "train-0-1"])
+def test_index_of_a_kubeflow_worker_is_the_end_of_its_name(job: str) -> None:
+    for first in (0, 1):
+        workers = [
+            labelled(f"{job}-worker-{i}", **{MPI_ROLE: "worker", KUBEFLOW: str(i + first)}) for i in range(4)
+        ]
+        assert [index_label(worker).in_role for worker in workers] == [(0, i) for i in range(4)]
 
 
 def test_pod_without_an_index_has_no_role_among_those_that_have_one() -> None:
@@ -156,22 +155,13 @@ def test_two_roles_without_an_order_cannot_share_a_selector() -> None:
         index_order(pods)
 
 
-def test_a_missing_index_is_reported() -> None:
-    with pytest.raises(PodIndexError, match="no pod has index 1, 2") as caught:
-        index_order([completion("a", "0"), completion("b", "3")])
-    assert caught.value.missing == (1, 2)
-    assert caught.value.job == "worker"
-
-
-@pytest.mark.parametrize(
-    ("last", "listed"),
-    [(11, "index 1, 2, 3, 4, 5, 6, 7, 8, 9, 10."), (12, "index 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 1 more.")],
-)
-def test_message_lists_at_most_ten_missing_indices(last: int, listed: str) -> None:
-    with pytest.raises(PodIndexError) as caught:
-        index_order([completion("a", "0"), completion("b", str(last))])
-    assert listed in str(caught.value)
-    assert caught.value.missing == tuple(range(1, last))
+def test_missing_indices_are_reported_and_the_message_lists_at_most_ten() -> None:
+    for last, listed in [(3, "no pod has index 1, 2."), (11, "8, 9, 10."), (12, "8, 9, 10 and 1 more.")]:
+        with pytest.raises(PodIndexError) as caught:
+            index_order([completion("a", "0"), completion("b", str(last))])
+        assert listed in str(caught.value)
+        assert caught.value.missing == tuple(range(1, last))
+        assert caught.value.job == "worker"
 
 
 def test_a_duplicate_index_is_reported_with_its_pods() -> None:
@@ -193,46 +183,33 @@ def test_a_missing_group_is_reported_as_missing_indices() -> None:
     assert caught.value.missing == (1,)
 
 
-def test_an_index_larger_than_any_cluster_costs_no_memory() -> None:
+def test_an_index_larger_than_any_cluster_costs_no_memory_and_names_its_group() -> None:
     with pytest.raises(PodIndexError, match="claims index 999999999"):
         index_order([completion("huge", "999999999")])
-
-
-def test_without_pods_there_are_no_tasks() -> None:
-    assert index_order([]) == []
-
-
-def test_the_group_with_the_invalid_index_is_the_one_that_is_named() -> None:
     pods = [labelled(f"g{g}", **{GROUP: str(g), WORKER: w}) for g, w in [(0, "999999999"), (1, "0")]]
     with pytest.raises(PodIndexError, match="claims index 999999999 in group 0"):
         index_order(pods)
 
 
-def test_the_index_in_a_jobset_depends_on_the_number_of_replicated_jobs() -> None:
+def test_only_the_index_in_a_jobset_depends_on_the_number_of_replicated_jobs() -> None:
     label = index_label(labelled("w", **{REPLICATED: "workers", JOB: "1", GLOBAL: "3", COMPLETION: "2"}))
     assert (label.among(1), label.among(2), label.role) == ((1, 2), (3, 2), "workers")
-
-
-def test_the_index_outside_a_jobset_does_not_depend_on_other_pods() -> None:
     label = index_label(completion("a", "3"))
     assert (label.among(1), label.among(2), label.role) == ((0, 3), (0, 3), None)
 
 
-@pytest.mark.parametrize(
-    ("known", "starts"),
-    [
+def test_each_group_starts_at_the_end_of_the_previous_one() -> None:
+    for known, starts in [
         ([], [0]),
-        ([(0, 0)], [0, 1]),
         ([(0, 3)], [0, 4]),
         ([(0, 1), (0, 3), (1, 0)], [0, 4, 5]),
         ([(0, 1), (3, 2)], [0, 2, 5, 8, 11]),
         ([(0, MAX_TASKS - 2)], [0, MAX_TASKS - 1]),
-    ],
-)
-def test_each_group_starts_at_the_end_of_the_previous_one(
-    known: list[tuple[int, int]], starts: list[int]
-) -> None:
-    assert group_starts("worker", [PodIndex(*index) for index in known]) == starts
+    ]:
+        assert group_starts("worker", [PodIndex(*index) for index in known]) == starts
+    for known in ([(999_999_999, 0)], [(0, 99_999), (3, 0)], [(0, MAX_TASKS - 1)]):
+        with pytest.raises(PodIndexError, match="more than a cluster can have pods"):
+            group_starts("worker", [PodIndex(*index) for index in known])
 
 
 @given(st.lists(st.integers(1, 4), max_size=5))
@@ -247,11 +224,3 @@ def test_complete_groups_are_numbered_without_gaps(sizes: list[int]) -> None:
     assert tasks == list(range(len(pods)))
     assert index_order(pods) == [pod.metadata.name for pod in pods]
     assert starts[-1] == len(pods)
-
-
-@pytest.mark.parametrize(
-    "known", [[(0, 999_999_999)], [(999_999_999, 0)], [(0, 99_999), (3, 0)], [(0, MAX_TASKS - 1)]]
-)
-def test_groups_larger_than_any_cluster_cost_no_memory(known: list[tuple[int, int]]) -> None:
-    with pytest.raises(PodIndexError, match="more than a cluster can have pods"):
-        group_starts("worker", [PodIndex(*index) for index in known])

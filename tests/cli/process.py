@@ -1,4 +1,4 @@
-"""Runs the command in its own process, as a shell does, with a loopback cluster."""
+"""The command in its own process, as a shell runs it: on pipes, and on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Protocol, Self
 
 import pytest
 
@@ -77,6 +77,12 @@ class Result:
     stderr: str
 
 
+class Run(Protocol):
+    """The fixture `run`: runs `aioresolve ARGUMENTS` in this process."""
+
+    def __call__(self, arguments: tuple[str, ...], env: Mapping[str, str]) -> Result: ...
+
+
 def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a user with this kubeconfig, without other variables of this machine."""
     kept = ("PATH", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT", "COVERAGE_PROCESS_START")
@@ -89,8 +95,8 @@ def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
     }
 
 
-def run(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
-    """Run `aioresolve ARGUMENTS` with pipes as its streams, without progress."""
+def run_process(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
+    """Run `aioresolve ARGUMENTS` in a process, with pipes as its streams, without progress."""
     command = [*PATIENT_COMMAND, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import queue
 import re
-import select
 import struct
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
@@ -20,7 +18,7 @@ import pytest
 from aioresolve.testing import KubernetesServer, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -112,32 +110,6 @@ def run_as_first_process(command: Sequence[str], env: Mapping[str, str]) -> subp
     return subprocess.run(
         [*unshare, *command], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
-
-
-def read_available(descriptor: int) -> bytes:
-    """Return everything that a pipe contains, without the bytes with which `full_pipe` fills it."""
-    data = b""
-    with suppress(BlockingIOError):
-        while part := os.read(descriptor, select.PIPE_BUF):
-            data += part
-    return data.strip(b"\0")
-
-
-@contextmanager
-def full_pipe() -> Iterator[tuple[int, int]]:
-    """Yield the reading end, which does not block, and the writing end of a pipe that is full."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(write, bytes(select.PIPE_BUF))
-    os.set_blocking(read, False)
-    os.set_blocking(write, True)
-    try:
-        yield read, write
-    finally:
-        os.close(write)
-        os.close(read)
 
 
 def without_colors(text: str) -> str:
@@ -346,6 +318,12 @@ class Terminal:
             pass  # EIO: no process has the terminal open any longer
         with self._news:
             self._news.notify_all()
+
+
+def run_on_terminal(arguments: tuple[str, ...], env: Mapping[str, str]) -> tuple[int, str]:
+    """Run `aioresolve ARGUMENTS` on a terminal; return its code and everything that it wrote."""
+    with Terminal(arguments, env) as terminal:
+        return terminal.wait_for_exit(), terminal.sent.replace("\r\n", "\n")
 
 
 def displayed(sent: str) -> list[str]:

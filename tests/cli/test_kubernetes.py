@@ -368,6 +368,19 @@ def test_a_template_without_its_library_names_the_extra_to_install(
     assert "pip install 'aioresolve[cli]'" in result.stderr
 
 
+def test_a_deadline_exits_with_3_and_names_the_server(
+    aioresolve: Command, server: ThreadedKubernetesServer
+) -> None:
+    server.inject(Hang(), times=None)
+    late = aioresolve(*TRAIN, "--timeout", "3s")
+    assert (late.code, late.stdout) == (3, "")
+    assert "within 3 s" in late.stderr
+    assert server.url in late.stderr
+    assert late.stderr.endswith("or check the server named above.\n")
+    # Nothing was sent before this deadline passes.
+    assert aioresolve(*TRAIN, "--timeout", "0.1ms").stderr.endswith("Try again, or raise --timeout.\n")
+
+
 # Logging
 
 

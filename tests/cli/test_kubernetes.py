@@ -13,7 +13,7 @@ import yaml
 from aioresolve._core import service_account
 from aioresolve.cli.options import ADDRESSES as ADDRESS_CHOICES
 from aioresolve.kubernetes.tasks.pods import ADDRESSES
-from aioresolve.testing import Answer, service
+from aioresolve.testing import Answer, Hang, service
 
 from .process import TOKEN, Result, Run
 

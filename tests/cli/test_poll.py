@@ -89,8 +89,8 @@ def test_a_round_prints_a_table_in_the_order_of_the_targets(
         ("west", "Ready", "worker:3", "0s", "<none>"),
         ("fixed", "Ready", "worker:1", "0s", "<none>"),
     ]
-    rows = run(("poll", str(fleet), "--once", "--no-headers"), env).stdout.splitlines()
-    assert [line.split()[0] for line in rows] == ["east", "west", "fixed"]
+    without_header = run(("poll", str(fleet), "--once", "--no-headers"), env).stdout.splitlines()
+    assert [line.split()[0] for line in without_header] == ["east", "west", "fixed"]
 
 
 def test_a_round_in_which_only_deadlines_passed_exits_with_3(

@@ -33,7 +33,7 @@ from aioresolve.cli.terminal import progress
 progress.SHOW_AFTER = 60.0
 sys.exit(main())
 """
-PATIENT_COMMAND = (sys.executable, "-c", _PATIENT_SCRIPT)
+_PATIENT_COMMAND = (sys.executable, "-c", _PATIENT_SCRIPT)
 """The command as on a machine that is never busy, where no response takes long enough to show progress."""
 
 TIMEOUT = 90
@@ -95,7 +95,7 @@ def environment(kubeconfig: Path, **variables: str) -> dict[str, str]:
 
 def run_process(arguments: tuple[str, ...], env: Mapping[str, str]) -> Result:
     """Run `aioresolve ARGUMENTS` in a process, with pipes as its streams, without progress."""
-    command = [*PATIENT_COMMAND, *arguments]
+    command = [*_PATIENT_COMMAND, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -224,28 +224,13 @@ class _Lines:
 
 
 class Terminal:
-    """A running `aioresolve ARGUMENTS` on a pseudo-terminal; killed at the end of the block.
+    """A running `aioresolve ARGUMENTS` on a pseudo-terminal of 24 lines; killed at the end of the block."""
 
-    Args:
-        arguments: the arguments of the command.
-        env: its environment.
-        size: the lines and columns of the terminal.
-        command: the command itself.
-    """
-
-    def __init__(
-        self,
-        arguments: tuple[str, ...],
-        env: Mapping[str, str],
-        size: tuple[int, int] = (24, 100),
-        command: tuple[str, ...] = COMMAND,
-    ) -> None:
-        self._command = [*command, *arguments]
+    def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._command = [*COMMAND, *arguments]
         self._env = env
-        self._size = size
         self._sent = b""
         self._news = threading.Condition()
-        self._is_read = threading.Event()
 
     def __enter__(self) -> Self:
         import fcntl
@@ -253,12 +238,11 @@ class Terminal:
         import termios
 
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *self._size, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         self.process = subprocess.Popen(
             self._command, env=self._env, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
-        self._is_read.set()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         return self
@@ -268,7 +252,6 @@ class Terminal:
     ) -> None:
         self.process.kill()
         self.process.wait()
-        self._is_read.set()
         self._thread.join(TIMEOUT)
         os.close(self._ours)
 
@@ -281,10 +264,6 @@ class Terminal:
     def shown(self) -> list[str]:
         """The lines that a user sees, from the first to the last line written."""
         return displayed(self.sent)
-
-    def pause(self) -> None:
-        """Stop reading after the current read, as a terminal that hangs."""
-        self._is_read.clear()
 
     def wait_until(self, condition: Callable[[list[str]], bool]) -> list[str]:
         """Return the shown lines as soon as they satisfy `condition`."""
@@ -303,7 +282,6 @@ class Terminal:
         if signal is not None:
             self.process.send_signal(signal)
         code = self.process.wait(TIMEOUT)
-        self._is_read.set()
         self._thread.join(TIMEOUT)
         return code
 
@@ -313,7 +291,6 @@ class Terminal:
                 with self._news:
                     self._sent += chunk
                     self._news.notify_all()
-                self._is_read.wait()
         except OSError:
             pass  # EIO: no process has the terminal open any longer
         with self._news:

@@ -10,7 +10,7 @@ import pytest
 
 from aioresolve.testing import Hang, pod
 
-from .process import TOKEN, Run, Terminal, environment, without_colors
+from .process import TOKEN, Run, Terminal, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,11 +129,3 @@ def test_invalid_usage_exits_with_2(
     done = run(("doctor", *arguments), env)
     assert done.code == 2
     assert message in done.stderr
-
-
-def test_table_has_colors_on_a_terminal(env: dict[str, str], here: tuple[str, ...]) -> None:
-    with Terminal((*here, "-n", "web", "--check-timeout", "20s"), env) as terminal:
-        assert terminal.wait_for_exit() == 1
-        assert "pods with app=here (web)" in without_colors(terminal.sent)
-        red = next(line for line in terminal.sent.splitlines() if line.startswith("\x1b[31m"))
-        assert "failed" in red

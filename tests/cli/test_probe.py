@@ -14,7 +14,6 @@ import pytest
 
 from aioresolve.cli import main
 from aioresolve.cli.output.worker_tables import PROBE_COLUMNS, ProbeRows, probe_document
-from aioresolve.cli.terminal.drawing import render_bar
 from aioresolve.errors import ProbeError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.testing import Delay, Hang, TPUWorker, tpu_worker_process
@@ -230,10 +229,3 @@ def test_a_document_has_all_values_of_a_row() -> None:
     }
     _, row = ProbeRows(["a:1"]).format(probe).splitlines()
     assert row.split() == ["a:1", "libtpu", "TPU:8", "8", "4", "250.0ms", "<none>"]
-
-
-@pytest.mark.parametrize("columns", [1, 40])
-def test_the_progress_bar_is_one_line_that_fits(columns: int) -> None:
-    bar = without_colors(render_bar(0.5, "3 of 6 done", columns))
-    assert "\n" not in bar
-    assert len(bar) <= columns

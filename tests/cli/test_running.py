@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -17,19 +15,12 @@ import pytest
 
 from aioresolve.cli.application import ExitRequest, run_async
 from aioresolve.cli.terminal.background_writer import background_writer
-from aioresolve.cli.terminal.progress import StatusReporter
-from aioresolve.cli.terminal.streams import dropping_unread_messages
-from aioresolve.errors import ResolveError
-from aioresolve.spec import Observation
 
 from .process import COMMAND, TIMEOUT, run_as_first_process
 
 pytest.importorskip("fcntl", reason="this system has no POSIX pipes")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from aioresolve.testing import ThreadedKubernetesServer
 
 TRAIN = ("watch", "kubernetes", "-l", "worker=app=train")
@@ -164,45 +155,6 @@ def test_an_ignored_sigterm_remains_ignored(env: dict[str, str], server: Threade
 # Writing
 
 
-def read_available(descriptor: int) -> bytes:
-    """Return everything that a pipe contains, without the bytes with which `full_pipe` fills it."""
-    data = b""
-    with suppress(BlockingIOError):
-        while part := os.read(descriptor, select.PIPE_BUF):
-            data += part
-    return data.strip(b"\0")
-
-
-@contextmanager
-def full_pipe() -> Iterator[tuple[int, int]]:
-    """Yield the reading end, which does not block, and the writing end of a pipe that is full."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(write, bytes(select.PIPE_BUF))
-    os.set_blocking(read, False)
-    os.set_blocking(write, True)
-    try:
-        yield read, write
-    finally:
-        os.close(write)
-        os.close(read)
-
-
-def test_a_status_that_was_dropped_is_written_when_stderr_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = Observation(None, error=ResolveError("the source failed"))
-    with full_pipe() as (read, write), open(write, "w", closefd=False) as stderr:
-        monkeypatch.setattr(sys, "stderr", stderr)
-        with dropping_unread_messages():
-            status = StatusReporter(quiet=False)
-            status.report(failing)
-            assert read_available(read) == b""
-            status.report(failing)
-            status.report(failing)
-        assert read_available(read) == b"not up to date; retrying: the source failed\n"
-
-
 def write_errors(descriptor: int, *texts: str) -> list[str]:
     """Write texts to a descriptor with a background writer, close it, and return the error messages."""
     failures: list[str] = []
@@ -250,12 +202,6 @@ def test_a_pipe_without_a_reader_ends_the_command() -> None:
     with pytest.raises(SystemExit) as ended:
         write_errors(write, "text")
     assert ended.value.code == 141
-
-
-def test_a_pipe_that_this_process_can_read_is_not_considered_closed(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    descriptor = os.open(tmp_path / "fifo", os.O_RDWR)
-    assert write_errors(descriptor, "one\n", "two\n") == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

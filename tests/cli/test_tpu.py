@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from aioresolve.cli.output.worker_tables import PROBE_COLUMNS
-from aioresolve.testing import Delay, GoogleServer, Hang, tpu_node, tpu_vm, tpu_worker_process
+from aioresolve.testing import GoogleServer, Hang, tpu_node, tpu_worker_process
 
-from .process import ESCAPE, Result, Run, environment, run_on_terminal, without_colors
+from .process import Result, Run, environment
 from .test_process import loaded_packages
 
 if TYPE_CHECKING:
@@ -111,13 +111,6 @@ def test_json_and_yaml_are_one_object(aioresolve: Command) -> None:
     assert from_yaml["jobs"] == found["jobs"]
 
 
-def test_without_a_name_the_metadata_server_determines_the_tpu(
-    aioresolve: Command, open_google: ThreadedGoogleServer
-) -> None:
-    open_google.metadata.update(tpu_vm(hosts=["10.0.0.1", "10.0.0.2"], worker=1))
-    assert aioresolve("-o", "name").stdout.split() == ["10.0.0.1:8470", "10.0.0.2:8470"]
-
-
 def test_a_local_tpu_has_no_workers_which_is_an_error_unless_allowed(aioresolve: Command) -> None:
     result = aioresolve("local", "-o", "tf-config")
     assert (result.code, result.stdout) == (1, "")
@@ -168,15 +161,6 @@ def test_missing_options_are_reported_outside_google_cloud(
     result = run(("tpu", *arguments), environment(tmp_path / "none", GCE_METADATA_HOST="metadata.invalid"))
     assert result.code == code
     assert message in result.stderr
-
-
-def test_a_deadline_exits_with_3(aioresolve: Command, open_google: ThreadedGoogleServer) -> None:
-    open_google.inject(Hang(), times=None)
-    for arguments in (("my-tpu",), ("--list",)):
-        result = aioresolve(*arguments, "--timeout", "3s")
-        assert (result.code, result.stdout) == (3, "")
-        assert "within 3 s" in result.stderr
-        assert "raise --timeout" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -325,16 +309,6 @@ def test_the_log_of_a_success_and_of_an_error_contains_no_secret(
     assert "traceback of the error" in denied.stderr
     secrets = [*key.splitlines(), "Bearer ", "eyJ"]  # the prefix of tokens signed with the key
     assert not [secret for secret in secrets if secret in found.stderr + denied.stderr]
-
-
-def test_a_terminal_has_colors_and_progress(open_google: ThreadedGoogleServer, tmp_path: Path) -> None:
-    open_google.inject(Delay(0.9))
-    env = environment(tmp_path / "none") | open_google.environ()
-    code, sent = run_on_terminal(("tpu", "my-tpu"), env)
-    assert code == 0
-    assert ESCAPE in sent
-    assert "waiting for metadata project/project-id" in without_colors(sent)
-    assert "10.0.0.5:8470" in without_colors(sent)
 
 
 def test_worker_addresses_import_neither_http_nor_grpc(tmp_path: Path) -> None:

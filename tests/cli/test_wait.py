@@ -18,7 +18,7 @@ from aioresolve.cli.terminal.views import WaitView
 from aioresolve.errors import IncompleteClusterError
 from aioresolve.resolver.wait import Shortfall
 from aioresolve.spec import Missing
-from aioresolve.testing import GoogleServer, pod, service, tpu_node
+from aioresolve.testing import GoogleServer, pod, tpu_node
 
 from .process import (
     ESCAPE,
@@ -53,15 +53,6 @@ PENDING: dict[str, Any] = {"phase": "Pending", "node": None, "ip": None}
 # Complete
 
 
-def test_endpoints_of_a_service_are_waited_for(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    server.add(service("train", "ml", selector={"app": "train"}), trainer(2, ready=False))
-    with Running(("wait", "kubernetes", "--service", "train", "--count", "3", "-o", "name"), env) as wait:
-        wait.stderr_line("; ml/train-2: not ready (Service 'train' publishes it only when")
-        server.add(trainer(2))
-        ended = wait.wait_for_exit()
-    assert (ended.code, ended.stdout.split()) == (0, ["10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.10:8470"])
-
-
 @pytest.mark.parametrize("output", ["table", "wide", "tf-config"])
 def test_a_complete_cluster_is_printed_as_by_kubernetes(run: Run, env: dict[str, str], output: str) -> None:
     complete = run((*TRAIN, "-o", output, "--count", "3", "--stable-for", "50ms"), env)
@@ -94,11 +85,6 @@ def test_numbers_can_be_required_by_job(env: dict[str, str], server: ThreadedKub
         ended = wait.wait_for_exit()
     assert ended.code == 0
     assert json.loads(ended.stdout)["cluster"]["ps"] == ["[fd00::7]:8470", "[fd00::8]:8470"]
-
-
-def test_pods_that_are_not_ready_can_be_allowed(run: Run, env: dict[str, str]) -> None:
-    assert run((*PS, "--timeout", "300ms"), env).code == 3
-    assert run((*PS, "--timeout", "30s", "--allow-unready"), env).code == 0
 
 
 def test_tasks_can_be_required_to_accept_connections(
@@ -195,14 +181,6 @@ def test_invalid_conditions_are_invalid_usage(
     assert (refused.code, refused.stdout) == (2, "")
     assert message in refused.stderr
     assert server.requests == ()
-
-
-def test_a_signal_closes_the_connections(env: dict[str, str], server: ThreadedKubernetesServer) -> None:
-    with Running((*TRAIN, "--count", "4"), env) as wait:
-        wait.stderr_line("3 of 4")
-        ended = wait.wait_for_exit(signal.SIGTERM)
-    assert (ended.code, ended.stdout, ended.stderr) == (143, "", "")
-    server.until(lambda: server.connections == 0)
 
 
 # On a terminal

@@ -21,7 +21,6 @@ from aioresolve.spec import Missing, Observation
 from aioresolve.testing import Answer, GoogleServer, pod, tpu_node
 
 from .process import (
-    ESCAPE,
     HIDE_CURSOR,
     SHOW_CURSOR,
     TIMEOUT,
@@ -66,19 +65,6 @@ def test_the_members_are_printed_first_and_then_each_change(
             ["MOVED", "worker", "1", "10.0.0.10:8470", "2@10.0.0.10:8470"],
             ["MOVED", "worker", "2", "10.0.0.11:8470", "3@10.0.0.11:8470"],
         ]
-
-
-def test_a_pod_joins_when_it_runs_and_leaves_when_it_is_deleted(
-    env: dict[str, str], server: ThreadedKubernetesServer
-) -> None:
-    server.add(trainer(3, phase="Pending", node=None, ip=None))
-    with Running(TRAIN, env) as watch:
-        assert len(watch.lines(4)) == 4
-        server.add(trainer(3))
-        assert watch.line().split()[:3] == ["MOVED", "worker", "3"]
-        assert watch.line().split()[:3] == ["JOINED", "worker", "2"]
-        server.delete("train-3", "ml", grace_period_seconds=30)
-        assert watch.line().split()[:3] == ["LEFT", "worker", "2"]
 
 
 def test_an_empty_cluster_is_reported_and_watched_also_with_the_option_w(
@@ -317,26 +303,6 @@ def test_a_signal_keeps_the_last_table_and_shows_the_cursor_again(
     assert shown[1].split() == ["worker", "0", "10.0.0.1:8470"]
     assert "Traceback" not in sent
     server.until(lambda: server.connections == 0)
-
-
-def test_a_terminal_with_few_lines_shows_as_many_tasks_as_fit(
-    env: dict[str, str], crowded: ThreadedKubernetesServer
-) -> None:
-    with Terminal(TRAIN, env, size=(12, 60)) as terminal:
-        shown = terminal.wait_for_text("803 tasks")
-        crowded.delete("train-1000", "ml")
-        shown = terminal.wait_for_text("802 tasks")
-    assert len(shown) <= 12
-    assert shown[0].split() == ["JOB", "TASK", "ADDRESS"]
-    assert any(line.startswith("... and ") and line.endswith(" more") for line in shown)
-    assert max(map(len, shown)) <= 60
-
-
-def test_a_dumb_terminal_prints_rows(env: dict[str, str]) -> None:
-    with Terminal(TRAIN, env | {"TERM": "dumb"}) as terminal:
-        terminal.wait_for_text("10.0.0.10:8470")
-        assert any(line.startswith("EVENT") for line in terminal.shown)
-        assert ESCAPE not in terminal.sent
 
 
 # TPUs

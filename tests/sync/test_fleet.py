@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,7 +15,7 @@ from aioresolve.errors import ConfigurationError, ConnectionFailedError, Invalid
 from aioresolve.spec import ClusterSpec
 from aioresolve.sync.loop_thread import get_loop_thread
 from aioresolve.testing import KubernetesServer, pod
-from tests.fleet.fleets import Scripted, fail, hang, respond_with, until, workers
+from tests.fleet.fleets import Scripted, fail, hang, respond_with, workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +31,6 @@ def scripted(number: int, **arguments: Any) -> tuple[dict[str, Scripted], dict[s
     """Return `number` async resolvers, and their facades."""
     resolvers = {f"t{n}": Scripted(**arguments) for n in range(number)}
     return resolvers, {name: sync.ClusterResolver(resolver) for name, resolver in resolvers.items()}
-
-
-def in_loop(condition: Any) -> None:
-    get_loop_thread().run(partial(until, condition))
 
 
 def settle() -> None:

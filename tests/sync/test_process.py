@@ -316,25 +316,6 @@ assert os.waitpid(child, 0)[1] == 0
     assert ended.code == 0
 
 
-def test_functions_called_while_the_interpreter_exits_raise_a_resolve_error(kubeconfig: Path) -> None:
-    source = f"""
-import atexit
-def at_exit():
-    for function in (doctor, detect, lambda: probe_workers(["127.0.0.1:1"])):
-        try:
-            function()
-        except aioresolve.ResolveError as error:
-            print(error)
-atexit.register(at_exit)  # before the package registers its own, and so called after that
-{FUNCTIONS}
-print(detect().source)
-"""
-    ended = Script("", kubeconfig, "-c", source).ended()
-    assert ended.stdout[0] == "TF_CONFIG"
-    assert ["the interpreter exits" in line for line in ended.stdout[1:]] == [True] * 3
-    assert (ended.code, ended.stderr) == (0, "")
-
-
 @needs_fork
 def test_watch_continues_in_the_parent_of_a_fork_and_the_child_can_use_the_fleet(
     server: ThreadedKubernetesServer, kubeconfig: Path

@@ -51,11 +51,7 @@ def test_a_ready_node_that_is_not_reported_unhealthy_is_usable() -> None:
 
 @pytest.mark.parametrize(
     "health",
-    [
-        "UNHEALTHY_TENSORFLOW",
-        "TIMEOUT",
-        "DEPRECATED_UNHEALTHY",
-    ],
+    ["UNHEALTHY_TENSORFLOW", "TIMEOUT", "DEPRECATED_UNHEALTHY"],
 )
 def test_an_unhealthy_node_is_reported_with_its_symptoms_and_may_recover(health: str) -> None:
     found = unready_node(
@@ -241,10 +237,7 @@ def test_running_out_of_memory_recently_is_not_recoverable(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "zone",
-    [
-        "Z",
-        "",
-    ],
+    ["Z", ""],
 )
 def test_a_symptom_without_a_time_zone_has_the_time_of_utc(zone: str) -> None:
     assert not is_recoverable([node(symptoms=[symptom("OUT_OF_MEMORY", f"2026-11-20T11:59:00{zone}")])], NOW)

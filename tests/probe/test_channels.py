@@ -27,17 +27,23 @@ async def test_connection_is_kept_inside_the_block() -> None:
         async with ProbeChannels() as channels:
             for _ in range(3):
                 await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-        assert len(set(worker.peers)) == 1
-        await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-        assert len(set(worker.peers)) == 2
+            assert len(set(worker.peers)) == 1
+            with pytest.raises(ConfigurationError, match="already entered"):
+                await channels.__aenter__()
+        await channels.aclose()
+        for _ in range(2):  # outside of the block, each probe opens a connection
+            await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
+        assert len(set(worker.peers)) == 3
 
 
 async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
-    async with TPUWorker(metadata={"authorization": SECRET}) as worker, ProbeChannels() as channels:
+    channels = ProbeChannels(metadata=[("authorization", SECRET)])
+    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker, channels:
         for _ in range(2):
             with pytest.raises(ProbeError) as rejected:
                 await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
             assert rejected.value.code == "denied"
+            assert SECRET not in repr(channels) + repr(rejected.value) + repr(rejected.value.__cause__)
         first, second = worker.peers
     assert first == second
 
@@ -50,13 +56,6 @@ async def test_connection_over_which_a_worker_did_not_respond_is_not_kept() -> N
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
         first, second, third = worker.peers
     assert first == second != third
-
-
-async def test_each_probe_opens_a_connection_outside_a_block() -> None:
-    async with TPUWorker() as worker:
-        for _ in range(3):
-            await probe_worker(worker.address, timeout=GENEROUS)
-    assert len(set(worker.peers)) == 3
 
 
 async def test_concurrent_probes_of_a_worker_do_not_share_a_channel() -> None:
@@ -76,9 +75,7 @@ async def test_least_recently_used_channel_is_closed_first() -> None:
     assert peers[1] != peers[5]
 
 
-@pytest.mark.parametrize(
-    "host", ["unix", "unix-abstract", "vsock", "dns", "ipv4", "ipv6", "xds", "google-c2p"]
-)
+@pytest.mark.parametrize("host", ["unix", "dns", "xds"])
 async def test_a_host_whose_name_is_a_scheme_of_grpc_is_looked_up(host: str) -> None:
     channels = ProbeChannels.over_tls()  # or Python would look the name up too, to find out about TLS
     with pytest.raises(ProbeError, match=f"resolving {host}:8470|no gRPC connection to {host}:8470"):
@@ -175,37 +172,15 @@ def test_channels_can_be_used_in_one_loop_after_another() -> None:
         assert asyncio.run(probes_inside_succeed(address))
 
 
-def test_channels_of_a_loop_that_ended_are_replaced() -> None:
-    channels = ProbeChannels()
-
-    async def probe_succeeds(address: str) -> bool:
-        return (await probe_worker(address, channels=channels, timeout=GENEROUS)).error is None
-
-    with tpu_worker_process() as (address,):
-        asyncio.run(channels.__aenter__())
-        assert asyncio.run(probe_succeeds(address))
-        assert asyncio.run(probe_succeeds(address))
-        asyncio.run(channels.aclose())
-
-
-async def test_closing_twice_does_nothing_and_entering_twice_raises_an_error() -> None:
-    async with ProbeChannels() as channels:
-        with pytest.raises(ConfigurationError, match="already entered"):
-            await channels.__aenter__()
-    await channels.aclose()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"credentials": "token"}, r"grpc\.ssl_channel_credentials"),
         ({"tls_server_name": "a"}, "tls_server_name requires credentials"),
         ({"max_message_bytes": 0}, "at least 1"),
-        ({"max_channels": 0}, "at least 1"),
         ({"metadata": [("Upper", "a")]}, "'Upper'"),
         ({"metadata": [("grpc-timeout", "1S")]}, "'grpc-timeout'"),
         ({"metadata": [("authorization", f"{SECRET}\n")]}, "'authorization'"),
-        ({"metadata": [("authorization", SECRET.encode())]}, "'authorization'"),
         ({"metadata": [("id-bin", SECRET)]}, "'id-bin'"),
     ],
 )
@@ -213,29 +188,3 @@ def test_error_names_the_invalid_argument_without_secrets(arguments: dict[str, A
     with pytest.raises(ConfigurationError, match=words) as caught:
         ProbeChannels(**arguments)
     assert SECRET not in str(caught.value)
-
-
-async def test_repr_and_errors_contain_no_secret() -> None:
-    channels = ProbeChannels(metadata=[("authorization", SECRET)])
-    async with TPUWorker(metadata={"authorization": "Bearer another"}) as worker:
-        (probe,) = await probe_workers([worker.address], channels=channels, worker_timeout=GENEROUS)
-    assert probe.error is not None
-    assert probe.error.code == "denied"
-    assert SECRET not in repr(channels) + repr(probe) + repr(probe.error.__cause__)
-
-
-async def test_larger_response_is_accepted_with_a_larger_limit() -> None:
-    async with TPUWorker(devices=200) as worker:
-        with pytest.raises(ProbeError) as caught:
-            await probe_worker(
-                worker.address, channels=ProbeChannels(max_message_bytes=1000), timeout=GENEROUS
-            )
-        channels = ProbeChannels(max_message_bytes=100_000)
-        probe = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-    assert caught.value.code == "too_large"
-    assert probe.accelerators == {"TPU": 200}
-
-
-def test_repr_shows_whether_tls_is_used() -> None:
-    assert repr(ProbeChannels()) == "<ProbeChannels without TLS>"
-    assert repr(ProbeChannels(credentials=grpc.ssl_channel_credentials())) == "<ProbeChannels over TLS>"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 
 from aioresolve import ClusterSpec, GCEClusterResolver
 from aioresolve._core.deadline import Progress
-from aioresolve.environment.gce import MAX_CONCURRENT_REQUESTS, in_order, internal_dns_name
+from aioresolve.environment.gce import in_order, internal_dns_name
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -31,18 +29,14 @@ from aioresolve.errors import (
 from aioresolve.gcp import metadata_server
 from aioresolve.gcp.compute_api import (
     AttachedAccelerator,
-    GroupMember,
     Instance,
     InstanceName,
-    ManagedInstance,
-    NetworkInterface,
     batches,
     decode_group_page,
     decode_instance_page,
     decode_managed_page,
     instance_name,
 )
-from aioresolve.gcp.resource_names import InstanceGroupName, instance_group_name
 from aioresolve.testing import Answer, GoogleServer, instance
 
 if TYPE_CHECKING:
@@ -435,34 +429,38 @@ async def test_wait_returns_all_instances_that_the_group_will_have(google: Googl
     assert states[0].spec.as_dict() == {"worker": ["10.0.0.1:8470", "10.0.0.2:8470"]}
 
 
-async def test_wait_reports_why_the_group_cannot_create_an_instance(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    google.instance_groups["workers"] = ["vm-0", "vm-1"]
+async def test_wait_reports_what_each_instance_lacks(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1", "vm-2")
+    google.instance_groups["workers"] = ["vm-0", "vm-1", "vm-2", "vm-3"]
+    google.patch("vm-1", status="TERMINATED")
+    google.managed_instances["vm-1"] = {"currentAction": "RECREATING"}
+    google.patch("vm-2", networkInterfaces=[])
     error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone has no more resources."}
-    google.managed_instances["vm-1"] = {"lastAttempt": {"errors": {"errors": [error]}}}
+    google.managed_instances["vm-3"] = {"lastAttempt": {"errors": {"errors": [error]}}}
     with pytest.raises(IncompleteClusterError) as raised:
         await workers().wait(timeout=BRIEF, interval=0.01)
     assert raised.value.missing == {
-        "vm-1": "not created, CREATING by its group (ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more"
-        " resources.)"
+        "vm-1": "TERMINATED, RECREATING by its group",
+        "vm-2": "RUNNING, but it has no internal address yet",
+        "vm-3": "not created, CREATING by its group (ZONE_RESOURCE_POOL_EXHAUSTED: The zone has no more"
+        " resources.)",
     }
 
 
-@pytest.mark.parametrize("action", ["DELETING", "ABANDONING", "RECREATING"])
-async def test_running_instance_that_the_group_ends_is_not_ready(action: str, google: GoogleServer) -> None:
-    add_group(google, "vm-0", "vm-1")
-    google.instance_groups["workers"] = ["vm-0", "vm-1", "vm-2"]
-    google.managed_instances["vm-1"] = {"currentAction": action}
+async def test_running_instance_that_the_group_ends_is_not_ready(google: GoogleServer) -> None:
+    add_group(google, "vm-0", "vm-1", "vm-2", "vm-3")
+    google.instance_groups["workers"].append("vm-4")
+    actions = {"vm-1": "DELETING", "vm-2": "ABANDONING", "vm-3": "RECREATING"}
+    for name, action in actions.items():
+        google.managed_instances[name] = {"currentAction": action}
     with pytest.raises(IncompleteClusterError) as raised:
         await workers().wait(timeout=BRIEF, interval=0.01)
-    assert raised.value.missing == {
-        "vm-1": f"RUNNING, {action} by its group",
-        "vm-2": "not created, CREATING by its group",
-    }
-    google.add(instance("vm-2", ip="10.0.0.3"))
-    with pytest.raises(IncompleteClusterError, match=f"vm-1: RUNNING, {action} by its group"):
-        await workers().wait(2, timeout=BRIEF, interval=0.01)
-    google.instance_groups["workers"] = ["vm-0", "vm-2"]
+    ending = {name: f"RUNNING, {action} by its group" for name, action in actions.items()}
+    assert raised.value.missing == {**ending, "vm-4": "not created, CREATING by its group"}
+    google.add(instance("vm-4", ip="10.0.0.5"))
+    with pytest.raises(IncompleteClusterError, match="vm-1: RUNNING, DELETING by its group"):
+        await workers().wait(3, timeout=BRIEF, interval=0.01)
+    google.instance_groups["workers"] = ["vm-0", "vm-4"]
     assert (await workers().wait(timeout=PATIENCE)).spec.num_tasks("worker") == 2
 
 
@@ -472,21 +470,6 @@ async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: Goog
     google.patch("vm-1", status="TERMINATED")
     with pytest.raises(FailedClusterError, match="vm-1: TERMINATED"):
         await workers().wait(2, timeout=PATIENCE)
-
-
-async def test_stopped_instance_of_a_managed_group_is_waited_for(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    google.patch("vm-0", status="TERMINATED")
-    google.managed_instances["vm-0"] = {"currentAction": "RECREATING"}
-    with pytest.raises(IncompleteClusterError, match="vm-0: TERMINATED, RECREATING by its group"):
-        await workers().wait(timeout=BRIEF, interval=0.01)
-
-
-async def test_wait_reports_that_a_managed_instance_has_no_address_yet(google: GoogleServer) -> None:
-    add_group(google, "vm-0")
-    google.patch("vm-0", networkInterfaces=[])
-    with pytest.raises(IncompleteClusterError, match="vm-0: RUNNING, but it has no internal address yet"):
-        await workers().wait(timeout=BRIEF, interval=0.01)
 
 
 async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer) -> None:
@@ -564,34 +547,6 @@ async def test_client_with_a_list_is_sent_one_request_for_all_instances() -> Non
     assert service.instances.return_value.get.call_count == 0
 
 
-async def test_pages_of_a_client_are_followed() -> None:
-    pages = [[instance(f"vm-{number}", ip=f"10.0.0.{number}")] for number in range(3)]
-    service = service_with({f"vm-{number}": "" for number in range(3)}, pages[0])
-    requests = [mock.MagicMock(**{"execute.return_value": {"items": page}}) for page in pages[1:]]
-    service.instances.return_value.list_next.side_effect = [*requests, None]
-    resolver = GCEClusterResolver("p", "us-east1-d", "g", service=service)
-    assert (await resolver.cluster_spec()).num_tasks("worker") == 3
-
-
-async def test_manager_of_a_group_is_not_requested_from_a_client() -> None:
-    service = service_with({"vm-1": "10.0.0.1"})
-    observation = await GCEClusterResolver("p", "us-east1-d", "g", service=service).fetch_observation(
-        Progress()
-    )
-    assert (numbers(observation), observation.absent) == ({}, ())
-    assert service.instanceGroupManagers.call_count == 0
-
-
-async def test_regional_group_of_a_client_is_listed_by_region() -> None:
-    service = service_with({})
-    regional = service.regionInstanceGroups.return_value
-    regional.listInstances.return_value.execute.return_value = {}
-    regional.listInstances_next.return_value = None
-    resolver = GCEClusterResolver("p", None, "g", region="us-east1", service=service)
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": {}}
-    assert regional.listInstances.call_args.kwargs["region"] == "us-east1"
-
-
 async def test_errors_of_a_client_are_translated() -> None:
     service = service_with({"vm": "10.0.0.1"})
     request = service.instanceGroups.return_value.listInstances.return_value
@@ -607,16 +562,6 @@ async def test_errors_of_a_client_are_translated() -> None:
     request.execute.return_value = {"items": 7}
     with pytest.raises(ProtocolError):
         await resolver.cluster_spec()
-
-
-async def test_pages_of_a_client_that_never_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioresolve.gcp.compute_api.MAX_USER_PAGES", 3)
-    service = service_with({"vm": "10.0.0.1"})
-    groups = service.instanceGroups.return_value
-    groups.listInstances_next.return_value = groups.listInstances.return_value
-    resolver = GCEClusterResolver("p", "z-a", "g", service=service)
-    assert (await resolver.cluster_spec()).as_dict() == {"worker": ["10.0.0.1:8470"]}
-    assert groups.listInstances.return_value.execute.call_count == 3
 
 
 # Properties
@@ -644,88 +589,6 @@ def test_batches_contain_each_name_once_and_are_short(names: list[str]) -> None:
 def test_order_is_that_of_the_numbers_in_names(names: list[InstanceName]) -> None:
     ordered = in_order(names)
     assert [int(name.name[3:]) for name in ordered] == sorted(int(name.name[3:]) for name in names)
-
-
-@dataclass
-class RandomGroup:
-    """A group of instances in any state, as an `InstanceAPI`.
-
-    `listed` is the status of each instance in the list of the group; `found` is the instance itself.
-    """
-
-    listed: dict[InstanceName, str]
-    found: dict[InstanceName, Instance]
-    max_running: int = 0
-    running: int = 0
-
-    async def group_members(self, group: InstanceGroupName, progress: Progress) -> list[GroupMember]:
-        return [GroupMember(instance=url(name), status=status) for name, status in self.listed.items()]
-
-    async def managed_instances(self, group: InstanceGroupName, progress: Progress) -> list[ManagedInstance]:
-        raise APIError("not managed", status=404)
-
-    async def instances(
-        self, project: str, zone: str, names: Sequence[str], progress: Progress
-    ) -> list[Instance]:
-        self.running += 1
-        self.max_running = max(self.max_running, self.running)
-        await anyio.lowlevel.checkpoint()
-        self.running -= 1
-        assert len(names) == len(set(names))
-        return [self.found[key] for name in names if (key := InstanceName(zone, name)) in self.found]
-
-
-def url(name: InstanceName) -> str:
-    return f"https://www.googleapis.com/compute/v1/projects/p/zones/{name.zone}/instances/{name.name}"
-
-
-NAMES = st.builds(
-    InstanceName, st.sampled_from(["r-a", "r-b"]), st.from_regex(r"[a-c]{1,2}-[0-9]{1,3}", fullmatch=True)
-)
-STATUSES = st.sampled_from(["RUNNING", "RUNNING", "STAGING", "TERMINATED", "SOMETHING_NEW", ""])
-
-
-@st.composite
-def random_groups(draw: st.DrawFn) -> RandomGroup:
-    listed = draw(st.dictionaries(NAMES, STATUSES, max_size=40))
-    found = {}
-    for number, name in enumerate(listed):
-        if draw(st.integers(0, 5)):
-            address = f"10.0.0.{number}" if draw(st.integers(0, 5)) else ""
-            interface = NetworkInterface(network_ip=address)
-            found[name] = Instance(
-                name=name.name, id=str(number), status=draw(STATUSES), network_interfaces=(interface,)
-            )
-    return RandomGroup(listed, found)
-
-
-@pytest.mark.slow
-@given(random_groups())
-def test_members_of_a_random_group_are_those_that_run_and_have_an_address(random: RandomGroup) -> None:
-    expected = [
-        name
-        for name, status in random.listed.items()
-        if status in ("", "RUNNING")
-        and (found := random.found.get(name)) is not None
-        and (found.status, bool(found.internal_ip)) == ("RUNNING", True)
-    ]
-    expected.sort(key=lambda name: (name.name[: name.name.index("-")], int(name.name.partition("-")[2])))
-    resolver = GCEClusterResolver("p", None, "g", region="r", service=mock.MagicMock())
-    group = instance_group_name("g", "p", region="r")
-    observation = asyncio.run(resolver._observe(random, group, Progress()))
-    assert observation.state is not None
-    endpoints = observation.state.endpoints["worker"]
-    members = [InstanceName(each.node or "", each.name or "") for each in endpoints]
-    assert sorted(members) == sorted(expected)
-    assert [name.name.partition("-")[0] for name in members] == [
-        name.name.partition("-")[0] for name in expected
-    ]
-    assert sorted(each.name for each in observation.absent) == sorted(
-        name.name for name in random.listed if name not in expected
-    )
-    for absent in observation.absent:
-        assert absent.is_final == (absent.reason == "TERMINATED")
-    assert random.max_running <= MAX_CONCURRENT_REQUESTS
 
 
 @given(st.binary(max_size=200))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import time
+import socket
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -155,12 +154,6 @@ async def test_variables_describe_the_cluster(
     assert reasons(detected)["Kubernetes"] == f"not requested, because of {source}"
     if source != "TPU variables":
         assert (await detected.resolver.this_task()).index == 1
-
-
-async def test_empty_variables_describe_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = ("TF_CONFIG", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "TPU_NAME", "TPU_WORKER_HOSTNAMES")
-    set_all(monkeypatch, SAGEMAKER | dict.fromkeys(empty, ""))
-    assert found(await aioresolve.detect()) == ["SageMaker"]
 
 
 async def test_tpu_vm_is_described_by_its_metadata_server(google: GoogleServer) -> None:
@@ -607,30 +600,12 @@ async def test_malformed_variable_is_not_used_if_another_source_precedes_it(
     assert (detected.source, found(detected)) == ("TF_CONFIG", ["TF_CONFIG", "SageMaker"])
 
 
-async def test_pod_without_a_service_account_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_all(monkeypatch, {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"})
-    with pytest.raises(ConfigurationError, match="Kubernetes: this is a pod, but"):
-        await aioresolve.detect()
-
-
-@pytest.mark.slow
-async def test_machine_without_a_metadata_server_is_detected_in_about_a_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    released = asyncio.Event()
-
-    async def keep(reader: Any, writer: asyncio.StreamWriter) -> None:
-        await released.wait()
-        writer.close()
-
-    async with await asyncio.start_server(keep, "127.0.0.1") as silent:
-        port = silent.sockets[0].getsockname()[1]
-        monkeypatch.setattr(metadata_server, "DEFAULT_HOST", f"127.0.0.1:{port}")
-        started = time.monotonic()
-        with pytest.raises(ConfigurationError, match="no metadata server responded within 1 s"):
+async def test_machine_without_a_metadata_server_is_detected_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "ABSENT_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(metadata_server, "DEFAULT_HOST", f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ConfigurationError, match=r"no metadata server responded within 0\.1 s"):
             await aioresolve.detect(timeout=300)
-        assert time.monotonic() - started < 60
-        released.set()
 
 
 async def test_vm_of_google_cloud_waits_for_its_metadata_server(

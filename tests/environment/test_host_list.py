@@ -182,13 +182,6 @@ def test_any_list_that_is_accepted_means_the_same_to_scontrol(scontrol: dict[str
 
 
 class TestCounts:
-    @pytest.mark.parametrize(
-        ("text", "counts"),
-        [("0,1", [0, 1]), ("3(x2),2,11(x4)", [3, 3, 2, 11, 11, 11, 11])],
-    )
-    def test_counts_are_those_of_each_node(self, text: str, counts: list[int]) -> None:
-        assert expand_counts(text) == counts
-
     @pytest.mark.parametrize("text", ["", "2,", "2(x)", "2(3)", "2(x3)4", "٣"])
     def test_malformed_count_is_rejected(self, text: str) -> None:
         with pytest.raises(ValueError, match="is not a number such as 2, or 2\\(x3\\) for three nodes"):

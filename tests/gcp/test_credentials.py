@@ -8,7 +8,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import google.auth.aio.credentials
 import google.auth.credentials
 import google.auth.exceptions
@@ -115,22 +114,6 @@ def test_credentials_of_another_library_are_rejected() -> None:
         with pytest.raises(ConfigurationError, match="Pass 'default', or an instance of google") as caught:
             GoogleCredentials(given)  # type: ignore[arg-type]
         assert TOKEN not in str(caught.value)
-
-
-async def test_a_slow_refresh_does_not_block_the_event_loop() -> None:
-    async with secure() as server:
-        given = BlockingCredentials()
-        ticks = 0
-        async with session(server, given) as opened, anyio.create_task_group() as group:
-            group.start_soon(get_my_tpu, opened)
-            await given.started.wait()
-            for _ in range(20):
-                await asyncio.sleep(0.001)
-                ticks += 1
-            assert services(server) == []
-            given.released.set()
-        assert ticks == 20
-        assert services(server) == ["tpu"]
 
 
 async def test_the_deadline_applies_even_if_a_thread_does_not_end() -> None:

@@ -90,26 +90,10 @@ def test_the_single_address_of_v1_is_an_endpoint(port: object, number: int) -> N
     assert node.tensorflow_version == "2.16"
 
 
-def test_the_endpoints_of_the_workers_take_precedence_over_the_single_address() -> None:
-    endpoints = [{"ipAddress": "10.0.0.2", "port": 8471}]
-    node = decode_node(encoded({"name": "n", "ipAddress": "10.0.0.1", "networkEndpoints": endpoints}))
-    assert node.endpoints == (NetworkEndpoint(ip_address="10.0.0.2", port=8471),)
-
-
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"state": "READY"}', b'{"name": 1.5}'])
 def test_a_malformed_node_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode_node(body)
-
-
-def test_a_page_lists_unreachable_locations() -> None:
-    page = decode_node_page(encoded({"nodes": [NODE], "nextPageToken": "t", "unreachable": [PLACE]}))
-    assert ([node.state for node in page.nodes], page.next_page_token, page.unreachable) == (
-        ["READY"],
-        "t",
-        (PLACE,),
-    )
-    assert decode_node_page(b"{}").nodes == ()
 
 
 def queued(spec: dict[str, Any], **more: Any) -> bytes:

@@ -215,10 +215,6 @@ def test_the_header_retry_after_takes_precedence() -> None:
     assert error.retry_after == 2.0
 
 
-def test_the_error_of_a_missing_node_has_the_command_that_lists_nodes() -> None:
-    assert "`gcloud compute tpus tpu-vm list --project=p --zone=-`" in str(error_of(404))
-
-
 def test_rejected_credentials_result_in_a_hint_to_log_in_or_check_the_key() -> None:
     assert "Log in again with `gcloud auth application-default login`" in str(
         error_of(401, principal=UNKNOWN)

@@ -13,14 +13,12 @@ import anyio
 import pytest
 from yarl import URL
 
-from aioresolve._core.deadline import Progress, within_deadline
-from aioresolve._core.retry import RetryPolicy
+from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
     ConnectionFailedError,
     ProtocolError,
-    ResolveError,
 )
 from aioresolve.gcp import metadata_server as metadata
 from aioresolve.gcp.metadata_server import MetadataServer, metadata_host
@@ -43,30 +41,6 @@ async def serving(**arguments: Any) -> AsyncIterator[tuple[GoogleServer, Metadat
     """A server, and its metadata server as that of this machine."""
     async with GoogleServer(**arguments) as server:
         yield server, MetadataServer(server.metadata_host)
-
-
-async def test_every_vm_has_a_project_a_zone_and_an_address() -> None:
-    async with serving() as (_, machine):
-        assert await machine.project_id() == "demo-project"
-        assert await machine.zone() == "us-central2-b"
-        assert await machine.internal_ip() == "10.128.0.2"
-
-
-async def test_a_tpu_vm_has_the_attributes_of_its_slice() -> None:
-    async with serving(metadata=tpu_vm(hosts=HOSTS, worker=1, node="n")) as (_, machine):
-        environment = await machine.tpu_env()
-        assert environment is not None
-        assert (environment.worker_id, environment.host_bounds, environment.node_id) == (1, (1, 1, 2), "n")
-        assert await machine.accelerator_type() == "v4-8"
-        assert await machine.worker_network_endpoints() == tuple(HOSTS)
-        assert await machine.internal_ip() == "10.0.0.3"
-
-
-async def test_another_vm_has_no_attributes_of_a_slice() -> None:
-    async with serving() as (_, machine):
-        assert await machine.tpu_env() is None
-        assert await machine.accelerator_type() is None
-        assert await machine.worker_network_endpoints() is None
 
 
 async def test_a_missing_required_value_is_an_error() -> None:
@@ -92,17 +66,6 @@ async def test_malformed_values_are_errors() -> None:
         assert "'a:b'" in str(await error_from(machine.worker_network_endpoints()))
         assert "'<html>'" in str(await error_from(machine.tpu_env()))
         assert isinstance(await error_from(machine.project_id()), ConfigurationError)
-
-
-async def test_a_request_to_a_server_that_is_not_ready_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
-    async with GoogleServer() as server:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
-        server.inject(Answer(503, headers={"Metadata-Flavor": "Google"}), times=5)
-        progress = Progress()
-        assert await MetadataServer().zone(progress) == "us-central2-b"
-        assert progress.reached == {"metadata instance/zone": "received"}
-        assert len(server.requests) == 6
 
 
 async def test_a_denied_request_is_not_retried() -> None:
@@ -235,31 +198,6 @@ async def test_an_invalid_number_of_attempts_means_three(text: str, monkeypatch:
 
 
 # A metadata server that fails for a while
-
-
-async def test_a_server_that_refuses_connections_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "POLICY", RetryPolicy(first_wait=0.001, longest_wait=0.001))
-    refusals = 0
-
-    def count(_: ResolveError) -> None:
-        nonlocal refusals
-        refusals += 1
-        if refusals == 20:
-            up.set()
-
-    async with GoogleServer() as server, anyio.create_task_group() as group:
-        monkeypatch.setattr(metadata, "DEFAULT_HOST", server.metadata_host)
-        up, has_started = anyio.Event(), anyio.Event()
-
-        async def refuse() -> None:
-            async with server.down():
-                has_started.set()
-                await up.wait()
-
-        group.start_soon(refuse)
-        await has_started.wait()
-        with anyio.fail_after(PATIENCE):
-            assert await MetadataServer().zone(Progress(on_failure=count)) == "us-central2-b"
 
 
 async def test_the_environment_says_how_long_an_attempt_may_take(monkeypatch: pytest.MonkeyPatch) -> None:

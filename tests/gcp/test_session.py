@@ -141,14 +141,6 @@ async def test_an_unknown_certificate_authority_is_a_tls_error() -> None:
         assert server.requests == ()
 
 
-async def test_a_server_without_tls_is_a_tls_error() -> None:
-    async with GoogleServer() as server:
-        url = server.url.replace("http:", "https:")
-        async with GoogleSession(user(), endpoints={"tpu": url}) as opened:
-            error = await error_from(get_my_tpu(opened))
-    assert isinstance(error, TLSError)
-
-
 # Failures
 
 
@@ -175,21 +167,6 @@ async def test_a_lasting_failure_is_an_error_as_soon_as_the_wait_exceeds_the_dea
         assert isinstance(error, APIError)
         assert (error.status, error.retryable, error.retry_after) == (503, True, 60.0)
         assert len(server.requests) == 21
-
-
-async def test_an_exhausted_quota_respects_retry_after() -> None:
-    async with GoogleServer([tpu_node("my-tpu")]) as server:
-        server.inject(Answer(429, headers={"Retry-After": "0"}))
-        assert (await request_my_tpu(server)).state == "READY"
-        server.inject(Answer(429, headers={"Retry-After": "3600"}))
-        async with session(server) as opened:
-            with within(20):
-                error = await error_from(
-                    within_deadline(5.0, SCOPE, lambda progress: get_my_tpu(opened, progress))
-                )
-        assert isinstance(error, APIError)
-        assert (error.status, error.reason, error.retry_after) == (429, "RATE_LIMIT_EXCEEDED", 3600.0)
-        assert "tpu.googleapis.com/read_requests is exhausted" in str(error)
 
 
 def a_missing_permission(server: GoogleServer) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioresolve._core.deadline import Progress
-from aioresolve.errors import APIError, ConfigurationError, ForbiddenError, ProtocolError
+from aioresolve.errors import ConfigurationError, ForbiddenError, ProtocolError
 from aioresolve.gcp.resource_names import NodeName, QueuedResourceName
 from aioresolve.gcp.tpu_api import TPUAPI
-from aioresolve.testing import Answer, GoogleServer, queued_resource, tpu_node
+from aioresolve.testing import Answer, GoogleServer, tpu_node
 
 from .loopback import PROJECT, ZONE, error_from, session
 
@@ -100,32 +100,6 @@ async def test_endless_pages_are_given_up(token: str, monkeypatch: pytest.Monkey
         assert isinstance(error, ProtocolError)
         assert "its pages do not end" in str(error)
         assert len(server.requests) == (2 if token == "again" else 5)
-
-
-async def test_a_failed_queued_resource_has_the_reason_of_its_failure() -> None:
-    failed = queued_resource("b", state="FAILED", initiator="SERVICE", error="no capacity")
-    async with serving(queued_resource("a"), failed) as (_, api):
-        names = [QueuedResourceName(PROJECT, ZONE, name) for name in ("a", "b")]
-        found = [await api.queued_resource(name, Progress()) for name in names]
-    assert [item.status for item in found] == ["ACTIVE", "FAILED"]
-    assert found[0].node_names == (node("a"),)
-    state = found[1].state
-    assert state is not None
-    assert state.state_initiator == "SERVICE"
-    assert state.failed_data is not None
-    assert state.failed_data.error is not None
-    assert state.failed_data.error.message == "no capacity"
-
-
-async def test_v1_returns_legacy_nodes_with_their_single_address() -> None:
-    old = tpu_node("old", ips=["10.240.1.2"], api_version="V1")
-    async with serving(old, tpu_node("new"), version="v1") as (server, api):
-        found = await api.node(node("old"), Progress())
-        assert (found.ip_address, found.port, found.tensorflow_version) == ("10.240.1.2", "8470", "2.16.1")
-        assert [(item.ip_address, item.port) for item in found.endpoints] == [("10.240.1.2", 8470)]
-        assert ids((await api.nodes(PROJECT, "-", Progress())).nodes) == ["old"]
-        assert isinstance(await error_from(api.node(node("new"), Progress())), APIError)
-        assert {request.path.partition("/projects/")[0] for request in server.requests} == {"/v1"}
 
 
 async def test_v1_has_no_queued_resources() -> None:

@@ -116,20 +116,6 @@ def test_a_slice_of_a_multislice_has_its_index() -> None:
     assert parse_tpu_env("MEGASCALE_SLICE_ID: '0'\n").slice_index == 0
 
 
-def test_names_may_have_the_prefix_of_compute_engine() -> None:
-    text = (
-        "TPU_ACCELERATOR_TYPE: 'v4-8'\nTPU_WORKER_ID: '1'\nTPU_TOPOLOGY: '2x2x1'\nTPU_HOST_BOUNDS: '1,1,1'\n"
-    )
-    environment = parse_tpu_env(text)
-    assert (environment.accelerator_type, environment.worker_id) == ("v4-8", 1)
-    assert (environment.topology, environment.host_bounds) == ("2x2x1", (1, 1, 1))
-
-
-def test_a_number_is_not_the_id_of_a_node() -> None:
-    environment = parse_tpu_env("NODE_ID: '0'\n")
-    assert (environment.node_id, environment.values["NODE_ID"]) == (None, "0")
-
-
 @given(st.text(max_size=200))
 def test_any_text_is_parsed_or_raises_a_protocol_error(text: str) -> None:
     for parse in (parse_tpu_env, parse_worker_hosts):

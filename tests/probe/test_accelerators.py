@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, ProbeError, UnknownTaskError
 from aioresolve.probe import Device, WorkerProbe
 from aioresolve.probe.accelerators import (
-    accelerators_per_worker,
     common_accelerators,
     operation_timeout,
     tasks_to_probe,
 )
 from aioresolve.spec import ClusterSpec
-from aioresolve.testing.faults import Hang
-from aioresolve.testing.tpu_worker import TPUWorker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,13 +119,3 @@ def test_deadline_error_lists_the_reached_and_the_missing_workers() -> None:
     assert caught.value.timeout == 1.5
     assert caught.value.reached == {"/task:0": "8 TPU"}
     assert caught.value.missing == {"/task:1": "b:1 is deadline"}
-
-
-@pytest.mark.usefixtures("no_leak")
-async def test_worker_that_hangs_is_named_when_the_deadline_passes() -> None:
-    async with TPUWorker() as good, TPUWorker(faults=[Hang()]) as bad:
-        spec = ClusterSpec({"worker": [good.address, bad.address]})
-        with pytest.raises(DeadlineExceededError) as caught:
-            await accelerators_per_worker(spec, timeout=2.0)
-    assert caught.value.reached == {"/job:worker/task:0": "8 TPU"}
-    assert list(caught.value.missing) == ["/job:worker/task:1"]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 
-from aioresolve._core import deadline
 from aioresolve.errors import ConfigurationError, ProbeError
 from aioresolve.probe import ProbeChannels, WorkerProbe, probe_worker, probe_workers
 from aioresolve.testing.faults import Delay
@@ -103,57 +100,6 @@ async def test_restarted_worker_is_probed_over_a_new_connection() -> None:
 
 def incarnations(probe: WorkerProbe) -> set[int | None]:
     return {device.incarnation for device in probe.devices}
-
-
-async def test_worker_that_never_responded_gets_no_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Connections are not counted: gRPC may make one again for a request that it has not sent yet.
-    opened: list[str] = []
-    open_channel = grpc.aio.insecure_channel
-
-    def count(address: str, options: Any) -> grpc.aio.Channel:
-        opened.append(address)
-        return open_channel(address, options)
-
-    monkeypatch.setattr(grpc.aio, "insecure_channel", count)
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server, ProbeChannels() as channels:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ProbeError):
-            await probe_worker(f"127.0.0.1:{port}", channels=channels, libtpu_ports=[], timeout=GENEROUS)
-    assert opened == [f"dns:///127.0.0.1:{port}"]
-
-
-async def test_connection_that_breaks_after_the_deadline_is_a_deadline_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now))
-
-    async def close_after_the_deadline(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal now
-        now += 2 * GENEROUS
-        writer.close()
-
-    async with await asyncio.start_server(close_after_the_deadline, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ProbeError, match=r"no gRPC connection to .* within 60 s") as caught:
-            await probe_worker(f"127.0.0.1:{port}", libtpu_ports=[], timeout=GENEROUS)
-    assert caught.value.code == "deadline"
-
-
-async def test_worker_that_listens_again_is_probed_without_delay() -> None:
-    """By default, gRPC waits a second or more before it connects again."""
-    worker = TPUWorker()
-    async with worker:
-        pass
-    async with ProbeChannels() as channels:
-        for _ in range(3):
-            with pytest.raises(ProbeError, match="connection refused"):
-                await probe_worker(worker.address, channels=channels, libtpu_ports=[], timeout=GENEROUS)
-        async with worker:
-            probe = await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
-    assert probe.accelerators == {"TPU": 8}
-    assert probe.latency < 0.5
 
 
 def test_channels_can_be_used_in_one_loop_after_another() -> None:

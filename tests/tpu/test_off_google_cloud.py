@@ -22,13 +22,6 @@ PATIENCE = 60.0
 
 PATHS: dict[str, tuple[Callable[[], TPUClusterResolver], type[ResolveError], str]] = {
     "the VM's own slice": (lambda: TPUClusterResolver(), TPUNotFoundError, "Pass .* as `tpu=`"),
-    "project and zone": (
-        lambda: TPUClusterResolver("my-tpu"),
-        ConfigurationError,
-        "Pass `project=` and `zone=`",
-    ),
-    "the zone": (lambda: TPUClusterResolver("my-tpu", project="p"), ConfigurationError, "Pass `zone=`"),
-    "the project": (lambda: TPUClusterResolver("my-tpu", "z"), ConfigurationError, "Pass `project=`"),
     "the coordinator's address": (
         lambda: TPUClusterResolver("grpc://a:1", coordinator_name="chief"),
         ConfigurationError,

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from aioresolve.errors import APIError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
 from aioresolve.tpu.readiness import (
-    NodeNotFound,
     is_recoverable,
-    missing_workers,
-    not_found_error,
     not_ready_error,
     unready_node,
     unready_queued_resource,
@@ -47,25 +44,10 @@ def test_a_ready_node_that_is_not_reported_unhealthy_is_usable() -> None:
     assert unready_node(node()) is None
     for health in ("", "HEALTHY", "HEALTH_UNSPECIFIED", "SOMETHING_NEW"):
         assert unready_node(node(health=health)) is None
-
-
-@pytest.mark.parametrize(
-    "health",
-    ["UNHEALTHY_TENSORFLOW", "TIMEOUT", "DEPRECATED_UNHEALTHY"],
-)
-def test_an_unhealthy_node_is_reported_with_its_symptoms_and_may_recover(health: str) -> None:
-    found = unready_node(
-        node(
-            health=health,
-            healthDescription="the runtime is down",
-            symptoms=[symptom("OUT_OF_MEMORY", "2026-11-20T11:59:00.123456789Z")],
-        )
-    )
-    assert found is not None
-    assert (found.state, found.health, found.retryable) == ("READY", health, True)
-    assert health in found.reason
-    assert "the runtime is down" in found.reason
-    assert found.symptoms == ("OUT_OF_MEMORY on worker 3 at 2026-11-20T11:59:00.123456789Z (went down)",)
+    for health in ("UNHEALTHY_MAINTENANCE", "UNHEALTHY_NEW", "TIMEOUT", "DEPRECATED_UNHEALTHY"):
+        found = unready_node(node(health=health))
+        assert found is not None
+        assert (found.state, found.health, found.retryable) == ("READY", health, True)
 
 
 def test_long_texts_of_the_server_are_truncated() -> None:
@@ -173,15 +155,6 @@ def test_every_unready_tpu_is_listed_and_a_lost_one_makes_the_error_final() -> N
     )
 
 
-def test_the_error_has_the_hint_for_unhealthy_tpus_if_one_of_them_runs() -> None:
-    creating, unhealthy = unready_node(node(state="CREATING")), unready_node(node(health="UNHEALTHY"))
-    assert creating is not None
-    assert unhealthy is not None
-    error = not_ready_error([creating, unhealthy])
-    assert error.hint is not None
-    assert error.retryable
-
-
 @pytest.mark.parametrize(
     ("states", "retryable"),
     [
@@ -251,62 +224,6 @@ def test_an_earlier_symptom_of_another_kind_does_not_hide_the_lack_of_memory() -
     )
     assert not is_recoverable([node(), node(symptoms=[low, out])], NOW)
     assert is_recoverable([node(symptoms=[low, symptom("OUT_OF_MEMORY", "")])], NOW)
-
-
-# What a wait misses
-
-
-@pytest.mark.parametrize(
-    ("state", "is_final", "tasks"),
-    [
-        ("CREATING", False, 2),
-        ("STOPPED", True, 2),
-        ("PREEMPTED", True, 2),
-        ("DELETING", False, None),  # it may be created again under that name, with other workers
-    ],
-)
-def test_only_a_lost_tpu_that_still_exists_ends_a_wait(state: str, is_final: bool, tasks: int | None) -> None:
-    found = unready_node(node(state=state, networkEndpoints=ENDPOINTS * 2))
-    assert found is not None
-    missing = missing_workers(found, "worker", "tpu")
-    assert (missing.job, missing.name, missing.reason) == ("worker", "my-tpu", found.reason)
-    assert (missing.is_final, missing.tasks) == (is_final, tasks)
-
-
-@pytest.mark.parametrize(
-    ("version", "origin", "named_by", "start", "end"),
-    [
-        ("v2", "tpu", "", "List the", "`zone=`."),
-        (
-            "v1",
-            "tpu",
-            "",
-            "Version v1 of the API does not support TPU VMs: pass `api_version='v2'`",
-            "`zone=`.",
-        ),
-        (
-            "v2",
-            "$TPU_NAME",
-            " (from $TPU_NAME)",
-            "List the",
-            "If $TPU_NAME is not the name of a Cloud TPU, as in pods of KubeRay, unset it, or pass `tpu=`.",
-        ),
-    ],
-)
-def test_the_error_for_names_that_do_not_exist_lists_them(
-    version: str, origin: str, named_by: str, start: str, end: str
-) -> None:
-    missing = [NodeNotFound(NAME, NOT_FOUND), NodeNotFound("projects/q/locations/z/nodes/b", NOT_FOUND)]
-    error = not_found_error(missing, version, origin)
-    assert error.names == (NAME, "projects/q/locations/z/nodes/b")
-    assert error.summary == (
-        f"there is no TPU {NAME}, projects/q/locations/z/nodes/b{named_by}: https://tpu.example returned"
-        " status 404"
-    )
-    assert error.hint is not None
-    hint = error.hint.render()
-    assert "`gcloud compute tpus tpu-vm list --project=p --zone=-`" in hint
-    assert (hint[: len(start)], hint[-len(end) :]) == (start, end)
 
 
 @given(st.text(), st.text())

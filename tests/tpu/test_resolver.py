@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from aioresolve import ClusterSpec, TPUClusterResolver
-from aioresolve._core.deadline import Progress
 from aioresolve.errors import (
     APIError,
     ConfigurationError,
@@ -46,12 +45,6 @@ async def test_given_project_and_zone_need_no_metadata_server(google: GoogleServ
     full = TPUClusterResolver("projects/other/locations/europe-west4-a/nodes/my-tpu")
     assert await full.master() == "grpc://10.0.0.1:8470"
     assert requested(google, "metadata") == []
-
-
-async def test_only_the_missing_one_of_project_and_zone_is_requested(google: GoogleServer) -> None:
-    google.add(tpu_node(f"projects/other/locations/{ZONE}/nodes/my-tpu", ips=["10.0.0.1"]))
-    await TPUClusterResolver("my-tpu", project="other").cluster_spec()
-    assert requested(google, "metadata") == ["/computeMetadata/v1/instance/zone"]
 
 
 async def test_tpu_name_and_tpu_config_name_a_tpu(
@@ -464,31 +457,6 @@ async def test_external_addresses_are_used_if_requested(google: GoogleServer) ->
         assert raised.value.argument == "address"
 
 
-async def test_nodes_have_networks_external_addresses_and_upcoming_maintenance(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", external_ips=["203.0.113.1"]))
-    google.patch(
-        "my-tpu",
-        networkConfigs=[{"network": "a", "enableExternalIps": True}, {"network": "b", "queueCount": 4}],
-        upcomingMaintenance={
-            "type": "SCHEDULED",
-            "maintenanceStatus": "PENDING",
-            "canReschedule": True,
-            "windowStartTime": "2026-11-23T00:00:00Z",
-        },
-    )
-    node = await TPUClusterResolver("my-tpu").node()
-    assert node is not None
-    assert [(one.network, one.enable_external_ips, one.queue_count) for one in node.network_configs] == [
-        ("a", True, 0),
-        ("b", False, 4),
-    ]
-    assert node.network_endpoints[0].access_config is not None
-    assert node.network_endpoints[0].access_config.external_ip == "203.0.113.1"
-    assert node.upcoming_maintenance is not None
-    assert node.upcoming_maintenance.maintenance_status == "PENDING"
-    assert node.upcoming_maintenance.window_start_time == "2026-11-23T00:00:00Z"
-
-
 async def test_an_accelerator_type_may_be_a_full_name(google: GoogleServer) -> None:
     full = f"projects/{PROJECT}/locations/{ZONE}/acceleratorTypes/v4-16"
     google.add(tpu_node("my-tpu", workers=2, accelerator_type=full, topology="2x2x2"))
@@ -570,31 +538,8 @@ async def test_a_rejected_request_names_the_variable_that_names_the_tpu(
     assert str(by_variable.value) == f"{by_argument.value} {hint}"
 
 
-async def test_outage_does_not_suggest_that_the_variable_is_wrong(
-    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TPU_NAME", "workergroup-0")
-    overloaded = Answer(503, headers={"Retry-After": "3600"})
-    google.inject(overloaded, match=lambda request: request.service == "tpu", times=None)
-    with pytest.raises(APIError) as raised:
-        await TPUClusterResolver().cluster_spec()
-    assert "TPU_NAME" not in str(raised.value)
-
-
 # Connections and progress
 
 
 def _is_metadata(request: GoogleRequest) -> bool:
     return request.service == "metadata"
-
-
-async def test_fetch_slices_reports_its_progress(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu", workers=2))
-    google.inject(Answer(503), match=lambda request: request.service == "tpu")
-    failures: list[str] = []
-    progress = Progress(on_failure=lambda error: failures.append(str(error)))
-    (one,) = await TPUClusterResolver("my-tpu").fetch_slices(progress)
-    assert one.tasks == range(2)
-    assert {scope.rpartition("/")[2] for scope in progress.reached} == {"project-id", "zone", "my-tpu"}
-    assert len(failures) == 1
-    assert "returned status 503" in failures[0]

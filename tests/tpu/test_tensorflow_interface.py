@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from google.auth.aio.credentials import StaticCredentials
@@ -49,18 +49,6 @@ async def test_args_coordinator_address_none_starts_a_server_once(
     assert started == [1]
     await TPUClusterResolver(GRPC).cluster_spec()
     assert started == [1]
-
-
-@pytest.mark.parametrize("default", ["default", None])
-async def test_args_credentials_none_and_default_are_application_default_credentials(
-    default: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async with GoogleServer([tpu_node("my-tpu", ips=["10.0.0.1"])], tls=True, tokens={}) as google:
-        for name, value in google.environ(tmp_path).items():
-            monkeypatch.setenv(name, value)
-        resolver = TPUClusterResolver("my-tpu", ZONE, PROJECT, credentials=default)
-        assert await resolver.master() == "grpc://10.0.0.1:8470"
-        assert google.requests[-1].user == f"serviceAccount:{google.email}"
 
 
 async def test_args_credentials_given_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from aioresolve import TPUClusterResolver
 from aioresolve.errors import FailedClusterError, ForbiddenError, IncompleteClusterError
-from aioresolve.testing import Answer, Hang, TPUWorker, queued_resource, tpu_node
+from aioresolve.testing import Hang, TPUWorker, queued_resource, tpu_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,14 +141,6 @@ async def test_the_deadline_error_has_the_reason_for_each_missing_tpu(google: Go
     assert "projects/demo-project/locations/us-central2-b/nodes/e does not exist (yet)" in reasons["e"]
     for reason in reasons.values():
         assert reason in str(raised.value)
-
-
-async def test_retry_after_is_respected(google: GoogleServer) -> None:
-    google.add(tpu_node("my-tpu"))
-    google.inject(Answer(429, headers={"Retry-After": "1"}), match=lambda request: request.service == "tpu")
-    await wait_for("my-tpu")  # the timeout of each of its requests is shorter than that
-    first, second, *_ = [request.time for request in google.requests if request.service == "tpu"]
-    assert second - first >= 1.0
 
 
 async def test_an_error_that_is_not_retryable_ends_the_wait(google: GoogleServer) -> None:

@@ -68,7 +68,7 @@ def test_operation_timeout_is_in_milliseconds_and_zero_means_none() -> None:
     assert operation_timeout(SimpleNamespace(operation_timeout_in_ms=2500)) == 2.5
     assert operation_timeout(SimpleNamespace(operation_timeout_in_ms=0)) is None
     assert operation_timeout(None) is None
-    for config in (SimpleNamespace(operation_timeout_in_ms="1"), {}, 5):
+    for config in (SimpleNamespace(operation_timeout_in_ms="1"), 5):
         with pytest.raises(ConfigurationError, match="config_proto"):
             operation_timeout(config)
 

@@ -46,10 +46,10 @@ async def test_connection_over_which_a_worker_rejected_a_call_is_kept() -> None:
 
 
 async def test_connection_over_which_a_worker_did_not_respond_is_not_kept() -> None:
-    async with TPUWorker(faults=[Delay(2.0)]) as worker, ProbeChannels() as channels:
+    async with TPUWorker(faults=[Delay(1.0)]) as worker, ProbeChannels() as channels:
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
         with pytest.raises(ProbeError, match="did not respond to GetStatus"):
-            await probe_worker(worker.address, channels=channels, timeout=1.0)
+            await probe_worker(worker.address, channels=channels, timeout=0.5)
         await probe_worker(worker.address, channels=channels, timeout=GENEROUS)
         first, second, third = worker.peers
     assert first == second != third

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioresolve.errors import APIError
 from aioresolve.gcp.tpu_api import Node, QueuedResource, decode_node, decode_queued_resource
 from aioresolve.tpu.readiness import (
     is_recoverable,
@@ -21,7 +20,6 @@ from aioresolve.tpu.readiness import (
 
 NAME = "projects/p/locations/z/nodes/my-tpu"
 ENDPOINTS = [{"ipAddress": "10.0.0.1", "port": 8470}]
-NOT_FOUND = APIError("not found", host="https://tpu.example", status=404)
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
@@ -177,7 +175,8 @@ def test_a_queued_resource_that_is_not_active_has_no_nodes(states: list[str], re
 
 
 def test_a_queued_resource_without_a_reported_cause_has_only_its_state() -> None:
-    for failed in (None, {}, {"error": {}}):
+    causes: list[Any] = [None, {}, {"error": {}}]
+    for failed in causes:
         found = unready_queued_resource(queued({"state": "CREATING", "failedData": failed}))
         assert found is not None
         assert found.reason == "queued resource in state CREATING"

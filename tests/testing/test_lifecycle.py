@@ -24,7 +24,7 @@ from aioresolve._core.http.client import close_one_sidedly
 from aioresolve.errors import ConfigurationError, DeadlineExceededError, MissingDependencyError
 from aioresolve.testing import Answer, Hang, KubernetesServer, pod
 
-from .client import fetch, open_session, open_watch
+from .client import fetch, open_watch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -251,23 +251,6 @@ async def test_token_expires_after_its_lifetime() -> None:
 
 
 JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-TOKEN_ERRORS: list[tuple[dict[str, str], int, str]] = [
-    ({"grant_type": "password"}, 400, "unsupported_grant_type"),
-    ({"grant_type": "refresh_token", "client_secret": "x"}, 401, "invalid_client"),
-    ({"grant_type": JWT_GRANT, "assertion": "a.b"}, 400, "invalid_grant"),
-    ({"grant_type": JWT_GRANT, "assertion": "a.b.c"}, 400, "invalid_grant"),
-]
-
-
-async def test_token_errors_follow_rfc_6749() -> None:
-    async with GoogleServer() as server:
-        for form, status, error in TOKEN_ERRORS:
-            got = await fetch(server, "/token", form=form)
-            assert (got.status, got.json["error"]) == (status, error)
-        exchange = await fetch(server, "/v1/token", form={"grant_type": "x"})
-        assert exchange.json["error"] == "unsupported_grant_type"
-        path = "/v1/projects/-/serviceAccounts/a@b:generateAccessToken"
-        assert (await fetch(server, path, form={})).status == 401
 
 
 def sign_assertion(server: GoogleControls, key: dict[str, str], **changes: Any) -> str:
@@ -288,25 +271,22 @@ def sign_assertion(server: GoogleControls, key: dict[str, str], **changes: Any) 
     return bytes(jwt.encode(signer, {**claims, **changes})).decode()
 
 
-async def test_assertion_is_verified(tmp_path: Path) -> None:
+async def test_tokens_need_valid_credentials(tmp_path: Path) -> None:
     async with GoogleServer() as server:
         key = json.loads(server.write_service_account_key(tmp_path / "key.json").read_text())
-        for changes, status in (
-            ({}, 200),
-            ({"aud": "https://oauth2.googleapis.com/token"}, 200),
-            ({"iss": "other@example.com"}, 400),
-            ({"aud": "https://elsewhere.example/token"}, 400),
-            ({"exp": 1}, 400),
-            ({"iat": 4_000_000_000, "exp": 4_000_003_600}, 400),
-            ({"exp": 4_000_000_000}, 400),
-            ({"scope": ""}, 400),
-        ):
+        for changes in ({}, {"aud": "https://elsewhere.example/token"}, {"exp": 1}, {"scope": ""}):
             assertion = sign_assertion(server, key, **changes)
             got = await fetch(server, "/token", form={"grant_type": JWT_GRANT, "assertion": assertion})
-            assert got.status == status, changes
+            assert got.status == (400 if changes else 200)
         head, payload, signature = sign_assertion(server, key).split(".")
         form = {"grant_type": JWT_GRANT, "assertion": f"{head}.{payload}.{signature[::-1]}"}
         assert (await fetch(server, "/token", form=form)).status == 400
+        for path in ("/token", "/v1/token"):
+            got = await fetch(server, path, form={"grant_type": "password"})
+            assert (got.status, got.json["error"]) == (400, "unsupported_grant_type")
+        form = {"grant_type": "refresh_token", "client_secret": "x"}
+        got = await fetch(server, "/token", form=form)
+        assert (got.status, got.json["error"]) == (401, "invalid_client")
 
 
 async def test_credential_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:

@@ -93,18 +93,6 @@ async def test_port_of_a_server_that_is_down_refuses_connections_and_is_not_assi
         await fetch(server)
 
 
-async def test_client_connecting_while_the_port_closes_is_disconnected() -> None:
-    async with KubernetesServer() as server:
-        for rounds in range(10):
-            connecting = asyncio.create_task(asyncio.open_connection(server.host, server.port))
-            for _ in range(rounds):
-                await asyncio.sleep(0)
-            async with server.down():
-                with suppress(ConnectionError):
-                    _, writer = await connecting
-                    writer.close()
-
-
 async def test_tls_handshake_that_ends_while_the_server_is_down_is_disconnected() -> None:
     loop = asyncio.get_running_loop()
     async with KubernetesServer(tls=True) as server:

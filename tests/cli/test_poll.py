@@ -394,12 +394,12 @@ def test_the_reason_of_an_error_comes_before_its_place(
         # On a busy machine, the deadline may pass during any attempt.
         return row.split(maxsplit=5)[5].removeprefix("no complete response within 4s: ")
 
-    for answer, expected in (
+    for fault, expected in (
         (Answer(401), f"401 Unauthorized: {west.url}"),
         (Answer(200, b"<html>"), "returned an invalid pod list for selector 'app=train'"),
     ):
         west.clear_faults()
-        west.inject(answer, times=None)
+        west.inject(fault, times=None)
         assert reason().startswith(expected)
     with west.down():
         assert reason().startswith(f"Connection refused: {west.url}")

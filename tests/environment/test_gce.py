@@ -473,6 +473,14 @@ async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: Goog
         await workers().wait(2, timeout=PATIENCE)
 
 
+async def test_instance_that_is_deleted_after_the_group_was_listed_is_absent(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.inject(Answer(200, b"{}"), match=lambda request: request.path.endswith("/instances"))
+    (absent,) = (await workers().fetch_observation(Progress())).absent
+    assert (absent.name, absent.is_final) == ("vm-0", False)
+    assert absent.reason == "listed by its group, but not found: it was just deleted"
+
+
 async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer) -> None:
     add_group(google, "vm-0")
     google.denied.add("compute.instanceGroupManagers.get")

@@ -191,6 +191,15 @@ async def test_instance_group_does_not_hide_that_a_tpu_vm_is_of_one_slice(
         await (await aioresolve.detect()).resolver.cluster_spec()
 
 
+async def test_vm_that_something_else_created_is_not_in_a_group(google: GoogleServer) -> None:
+    google.metadata["instance/attributes/created-by"] = "projects/p/locations/l/jobs/j"
+    with pytest.raises(ConfigurationError, match="was not created by a managed instance group"):
+        await aioresolve.detect()
+    google.metadata["instance/attributes/tpu-env"] = "nonsense"
+    with pytest.raises(ResolveError, match="tpu-env"):
+        await aioresolve.detect()
+
+
 async def test_vm_of_a_managed_group_is_described_by_the_group(google: GoogleServer) -> None:
     group = "projects/demo-project/zones/us-central2-b/instanceGroupManagers/workers"
     google.metadata["instance/attributes/created-by"] = group
@@ -282,7 +291,7 @@ async def test_port_is_used_where_the_variables_have_none(
     assert await ports(1234) == (await ports() if given is None else given)
 
 
-@pytest.mark.parametrize("port", [0, True])
+@pytest.mark.parametrize("port", [0, 65536])
 async def test_invalid_port_is_rejected(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", TF_CONFIG)
     with pytest.raises(ConfigurationError, match="port"):

@@ -26,6 +26,7 @@ from aioresolve.errors import (
     InstanceNotRunningError,
     ProtocolError,
 )
+from aioresolve.fleet import Fleet
 from aioresolve.gcp import metadata_server
 from aioresolve.gcp.compute_api import (
     AttachedAccelerator,
@@ -324,6 +325,15 @@ async def test_instances_that_do_not_run_are_all_named(google: GoogleServer) -> 
     assert not raised.value.retryable
 
 
+async def test_message_names_at_most_20_instances(google: GoogleServer) -> None:
+    names = [f"vm-{number}" for number in range(22)]
+    google.add(*(instance(name, status="STAGING") for name in names))
+    google.instance_groups["workers"] = names
+    with pytest.raises(InstanceNotRunningError, match="vm-19: STAGING; and 2 more") as raised:
+        await workers().cluster_spec()
+    assert list(raised.value.instances) == names
+
+
 async def test_instances_that_do_not_run_can_be_skipped(google: GoogleServer) -> None:
     add_group(google, "vm-0", "vm-1")
     google.patch("vm-0", status="STOPPING")
@@ -473,6 +483,23 @@ async def test_stopped_instance_of_an_unmanaged_group_ends_the_wait(google: Goog
         await workers().wait(2, timeout=PATIENCE)
 
 
+async def test_group_that_does_not_exist_may_be_created(google: GoogleServer) -> None:
+    observation = await workers().fetch_observation(Progress())
+    (absent,) = observation.absent
+    assert (absent.name, absent.is_final, absent.tasks) == ("workers", False, None)
+    assert absent.reason.endswith("instanceGroups/workers does not exist (yet): check its name")
+    assert observation.state is not None
+    assert observation.state.spec.as_dict() == {"worker": {}}
+
+
+async def test_instance_that_is_deleted_after_the_group_was_listed_is_absent(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    google.inject(Answer(200, b"{}"), match=lambda request: request.path.endswith("/instances"))
+    (absent,) = (await workers().fetch_observation(Progress())).absent
+    assert (absent.name, absent.is_final) == ("vm-0", False)
+    assert absent.reason == "listed by its group, but not found: it was just deleted"
+
+
 async def test_managers_that_may_not_be_read_are_not_needed(google: GoogleServer) -> None:
     add_group(google, "vm-0")
     google.denied.add("compute.instanceGroupManagers.get")
@@ -505,6 +532,19 @@ async def test_this_task_is_found_by_address_although_task_id_is_zero(google: Go
     assert (resolver.task_type, resolver.task_id) == ("worker", 0)
     assert (await resolver.this_task()).index == 1
     assert (await workers(task_id=0).this_task()).index == 0
+
+
+async def test_targets_of_a_fleet_share_connections(google: GoogleServer) -> None:
+    add_group(google, "vm-0")
+    one, other = workers(), GCEClusterResolver(PROJECT, ZONE, "others")
+    assert one.pool_key == other.pool_key
+    async with Fleet({"one": one, "other": workers(port=2)}) as fleet:
+        results = await fleet.resolve()
+    assert all(status.error is None for status in results.values())
+    pool = other.new_pool()
+    await pool.aclose()
+    with pytest.raises(ConfigurationError, match="was closed while this call was running"):
+        await pool.api()
 
 
 # A client of the user

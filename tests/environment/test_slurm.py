@@ -439,6 +439,7 @@ class TestMalformed:
             ("gpus_per_task", True),
             ("tasks_per_node", "2"),
             ("tasks_per_node", {}),
+            ("tasks_per_node", {"n1": None}),
         ],
     )
     def test_invalid_argument_is_an_error(self, argument: str, value: Any) -> None:

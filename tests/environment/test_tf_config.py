@@ -92,6 +92,8 @@ class TestTask:
         assert json.loads(variables["TF_CONFIG"]) == {"cluster": CLUSTER, "task": task("evaluator", 0)}
         with pytest.raises(UnknownTaskError, match="no job 'evaluator'"):
             await resolver.master()
+        set_config(cluster={**CLUSTER, "evaluator": ["e:1"]}, task=task("evaluator", 0))
+        assert (await resolver.this_task()).address == "e:1"
 
     async def test_task_that_the_cluster_lacks_is_an_error(self, set_config: Any) -> None:
         set_config(cluster=CLUSTER, task=task("worker", 9))

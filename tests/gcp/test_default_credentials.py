@@ -184,6 +184,8 @@ async def test_without_any_credentials_every_source_is_listed(tmp_path: Path) ->
         ('{"type": "gdch_service_account"}', "is of type 'gdch_service_account'"),
         ('{"type": "service_account", "private_key": "MARKER"}', "cannot be used: "),
         ('{"type": "external_account", "audience": "a"}', "cannot be used: "),
+        ('{"type": "external_account", "credential_source": {"executable": 5}}', "cannot be used: "),
+        ('{"type": "external_account_authorized_user", "refresh_token": "MARKER"}', "cannot be used: "),
         (
             '{"type": "impersonated_service_account"}',
             "cannot be used: a field is missing or has the wrong type",

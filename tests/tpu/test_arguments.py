@@ -26,7 +26,16 @@ def test_the_api_is_on_the_host_of_its_discovery_url(template: Any, base: str | 
 
 @pytest.mark.parametrize(
     "template",
-    ["tpu.googleapis.com", "ftp://a/", "https://", "https://a/{project}", 7, "https://a:0/", "https://[a/"],
+    [
+        "tpu.googleapis.com",
+        "ftp://a/",
+        "https://",
+        "https://a/{project}",
+        7,
+        "https://a:0/",
+        "https://a:x/",
+        "https://[a/",
+    ],
 )
 def test_an_invalid_discovery_url_is_rejected(template: Any) -> None:
     with pytest.raises(ConfigurationError, match="discovery_url"):

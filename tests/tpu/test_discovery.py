@@ -332,6 +332,23 @@ async def test_doctor_reports_a_file_of_process_addresses_that_hangs(dead_file: 
     assert {check.result for check in checks[1:]} == {"skipped"}
 
 
+async def test_a_watch_reads_the_file_of_process_addresses_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "addresses"
+    path.write_text("127.0.0.1:8476,127.0.0.1:8477")
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES_PATH", str(path))
+    source_check, tasks, *_ = await aioresolve.doctor(TPUClusterResolver())
+    assert source_check.found == "2 addresses, from $TPU_PROCESS_ADDRESSES_PATH"
+    assert tasks.found == "worker: 2"
+    async with aclosing(TPUClusterResolver().observations(interval=0.01)) as observations:
+        first = await anext(observations)
+        path.unlink()
+        second = await anext(observations)
+    assert first.state is not None
+    assert first.state == second.state
+
+
 async def test_the_worker_id_of_a_gke_pod_is_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     monkeypatch.setenv("TPU_WORKER_ID", "1")

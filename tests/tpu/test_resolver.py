@@ -536,6 +536,12 @@ async def test_a_rejected_request_names_the_variable_that_names_the_tpu(
     with pytest.raises(ResolveError) as by_variable:
         await TPUClusterResolver().cluster_spec()
     assert str(by_variable.value) == f"{by_argument.value} {hint}"
+    google.clear_faults()
+    overloaded = Answer(503, headers={"Retry-After": "3600"})
+    google.inject(overloaded, match=lambda request: request.service == "tpu", times=None)
+    with pytest.raises(APIError) as outage:
+        await TPUClusterResolver().cluster_spec()
+    assert "TPU_NAME" not in str(outage.value)
 
 
 # Connections and progress

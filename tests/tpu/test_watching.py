@@ -13,6 +13,7 @@ import pytest
 from aioresolve import TPUClusterResolver
 from aioresolve._core.deadline import within_deadline
 from aioresolve.errors import (
+    ConfigurationError,
     TPUNotFoundError,
     TPUNotReadyError,
 )
@@ -486,6 +487,9 @@ async def test_resolvers_with_equal_configurations_have_equal_pool_keys() -> Non
     services = [FakeService(), FakeService()]
     one, other = (resolver("a", service=service).pool_key for service in services)
     assert one != other
+    pool = resolver("a").new_pool()
+    with pytest.raises(ConfigurationError, match="is not a pool for"), sources[1][0].using(pool):
+        pass
     assert resolver("b", service=services[0], credentials=credentials[0]).pool_key == one
 
 

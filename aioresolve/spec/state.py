@@ -159,7 +159,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class DoneTask:
-    """A task that has ended with success, in a job in which other tasks still run.
+    """A task that has ended with success, while other tasks of the same run of its controller still run.
 
     It is not a member, because no other task can connect to it, and it is not missing. It keeps its task
     index, and counts in the ranks of the others.
@@ -452,6 +452,7 @@ class Missing:
         reason: why it cannot be used, such as `Pending (Unschedulable: 0/5 nodes are available)`.
         is_final: whether it will never become usable.
         tasks: the number of tasks of the job that it stands for; None if the source does not know it yet.
+        has_succeeded: whether it has ended with success.
     """
 
     job: str
@@ -460,6 +461,7 @@ class Missing:
     _: KW_ONLY
     is_final: bool = False
     tasks: int | None = 1
+    has_succeeded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -637,7 +637,8 @@ class _Execution:
                 state = observation.state
                 if state is None or observation.error is not None:
                     continue
-                if state.done:
+                names = {one.endpoint.full_name for one in self._state.members}
+                if state.done or any(one.has_succeeded and one.name in names for one in observation.absent):
                     return None
                 if (change := self._change(state)) is not None:
                     return change

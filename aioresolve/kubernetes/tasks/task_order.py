@@ -845,7 +845,7 @@ class SelectorTasks:
         return [run for run in self._succeeded if run in self._runs]
 
     def _is_done(self, pod: MatchedPod) -> bool:
-        """Whether the pod has succeeded while others of its run are live."""
+        """Whether the pod has succeeded while others of the same run of its controller are live."""
         return pod.has_succeeded and pod.run in self._runs
 
     def _count(self, pod: MatchedPod | None, change: int) -> None:
@@ -853,11 +853,13 @@ class SelectorTasks:
         if pod is None:
             return
         is_live = pod.endpoint is not None or (pod.fault is not None and not pod.is_replaced)
-        if pod.has_succeeded:
+        # Without a controller, nothing shows that pods belong together.
+        if pod.has_succeeded and pod.run:
             _add(self._succeeded, pod.run, change)
             self._selection = None
         elif is_live:
-            _add(self._runs, pod.run, change)
+            if pod.run:
+                _add(self._runs, pod.run, change)
             if _add(self._live, pod.pod_set, change):
                 self._selection = None
         elif pod.failure is not None:
@@ -871,7 +873,13 @@ class SelectorTasks:
         return NameOrder(self._is_done)
 
     def _missing(self, pod: MatchedPod, reason: str) -> Missing:
-        return Missing(self._job, pod.full_name, reason, is_final=pod.is_final)
+        return Missing(
+            self._job,
+            pod.full_name,
+            reason,
+            is_final=pod.is_final,
+            has_succeeded=pod.is_final and pod.has_succeeded,
+        )
 
 
 def _add(counts: Counter[T], key: T, change: int) -> bool:

@@ -12,9 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import urllib3
 
-from aioresolve._core.http.client import CLOSING_ROUNDS
 from aioresolve._core.http.errors import BodyTooLongError
 from aioresolve.errors import (
     APIError,
@@ -36,7 +34,6 @@ from aioresolve.testing import (
     Redirect,
     Reset,
     Trickle,
-    resource_claim,
     service,
 )
 
@@ -45,7 +42,6 @@ from .loopback import (
     Loopback,
     addresses,
     all_text,
-    client_sockets,
     outcome,
     request_kind,
     run_loopback,
